@@ -132,13 +132,13 @@ def test_pickles() -> None:
 
 def test_methods_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    plain = smelt.dataclass._compiled
+    plain = smelt.dataclass._compile_method
 
     def noted(name: str, *rest: Any) -> Any:
         names.append(name)
         return plain(name, *rest)
 
-    monkeypatch.setattr(smelt.dataclass, "_compiled", noted)
+    monkeypatch.setattr(smelt.dataclass, "_compile_method", noted)
     kind = built(dataclass, {"frozen": True, "slots": True})
     assert names == []
     first = kind(1, c=())

@@ -105,7 +105,7 @@ def test_message_reads_as_documented():
         "E101 shape mismatch: add(f32[3, 4], f32[5]): 4 and 5 differ",
         "  at user.py:12:  y = x + b",
         "                      ^^^^^",
-        "  help: What came is told in brackets, dtype[shape]; print(x.shape) tells it, too.",
+        "  help: The message shows each operand as dtype[shape]; print(x.shape) shows a shape.",
     ]
 
 

@@ -133,7 +133,7 @@ def test_a_stored_plan_runs_and_explains_as_the_first_one(name: str) -> None:
     assert isinstance(second, Found)
     for a, b in zip(run(cold, given, graph), run(second, given, graph), strict=True):
         assert same_bits(a, b)
-    assert "_whole" not in vars(second), "nothing was planned for a run"
+    assert "_recompiled" not in vars(second), "nothing was planned for a run"
     one, other = report(cold, SIZES), report(second, SIZES)
     assert one.to_json(times=False) == other.to_json(times=False)
     assert second.plan is second.plan

@@ -31,7 +31,7 @@ def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
     x, b = np.random.default_rng(0).random((2, 300), dtype=np.float32)
     (y,) = found.run([x, b], (300,))
     np.testing.assert_allclose(y, np.log(np.maximum(x + b, 0)), rtol=1e-6)
-    assert "_whole" not in vars(found)
+    assert "_recompiled" not in vars(found)
 
 
 def test_a_plan_for_other_sizes_is_asked_about_and_not_found_by_others() -> None:
@@ -54,9 +54,9 @@ def test_a_plan_for_other_sizes_is_asked_about_and_not_found_by_others() -> None
 def test_what_is_known_of_other_sizes_may_be_damaged(place: Path) -> None:
     near(lambda _: True, n=1000)
     store = Cache.default()
-    parts = warm._parts(warm.Program(parse(RELU), {"n": 1000}), {}, (), driver.host())  # pyright: ignore[reportPrivateUsage]
+    parts = warm._key_parts(warm.Program(parse(RELU), {"n": 1000}), {}, (), driver.host())  # pyright: ignore[reportPrivateUsage]
     assert parts is not None
     kinds: list[Any] = [7, [[]], [[{"n": 5}, [1]]], [["n", None]], [[{"n": "x"}, None]]]
     for k, damaged in enumerate(kinds):
-        store.put(warm._family(parts), {"made for": damaged}, b"")  # pyright: ignore[reportPrivateUsage]
+        store.put(warm._family_key(parts), {"made for": damaged}, b"")  # pyright: ignore[reportPrivateUsage]
         assert not isinstance(near(lambda _: True, n=2000 + k), Found)

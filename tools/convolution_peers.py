@@ -1,8 +1,8 @@
-"""Networks of convolutions in other libraries: the same function text, with their functions.
+"""Networks of convolutions in other libraries, from one function text.
 
-A function is written with `sm.nn.conv` and its like; here its name `sm` stands for another
-library.  Weights are constants to each: parameters of a module (PyTorch, Inductor told to fold
-them, ONNX Runtime), captured arrays (Smelt, JAX).
+A function is written with `sm.nn.conv` and related functions; here its name `sm` is bound to
+another library's functions. Weights are constants in each: parameters of a module (PyTorch;
+Inductor with freezing; ONNX Runtime), captured arrays (Smelt, JAX).
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ Run = Callable[[], Any]
 
 
 def tree(p: Any, make: Callable[[Array], Any]) -> Any:
-    """A nest of weights with every array converted."""
+    """Convert every array in a nested dict of weights."""
     return {k: tree(v, make) for k, v in p.items()} if isinstance(p, dict) else make(p)
 
 
 def named(code: Code, names: Any) -> Code:
-    """The function, and those of its own module that it calls, where `sm` is another library."""
-    known: dict[str, Any] = dict(code.__globals__)
-    known["sm"] = names
+    """Return the function, with `sm` bound to `names`.
 
-    def moved(f: FunctionType) -> FunctionType:
-        return FunctionType(f.__code__, known, f.__name__, f.__defaults__, f.__closure__)
+    The functions of its module that it calls are rebound too.
+    """
+    namespace: dict[str, Any] = dict(code.__globals__)
+    namespace["sm"] = names
 
-    for name, found in list(known.items()):
-        if isinstance(found, FunctionType) and found.__module__ == code.__module__:
-            known[name] = moved(found)
+    def rebound(f: FunctionType) -> FunctionType:
+        return FunctionType(f.__code__, namespace, f.__name__, f.__defaults__, f.__closure__)
+
+    for name, value in list(namespace.items()):
+        if isinstance(value, FunctionType) and value.__module__ == code.__module__:
+            namespace[name] = rebound(value)
     assert isinstance(code, FunctionType)
-    return moved(code)
+    return rebound(code)
 
 
 def torch_names(torch: Any) -> Any:
-    """PyTorch's functions under the names that networks use."""
+    """Return PyTorch's functions under the names that networks use."""
     f = torch.nn.functional
     nn = SimpleNamespace(relu=f.relu, max_pool=f.max_pool2d, conv=f.conv2d, batch_norm=f.batch_norm)
     return SimpleNamespace(
@@ -59,7 +62,7 @@ def torch_names(torch: Any) -> Any:
 
 
 def jax_names(jax: Any) -> Any:
-    """The same of JAX."""
+    """Return JAX's functions under the names that networks use."""
     lax, numpy = jax.lax, jax.numpy
 
     def conv(
@@ -95,38 +98,40 @@ def jax_names(jax: Any) -> Any:
 
 
 def runs(code: Code, x: Array, p: Any) -> dict[str, Run]:
-    """The function of an image and weights in Smelt and in each library that is installed."""
-    found: dict[str, Run] = {"smelt": of_smelt(code, x, p)}
+    """Return the function as a call of Smelt and each installed library."""
+    calls: dict[str, Run] = {"smelt": of_smelt(code, x, p)}
     with suppress(ImportError):
-        found |= of_torch(code, x, p)
+        calls |= of_torch(code, x, p)
     with suppress(ImportError):
-        found["jax"] = of_jax(code, x, p)
-    return found
+        calls["jax"] = of_jax(code, x, p)
+    return calls
 
 
 def of_smelt(code: Code, x: Array, p: Any) -> Run:
-    """In Smelt, its weights captured."""
-    own = tree(p, lambda a: sm.asarray(a, copy=True))
-    ours, image = sm.jit(lambda x: code(x, own)), sm.asarray(x)
-    return lambda: np.asarray(ours(image))
+    """Return the call of Smelt, with captured weights."""
+    constants = tree(p, lambda a: sm.asarray(a, copy=True))
+    compiled, image = sm.jit(lambda x: code(x, constants)), sm.asarray(x)
+    return lambda: np.asarray(compiled(image))
 
 
 def of_jax(code: Code, x: Array, p: Any) -> Run:
-    """In JAX, its weights captured."""
+    """Return the call of JAX, with captured weights."""
     jax: Any = importlib.import_module("jax")
-    held, given = tree(p, jax.device_put), jax.device_put(x)
-    there = named(code, jax_names(jax))
-    theirs = jax.jit(lambda x: there(x, held))
-    return lambda: theirs(given).block_until_ready()
+    constants, image = tree(p, jax.device_put), jax.device_put(x)
+    rebound = named(code, jax_names(jax))
+    compiled = jax.jit(lambda x: rebound(x, constants))
+    return lambda: compiled(image).block_until_ready()
 
 
 def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
-    """In PyTorch, eagerly, compiled by Inductor, and exported to ONNX Runtime.  An array whose
-    memory is in another order than row-major stays in that, as PyTorch's `channels_last` is."""
+    """Return the calls of PyTorch eager, of Inductor, and of ONNX Runtime.
+
+    An array that is not row-major keeps its memory order, as PyTorch's `channels_last` does.
+    """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
     torch.compiler.reset()
-    there = named(code, torch_names(torch))
+    rebound = named(code, torch_names(torch))
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:
@@ -139,27 +144,27 @@ def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
             return len(self.known) - 1
 
         def forward(self, x: Any) -> Any:
-            return there(x, tree(self.places, lambda k: self.known[k]))
+            return rebound(x, tree(self.places, lambda k: self.known[k]))
 
-    network, given = Network().eval(), torch.from_numpy(x)
+    network, image = Network().eval(), torch.from_numpy(x)
     compiled = torch.compile(network, dynamic=False, options={"freezing": True})
-    found: dict[str, Run] = {
-        "torch": lambda: network(given),
-        "inductor": lambda: compiled(given),
+    calls: dict[str, Run] = {
+        "torch": lambda: network(image),
+        "inductor": lambda: compiled(image),
     }
     with suppress(ImportError):
-        found["onnxruntime"] = _of_onnx(torch, network, given)
-    return found
+        calls["onnxruntime"] = _onnx_call(torch, network, image)
+    return calls
 
 
-def _of_onnx(torch: Any, network: Any, given: Any) -> Run:
+def _onnx_call(torch: Any, network: Any, image: Any) -> Run:
     runtime: Any = importlib.import_module("onnxruntime")
     importlib.import_module("onnxscript")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
-        torch.onnx.export(network, (given,), dynamo=True, verbose=False).save(path)
+        torch.onnx.export(network, (image,), dynamo=True, verbose=False).save(path)
         session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    feed = {session.get_inputs()[0].name: np.ascontiguousarray(given.numpy())}
+    feed = {session.get_inputs()[0].name: np.ascontiguousarray(image.numpy())}
     return lambda: session.run(None, feed)

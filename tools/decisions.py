@@ -1,6 +1,6 @@
-"""The decisions that docs/fusion.md explains, as the planner takes and words them today.
+"""Generate the decisions that docs/fusion.md explains, from today's planner.
 
-Each case is a graph in its text form, compiled for a machine that is the same everywhere.
+Each case is a graph in its text form, compiled for a fixed generic machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TARGET = Target.for_isa("avx512")
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, the sizes that its decisions are for, and the two operators asked about."""
+    """A graph, its sizes, and the two operators to explain."""
 
     graph: str
     sizes: Mapping[str, int]
@@ -77,17 +77,17 @@ CASES: Mapping[str, Case] = {
 
 
 def told(case: Case) -> str:
-    """The graph and the answer to `why`, as code blocks."""
+    """Return the graph and the answer of `why`, as code blocks."""
     graph = parse(case.graph)
     for node in graph.nodes():
         node.origin = UNKNOWN
     with sm.config(cache=False):
-        made = driver.compile(graph, hints=case.sizes, target=TARGET, journal=Journal())
-    answer = str(report(made, case.sizes).why(*case.asked))
+        compiled = driver.compile(graph, hints=case.sizes, target=TARGET, journal=Journal())
+    answer = str(report(compiled, case.sizes).why(*case.asked))
     return f"```text\n{case.graph}\n```\n\n```text\n{answer.strip()}\n```\n"
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
     name: lambda case=case: told(case) for name, case in CASES.items()
 }
-"""Part of docs/fusion.md -> what writes it."""
+"""Part of docs/fusion.md -> the function that generates it."""

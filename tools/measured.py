@@ -1,4 +1,4 @@
-"""Pages with a measured part: what stands between two marks is what a tool measured last."""
+"""Replace the measured part of a page, between two marks, by a tool's latest output."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 MARKS = r"(<!-- measured -->\n).*?(<!-- end: measured -->)"
 
 
-def write(page: Path, found: str) -> None:
-    """Puts `found` between the marks of a page.  Raises ValueError where there are none."""
+def write(page: Path, table: str) -> None:
+    """Put a table between the marks of a page; raise ValueError without the marks."""
     text, count = re.subn(
-        MARKS, lambda m: m[1] + found + m[2], page.read_text(encoding="utf-8"), flags=re.DOTALL
+        MARKS, lambda m: m[1] + table + m[2], page.read_text(encoding="utf-8"), flags=re.DOTALL
     )
     if count != 1:
         raise ValueError(f"{page.name} has {count} measured parts, not one")

@@ -1,11 +1,11 @@
-"""The generated parts of hand-written pages: what code and commands print, between two markers.
+"""Regenerate parts of hand-written pages: output of code and commands, between two markers.
 
-    python -m tools.pages [PAGE ..]            write the parts anew that say something else
-    python -m tools.pages --check [PAGE ..]    say which parts are stale; exit with 1 if one is
+    python -m tools.pages [PAGE ..]            rewrite the parts that have changed
+    python -m tools.pages --check [PAGE ..]    list stale parts; exit with 1 if there are any
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end: NAME -->`. What changes from machine
-to machine (times, rates, the machine's name) is left out of the comparison, so that a page is
-stale only if the compiler says something else than the page.
+A part is between `<!-- generated: NAME -->` and `<!-- end: NAME -->`. What differs between machines
+(times, rates, the machine's name) is ignored in the comparison, so that a page is stale only if the
+compiler's output has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Part = Callable[[], str]
 
 
 def _outputs(page: str, *parts: str) -> dict[str, Part]:
-    """Parts that are what the Python block before them prints."""
+    """Return parts that are the output of the Python block before them."""
 
     def part(name: str) -> Part:
         path = ROOT / page
@@ -43,7 +43,7 @@ PAGES: Mapping[str, Mapping[str, Part]] = {
     "docs/explain.md": _outputs("docs/explain.md", "page", "why"),
     "docs/fusion.md": decisions.PARTS,
 }
-"""Page -> the names of its parts and what writes them."""
+"""Page -> the names of its parts and the functions that generate them."""
 
 _MARKED = re.compile(
     r"(?P<open><!-- generated: (?P<name>[\w-]+) -->\n)"
@@ -62,8 +62,8 @@ _VARIES = (
     (r"[ \t]+", " "),
 )
 _NARROWER = ((r"no intermediates in memory|[\d.]+ [kMG]?B of intermediates", "intermediates"),)
-"""What also varies without AVX-512, for which the pages are written: narrower vectors pack weights
-that wide ones read in place.  Where there is AVX-512, the pages' own words are compared."""
+"""Further differences without AVX-512, for which the pages are written: narrower vectors pack
+weights that wide ones read in place. With AVX-512 the exact words are compared."""
 _STEADY = [
     (re.compile(pattern, re.MULTILINE), other)
     for pattern, other in (*_VARIES, *(() if Target.host().isa == "avx512" else _NARROWER))
@@ -71,17 +71,17 @@ _STEADY = [
 
 
 def parts_of(page: str) -> dict[str, str]:
-    """The parts that stand in a page's text, by name."""
+    """Return the parts in a page's text, by name."""
     return {found["name"]: found["text"] for found in _MARKED.finditer(page)}
 
 
 def replaced(page: str, parts: Mapping[str, str]) -> str:
-    """The page with new texts for its parts."""
+    """Return the page with new texts for its parts."""
     return _MARKED.sub(lambda m: m["open"] + parts[m["name"]] + m["close"], page)
 
 
 def steady(text: str) -> str:
-    """What is the same on every machine: times, rates and the machine's name are left out.
+    """Remove what differs between machines: times, rates and the machine's name.
 
     >>> steady("takes  1.5 ms a call; compiled in 3.21 ms (cached)")
     'takes . a call; compiled in .'
@@ -92,30 +92,32 @@ def steady(text: str) -> str:
 
 
 def stale(name: str, root: Path = ROOT) -> list[str]:
-    """What differs between a page and what its parts should say; empty if nothing does."""
-    found = parts_of((root / name).read_text(encoding="utf-8"))
+    """Return the differences between a page and its regenerated parts; empty if there are none."""
+    current = parts_of((root / name).read_text(encoding="utf-8"))
     parts = PAGES[name]
-    wrong = [f"{name}: no part {part!r}" for part in parts.keys() - found.keys()]
-    wrong += [f"{name}: nothing writes the part {part!r}" for part in found.keys() - parts.keys()]
-    for part in found.keys() & parts.keys():
-        old, new = steady(found[part]).splitlines(), steady(parts[part]()).splitlines()
+    wrong = [f"{name}: no part {part!r}" for part in parts.keys() - current.keys()]
+    wrong += [f"{name}: nothing writes the part {part!r}" for part in current.keys() - parts.keys()]
+    for part in current.keys() & parts.keys():
+        old, new = steady(current[part]).splitlines(), steady(parts[part]()).splitlines()
         if old != new:
             wrong += [f"{name}: {part} is stale", *unified_diff(old, new, "page", "now", "", "", 1)]
     return wrong
 
 
 def write(name: str, root: Path = ROOT) -> None:
-    """Write the parts of a page anew.  A part whose steady text is as it was stays as it was."""
+    """Rewrite the parts of a page; parts that differ in measured numbers only stay."""
     path = root / name
     page = path.read_text(encoding="utf-8")
-    found = parts_of(page)
-    made = {part: PAGES[name][part]() for part in found}
-    kept = {p: found[p] if steady(found[p]) == steady(t) else t for p, t in made.items()}
-    path.write_text(replaced(page, kept), encoding="utf-8")
+    current = parts_of(page)
+    generated = {part: PAGES[name][part]() for part in current}
+    updated = {
+        p: current[p] if steady(current[p]) == steady(t) else t for p, t in generated.items()
+    }
+    path.write_text(replaced(page, updated), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:
-    """The command; the exit code."""
+    """Run the command; return the exit code."""
     check = "--check" in arguments
     names = [name for name in arguments if name != "--check"] or list(PAGES)
     if unknown := set(names) - set(PAGES):

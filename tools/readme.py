@@ -30,13 +30,13 @@ UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write
 
 def example(page: str) -> str:
     """The first Python block of a page."""
-    found = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    block = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert found is not None, "the page has no Python block"
     return found[1]
 
 
 def output(source: str) -> str:
-    """What a program prints when nothing is in the cache, as a code block.
+    """Return what a program prints with an empty cache, as a code block.
 
     It runs as a file called `example.py`, the name that its own lines have in the report.
     Raises CalledProcessError if it fails.
@@ -46,7 +46,7 @@ def output(source: str) -> str:
         path.write_text(source, encoding="utf-8")
         settings = {"SMELT_CACHE_DIR": str(Path(folder) / "cache"), "PYTHONPATH": str(ROOT / "src")}
         environment = {"SMELT_PROBE": "now"} | os.environ | settings
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, path.name],
             cwd=folder,
             env=environment,
@@ -54,7 +54,7 @@ def output(source: str) -> str:
             capture_output=True,
             text=True,
         )
-    return f"```text\n{shortened(done.stdout.strip())}\n```\n"
+    return f"```text\n{shortened(completed.stdout.strip())}\n```\n"
 
 
 def shortened(report: str) -> str:

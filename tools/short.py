@@ -1,10 +1,10 @@
-"""Measures programs over short rows beside NumPy, torch and JAX: the table of `docs/short.md`.
+"""Measure programs over short rows in Smelt, NumPy, torch and JAX: the table of `docs/short.md`.
 
     python -m tools.short            print the table
     python -m tools.short --write    and put it into the page
 
 One thread, processor time (repeatable on a busy machine), the median of many rounds in which all
-take turns.  torch runs eagerly, JAX compiled; the same function is called with four namespaces.
+libraries run. torch runs eagerly, JAX compiled; the same function runs with four namespaces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import smelt as sm
 
 PAGE = Path(__file__).parent.parent / "docs" / "short.md"
 ROUNDS, LEAST_SECONDS = 15, 0.004
-"""Rounds, and how long a library is busy in each of them at least."""
+"""Rounds, and minimum seconds of a library in each of them."""
 ROWS = 20000
 PEERS = ("NumPy", "torch", "JAX")
 Program = Callable[..., Any]
@@ -32,18 +32,18 @@ Case = tuple[str, Program, tuple[np.ndarray[Any, Any], ...]]
 
 
 def normal(*shape: int) -> np.ndarray[Any, Any]:
-    """Numbers of one shape, always the same."""
+    """Draw normal numbers of a shape, always the same."""
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
 
 def boxes(count: int) -> np.ndarray[Any, Any]:
-    """Boxes by two corners."""
+    """Draw boxes, as two corners."""
     corner = normal(count, 2)
     return np.concatenate([corner, corner + abs(normal(count, 2)) + 0.1], axis=1)
 
 
 # ---- programs ----------------------------------------------------------------------------------
-# ruff: noqa: D103 - what they compute is their name
+# ruff: noqa: D103 - their names say what they compute
 
 
 def product(xp: Any, a: Any, b: Any) -> Any:
@@ -141,14 +141,14 @@ def outer(xp: Any, a: Any, b: Any) -> Any:
 
 
 def cases(n: int = ROWS) -> list[Case]:
-    """What is measured: a name, a program and its arguments."""
+    """Return the measured programs: name, function and arguments."""
     image = np.random.default_rng(0).integers(0, 256, (4, 224, 224, 3)).astype(np.uint8)
     batch, few = normal(4, 3, 224, 224), max(n // 16, 2)
-    found: list[Case] = [
+    programs: list[Case] = [
         (f"{k}×{k} by {k}×{k}, {m:,} times", product, (normal(m, k, k), normal(m, k, k)))
         for k, m in ((2, n), (3, n), (4, n), (6, n // 4))
     ]
-    found += [
+    programs += [
         ("points in 3-D by one rotation", product, (normal(4 * n, 3), normal(3, 3))),
         ("64 points by each of many rotations", product, (normal(few, 64, 3), normal(few, 3, 3))),
         ("images of bytes, channels last, to floats, channels first", pixels, (image,)),
@@ -176,8 +176,8 @@ def cases(n: int = ROWS) -> list[Case]:
         ("maxima of rows of {}", largest, (32,)),
         ("running sums of {}", running, (4, 24)),
     ):
-        found += [(name.format(d), program, (normal(n, d),)) for d in lengths]
-    return found
+        programs += [(name.format(d), program, (normal(n, d),)) for d in lengths]
+    return programs
 
 
 # ---- namespaces --------------------------------------------------------------------------------
@@ -220,16 +220,16 @@ class Torch:
 
 
 def runs(case: Case) -> list[Callable[[], Any]]:
-    """A call of each library, ours first."""
+    """Return a call of each library, Smelt first."""
     import jax  # noqa: PLC0415 - a peer that need not be installed
 
     _, program, arrays = case
-    ours, names = sm.jit(lambda *a: program(sm, *a)), Torch()
+    compiled, names = sm.jit(lambda *a: program(sm, *a)), Torch()
     jitted = jax.jit(lambda *a: program(jax.numpy, *a))
     tensors = [names.torch.from_numpy(a) for a in arrays]
     placed = [jax.numpy.asarray(a) for a in arrays]
     return [
-        lambda: np.asarray(ours(*arrays)),
+        lambda: np.asarray(compiled(*arrays)),
         lambda: np.ascontiguousarray(program(np, *arrays)),
         lambda: np.asarray(program(names, *tensors).contiguous()),
         lambda: jitted(*placed).block_until_ready(),
@@ -237,18 +237,20 @@ def runs(case: Case) -> list[Callable[[], Any]]:
 
 
 def medians(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Seconds of processor time of each call, taking turns."""
+    """Return the median seconds of processor time of each call, run round-robin."""
     counts = [_count(call) for call in calls]
-    found: list[list[float]] = [[] for _ in calls]
+    samples: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
-        for call, count, seconds in zip(calls, counts, found, strict=True):
+        for call, count, seconds in zip(calls, counts, samples, strict=True):
             seconds.append(_seconds(call, count) / count)
-    return [statistics.median(seconds) for seconds in found]
+    return [statistics.median(seconds) for seconds in samples]
 
 
 def _count(call: Callable[[], Any]) -> int:
-    """Calls that keep a library busy long enough, once it has nothing left to prepare: neither the
-    first call nor the second is like those after them."""
+    """Return the number of calls that take long enough to time.
+
+    Makes warm-up calls first: the first two calls of a library differ from later ones.
+    """
     count = 4
     call()
     while _seconds(call, count) < LEAST_SECONDS:
@@ -264,14 +266,14 @@ def _seconds(call: Callable[[], Any], count: int) -> float:
 
 
 def check(calls: Sequence[Callable[[], Any]]) -> None:
-    """Asserts that all libraries say the same."""
-    ours, *others = (np.asarray(call()) for call in calls)
+    """Assert that all libraries agree."""
+    expected, *others = (np.asarray(call()) for call in calls)
     for other in others:
-        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(expected, other, rtol=1e-4, atol=1e-4)
 
 
 def table() -> str:
-    """The whole table, and what it does not show well.  Raises ImportError without a peer."""
+    """Return the table and a summary of slow rows; raise ImportError without a peer."""
     rows = [
         f"| float32 | Smelt | {' | '.join(PEERS)} | best peer / Smelt |",
         f"| --- | {'--: | ' * (len(PEERS) + 2)}".rstrip(),
@@ -281,27 +283,27 @@ def table() -> str:
         for case in cases():
             calls = runs(case)
             check(calls)
-            mine, *others = medians(calls)
-            ratios.append((min(others) / mine, case[0]))
-            times = " | ".join(f"{t * 1e6:,.0f} µs" for t in (mine, *others))
+            smelt_seconds, *others = medians(calls)
+            ratios.append((min(others) / smelt_seconds, case[0]))
+            times = " | ".join(f"{t * 1e6:,.0f} µs" for t in (smelt_seconds, *others))
             rows.append(f"| {case[0]} | {times} | {ratios[-1][0]:.2f} |")
     slower = [f"{name} ({r:.2f})" for r, name in sorted(ratios) if r < 1]
     mean = statistics.geometric_mean(r for r, _ in ratios)
-    told = (
+    summary = (
         f"Slower than the best peer: {'; '.join(slower)}."
         if slower
         else "Nothing here is slower than the best peer."
     )
-    return "\n".join(rows) + f"\n\nGeometric mean: {mean:.2f}. {told}\n"
+    return "\n".join(rows) + f"\n\nGeometric mean: {mean:.2f}. {summary}\n"
 
 
 def main() -> None:
-    """Prints the table; with `--write`, the page gets it."""
+    """Print the table; with `--write`, put it into the page."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    found = table()
-    print(found)
+    markdown = table()
+    print(markdown)
     if "--write" in sys.argv:
-        measured.write(PAGE, found)
+        measured.write(PAGE, markdown)
 
 
 if __name__ == "__main__":

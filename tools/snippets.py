@@ -1,9 +1,9 @@
-"""Code blocks of a page: found, run in order, and what they print.
+r"""Run the Python blocks of a page and capture what they print.
 
->>> blocks("```python\\nx = 1\\n```\\nand\\n```python\\nprint(x)\\n```\\n")
-['x = 1\\n', 'print(x)\\n']
->>> printed("```python\\nx = 1\\n```\\nand\\n```python\\nprint(x)\\n```\\n", "page.md")
-'1\\n'
+>>> blocks("```python\nx = 1\n```\nand\n```python\nprint(x)\n```\n")
+['x = 1\n', 'print(x)\n']
+>>> printed("```python\nx = 1\n```\nand\n```python\nprint(x)\n```\n", "page.md")
+'1\n'
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import smelt as sm
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAME = "model.py"
-"""The file that the lines of a page's program are in, as reports name it."""
+"""The file name of a page's program in reports."""
 
 
 def blocks(page: str) -> list[str]:
-    """The Python blocks of a page, in order."""
+    """Return the Python blocks of a page, in order."""
     return _BLOCK.findall(page)
 
 
 def run(page: str, where: str) -> list[str]:
-    """Run the blocks of a page one after another in one namespace; what each of them prints.
+    """Run the blocks of a page in one namespace; return what each of them prints.
 
-    A block's lines keep their numbers in the program that all blocks make.  Blocks that need
-    PyTorch print nothing where it is not installed.  Raises what a block raises, with a note that
-    names the page and shows the block.
+    A block's lines are numbered as in the concatenation of all blocks. Blocks that need PyTorch
+    print nothing where it is not installed. Raises what a block raises, with a note that names the
+    page and shows the block.
     """
     program = "".join(blocks(page))
     linecache.cache[NAME] = len(program), None, program.splitlines(keepends=True), NAME
@@ -55,13 +55,13 @@ def run(page: str, where: str) -> list[str]:
 
 
 def printed(page: str, where: str) -> str:
-    """What the last block prints, on a generic machine and with nothing in the cache."""
+    """Return what the last block prints, on a generic machine with an empty cache."""
     with sm.config(target="avx512", cache=False):
         return run(page, where)[-1]
 
 
 def output_before(page: str, part: str, where: str) -> str:
-    """What the block before a generated part prints, as a code block."""
+    """Return what the block before a generated part prints, as a code block."""
     before, marker, _ = page.partition(f"<!-- generated: {part} -->")
     assert marker, f"{where} has no part {part}"
     return f"```text\n{printed(before, where).strip()}\n```\n"

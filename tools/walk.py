@@ -1,7 +1,7 @@
-"""One function on its way through the compiler: the texts between the lines of ARCHITECTURE.md.
+"""Compile one function and generate the texts of ARCHITECTURE.md from its representations.
 
-Everything is for a machine that is the same everywhere (the generic AVX-512 target with assumed
-speeds), so that the texts are the same everywhere too.
+The target is the generic AVX-512 machine with default figures, so that the texts are the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ WIDEST = 100
 
 @cache
 def recorded() -> Graph:
-    """What the front end makes of `norm`."""
+    """Record `norm` with the front end."""
     x, g = sm.spec("f32[n,d]"), sm.spec("f32[d]")
     return sm.jit(norm).lower(x, x, g).trace.graph
 
 
 @cache
 def compiled() -> driver.Compiled:
-    """The same, compiled; nothing comes from the cache but what this process has compiled."""
+    """Compile the recorded graph, without the cache on disk."""
     with sm.config(cache=False):
         return driver.compile(recorded(), hints=SIZES, target=TARGET, journal=Journal())
 
 
 def kernel() -> Kernel:
-    """Its only kernel.  Raises ValueError if there are several."""
-    (found,) = compiled().kernels
-    assert found is not None
-    return found
+    """Return the only kernel; raise ValueError if there are several."""
+    (only_kernel,) = compiled().kernels
+    assert only_kernel is not None
+    return only_kernel
 
 
 @cache
@@ -64,7 +64,7 @@ def _report() -> Report:
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """A code block of Markdown."""
+    """Return a Markdown code block."""
     return f"```{language}\n{text.strip()}\n```\n"
 
 
@@ -73,11 +73,11 @@ def _source() -> str:
 
 
 def _passes() -> str:
-    """The passes of the first round, with the number of nodes before and after."""
+    """List the passes of the first round, with the number of nodes before and after."""
     ran = compiled().journal.of(PassRan)
     rows = [f"{fact.name:<14} {fact.before:>2} -> {fact.after} nodes" for fact in ran]
-    again = next(k for k, fact in enumerate(ran) if k and fact.name == ran[0].name)
-    return fenced("\n".join(rows[:again]))
+    second_round = next(k for k, fact in enumerate(ran) if k and fact.name == ran[0].name)
+    return fenced("\n".join(rows[:second_round]))
 
 
 def _plan() -> str:
@@ -85,7 +85,7 @@ def _plan() -> str:
 
 
 def _decisions() -> str:
-    """The planner's decisions, one line each."""
+    """List the planner's decisions, one line each."""
     lines = []
     for d in compiled().plan.decisions:
         row = REASONS[d.reason]
@@ -97,7 +97,7 @@ def _decisions() -> str:
 
 
 def _llvm() -> str:
-    """The head of the function and its first loop."""
+    """Return the head of the function and its first loop."""
     text = llvm_text(kernel(), TARGET)
     head = re.search(r"^define .*{\n", text, re.MULTILINE)
     loop = re.search(r"^loop:\n(?:  .*\n)+", text, re.MULTILINE)
@@ -108,10 +108,12 @@ def _llvm() -> str:
 
 
 def _calls() -> str:
-    """What the runtime has to know to call the code."""
-    made = _built()
-    lines = [f"arguments   {', '.join(made.buffers)} (addresses), {', '.join(made.sizes)} (sizes)"]
-    for f in made.functions:
+    """List what the runtime needs to call the code."""
+    built = _built()
+    lines = [
+        f"arguments   {', '.join(built.buffers)} (addresses), {', '.join(built.sizes)} (sizes)"
+    ]
+    for f in built.functions:
         lines.append(f"entry {f.symbol}    {index_text(f.tasks)} tasks")
         lines.append(f"scratch     {index_text(f.scratch)} bytes for each thread")
         lines.append(f"work        about {index_text(f.cycles)} cycles of one core")
@@ -134,4 +136,4 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "calls": _calls,
     "report": _explained,
 }
-"""Part of ARCHITECTURE.md -> what writes it."""
+"""Part of ARCHITECTURE.md -> the function that generates it."""

@@ -1,8 +1,8 @@
 """Smelt: a kernel-fusion compiler for array code.
 
-The namespace of the Python array API standard (2024.12), and beyond it: `jit` and `explain`, the
-network blocks in `nn`, optimisers in `optim`, random numbers from explicit keys in `random`,
-settings in `config`.
+This module implements the Python array API standard (2024.12) and adds `jit` and `explain`, network
+layers in `nn`, optimisers in `optim`, random numbers from explicit keys in `random`, and settings
+in `config`.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x, b: sm.log(sm.maximum(x + b, 1)))
@@ -285,28 +285,28 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`torch` and its `record`, which need PyTorch, are imported when they are asked for."""
+    """Import `torch` and its `record`, which need PyTorch, on first use."""
     if name not in ("record", "torch"):
         missing(name)
     try:
-        front = imported("smelt.torch")
+        torch_module = imported("smelt.torch")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        told = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
-        raise AttributeError(told, name=name) from None
-    return front if name == "torch" else front.record
+        message = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
+        raise AttributeError(message, name=name) from None
+    return torch_module if name == "torch" else torch_module.record
 
 
 def __dir__() -> list[str]:
-    """What users call, without modules that importing loads, and `torch`, which needs PyTorch."""
+    """List the public API, without imported modules and `torch`, which needs PyTorch."""
     return list(__all__)
 
 
-class _Face(ModuleType):
-    """The package as a module whose `explain` stays the function.
+class _Package(ModuleType):
+    """The package as a module whose attribute `explain` remains the function.
 
-    Loading the package `smelt.explain` would put itself in the function's place.
+    Importing the subpackage `smelt.explain` would overwrite it.
     """
 
     @property
@@ -319,4 +319,4 @@ class _Face(ModuleType):
         pass
 
 
-sys.modules[__name__].__class__ = _Face
+sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,4 @@
-"""`python -m smelt` is `smelt`."""
+"""Run the command `smelt` with `python -m smelt`."""
 
 from smelt.cli.main import main
 

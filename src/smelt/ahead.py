@@ -1,17 +1,16 @@
-"""What a compiled plan does ahead of its calls: the parts of its prelude, and operands packed.
+"""Prepacked operands and constant subexpressions that a plan computes once, before its calls.
 
-    room = room_of(graph, plan, hints, None)          # bytes that may be kept
-    ahead = Ahead(graph, found, room)
-    kernels = ahead.packed(clusters, kernels, ..)     # read constant operands in panels
-    ahead.held(cluster.name, param, node)             # the value behind a parameter of a kernel
-    ahead.parts                                       # what computes all that was asked for
+    budget = room_of(graph, plan, hints, None)           # bytes that may be kept
+    prelude = Ahead(graph, found, budget)
+    kernels = prelude.packed(clusters, kernels, ..)      # read constant operands in packed panels
+    prelude.held(cluster.name, param, node)              # the value behind a kernel's parameter
+    prelude.parts                                        # the computations behind these values
 
-What is kept takes memory between calls, beside the constants themselves.  Fusion saves memory in
-every call; what it saves is what there is `room` for, so that a program never holds more than its
-operators would one by one.  Candidates are taken by gain per byte.  What eager code holds is told
-by a trace of it, which may not be what runs without a tracer: libraries ask whether they are
-traced, and take other ways then.  Packing takes half of that room at most: all of it would be some
-hundredths of a call faster, and hold more than eager code where the trace says too much.
+Kept values take memory between calls, in addition to the constants themselves. The budget is the
+memory that fusion saves in a call, so that a program never holds more than unfused execution would.
+Candidates are kept in order of gain per byte. The memory of eager PyTorch comes from a trace, which
+may differ from an untraced run (libraries check whether they are traced); prepacking therefore gets
+only half of the budget there.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
 
 TOGETHER = 128
-"""Rows that share a packed block: for so many, a task packs it once."""
+"""Rows that share a packed block: a task packs it once for so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A value to hold: an input of the rest, as it is or in panels."""
+class _KeptValue:
+    """A value to keep: an input of the remaining graph, plain or packed."""
 
     node: Node
     panel: Panel | None = None
@@ -55,16 +54,16 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A packed operand: bytes that it takes, time that it saves a call, and who would read it."""
+    """A packed operand: its bytes, the time that it saves per call, and its readers."""
 
     nbytes: int
     saves_ns: float = 0.0
     readers: list[tuple[int, Panel]] = field(default_factory=list[tuple[int, Panel]])
-    """Numbers of clusters, each with the parameter."""
+    """The readers: cluster number, and the panel with the kernel's parameter."""
 
 
 class Room(NamedTuple):
-    """Bytes of constants that a plan may keep, and how much may be kept when some are packed."""
+    """Bytes of constants that a plan may keep: in all (`whole`), and with prepacking (`packed`)."""
 
     whole: int
     packed: int
@@ -73,23 +72,26 @@ class Room(NamedTuple):
 def room_of(
     graph: Graph, plan: Plan, hints: Mapping[str, int], allowance: Allowance | None
 ) -> Room:
-    """The room for constants of a plan of `graph`: what it holds less than the operators one by one
-    at these sizes (or than `allowance`), and what the settings add."""
+    """Return the budget for kept constants of a plan of `graph`.
+
+    What the plan holds less than unfused execution at these sizes (or than `allowance`), plus the
+    bytes that the settings add.
+    """
     limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
     if extra is None or not any(_is_constant(x) for x in graph.inputs):
         return Room(limit, limit)
-    whole = held_apart(graph, hints) if allowance is None else allowance.nbytes
-    saved = max(whole - held_by(plan, hints), 0)
+    unfused_bytes = held_apart(graph, hints) if allowance is None else allowance.nbytes
+    saved = max(unfused_bytes - held_by(plan, hints), 0)
     if allowance is not None:
         saved = min(saved, allowance.kept)
     packed = saved if allowance is None else saved // 2
     return Room(min(saved + extra, limit), min(packed + extra, limit))
 
 
-def beyond(found: Split, room: int) -> tuple[Node, ...]:
-    """The values computed once for which there is no room, the greatest gain per byte kept."""
+def beyond(constants: Split, room: int) -> tuple[Node, ...]:
+    """Return the constant values that exceed the budget, those of least gain per byte."""
     ranked = sorted(
-        zip(found.held, found.work, strict=True),
+        zip(constants.held, constants.work, strict=True),
         key=lambda pair: -pair[1] / max(_nbytes(pair[0]), 1),
     )
     refused: list[Node] = []
@@ -102,121 +104,129 @@ def beyond(found: Split, room: int) -> tuple[Node, ...]:
 
 
 class Ahead:
-    """The prelude of one plan in the making."""
+    """Collects what a plan's prelude computes: constant subexpressions and packed operands."""
 
-    def __init__(self, graph: Graph, found: Split, room: Room) -> None:
+    def __init__(self, graph: Graph, constants: Split, room: Room) -> None:
         self.given = graph.inputs
         """The inputs that the caller passes."""
-        self._places = {x: k for k, x in enumerate(graph.inputs)}
-        self.computes = bool(found.parts)
-        """Whether values are computed once, apart from being packed."""
-        self._room, self._beyond = room.whole, room.whole - room.packed
-        added = found.graph.inputs[len(graph.inputs) :]
-        self._computed = dict(zip(added, found.parts, strict=True))
-        self._work = dict(zip(added, found.work, strict=True))
-        self._packed: dict[tuple[str, str], _Wanted] = {}
-        """What a kernel reads in place of a parameter."""
-        self._numbers: dict[_Wanted, int] = {}
+        self._input_numbers = {x: k for k, x in enumerate(graph.inputs)}
+        self.computes = bool(constants.parts)
+        """Whether the prelude computes values, apart from packing."""
+        self._budget, self._packing_reserve = room.whole, room.whole - room.packed
+        added = constants.graph.inputs[len(graph.inputs) :]
+        self._computed = dict(zip(added, constants.parts, strict=True))
+        self._work = dict(zip(added, constants.work, strict=True))
+        self._packed: dict[tuple[str, str], _KeptValue] = {}
+        """The packed value that a kernel reads, by (cluster, parameter)."""
+        self._part_numbers: dict[_KeptValue, int] = {}
         self.parts: list[Part] = []
-        """What is computed once: the parts of all values that were asked for."""
+        """The computations of all values requested by `held`."""
 
     def packed(
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
         journal: Journal,
     ) -> tuple[Kernel | None, ...]:
-        """The kernels on packed operands, for those constants that there is room for; `bare` is
-        what `canonical` says of each."""
+        """Return the kernels that read packed operands, for constants within the budget.
+
+        `canonical_forms` holds the result of `canonical` for each kernel.
+        """
         for node, work in self._work.items():
             self._note(node, "computed", _nbytes(node), _work_ns(work, node, target), journal)
-        made = list(kernels)
-        self._room = max(self._room - self._beyond, 0)
-        found = self._candidates(clusters, kernels, bare, target, hints)
-        ranked = sorted(found, key=lambda w: -found[w].saves_ns / max(found[w].nbytes, 1))
-        for wanted in ranked:
-            c, node = found[wanted], wanted.node
-            alone = len(c.readers) == sum(node in x.inputs for x in clusters)
-            replaced = _nbytes(node) if node in self._computed and alone else 0
-            self._room += replaced  # nobody reads it as it was computed
-            if not self._note(node, "packed", c.nbytes, c.saves_ns, journal):
-                self._room -= replaced
+        result = list(kernels)
+        self._budget = max(self._budget - self._packing_reserve, 0)
+        candidates = self._candidates(clusters, kernels, canonical_forms, target, hints)
+        ranked = sorted(
+            candidates, key=lambda w: -candidates[w].saves_ns / max(candidates[w].nbytes, 1)
+        )
+        for value in ranked:
+            candidate, node = candidates[value], value.node
+            only_reader = len(candidate.readers) == sum(node in x.inputs for x in clusters)
+            freed_bytes = _nbytes(node) if node in self._computed and only_reader else 0
+            self._budget += freed_bytes  # the unpacked value has no other reader
+            if not self._note(node, "packed", candidate.nbytes, candidate.saves_ns, journal):
+                self._budget -= freed_bytes
                 continue
-            for k, panel in c.readers:
-                kernel = made[k]
+            for k, panel in candidate.readers:
+                kernel = result[k]
                 assert kernel is not None
-                self._packed[clusters[k].name, panel.param] = wanted
-                made[k] = read_panels(kernel, panel)
-        return tuple(made)
+                self._packed[clusters[k].name, panel.param] = value
+                result[k] = read_panels(kernel, panel)
+        return tuple(result)
 
     def _note(self, node: Node, what: str, nbytes: int, saves_ns: float, journal: Journal) -> bool:
-        """Takes room for a value, if there is as much; says so."""
+        """Record the decision to keep a value; charge its bytes if they fit the budget."""
         assert isinstance(node.op, Input)
-        kept = nbytes <= self._room
-        journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, kept, self._room))
-        if kept:
-            self._room -= nbytes
-        return kept
+        fits = nbytes <= self._budget
+        journal.record(ConstantWeighed(node.op.label, what, nbytes, saves_ns, fits, self._budget))
+        if fits:
+            self._budget -= nbytes
+        return fits
 
     def _candidates(
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        bare: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
-    ) -> dict[_Wanted, _Candidate]:
-        """The operands that products would rather read packed."""
-        found: dict[_Wanted, _Candidate] = {}
-        known: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
-        for k, (cluster, kernel, own) in enumerate(zip(clusters, kernels, bare, strict=True)):
-            if kernel is None or own is None:
+    ) -> dict[_KeptValue, _Candidate]:
+        """Return the constant operands for which products prefer packed panels."""
+        candidates: dict[_KeptValue, _Candidate] = {}
+        panels_of: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
+        for k, (cluster, kernel, canonical_form) in enumerate(
+            zip(clusters, kernels, canonical_forms, strict=True)
+        ):
+            if kernel is None or canonical_form is None:
                 continue
-            plain, names = own
-            short = [p.name for p in plain.kernel.inputs]
-            places = {p: n for n, p in enumerate(short) if _is_constant(cluster.inputs[n])}
-            key = plain, frozenset(places)
-            if key not in known:
-                known[key] = panels(plain.kernel, target, key[1])
+            plain, names = canonical_form
+            params = [p.name for p in plain.kernel.inputs]
+            constant_params = {
+                p: n for n, p in enumerate(params) if _is_constant(cluster.inputs[n])
+            }
+            key = plain, frozenset(constant_params)
+            if key not in panels_of:
+                panels_of[key] = panels(plain.kernel, target, key[1])
             sizes = Hints({a: hints[b] for a, b in names.items() if b in hints})
-            for panel, rows in known[key]:
-                n = places[panel.param]
-                wanted = _Wanted(cluster.inputs[n], replace(panel, param=""))
-                nbytes = prod(_shape(wanted)) * wanted.node.type.dtype.itemsize
-                c = found.setdefault(wanted, _Candidate(nbytes))
-                times = -(-at_hints(rows, sizes) // TOGETHER)
-                c.saves_ns += times * target.transfer_ns(nbytes, nbytes, "l3", 1)
-                c.readers.append((k, replace(panel, param=kernel.inputs[n].name)))
-        return found
+            for panel, rows in panels_of[key]:
+                n = constant_params[panel.param]
+                value = _KeptValue(cluster.inputs[n], replace(panel, param=""))
+                nbytes = prod(_shape(value)) * value.node.type.dtype.itemsize
+                candidate = candidates.setdefault(value, _Candidate(nbytes))
+                pack_count = -(-at_hints(rows, sizes) // TOGETHER)
+                candidate.saves_ns += pack_count * target.transfer_ns(nbytes, nbytes, "l3", 1)
+                candidate.readers.append((k, replace(panel, param=kernel.inputs[n].name)))
+        return candidates
 
     def held(self, cluster: str, param: str, node: Node) -> Value | None:
-        """The value that a kernel reads for a parameter, where the prelude makes it."""
-        wanted = self._packed.get((cluster, param))
-        if wanted is None:
+        """Return the prelude's value for a kernel's parameter; None if it reads the input."""
+        value = self._packed.get((cluster, param))
+        if value is None:
             if node not in self._computed:
                 return None
-            wanted = _Wanted(node)
-        if wanted not in self._numbers:
-            self._numbers[wanted] = len(self.parts)
-            self.parts.append(self._part(wanted))
-        return Value(node.type.dtype, _shape(wanted), "held", self._numbers[wanted])
+            value = _KeptValue(node)
+        if value not in self._part_numbers:
+            self._part_numbers[value] = len(self.parts)
+            self.parts.append(self._part(value))
+        return Value(node.type.dtype, _shape(value), "held", self._part_numbers[value])
 
-    def _part(self, wanted: _Wanted) -> Part:
-        node, panel = wanted.node, wanted.panel
+    def _part(self, value: _KeptValue) -> Part:
+        node, panel = value.node, value.panel
         assert isinstance(node.op, Input)
         computed = self._computed.get(node)
         steps = [] if computed is None else [Step(computed, {})]
         if panel is not None:
-            made = panelled(
+            packing = panelled(
                 node.type, node.op.strides, panel.across, panel.along, panel.width, panel.group
             )
             sizes = {f"d{a}": n for a, n in enumerate(fixed(node.type.shape))}
-            steps.append(Step(made, sizes))
-        sources = tuple(self._places[x] for x in (computed.inputs if computed else (node,)))
-        nbytes = prod(_shape(wanted)) * node.type.dtype.itemsize
+            steps.append(Step(packing, sizes))
+        sources = tuple(self._input_numbers[x] for x in (computed.inputs if computed else (node,)))
+        nbytes = prod(_shape(value)) * node.type.dtype.itemsize
         return Part(
             node.op.label, tuple(steps), sources, nbytes, computed is not None, panel is not None
         )
@@ -227,7 +237,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _work_ns(elements: int, node: Node, target: Target) -> float:
-    """Time to read and write so many elements of a value's type in a call."""
+    """Return the time per call to transfer so many elements of a value's type."""
     return target.transfer_ns(elements * node.type.dtype.itemsize, 0, "l3", 1)
 
 
@@ -235,18 +245,18 @@ def _nbytes(node: Node) -> int:
     return prod(fixed(node.type.shape)) * node.type.dtype.itemsize
 
 
-def _shape(wanted: _Wanted) -> tuple[int, ...]:
-    """The shape of a held value."""
-    shape, panel = fixed(wanted.node.type.shape), wanted.panel
+def _shape(value: _KeptValue) -> tuple[int, ...]:
+    """Return the shape of a kept value."""
+    shape, panel = fixed(value.node.type.shape), value.panel
     return shape if panel is None else fixed(panelled_shape(shape, panel))
 
 
 def fixed(shape: Sequence[Index]) -> tuple[int, ...]:
-    """A shape as numbers.  Raises VerifyError where a call tells it."""
-    found = tuple(d for d in shape if isinstance(d, int))
-    if len(found) != len(shape):
+    """Return a static shape as integers; raise VerifyError if it has symbolic sizes."""
+    dims = tuple(d for d in shape if isinstance(d, int))
+    if len(dims) != len(shape):
         raise VerifyError(f"a constant has the shape {shape_text(tuple(shape))}")
-    return found
+    return dims
 
 
 __all__ = ["Ahead", "Room", "beyond", "room_of"]

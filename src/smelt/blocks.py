@@ -1,7 +1,10 @@
-"""How work is cut into pieces: numbers on which planner, lowering and code generation agree.
+"""Block sizes shared by the planner, lowering and code generation.
 
-The planner foresees the schedule that a kernel will get, so both must cut alike.  Sizes are
-positions of an axis unless they say otherwise.
+The planner predicts the schedule that a kernel will get, so both sides must use the same block
+sizes. Unless a name or its description says otherwise, a size is a number of positions of an axis.
+Products are matrix products C[m, n] = A[m, k] B[k, n]: A is the left operand, B the right one, and
+k the reduction ("summed") axis; the blocking follows Goto and van de Geijn, "Anatomy of
+High-Performance Matrix Multiplication" (2008).
 
 >>> from smelt import blocks
 >>> blocks.product_rows(256 * 256, 4), blocks.product_rows(4096 * 4096, 4)
@@ -23,62 +26,65 @@ from smelt.dataclass import dataclass
 from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, mul, sub, terms_of
 
 BLOCK = 2048
-"""Positions of the vector axis that one task visits, when that axis is a grid axis."""
+"""Positions of the vector axis per task, when that axis is a grid axis."""
 FOLD_COLUMNS, LEAST_COLUMNS = 512, 32
-"""The same where each position is folded, at most and at least: rows are read in runs."""
+"""Maximum and minimum columns per task when every column is reduced: rows are read in long runs."""
 SUM_BYTES = 8
-"""What a sum takes while it is added up."""
+"""Bytes of one accumulator of a sum."""
 
 SHORT_SUM = 64
-"""Products of one sum that are written out rather than looped over, where none can be blocked."""
+"""Maximum products of a dot that are unrolled instead of looped over, where nothing can be blocked.
+"""
 SHORT_TERMS = 12
-"""The same where elements of an operand lie apart for neighbouring results: lanes would pick from
-as many lines as there are lanes, and rows are read along themselves instead."""
+"""As `SHORT_SUM`, for an operand with a stride above 1 across neighbouring outputs. Unrolling would
+turn every load into a gather that touches one cache line per lane, so rows are read along
+themselves instead."""
 FEW_TAPS = 9
-"""Those where they are summed over several axes: more windows share what is packed once."""
+"""As `SHORT_SUM`, for dots over several axes: more windows share what is packed once."""
 
 SHORT_ROW = 8
-"""Positions of a row that folds end up to which vectors run along many rows instead: the lanes that
-a short row leaves empty, and joining the others, cost more than reading across rows."""
+"""Maximum length of a reduced row for which vectors run across rows instead of along them. Empty
+lanes and the horizontal reduction of a short row cost more than reading across rows."""
 SHORT_BLOCK = 32
-"""Elements of several short rows that lie together up to which that is so: each lane picks its own
-from as many lines as there are lanes."""
+"""Maximum elements of adjacent short rows for which vectors run across rows: beyond, each lane
+reads a cache line of its own."""
 FEW_COLUMNS = 4
-"""Columns that are folded up to which vectors run along the rows: beyond, picking every lane from a
-line of its own costs more than the lanes that stay empty."""
+"""Maximum columns of a reduction for which vectors run along the rows. With more columns, gathering
+each lane from a line of its own costs more than lanes that stay empty."""
 LEAST_LANES = 64
-"""Rows below which there are too few for that."""
+"""Minimum rows for vectors across rows."""
 SHORT_ROWS = 256
-"""Short rows of a split axis that are taken together: what they hold stays in the first cache."""
+"""Short rows of a split axis that are processed together: their values stay in the L1 cache."""
 
 PARTS = 64
-"""Parts of a split axis: enough for any thread count here, few enough to merge at once."""
+"""Maximum parts of a split axis: enough for any thread count, few enough to merge at once."""
 PART_ROWS = 64
-"""Positions of a split axis that each part has at least, while there are so many: what a part holds
-is written and read again."""
+"""Minimum positions per part of a split axis, while there are enough: each part writes partial
+results that are read again."""
 PART_WORK = 1 << 10
-"""Elements that a part folds at least, while there are so many: starting it takes as long as some
-hundreds of them."""
+"""Minimum elements that a part reduces, while there are enough: they have to outweigh starting it.
+"""
 PRODUCT_PARTS, LONG_SUM = 16, 1 << 15
-"""The same of a product's summed axis, and how long that is at least: a part outweighs by far that
-its results are stored and merged."""
+"""Split-K: maximum parts of a product's reduction axis, and its minimum length. A part's work must
+outweigh storing and merging its partial results."""
 CUT_SCORE = 0.5
-"""What an axis of which a task has but a part counts as one to run vectors along."""
+"""Weight of an axis that a task has only a part of, in the choice of the vector axis."""
 STREAM_VISITS = 16
-"""Blocks of a streamed axis from which on each may be a part, which carries states of its own."""
+"""Minimum blocks of a streamed axis for splitting it into parts, each with states of its own."""
 STREAM_BYTES = 1 << 14
-"""Bytes of a streamed row that are visited at once: the first cache of any machine holds them,
-beside those that are asked for ahead."""
+"""Bytes of a streamed row per visit: they fit the L1 cache of any machine with the lines being
+prefetched."""
 LEAST_TASKS = 8
-"""Independent tasks below which a fold is split; products by instructions on
-matrices, and those side by side, are cut into so many before they grow."""
+"""Minimum independent tasks: with fewer a reduction is split.  Products by matrix instructions
+(AMX) and independent products that share a task are cut into this many tasks before blocks grow."""
 SPLIT_ABOVE = 1 << 15
-"""Elements of a fold below which one thread is faster than a split."""
+"""Elements of a reduction up to which one thread is faster than a split."""
 
 
 def fold_columns(sums: int) -> int:
-    """Neighbouring columns that a task folds, each into so many sums: all of them stay in the first
-    cache, beside what is read.
+    """Return the neighbouring columns that a task reduces with `sums` accumulators each.
+
+    All accumulators stay in the L1 cache, with room for what is read.
 
     >>> fold_columns(1), fold_columns(8), fold_columns(50)
     (512, 256, 32)
@@ -88,7 +94,7 @@ def fold_columns(sums: int) -> int:
 
 
 def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
-    """Parts that an axis of so many positions is split into, each of `rows` at least.
+    """Return how many parts to split an axis into, of `rows` or more positions.
 
     >>> [parts_of(n) for n in (10, 1000, 100_000)]
     [1, 15, 64]
@@ -97,7 +103,9 @@ def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
 
 
 def fold_parts(extent: Index, width: Index) -> Index:
-    """The same of an axis with `width` elements at each position, where a part has one result.
+    """Return the parts of a reduction axis with `width` elements per position.
+
+    Each part has one result.
 
     >>> [fold_parts(n, 8) for n in (10, 1000, 100_000)]
     [1, 7, 64]
@@ -107,114 +115,116 @@ def fold_parts(extent: Index, width: Index) -> Index:
 
 
 def product_parts(extent: Index) -> Index:
-    """The same of a product's summed axis."""
+    """Return the split-K parts of a product's reduction axis."""
     return maximum(1, minimum(PRODUCT_PARTS, floordiv(extent, LONG_SUM // PRODUCT_PARTS)))
 
 
 ROW_BLOCK = 8192
-"""Elements of streamed rows that are visited at once: they stay in the first-level cache from fold
-to fold."""
+"""Elements of streamed rows per visit: they stay in the L1 cache from one reduction to the next."""
 WRITTEN_OUT = 16
-"""Positions at most of an axis of results that is written out: each has vectors of its own, and
-what all of them have in common is computed once."""
+"""Maximum positions of a result axis that is unrolled: each position has vectors of its own, and
+common subexpressions are computed once."""
 STREAM_COLUMNS, COLUMN_BLOCK = 1024, 64
-"""Neighbouring columns that one task of a stream folds, and the rows of each that it visits at
-once."""
+"""Neighbouring columns that one task of a stream reduces, and the rows that it visits at once."""
 TAKEN, MADE = (64, 512), (192, 256)
-"""Rows of a stream's task, and streamed elements for each, where a contraction takes the elements,
-or makes them (ALGORITHMS 1.7)."""
+"""Rows per task of a stream, and streamed elements per visit: where a contraction reduces over the
+streamed elements, and where a contraction produces them (running-shift in
+`docs/derivations.md`)."""
 SWATH = 192
-"""Rows that are taken at once of all those that a block of a stream meets: whole register tiles and
-vectors, and what is computed of them stays in the second cache."""
+"""Row block inside a stream's task: whole register tiles and vectors; the block's intermediates
+stay in the L2 cache."""
 WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
-"""Elements of a value that a visit of a stream makes at most, where it makes whole rows, and how
-many rows it takes at least: such values are worked on in the second cache or near it, and what a
-visit packs serves all of its rows."""
+"""Maximum elements of a value that a visit of a stream makes where it makes whole rows, and the
+minimum rows per visit: such values live in or near the L2 cache, and all rows of a visit share
+the packed operands."""
 
 HEIGHT = 24
-"""Rows of a product that one task takes are a multiple of so many: register tiles' heights divide
-it, and what is left over takes lower tiles."""
+"""Rows of a product per task are a multiple of this: the register tiles' heights divide it, and
+lower tiles take the remainder."""
 ROWS = 144
-"""Rows of a product that one task takes at least."""
+"""Minimum rows of a product per task."""
 ROW_BYTES = 2048
-"""Bytes of a column of a product's block at most: more rows share a packed panel."""
+"""Maximum bytes of a column of a product's block: more rows share a packed panel."""
 TASKS = 16
-"""Tasks that many positions are cut into before each grows: enough for as many threads."""
+"""Tasks that the positions of a result are cut into before blocks grow."""
 MATRIX_ROWS, MATRIX_LEAST, MATRIX_HEIGHT = 512, 128, 32
-"""Rows of a product at most and at least where it is computed by instructions on matrices, and what
-they are a multiple of: tiles of other heights have to be told to the processor."""
+"""Products by matrix instructions (AMX): maximum and minimum rows per task, and their multiple.
+Tiles of other heights would need another tile configuration."""
 MATRIX_STEP, MATRIX_DEPTH = 16, 384
-"""Units of 32 bits that one of them multiplies in each row, and up to how many are one block: two
-tiles of rows fill the first cache of such processors, which is better than sums in memory."""
+"""Matrix instructions: 32-bit units of k per instruction and row, and maximum units of one k block.
+Two row tiles of that depth fill the L1 cache, which beats accumulators in memory."""
 WHOLE_ROWS = 48
-"""Rows that one task takes at least where it takes all columns."""
+"""Minimum rows per task, where a task takes all columns."""
 WHOLE_BYTES = 1 << 18
-"""Bytes of a panel of more whole rows: it stays in L2 beside what is packed, which serves all of
-them."""
+"""Bytes of a panel of more full-width rows: it stays in L2 with what is packed, which all of them
+share."""
 BESIDE_BYTES = 512
-"""Bytes of a column at most of several products side by side whose rows nobody folds: these need
-not stay in L2 whole, and every task packs all of their operands."""
+"""Maximum bytes of a column of several products in one task whose rows are not reduced: these
+results need not stay in L2 completely, and every task packs all operands."""
 STREAM_ROWS = 192
-"""The same where the columns are streamed and their operands packed block by block."""
+"""Minimum rows per task where the columns are streamed and their operands packed block by block."""
 COLUMNS = 256
-"""Columns of a product that are packed together (and that one task takes, where they may)."""
+"""Columns of a product that are packed together, and that one task takes where possible."""
 DEPTH = 256
-"""Summed positions that are packed together: a block of each operand stays in L2."""
+"""k block: summed positions that are packed together; a block of each operand stays in L2."""
 RUN = 256
-"""Products that are added one to the sum of those before.  Sums of more are joined of the sums of
-such runs: each addition rounds, and where products have one sign may do so in one direction."""
+"""Products that are accumulated one after another. A longer sum adds up the sums of such runs: a
+single chain of additions of equal sign may accumulate its rounding errors in one direction."""
 HELD_RUN = 384
-"""The same where a tile holds its sums in registers over all positions: joining costs more there
-than where blocks end anyway."""
+"""As `RUN`, where a tile holds its accumulators in registers over the whole k axis: joining runs
+costs more there than at block boundaries."""
 LINES_RUN = 512
-"""The same of few rows' products with lines along the columns: the sums of a run are an array of
-their own, which is cleared and added to those before."""
+"""As `RUN`, for the axpy form of a GEMV: the sums of a run are an array of their own, which is
+cleared and added to the total."""
 
 WINDOW_ROWS = 192
-"""Rows of a product over windows that one task takes."""
+"""Rows per task of a product over windows (implicit GEMM)."""
 WINDOW_COLUMNS = 512
-"""Columns of 4 bytes of a product over windows that one task takes, more or less: whole lines of an
-image."""
+"""Columns of 4 bytes per task of a product over windows, approximately: whole image rows."""
 
 HOSTED_TASKS, HOSTED_PLACES = 2, 64
-"""Tasks at least whose lines are computed where they are packed, each of so many places or more."""
+"""Depthwise convolution fused into the packer of a pointwise one: minimum tasks, and minimum pixels
+per task."""
 
 HALO = 8
-"""Lines of a product that a task computes for each one that its neighbour computes as well, where
-windows are folded over them."""
+"""Minimum rows of a product per task for each row that its neighbour recomputes, where windows are
+reduced over them."""
 
 SMALL, SMALL_DEPTH = 192, 384
-"""Rows and columns, and summed positions, up to which a product reads operands as they lie."""
+"""Maximum rows and columns, and maximum summed positions, of a product that reads its operands in
+place."""
 
 NEAR = 40_000
-"""Elements of the right operand up to which it stays near while all rows meet it as it lies: a
-part of L2."""
+"""Maximum elements of a right operand that is read in place by all rows: a part of L2."""
 
 THIN = 16
-"""Rows up to which the larger operand of a product is read as it lies, never packed."""
+"""GEMV and skinny products: maximum rows for which the larger operand is read in place, unpacked.
+"""
 THIN_MATRIX = 6
-"""The same where instructions multiply matrices of what is packed."""
+"""As `THIN`, where matrix instructions multiply packed operands."""
 THIN_ROWS = 16
-"""Rows of a thin product that one task takes: all of them."""
+"""Rows per task of a skinny product: all of them."""
 THIN_COLUMNS = 2080
-"""Columns of a thin product that one task takes: long runs of each line.  Rows of sums that are no
-power of two apart do not share the sets of a cache."""
+"""Columns per task of a skinny product: long runs of each row.  No power of two, so that rows of
+accumulators do not compete for the same cache sets."""
 THIN_LINES = 64
-"""The same where the larger operand lies along the summed axis: long rows, a few at a time."""
+"""As `THIN_COLUMNS`, where the larger operand is contiguous along k: long rows, a few at a time."""
 THIN_DEPTH, THIN_LONG = 2048, 4096
-"""Summed positions for which the thin operand is packed: they stay in L1 and L2; and those of a
-single row, which meets longer runs of the other operand then."""
+"""k block of a skinny product, whose packed small operand stays in L1 and L2; and the k block of a
+single row, which reads longer runs of the other operand."""
 
 ROUND_ROWS = 48
-"""Rounds take a multiple of so many rows where they take more: whole register tiles."""
+"""Multiple of the rows of a chunk, where a chunk has more: whole register tiles."""
 WHOLE, FIRST_ROW = -1, -2
-"""In place of the axis of a `Cut`: all of it in every round; the number of its first row."""
+"""In place of the axis of a `Cut`: the whole value in every chunk; the number of the first row."""
 
 
 class Cut(NamedTuple):
-    """What rounds read or make: of the operand or result at `place` a block along `axis`, or WHOLE.
+    """The slice of an operand or result that a chunk reads or makes.
 
-    A whole result is joined with what there is so far by the scalar operator `combine`."""
+    A block along `axis` of the operand or result at index `place`, or all of it (`WHOLE`). A whole
+    result is combined with the previous chunks' result by the scalar operator `combine`.
+    """
 
     place: int
     axis: int
@@ -222,8 +232,9 @@ class Cut(NamedTuple):
 
 
 def even_rows(rows: int) -> int:
-    """Rows of a round, rounded up: whole register tiles, or as many as products pack of what they
-    sum over rows.
+    """Round the rows of a chunk up to whole register tiles or k blocks.
+
+    A chunk of `DEPTH` rows or more is a multiple of `DEPTH`: products over rows pack as many.
 
     >>> even_rows(100), even_rows(250), even_rows(300)
     (144, 256, 512)
@@ -234,21 +245,24 @@ def even_rows(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """How a part of a program is run for a block of rows after the other.
+    """Row chunking: a program's body runs for one block of rows after another.
 
-    The body's inputs are `reads`, then for each whole result what there is so far; its results are
-    `makes`.  The rows of a block are its size `rows`."""
+    The body's inputs are `reads`, then the previous result for each whole result; its results are
+    `makes`. The size `rows` holds the rows of the current block.
+    """
 
     reads: tuple[Cut, ...]
     makes: tuple[Cut, ...]
     extent: Index
     rows: str
     block: int
-    """Rows of one round at most."""
+    """Maximum rows of a chunk."""
 
     def each(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-        """The first row of each round and the one behind its last: as many rounds as blocks are
-        needed, all about as long but for the last one."""
+        """Yield the first row of each chunk and the end of its rows.
+
+        There are as few chunks as `block` allows, of nearly equal length except the last one.
+        """
         total = int(evaluate(self.extent, sizes))
         times = max(-(-total // self.block), 1)
         step = max(min(self.block, even_rows(-(-total // times))), 1)
@@ -257,66 +271,69 @@ class Rounds:
 
 
 TALL_COLUMNS, TALL_DEPTH = 128, 256
-"""Columns and summed positions up to which the rows of a product are so short that what surrounds
-its multiply-adds costs more than they do."""
+"""Maximum columns and k of a tall-skinny product (TSMM), where the work around the multiply-adds
+dominates."""
 TALL_SINGLE = 32
-"""The same depth where factors could be multiplied in groups, which takes packing."""
+"""Maximum k of such a product where dot-product instructions would apply, which need packing."""
 TALL_ROWS, TALL_BYTES = 2048, 1 << 17
-"""Rows of such a product that one task takes at most, and bytes of its operand: they stay in L2."""
+"""Maximum rows of such a product per task, and maximum bytes of its left operand: they stay in L2.
+"""
 TALL_STAGED = 32
 """Rows of such a product that are stored together."""
 WIDE_STAGED = 48
-"""The same of a wide one: whole tiles."""
+"""As `TALL_STAGED`, for a packed product with a fused epilogue ("wide"): whole tiles."""
 
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
-"""Summed positions of a wide product up to which one pass over all of them is best, and bytes of
-its right operand that a task packs: they stay in L2, and are several lines of a cache across."""
+"""Maximum k that a wide product reduces in one pass, and maximum bytes of the right operand that a
+task packs: they stay in L2, in panels of several cache lines."""
 WIDE_RUN = 1024
-"""Columns of a wide product that one task takes at most where there are many results: where few
-positions are summed, what else is read and written of them is what counts, and is in long runs."""
+"""Maximum columns of a wide product per task where results are many.  With small k the traffic of
+the epilogue dominates, and wants long runs."""
 WIDE_COLUMNS = 64
-"""Columns of a wide product at least: two panels share what is read of a row."""
+"""Minimum columns of a wide product: two panels share the reads of a row."""
 WIDE_ACROSS = 160_000
-"""Elements up to which a left operand that lies along its rows is multiplied as it lies: more do
-not stay in L2."""
+"""Maximum elements of a transposed left operand that is multiplied in place: more do not stay in
+L2."""
 DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
-"""Summed positions that a deep product takes at once, and where few instructions start in a cycle;
-elements between packed rows of them: no power of two, which would share a cache's sets."""
+"""K-blocked product: k block; k block where instruction issue is the bottleneck
+(`Target.starts_few`); and the row pitch of packed elements for each, no power of two, which
+would overuse some cache sets."""
 FEW_DEEP, FEW_PITCH = 96, 112
-"""The same of one of few rows, whose panels stay in the first cache beside a tile's rows."""
+"""k block and row pitch of a small-M product, whose panels stay in L1 with the rows of a tile."""
 DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
-"""Rows and columns of float32 that one task takes of such a product at most, and what its rows are
-a multiple of: whole tiles, and whole vectors of packed rows.  What it packs and its sums take 1 MiB
-together; with fewer rows and columns it would pack more often what comes from L3 or from memory."""
+"""K-blocked product: maximum float32 rows and columns per task, and the multiple of its rows (whole
+tiles, and whole vectors of packed rows). Packed operands and accumulators take 1 MiB together;
+smaller blocks would pack data from L3 or memory more often."""
 LONG_ROWS, LONG_COLUMNS = 1056, 512
-"""The same where few instructions start in a cycle, and packing takes a fifth of them: what is
-packed of the right operand, which each row of tiles reads again, takes half of 1 MiB of L2; sums,
-which a tile reads once, may come from L3 (2048 cubed takes 0.98 of the time that 528 rows take)."""
+"""As `DEEP_ROWS` and `DEEP_COLUMNS`, where instruction issue is the bottleneck and packing is
+expensive. The packed right operand, which every row of tiles reads again, takes half of 1 MiB of
+L2; accumulators, which a tile reads once, may come from L3."""
 ROOMY_DEPTH, ROOMY_ROWS, ROOMY_COLUMNS = 512, 672, 256
-"""Summed positions, rows and columns of float32 where the left operand is multiplied as it lies and
-L2 has room for what is packed and for the sums: larger blocks pack less often."""
+"""k block, and float32 rows and columns per task, where the left operand is multiplied in place and
+L2 has room for the packed operand and the accumulators: larger blocks pack less often."""
 PANEL_ROWS, PANEL_COLUMNS = 192, 256
-"""Rows and columns where the right operand lies in panels already: nothing is packed that more rows
-would share, and all stays in L2 beside the panels that are asked for."""
+"""Rows and columns per task where the right operand is prepacked in panels: nothing is packed that
+more rows would share, and all stays in L2 with the panels being prefetched."""
 PREPACKED = 1 << 22
-"""Elements of an operand that is packed for all tasks of a call at most: that much more memory, and
-it is to stay in the last cache."""
+"""Maximum elements of an operand that is packed once per call for all tasks: it takes that much
+memory and has to stay in the last-level cache."""
 WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
-"""Rows for which a task packs that at least, unless this leaves fewer tasks than so many; and rows
-even then."""
+"""Minimum rows for which a task packs its operand, unless that leaves fewer than `WIDE_TASKS`
+tasks; and the minimum rows even then."""
 
 TURNED_COLUMNS, TURNED_PITCH = 48, 64
-"""Columns of a product of few rows, with which these change places, that are read together: whole
-tiles and whole vectors; and elements between rows of their sums, of which a tile's last vectors are
-longer."""
+"""Small-M product with swapped operands (the columns of C are its rows): columns that are read
+together, whole tiles and whole vectors; and the pitch of its rows of accumulators, of which a
+tile's last vectors use more."""
 FEW_ACROSS = 768
-"""Columns that one task takes of a product of few rows at most: their sums stay in L2."""
+"""Maximum columns per task of a small-M product: their accumulators stay in L2."""
 TURNED_BYTES = 1 << 20
-"""Bytes of the operand that every task of such a product packs, at most: it stays in L2."""
+"""Maximum bytes of the operand that every task of a swapped small-M product packs: it stays in L2.
+"""
 
 
 def rows_together(columns: Index) -> Index:
-    """Rows of so many independent positions that one task takes: few where they are long."""
+    """Return the rows of `columns` positions that one task takes; long rows are few."""
     least = 16
     if not isinstance(columns, int):  # an open size may be 0, which factors of 16 do not say
         sure = sum(c for m, c in terms_of(columns) if all(a.kind == "size" for a in m))
@@ -325,13 +342,16 @@ def rows_together(columns: Index) -> Index:
 
 
 def window_columns(itemsize: int) -> int:
-    """Columns of a product over windows that one task takes: as many bytes of every type."""
+    """Return the columns per task of a product over windows: equal bytes for all types."""
     return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
 
 
 def band_of_windows(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
-    """How many of so many windows, each `length` places, one task takes that holds about `most`
-    places: along the innermost axis (a width of 0), or of lines of `width` places."""
+    """Return how many of the windows one task takes, to hold about `most` positions.
+
+    Each window has `length` positions and starts `step` after the one before. With a `width` of 0
+    the windows are along the innermost axis, otherwise along rows of `width` positions each.
+    """
     if width == 0:
         pieces = ceiling(add(mul(sub(windows, 1), step), length), most)
     else:
@@ -341,23 +361,28 @@ def band_of_windows(windows: Index, step: int, length: int, width: Index, most: 
 
 
 def ceiling(n: Index, by: Index) -> Index:
-    """n / by, rounded up."""
+    """Return n / by, rounded up."""
     return floordiv(add(n, sub(by, 1)), by)
 
 
 def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
-    """Rows that one task takes of a product whose result has so many independent positions; of
-    several products that share a task, whose results share L2."""
+    """Return the rows per task of a product whose result has `positions` independent positions.
+
+    `products` products share a task, and their results share L2.
+    """
     most = max(ROW_BYTES // (itemsize * products) // HEIGHT * HEIGHT, ROWS)
-    found = mul(HEIGHT, ceiling(positions, HEIGHT * TASKS * COLUMNS))
-    return maximum(ROWS, minimum(most, found))
+    wanted_rows = mul(HEIGHT, ceiling(positions, HEIGHT * TASKS * COLUMNS))
+    return maximum(ROWS, minimum(most, wanted_rows))
 
 
 def wide_blocks(
     rows: Index, columns: Index, depth: Index, positions: Index, itemsize: int, tile: int
 ) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product that is summed in one pass, whose result
-    has so many independent positions: blocks of about the same size."""
+    """Return rows and columns per task of a product with one pass over k.
+
+    The result has `positions` independent positions and a register tile `tile` columns. Blocks are
+    of about equal size.
+    """
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
     run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
@@ -365,20 +390,21 @@ def wide_blocks(
     across = mul(tile, maximum(ceiling(evenly(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))
-    taken = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
-    blocks = minimum(ceiling(rows, taken), floordiv(rows, WIDE_LEAST))
+    block_rows = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
+    blocks = minimum(ceiling(rows, block_rows), floordiv(rows, WIDE_LEAST))
     return mul(HEIGHT, maximum(ceiling(evenly(rows, blocks), HEIGHT), 1)), across
 
 
 def evenly(size: Index, blocks: Index) -> Index:
-    """Positions of each of so many blocks, or of one."""
+    """Return the positions per block when `size` is split into `blocks` blocks (at least one)."""
     return ceiling(size, maximum(blocks, 1))
 
 
 def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product that instructions on matrices compute, so
-    fast that packing counts, whose result has so many independent positions: whole pairs of tiles,
-    and twice as many columns that share what is packed of rows where there are many.
+    """Return rows and columns per task of a product by matrix instructions (AMX).
+
+    These are so fast that packing counts: blocks are whole pairs of tiles, and have twice as many
+    columns, which share the packed rows, where there are many `positions`.
 
     >>> matrix_block(256, 256 * 256), matrix_block(1024, 1024 * 1024)
     ((128, 256), (256, 512))
@@ -392,10 +418,11 @@ def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
 def grouped_block(
     rows: Index, positions: Index, tasks: int, *, in_place: bool
 ) -> tuple[Index, Index]:
-    """Rows and columns that one task takes of a product whose factors are multiplied in groups, by
-    instructions so fast that packing counts: as many tasks as there are to be, of about the same
-    size.  Twice as many columns share what is packed of rows where sums are stored `in_place`
-    rather than held beside it in L2.
+    """Return rows and columns per task of a product by dot-product instructions (VNNI, bf16).
+
+    Packing counts there too. There are about `tasks` tasks of equal size. Twice as many columns
+    share the packed rows if sums are accumulated in the result (`in_place`) and not in a workspace
+    in L2.
 
     >>> grouped_block(1024, 1024 * 1024, 4, in_place=True)
     (528, 512)
@@ -413,22 +440,24 @@ def grouped_block(
 
 
 def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
-    """The same where a task takes whole rows of `columns`, and there are `rows` in all."""
+    """Return the rows per task of a product where a task takes all `columns`."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
     fit = floordiv(WHOLE_BYTES // (HEIGHT * itemsize * products), maximum(columns, 16))
-    found = minimum(fit, ceiling(rows, HEIGHT * TASKS))
-    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, found))
+    fair_rows = minimum(fit, ceiling(rows, HEIGHT * TASKS))
+    return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, fair_rows))
 
 
 def beside_rows(rows: Index, itemsize: int) -> Index:
-    """The same of products side by side whose rows nobody folds."""
+    """Return the rows per task of several products whose rows are not reduced."""
     most = floordiv(rows, 8 * LEAST_TASKS)
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
 
 
 def rows_taken(most: int, width: int) -> int:
-    """Rows of so many elements that one visit of a stream takes, if not `most`: few steps from one
-    number to the next, so that calls of about the same size share a kernel."""
+    """Return the streamed rows of `width` elements per visit, at most `most`.
+
+    The result is `most` or a power of two, so that calls of similar sizes share a kernel.
+    """
     fit = WIDE_TAKEN // max(width, 1)
     return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_TAKEN))
 
@@ -436,35 +465,41 @@ def rows_taken(most: int, width: int) -> int:
 def rows_axis(
     sides: Iterable[AbstractSet[str]], grid: Sequence[str], sizes: Mapping[str, int]
 ) -> str | None:
-    """The axis of rows that a stream's tasks take in blocks, where `sides` are the axes that one
-    operand has alone in each product: of the side with the grid's last such axis the one that is
-    longest at the first call's sizes, wherever a layout has it.
+    """Return the axis of rows that a stream's tasks take in blocks, or None.
+
+    `sides` holds, for each operand of each product, the axes that only this operand has. Among the
+    axes of the sides that contain the grid's last such axis, the longest one at the first call's
+    sizes is chosen, whatever the layout.
 
     >>> sizes = {"row": 1024, "group": 4, "column": 64}
     >>> rows_axis([{"row", "group"}, {"column"}], ["row", "group"], sizes)
     'row'
     """
-    own = [found for side in sides if (found := [a for a in grid if a in side])]
-    last = max((grid.index(side[-1]) for side in own), default=-1)
-    taken = [a for a in grid if any(a in side and grid[last] in side for side in own)]
-    return max(reversed(taken), key=lambda a: sizes[a], default=None)
+    grid_sides = [on_grid for side in sides if (on_grid := [a for a in grid if a in side])]
+    last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
+    candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
+    return max(reversed(candidates), key=lambda a: sizes[a], default=None)
 
 
 def rows_visited(width: int) -> int:
-    """Positions of a streamed axis that one visit takes, with so many elements at each, where no
-    product makes them: a power of 2, so that calls of about the same size share a kernel."""
+    """Return the positions per visit of a streamed axis without products.
+
+    Each position has `width` elements.
+
+    A power of 2, so that calls of similar sizes share a kernel.
+    """
     return max(1 << (ROW_BLOCK // max(width, 1)).bit_length() >> 1, 1)
 
 
 def has_parts(grid: Iterable[int], visits: int) -> bool:
-    """Whether a stream of so many visits is split over the grid: where that has too few tasks."""
+    """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
     return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS
 
 
-# ---- values that are written at places which depend on data --------------------------------------
+# ---- scatter-reduce ------------------------------------------------------------------------------
 
 JOINED_WIDTH = 16
-"""Elements of a row for each part that the rows of a result are taken in: looking at a place that
-is another part's takes about as long as adding so many (measured)."""
+"""Elements of a row per part, when the rows of a scatter-reduced result are split into parts.
+Skipping an update that belongs to another part costs about as much as adding so many elements."""
 JOINED_PARTS = 8
-"""Parts that they are taken in at most."""
+"""Maximum parts of such a row."""

@@ -1,10 +1,9 @@
-"""Data classes whose methods are compiled when they are first called.
+"""Data classes whose methods are compiled on their first call.
 
-The standard library compiles up to nine methods for every data class while a module is imported,
-and a program calls few of them: that was a third of the time of `import smelt`, and of a first call
-with a warm cache.  Here fields, slots and everything that reads them (`fields`, `replace`,
-`asdict`, patterns) are the standard library's; initialiser, comparison and hash are stand-ins that
-put the compiled method in their place.
+The standard library compiles up to nine methods of every data class at import, and a program calls
+few of them, which dominated the time of `import smelt`. Here fields, slots and everything that
+reads them (`fields`, `replace`, `asdict`, patterns) are the standard library's; initialiser,
+comparison and hash are stubs that replace themselves with the compiled method.
 
 >>> @dataclass(frozen=True, slots=True)
 ... class Point:
@@ -33,15 +32,16 @@ else:
         repr=True,  # noqa: A002 - the standard library's name
         kw_only=False,
     ):
-        """As the standard library's; `init`, `order` and `unsafe_hash` are left as they are there.
+        """Decorate a class like `dataclasses.dataclass`, but compile its methods lazily.
 
-        An instance of a frozen class raises FrozenInstanceError on assignment and deletion.
+        The options `init`, `order` and `unsafe_hash` have their defaults. An instance of a frozen
+        class raises FrozenInstanceError on assignment and deletion.
         """
 
-        def made(cls):
+        def decorate(cls):
             return build(cls, frozen, slots, eq, repr, kw_only)
 
-        return made if cls is None else made(cls)
+        return decorate if cls is None else decorate(cls)
 
 
 __all__ = ["build", "dataclass"]
@@ -50,32 +50,36 @@ Class = Any
 
 
 def build(cls: Class, frozen: bool, slots: bool, eq: bool, shown: bool, kw_only: bool) -> Class:
-    """What `dataclass` makes of a class: `shown` is its option `repr`."""
-    own = cls.__dict__
-    hashed = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
-    has = {name for name in ("__init__", "__repr__", "__eq__", "__setattr__") if name in own}
+    """Make a class a data class; `shown` is the decorator's option `repr`."""
+    namespace = cls.__dict__
+    has_hash = "__hash__" in namespace and not (
+        namespace["__hash__"] is None and "__eq__" in namespace
+    )
+    defined = {
+        name for name in ("__init__", "__repr__", "__eq__", "__setattr__") if name in namespace
+    }
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # the standard library would inspect the signature for one
     cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
-    if "__init__" not in has:
-        cls.__init__ = _first(cls, "__init__", lambda: _initialiser(cls, frozen))
-    if shown and "__repr__" not in has:
+    if "__init__" not in defined:
+        cls.__init__ = _lazy_method(cls, "__init__", lambda: _initialiser(cls, frozen))
+    if shown and "__repr__" not in defined:
         cls.__repr__ = _repr
-    if eq and "__eq__" not in has:
-        cls.__eq__ = _first(cls, "__eq__", lambda: _comparison(cls))
-    if eq and not hashed:
-        cls.__hash__ = _first(cls, "__hash__", lambda: _hash(cls)) if frozen else None
+    if eq and "__eq__" not in defined:
+        cls.__eq__ = _lazy_method(cls, "__eq__", lambda: _comparison(cls))
+    if eq and not has_hash:
+        cls.__hash__ = _lazy_method(cls, "__hash__", lambda: _hash(cls)) if frozen else None
     if frozen:
         _freeze(cls, slots)
     return cls
 
 
-def _first(cls: Class, name: str, made: Any) -> Any:
-    """A method that has itself replaced when it is called for the first time."""
+def _lazy_method(cls: Class, name: str, compile_method: Any) -> Any:
+    """Return a method that compiles its replacement when it is first called."""
 
     def method(self: Any, *args: Any, **named: Any) -> Any:
         if cls.__dict__[name] is method:
-            setattr(cls, name, made())
+            setattr(cls, name, compile_method())
         return cls.__dict__[name](self, *args, **named)
 
     method.__name__ = name
@@ -83,62 +87,64 @@ def _first(cls: Class, name: str, made: Any) -> Any:
     return method
 
 
-def _compiled(name: str, parameters: str, lines: list[str], known: dict[str, Any]) -> Any:
+def _compile_method(name: str, parameters: str, lines: list[str], namespace: dict[str, Any]) -> Any:
     body = "".join(f"\n {line}" for line in lines or ["pass"])
-    exec(f"def {name}({parameters}):{body}", known)  # noqa: S102
-    return known[name]
+    exec(f"def {name}({parameters}):{body}", namespace)  # noqa: S102
+    return namespace[name]
 
 
 def _initialiser(cls: Class, frozen: bool) -> Any:
-    """__init__, which in a frozen class goes past its __setattr__."""
-    known: dict[str, Any] = {"_none": dataclasses.MISSING, "_set": object.__setattr__}
+    """Compile `__init__`, which bypasses `__setattr__` in a frozen class."""
+    namespace: dict[str, Any] = {"_none": dataclasses.MISSING, "_set": object.__setattr__}
     parameters: dict[bool, list[str]] = {False: ["self"], True: []}
     lines: list[str] = []
     for k, f in enumerate(dataclasses.fields(cls)):
-        known[f"_d{k}"] = f.default
-        # dict[str, int]() takes seven times as long as dict(): it notes what it was called by.
-        known[f"_f{k}"] = getattr(f.default_factory, "__origin__", f.default_factory)
-        made = f.default_factory is not dataclasses.MISSING
-        given = f.default is not dataclasses.MISSING
-        value = f"_f{k}()" if made else f"_d{k}"
+        namespace[f"_d{k}"] = f.default
+        # dict[str, int]() is much slower than dict(): it sets __orig_class__.
+        namespace[f"_f{k}"] = getattr(f.default_factory, "__origin__", f.default_factory)
+        has_factory = f.default_factory is not dataclasses.MISSING
+        has_default = f.default is not dataclasses.MISSING
+        value = f"_f{k}()" if has_factory else f"_d{k}"
         if f.init:
-            default = "=_none" if made else f"=_d{k}" if given else ""
+            default = "=_none" if has_factory else f"=_d{k}" if has_default else ""
             parameters[f.kw_only is True].append(f.name + default)
-            value = f"_f{k}() if {f.name} is _none else {f.name}" if made else f.name
-        elif not (made or given):
+            value = f"_f{k}() if {f.name} is _none else {f.name}" if has_factory else f.name
+        elif not (has_factory or has_default):
             continue
         member = cls.__dict__.get(f.name)
         if not frozen:
             lines.append(f"self.{f.name} = {value}")
         elif hasattr(member, "__set__"):  # a slot
-            known[f"_s{k}"] = member.__set__  # type: ignore[union-attr]
+            namespace[f"_s{k}"] = member.__set__  # type: ignore[union-attr]
             lines.append(f"_s{k}(self, {value})")
         else:
             lines.append(f"_set(self, {f.name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
-    named = ["*", *parameters[True]] if parameters[True] else []
-    return _compiled("__init__", ", ".join([*parameters[False], *named]), lines, known)
+    keyword_only = ["*", *parameters[True]] if parameters[True] else []
+    return _compile_method(
+        "__init__", ", ".join([*parameters[False], *keyword_only]), lines, namespace
+    )
 
 
-def _values(of: str, chosen: list[str]) -> str:
-    return f"({''.join(f'{of}.{name}, ' for name in chosen)})"
+def _tuple_text(owner: str, names: list[str]) -> str:
+    return f"({''.join(f'{owner}.{name}, ' for name in names)})"
 
 
 def _comparison(cls: Class) -> Any:
     chosen = [f.name for f in dataclasses.fields(cls) if f.compare]
-    mine, theirs = (_values(of, chosen) for of in ("self", "other"))
+    mine, theirs = (_tuple_text(of, chosen) for of in ("self", "other"))
     lines = [
         f"if other.__class__ is self.__class__: return {mine} == {theirs}",
         "return NotImplemented",
     ]
-    return _compiled("__eq__", "self, other", lines, {})
+    return _compile_method("__eq__", "self, other", lines, {})
 
 
 def _hash(cls: Class) -> Any:
     fields = dataclasses.fields(cls)
     chosen = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
-    return _compiled("__hash__", "self", [f"return hash({_values('self', chosen)})"], {})
+    return _compile_method("__hash__", "self", [f"return hash({_tuple_text('self', chosen)})"], {})
 
 
 def _repr(self: Any) -> str:

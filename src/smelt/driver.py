@@ -1,9 +1,10 @@
-"""The compiler on one page: a graph in, something that runs out.
+"""The compiler driver: graph to executable.
 
     compiled = compile(graph, hints={"n": 1000})
     compiled.run([x], (1000,))
 
-Each stage exports one verb; what they did and why is in the journal.
+Passes, planning, lowering, code generation and assembly of the executable run in this order; the
+journal records what each stage did and why.
 """
 
 from __future__ import annotations
@@ -58,29 +59,30 @@ __all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size
 
 Array = np.ndarray[Any, Any]
 Bare: TypeAlias = tuple[Plain, Mapping[str, str]]
-"""A kernel without its names, and what they are: what `canonical` says."""
+"""A kernel in canonical form, and the original name of each of its names: the result of
+`canonical`."""
 
 shelve(SHELF, VERSION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A compiled graph: every representation on the way, and the executable."""
+    """A compiled graph: every intermediate representation, and the executable."""
 
     graph: Graph
     plan: Plan
     kernels: tuple[Kernel | None, ...]
-    """One for each of `plan.every`; None for a library call and for what runs in rounds."""
+    """One per cluster of `plan.every`; None for a library call and for a chunked part."""
     target: Target
     journal: Journal
     executable: Executable
     recipe: Recipe
-    """What the executable was made of, as data."""
+    """The executable as serialisable data."""
     named: tuple[Named | None, ...]
     size_names: tuple[str, ...]
 
     def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
-        """The code of a form of one of the kernels, made now unless it is known."""
+        """Return the code of a variant of a kernel; compile it unless it is cached."""
         (named,) = (n for n in self.named if n is not None and n.kernel.name == use.name)
         return code_of(named, self.target, self.journal, form, streaming=streaming)
 
@@ -95,7 +97,7 @@ class Compiled:
         return self.executable.run(arrays, sizes, out, held)
 
     def held(self, arrays: Sequence[Array]) -> Run | None:
-        """What the prelude computes of these inputs, for calls of `run` that are to be timed."""
+        """Run the prelude on these inputs, to exclude it from timed calls of `run`."""
         prelude = self.executable.prelude
         return None if prelude is None else prelude.once(arrays)
 
@@ -111,11 +113,16 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     compiler: Compiler | None = None,
     allowance: Allowance | None = None,
 ) -> Compiled:
-    """Graph to executable.  `hints` are sizes of the first call, which cost estimates use; the
-    result is right for all sizes that the graph's facts allow.  Inputs in `donate` are the caller's
-    gift: results may take their memory.  `compiler` makes what runs the parts of the prelude, when
-    they first run: this function, unless told otherwise.  `allowance` is the memory that
-    the program may take, kept constants included; None: what its operators take one by one."""
+    """Compile a graph to an executable.
+
+    Args:
+        hints: sizes of the first call, which cost estimates use; the result is right for all sizes
+            that the graph's facts allow.
+        donate: inputs whose memory results may reuse.
+        compiler: compiles the parts of the prelude when they first run (default: this function).
+        allowance: memory that the program may take, kept constants included (default: that of
+            unfused execution).
+    """
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     program = Program(graph, hints or {}, allowance)
@@ -131,38 +138,47 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 def _compile(
     program: Program, donate: Donate, journal: Journal, target: Target, compiler: Compiler
 ) -> Compiled:
-    """Graph to executable under the settings in force."""
-    graph, named = program.graph, program.sizes
-    graph = passes.run(graph, journal, knobs.ROUNDING.get(), named)
-    plan, ahead = _planned(graph, program, donate, journal, target)
-    hints = _hints(plan, named)
-    lowered, bare = _kernels(plan.every, [{**at, **plan.sizes} for at in hints], journal)
+    """Compile a graph under the settings in force."""
+    graph, sizes = program.graph, program.sizes
+    graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
+    hints = _hints(plan, sizes)
+    lowered, canonical_forms = _lower_all(
+        plan.every, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
+    )
     count = len(plan.clusters)
     kernels = (
-        *ahead.packed(plan.clusters, lowered[:count], bare[:count], target, named, journal),
+        *ahead.packed(
+            plan.clusters, lowered[:count], canonical_forms[:count], target, sizes, journal
+        ),
         *lowered[count:],
     )
-    given_names = _named(
+    identities = _identify_all(
         [
             None if k is None else b if b and k is before else canonical(k)
-            for k, before, b in zip(kernels, lowered, bare, strict=True)
+            for k, before, b in zip(kernels, lowered, canonical_forms, strict=True)
         ],
         kernels,
         target,
     )
-    told: dict[Told, Forms] = {}
-    open_ends = lengths((n.type.shape for n in graph.nodes()), named)
+    variants_by_key: dict[Told, Forms] = {}
+    open_ends = lengths((n.type.shape for n in graph.nodes()), sizes)
     uses: list[tuple[Cluster, Named, Forms, Form]] = [
-        (cluster, of, known := _forms(of, target, at, open_ends, told), form_for(known, at))
-        for cluster, of, at in zip(plan.every, given_names, hints, strict=True)
-        if of is not None
+        (
+            cluster,
+            identity,
+            variants := _variants_of(identity, target, cluster_hints, open_ends, variants_by_key),
+            form_for(variants, cluster_hints),
+        )
+        for cluster, identity, cluster_hints in zip(plan.every, identities, hints, strict=True)
+        if identity is not None
     ]
-    codes = _codes([(of, form) for _, of, _, form in uses], target, journal)
-    made = {
-        cluster: Made(of, known, code)
-        for (cluster, of, known, _), code in zip(uses, codes, strict=True)
+    codes = _build_codes([(identity, form) for _, identity, _, form in uses], target, journal)
+    built = {
+        cluster: Made(identity, variants, code)
+        for (cluster, identity, variants, _), code in zip(uses, codes, strict=True)
     }
-    recipe, executable = assemble(plan, made, target, journal, ahead, compiler, program.graph)
+    recipe, executable = assemble(plan, built, target, journal, ahead, compiler, program.graph)
     return Compiled(
         graph,
         plan,
@@ -171,102 +187,112 @@ def _compile(
         journal,
         executable,
         recipe,
-        tuple(given_names),
+        tuple(identities),
         size_names(graph),
     )
 
 
-def _hints(plan: Plan, named: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """For each of `plan.every` the sizes it is compiled for: those of a round know its rows."""
-    found: list[Mapping[str, int]] = [named] * len(plan.clusters)
+def _hints(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """Return the sizes that each cluster of `plan.every` is compiled for.
+
+    Chunked clusters also know the rows of a chunk.
+    """
+    result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
     for _, body in plan.in_rounds:
-        found += _hints(body.plan, {**named, body.rounds.rows: body.rounds.block})
-    return found
+        result += _hints(body.plan, {**sizes, body.rounds.rows: body.rounds.block})
+    return result
 
 
-def _planned(
+def _plan_with_prelude(
     graph: Graph, program: Program, donate: Donate, journal: Journal, target: Target
 ) -> tuple[Plan, Ahead]:
-    """The plan, without what is computed once.  How much of that may be kept is only known from the
-    plan: where it is too much, the rest is planned again without the least gains."""
-    named = program.sizes
+    """Plan the graph without its constant subexpressions, and return the prelude for those.
+
+    The budget for kept constants is known only from the plan. If the constants exceed it, those of
+    least gain stay in the graph, which is planned again.
+    """
+    sizes = program.sizes
     refused: tuple[Node, ...] = ()
     while True:
-        found = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
-        told = Journal(full=journal.full) if found.parts else journal
+        constants = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
+        plan_journal = Journal(full=journal.full) if constants.parts else journal
         plan = fusion.plan(
-            found.graph,
+            constants.graph,
             target,
-            told,
-            named,
+            plan_journal,
+            sizes,
             fuse=knobs.FUSE.get(),
-            donated=_donated(found.graph, graph, donate),
+            donated=_donated(constants.graph, graph, donate),
         )
-        room = room_of(graph, plan, named, program.allowance)
-        more = beyond(found, room.whole)
-        if not more:
-            if told is not journal:
-                journal.facts += told.facts
-            return plan, Ahead(graph, found, room)
-        refused += more
+        room = room_of(graph, plan, sizes, program.allowance)
+        over_budget = beyond(constants, room.whole)
+        if not over_budget:
+            if plan_journal is not journal:
+                journal.facts += plan_journal.facts
+            return plan, Ahead(graph, constants, room)
+        refused += over_budget
 
 
 def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:
-    """What of `graph` is given away, and for which results of the graph that is `planned`."""
+    """Return the donated inputs of `graph`, each with the planned result for it."""
     pairs = (d if isinstance(d, tuple) else (d, None) for d in donate)
     return {graph.inputs[k]: None if j is None else planned.outputs[j] for k, j in pairs}
 
 
 def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Compiled:
-    """A part of a prelude, which has no prelude of its own."""
+    """Compile a part of a prelude, which has no prelude itself."""
     with knobs.config(constants=0):
         return compile(graph, hints=sizes, target=target)
 
 
-def _kernels(
+def _lower_all(
     clusters: Sequence[Cluster], hints: Sequence[Mapping[str, int]], journal: Journal
 ) -> tuple[list[Kernel | None], list[Bare | None]]:
-    """The kernel of each cluster, and what `canonical` says of it: found once for those that are
-    alike."""
-    known: dict[Hashable, tuple[Cluster, Kernel, Bare]] = {}
+    """Lower each cluster; return kernels and canonical forms.
+
+    Isomorphic clusters are lowered once.
+    """
+    lowered_by_key: dict[Hashable, tuple[Cluster, Kernel, Bare]] = {}
     lowered: list[Kernel | None] = []
-    bare: list[Bare | None] = []
-    for cluster, at in zip(clusters, hints, strict=True):
+    canonical_forms: list[Bare | None] = []
+    for cluster, cluster_hints in zip(clusters, hints, strict=True):
         if cluster.is_extern or cluster.body is not None:
             lowered.append(None)
-            bare.append(None)
+            canonical_forms.append(None)
             continue
-        key = lower.spelled(cluster), tuple(at.items())
-        kernel, told = _lowered(cluster, journal, at, known.get(key))
-        known.setdefault(key, (cluster, kernel, told))
+        key = lower.spelled(cluster), tuple(cluster_hints.items())
+        kernel, canonical_form = _lower_one(
+            cluster, journal, cluster_hints, lowered_by_key.get(key)
+        )
+        lowered_by_key.setdefault(key, (cluster, kernel, canonical_form))
         lowered.append(kernel)
-        bare.append(told)
-    return lowered, bare
+        canonical_forms.append(canonical_form)
+    return lowered, canonical_forms
 
 
-def _lowered(
+def _lower_one(
     cluster: Cluster,
     journal: Journal,
     hints: Mapping[str, int],
     like: tuple[Cluster, Kernel, Bare] | None,
 ) -> tuple[Kernel, Bare]:
-    """The kernel of a cluster, from that of one that is `like` it if there is one."""
+    """Lower a cluster, or rename the kernel of an isomorphic one (`like`)."""
     start = perf_counter()
-    found = None if like is None else lower.again(like[1], like[0], cluster)
-    if like is None or found is None:
+    renamed = None if like is None else lower.again(like[1], like[0], cluster)
+    if like is None or renamed is None:
         kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
-        bare = canonical(kernel)
+        canonical_form = canonical(kernel)
     else:
-        kernel, new = found
+        kernel, new = renamed
         plain, names = like[2]
-        bare = plain, {short: new.get(name, name) for short, name in names.items()}
+        canonical_form = plain, {short: new.get(name, name) for short, name in names.items()}
     if knobs.VERIFY.get():
         verify_kernel(kernel)
     operators = tuple(n.op.name for n in cluster.nodes)
     again = tuple(n.op.name for n in cluster.recomputed)
     text = kernel_text(kernel) if journal.full else ""
     journal.record(KernelLowered(cluster.name, text, operators, again, perf_counter() - start))
-    return kernel, bare
+    return kernel, canonical_form
 
 
 # ---- machine code ------------------------------------------------------------------------------
@@ -274,21 +300,23 @@ def _lowered(
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A kernel apart from its names: kernels that differ in these alone share their code."""
+    """A kernel as canonical form and names; kernels that differ in names share code."""
 
     kernel: Kernel
     plain: Plain
     names: Mapping[str, str]
-    """What the plain kernel's names are in this one."""
+    """The original name of each name in the canonical kernel."""
     stem: bytes
-    """What decides its machine code: its text, the generator, LLVM, the processor, its cores and
-    caches."""
+    """Digest of everything that decides the machine code: canonical text, generator version, LLVM,
+    instruction set, cores and caches."""
 
 
-def identify(kernel: Kernel, target: Target, bare: Bare | None = None) -> Named:
-    """A kernel's text without its names, and the digest that its code is found by; `bare` is what
-    `canonical` says of it, where that is known."""
-    plain, names = bare or canonical(kernel)
+def identify(kernel: Kernel, target: Target, canonical_form: Bare | None = None) -> Named:
+    """Return a kernel's canonical form and the digest under which its code is cached.
+
+    `canonical_form` is the result of `canonical`, where it is available.
+    """
+    plain, names = canonical_form or canonical(kernel)
     parts = (
         plain.text,
         generator(),
@@ -302,111 +330,128 @@ def identify(kernel: Kernel, target: Target, bare: Bare | None = None) -> Named:
     return Named(kernel, plain, names, stem)
 
 
-def _named(
-    bare: Sequence[Bare | None],
+def _identify_all(
+    canonical_forms: Sequence[Bare | None],
     kernels: Sequence[Kernel | None],
     target: Target,
 ) -> list[Named | None]:
-    """Kernels apart from their names, `bare` being what `canonical` says of them.  Those that
-    differ in numbers of places alone, as steps of a loop do, get them as sizes of the call."""
-    alike: dict[Plain, dict[Plain, None]] = {}
-    found: dict[int, Bare] = {}
-    apart = {b[0]: but_for_numbers(b[0].text) for b in bare if b is not None}
-    times = Counter(apart.values())
-    steps = {
+    """Return the identities of kernels, merging kernels that differ only in constant offsets.
+
+    Kernels that differ in such numbers alone, as the steps of an unrolled loop do, share one kernel
+    with the numbers as size parameters.
+    """
+    merged_kernels: dict[Plain, dict[Plain, None]] = {}
+    merged: dict[int, Bare] = {}
+    skeleton = {b[0]: but_for_numbers(b[0].text) for b in canonical_forms if b is not None}
+    skeleton_count = Counter(skeleton.values())
+    parametrized = {
         at: f
-        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
-        if k is not None and b is not None and times[apart[b[0]]] > 1 and (f := freed(k))[1]
+        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
+        if k is not None
+        and b is not None
+        and skeleton_count[skeleton[b[0]]] > 1
+        and (f := freed(k))[1]
     }
-    for at, (made, numbers) in steps.items():
-        plain, names = canonical(made)
-        found[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
-        if (b := bare[at]) is not None:
-            alike.setdefault(plain, {})[b[0]] = None
+    for at, (kernel, numbers) in parametrized.items():
+        plain, names = canonical(kernel)
+        merged[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
+        if (b := canonical_forms[at]) is not None:
+            merged_kernels.setdefault(plain, {})[b[0]] = None
     return [
         None
         if k is None
-        else identify(k, target, found[at] if at in found and len(alike[found[at][0]]) > 1 else b)
-        for at, (k, b) in enumerate(zip(kernels, bare, strict=True))
+        else identify(
+            k, target, merged[at] if at in merged and len(merged_kernels[merged[at][0]]) > 1 else b
+        )
+        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
     ]
 
 
 Told = tuple[Plain, tuple[tuple[str, int], ...]]
 
 
-def _forms(
+def _variants_of(
     named: Named,
     target: Target,
     sizes: Mapping[str, int],
     open_ends: set[str],
-    told: dict[Told, Forms],
+    variants_by_key: dict[Told, Forms],
 ) -> Forms:
-    """The forms of a kernel called with such sizes, of which some are lengths, found once for those
-    that differ in names alone."""
+    """Return a kernel's code variants with their guards, for the sizes of the first call.
+
+    Sizes in `open_ends` (lengths that vary) are not specialised on. Kernels with the same canonical
+    form share the result, which is kept in `variants_by_key`.
+    """
     plain = named.plain
     at = {short: n for short, name in named.names.items() if (n := sizes.get(name)) is not None}
     closed = {short for short in at if named.names[short] in open_ends}
     closed -= turned_sizes(plain.kernel, at) if closed else set()
     at = {short: n for short, n in at.items() if short not in closed}
     key = plain, tuple(at.items())
-    if key not in told:
-        told[key] = forms(plain.kernel, target, at)
-    own = {short: meant(name) for short, name in named.names.items()}
+    if key not in variants_by_key:
+        variants_by_key[key] = forms(plain.kernel, target, at)
+    size_names = {short: meant(name) for short, name in named.names.items()}
     return tuple(
-        (form, tuple((substitute(n, own, "size"), most) for n, most in limits))
-        for form, limits in told[key]
+        (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
+        for form, limits in variants_by_key[key]
     )
 
 
 def code_of(
     named: Named, target: Target, journal: Journal, form: Form, *, streaming: bool = False
 ) -> Code:
-    """One form of a kernel's code, generated unless it is known."""
+    """Return the code of a kernel variant; generate it unless it is cached."""
     key = key_of(named.stem, form, streaming)
-    found = find(key, journal)
-    if found is not None:
-        return found
+    cached = find(key, journal)
+    if cached is not None:
+        return cached
     start = perf_counter()
-    made = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
-    return _added(key, named, made, perf_counter() - start, target, journal)
+    built = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    return _cache_code(key, named, built, perf_counter() - start, target, journal)
 
 
-def _codes(wanted: Sequence[tuple[Named, Form]], target: Target, journal: Journal) -> list[Code]:
-    """Code of kernels in forms; what is not known is generated together, each once.  The journal
-    tells them one by one."""
-    keys = [key_of(named.stem, form, streaming=False) for named, form in wanted]
-    told = {key: Journal(full=journal.full) for key in keys}
-    known = {key: find(key, told[key]) for key in told}
-    new = {key: use for key, use in zip(keys, wanted, strict=True) if known[key] is None}
-    made = build_all([(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get())
-    built = dict(zip(new, made, strict=True))
+def _build_codes(
+    uses: Sequence[tuple[Named, Form]], target: Target, journal: Journal
+) -> list[Code]:
+    """Return the code of kernel variants; generate missing ones together, each once.
+
+    The journal records them one by one.
+    """
+    keys = [key_of(named.stem, form, streaming=False) for named, form in uses]
+    journals = {key: Journal(full=journal.full) for key in keys}
+    cached = {key: find(key, journals[key]) for key in journals}
+    new = {key: variant for key, variant in zip(keys, uses, strict=True) if cached[key] is None}
+    outputs = build_all(
+        [(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get()
+    )
+    built = dict(zip(new, outputs, strict=True))
     codes: dict[bytes, Code] = {}
-    for key, (named, _) in zip(keys, wanted, strict=True):
+    for key, (named, _) in zip(keys, uses, strict=True):
         if key in codes:
             journal.record(CacheHit(key.hex(), "memory"))
             continue
-        journal.facts += told[key].facts
-        codes[key] = known[key] or _added(key, named, *built[key], target, journal)
+        journal.facts += journals[key].facts
+        codes[key] = cached[key] or _cache_code(key, named, *built[key], target, journal)
     return [codes[key] for key in keys]
 
 
-def _added(
-    key: bytes, named: Named, made: Built, seconds: float, target: Target, journal: Journal
+def _cache_code(
+    key: bytes, named: Named, artifact: Built, seconds: float, target: Target, journal: Journal
 ) -> Code:
-    """The code of a kernel that was generated just now."""
+    """Cache freshly generated code and record it."""
     text = kernel_text(named.kernel) if journal.full else ""
     emitted = KernelEmitted(
-        named.kernel.name, text, made.ir_size, seconds, target.name, len(made.code)
+        named.kernel.name, text, artifact.ir_size, seconds, target.name, len(artifact.code)
     )
     journal.record(emitted)
-    return add(key, made, journal)
+    return add(key, artifact, journal)
 
 
 # ---- assembly ----------------------------------------------------------------------------------
 
 
 class Made(NamedTuple):
-    """The code of a kernel, in the form that its first call needs, and the forms that there are."""
+    """A kernel's code variant for the first call, and all of its variants."""
 
     named: Named
     forms: Forms
@@ -415,17 +460,20 @@ class Made(NamedTuple):
 
 def assemble(
     plan: Plan,
-    made: Mapping[Cluster, Made],
+    kernels: Mapping[Cluster, Made],
     target: Target,
     journal: Journal,
     ahead: Ahead,
     compiler: Compiler,
     graph: Graph | None = None,
 ) -> tuple[Recipe, Executable]:
-    """The plan's steps over numbered values; `made` are the clusters that are kernels, `graph` is
-    the program, if it may run in NumPy where nothing can be made for the sizes of a call."""
-    recipe = _recipe(plan, made, target, ahead)
-    by_name = {m.named.kernel.name: m for m in made.values()}
+    """Assemble the plan's steps over numbered values into a recipe and an executable.
+
+    `kernels` holds the compiled clusters. `graph` is the program, if it may run in NumPy for
+    sizes that nothing can be compiled for.
+    """
+    recipe = _recipe(plan, kernels, target, ahead)
+    by_name = {m.named.kernel.name: m for m in kernels.values()}
 
     def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
         return code_of(by_name[use.name].named, target, journal, form, streaming=streaming)
@@ -435,31 +483,34 @@ def assemble(
 
 
 def _recipe(
-    plan: Plan, made: Mapping[Cluster, Made], target: Target, ahead: Ahead | None
+    plan: Plan, kernels: Mapping[Cluster, Made], target: Target, ahead: Ahead | None
 ) -> Recipe:
-    """A plan as data; `ahead` is what is computed once, None for a part of another plan."""
-    given = plan.graph.inputs if ahead is None else ahead.given
-    numbers, values = _values(plan, given)
+    """Return a plan as serialisable data.
+
+    `ahead` is the prelude, or None for a chunked part of another plan.
+    """
+    inputs = plan.graph.inputs if ahead is None else ahead.given
+    numbers, values = _values(plan, inputs)
     held: dict[Value, int] = {}
 
     def reads(cluster: Cluster) -> list[int]:
-        """The numbers of the values that a cluster reads, in order."""
-        found: list[int] = []
+        """Return the numbers of the values that a cluster reads, in order."""
+        numbers_read: list[int] = []
         for k, node in enumerate(cluster.inputs):
-            param = made[cluster].named.kernel.inputs[k].name if cluster in made else ""
+            param = kernels[cluster].named.kernel.inputs[k].name if cluster in kernels else ""
             value = None if ahead is None else ahead.held(cluster.name, param, node)
             if value is not None and value not in held:
                 held[value] = len(values)
                 values.append(value)
-            found.append(numbers[node] if value is None else held[value])
-        return found
+            numbers_read.append(numbers[node] if value is None else held[value])
+        return numbers_read
 
     def step(cluster: Cluster) -> KernelUse | CallUse | RoundsUse:
-        if cluster in made:
-            return _use(cluster, made[cluster], reads(cluster), numbers)
+        if cluster in kernels:
+            return _use(cluster, kernels[cluster], reads(cluster), numbers)
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
-        body = _recipe(cluster.body.plan, made, target, None)
+        body = _recipe(cluster.body.plan, kernels, target, None)
         return RoundsUse(
             cluster.name,
             cluster.body.rounds,
@@ -470,7 +521,7 @@ def _recipe(
 
     steps = tuple(map(step, plan.clusters))
     names = dict.fromkeys(size_names(plan.graph))
-    if ahead is None:  # whose sizes are told, not matched
+    if ahead is None:  # a chunk's sizes are passed by the outer plan, not matched from shapes
         names |= dict.fromkeys(sizes(plan.graph))
     return Recipe(
         tuple(names),
@@ -488,8 +539,8 @@ def _recipe(
     )
 
 
-def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
-    """Where everything lives that the caller passes or that kernels write, and its number."""
+def _values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
+    """Number the values that the caller passes or that kernels write, with their storage."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []
 
@@ -498,7 +549,7 @@ def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Va
             numbers[node] = len(values)
             values.append(value)
 
-    for k, node in enumerate(given):
+    for k, node in enumerate(inputs):
         add(node, Value(node.type.dtype, node.type.shape, "input", k))
     results = [n for n in dict.fromkeys(plan.graph.outputs) if not isinstance(n.op, Input)]
     over = {
@@ -515,28 +566,28 @@ def _values(plan: Plan, given: Sequence[Node]) -> tuple[dict[Node, int], list[Va
 
 
 def _use(
-    cluster: Cluster, made: Made, reads: Sequence[int], numbers: Mapping[Node, int]
+    cluster: Cluster, built: Made, reads: Sequence[int], numbers: Mapping[Node, int]
 ) -> KernelUse:
-    named = made.named
+    named = built.named
     params = (*named.kernel.inputs, *named.kernel.outputs)
     places = (*reads, *(numbers[n] for n in cluster.outputs))
     values = {p.name: n for p, n in zip(params, places, strict=True)}
     return KernelUse(
-        named.kernel.name, named.stem, made.code.built.form, made.forms, named.names, values
+        named.kernel.name, named.stem, built.code.built.form, built.forms, named.names, values
     )
 
 
 def _call(cluster: Cluster, reads: Sequence[int], numbers: Mapping[Node, int]) -> CallUse:
-    """The operators of a cluster as a graph of their own."""
+    """Return the step for a library call, with the cluster's operators as a graph."""
     if knobs.STRICT.get():
         raise UnsupportedError(f"{cluster.nodes[-1].op.name} runs outside the compiler")
-    made: dict[Node, Node] = {
+    copies: dict[Node, Node] = {
         node: build_graph.input(f"x{k}", node.type) for k, node in enumerate(cluster.inputs)
     }
-    inputs = tuple(made.values())
+    inputs = tuple(copies.values())
     for node in cluster.nodes:
-        made[node] = Node(node.op, tuple(made[x] for x in node.inputs), node.type, node.origin)
-    graph = Graph(cluster.name, inputs, tuple(made[n] for n in cluster.outputs))
+        copies[node] = Node(node.op, tuple(copies[x] for x in node.inputs), node.type, node.origin)
+    graph = Graph(cluster.name, inputs, tuple(copies[n] for n in cluster.outputs))
     return CallUse(
         cluster.name,
         graph,

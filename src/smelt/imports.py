@@ -1,9 +1,9 @@
-"""Modules that are imported when they are first needed, and whole in a child that is forked then.
+"""Imports of optional or heavy modules on first use, safe against concurrent forks.
 
-A child has the memory of the moment: a module that another thread was importing is half there, and
-Python's lock on it has an owner that does not exist, so that the child's own import waits for ever.
-(Workers that load data are forked while a model is compiled.)  A fork waits until what this module
-imports is whole.
+A forked child has a snapshot of memory: a module that another thread was importing is incomplete
+there, and Python's import lock has an owner that does not exist, so that the child's own import
+waits for ever. (Workers that load data are forked while a model is compiled.) A fork therefore
+waits until the imports of this module have finished.
 
 >>> imported("math").sqrt(4.0)
 2.0
@@ -20,14 +20,14 @@ __all__ = ["imported"]
 
 _LOCK: Any = threading.RLock()
 _PATIENCE = 10.0
-"""Seconds that a fork waits.  The longest import takes one; a fork that somebody waits for who has
-the lock must not wait for ever."""
+"""Seconds that a fork waits for the lock. The longest import takes one; a fork whose caller is
+waited for by the lock's owner must not wait for ever."""
 _HELD = threading.local()
-"""Whether the forks in progress have the lock; others may begin meanwhile that do not get it."""
+"""Per fork in progress, whether it holds the lock; several may overlap."""
 
 
 def imported(name: str) -> Any:
-    """A module by its name.  Raises ImportError."""
+    """Import and return a module by name; raise ImportError if there is none."""
     with _LOCK:
         return import_module(name)
 
@@ -44,7 +44,7 @@ def _release() -> None:
 def _release_in_child() -> None:
     if _HELD.forks.pop():
         _LOCK.release()
-    else:  # whoever has it is not there
+    else:  # the lock's owner does not exist in the child
         _LOCK._at_fork_reinit()
 
 

@@ -1,6 +1,6 @@
-"""Facts about compiling and running, kept as data: what ran, what was decided, what it cost.
+"""Facts about compiling and running, as data: what ran, what was decided, what it cost.
 
-Stages append frozen facts; nothing here formats or prints.  A journal is stored with the compiled
+Stages append frozen facts; nothing here formats or prints. A journal is stored with the compiled
 code, so that a warm start explains as well as a cold one, and `explain` renders it.
 
 >>> journal = Journal()
@@ -25,14 +25,14 @@ from smelt.errors import ExprTextError, UnsupportedError
 from smelt.origin import Origin
 
 VERSION = 1
-"""Of the JSON form.  Fields may be added within a version; whatever else changes raises it."""
+"""Version of the JSON form. Adding a field keeps the version; any other change raises it."""
 
 Verdict = Literal["fused", "split"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that happened.  `topic` is the name under which `SMELT_LOG` shows it."""
+    """Base of all facts; `topic` is the name under which `SMELT_LOG` shows them."""
 
     topic: ClassVar[str] = ""
 
@@ -50,7 +50,7 @@ class Traced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Retraced(Fact):
-    """A compiled function could not be used again: `guard` did not hold for what was `found`."""
+    """A compiled function could not be reused: `guard` did not hold for the value `found`."""
 
     topic: ClassVar[str] = "trace"
     function: str
@@ -82,8 +82,11 @@ class PassRan(Fact):
 
 @dataclass(frozen=True, slots=True)
 class OrderChosen(Fact):
-    """Whether the results of sums over `windows`, and what is made of them, lie with their channels
-    last in memory: what differs between the orders was predicted to take so long in each."""
+    """The memory layout chosen for convolution-like results: channels `last` or first.
+
+    `windows` counts the reductions over windows concerned; `first_ns` and `last_ns` are the
+    predicted times of what differs between the layouts.
+    """
 
     topic: ClassVar[str] = "passes"
     windows: int
@@ -132,11 +135,11 @@ class Planned(Fact):
 
 @dataclass(frozen=True, slots=True)
 class BufferPlanned(Fact):
-    """A value lives at `offset` of the arena from step `first` to step `last`.
+    """The storage of a value from step `first` to step `last`.
 
-    `place` is `arena`, `input`, `output`, `constant` or the result in whose memory it lives until
-    that is written, `offset` counting from there; `reuses` names the value whose memory it
-    takes over in place.
+    `place` is `arena`, `input`, `output`, `constant`, or the result whose memory holds the value
+    until that result is written; `offset` counts from its start. `reuses` names the value whose
+    memory is overwritten in place.
     """
 
     topic: ClassVar[str] = "memory"
@@ -151,10 +154,11 @@ class BufferPlanned(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ConstantWeighed(Fact):
-    """Whether what is made of constant inputs alone is kept between calls.
+    """Whether a value computed from constant inputs alone is kept between calls.
 
-    `what` is `packed` (laid out for a product) or `computed`; keeping it takes `bytes`, of which
-    there were `room_bytes` left, and saves about `saves_ns` in every call (a prediction)."""
+    `what` is `packed` (prepacked for a matrix product) or `computed`; keeping it takes `bytes`,
+    with `room_bytes` left in the budget, and is predicted to save `saves_ns` per call.
+    """
 
     topic: ClassVar[str] = "memory"
     value: str
@@ -167,8 +171,10 @@ class ConstantWeighed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KernelLowered(Fact):
-    """A cluster became a kernel: its text if the journal is full, and the operators in the order
-    they execute."""
+    """A cluster was lowered to a kernel, with its operators in execution order.
+
+    `text` is set if the journal is full.
+    """
 
     topic: ClassVar[str] = "lower"
     name: str
@@ -180,8 +186,10 @@ class KernelLowered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KernelEmitted(Fact):
-    """Native code was generated for a kernel: `ir_size` instructions, `code_bytes` of object; its
-    text if the journal is full."""
+    """Native code was generated: `ir_size` LLVM instructions, `code_bytes` of object code.
+
+    `text` is set if the journal is full.
+    """
 
     topic: ClassVar[str] = "codegen"
     name: str
@@ -228,7 +236,7 @@ class CacheHit(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CacheMiss(Fact):
-    """Code had to be generated.  `reason` says which part of the key changed, or what was wrong."""
+    """Code had to be generated; `reason` is a changed key part or a defect."""
 
     topic: ClassVar[str] = "cache"
     key: str
@@ -247,7 +255,7 @@ class CacheStored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Fact):
-    """A number taken on this machine: a constant of the cost model, or a raced candidate."""
+    """A number measured on this machine, for the cost model or in a race."""
 
     topic: ClassVar[str] = "tune"
     what: str
@@ -262,7 +270,7 @@ _KINDS: Mapping[str, type[Fact]] = {
     if isinstance(kind, type) and issubclass(kind, Fact) and kind is not Fact
 }
 TOPICS: tuple[str, ...] = tuple(dict.fromkeys(kind.topic for kind in _KINDS.values()))
-"""The names that `SMELT_LOG` takes, in the order of the pipeline."""
+"""The names that `SMELT_LOG` takes, in pipeline order."""
 
 F = TypeVar("F", bound=Fact)
 Listener = Callable[[Fact], None]
@@ -270,7 +278,7 @@ _listeners: list[Listener] = []
 
 
 def subscribe(listener: Listener) -> Callable[[], None]:
-    """Have `listener` called with every fact of every journal; returns the way to stop it."""
+    """Call `listener` with every fact of every journal; return a function that stops it."""
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)
 
@@ -278,8 +286,8 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 class Journal:
     """The facts of one compilation (or of one process), in the order they happened.
 
-    With `keep=False` facts go to listeners only.  `full` asks stages for facts that cost time or
-    memory: every launch, every text.
+    With `keep=False` facts go to listeners only. With `full`, stages also record facts that cost
+    time or memory: every launch, every text.
     """
 
     __slots__ = ("facts", "full", "keep")
@@ -292,14 +300,14 @@ class Journal:
         self.full = full
 
     def record(self, fact: Fact) -> None:
-        """Append a fact.  Safe from several threads: appending to a list is atomic."""
+        """Append a fact. Safe from several threads: appending to a list is atomic."""
         if self.keep:
             self.facts.append(fact)
         for listener in _listeners:
             listener(fact)
 
     def of(self, kind: type[F]) -> list[F]:
-        """All facts of one kind."""
+        """Return all facts of one kind."""
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
     def __iter__(self) -> Iterator[Fact]:
@@ -314,17 +322,17 @@ class Journal:
     __hash__ = None  # type: ignore[assignment]
 
     def to_data(self) -> dict[str, Any]:
-        """Plain dicts and lists, ready for `json`; numbers that are not finite become null."""
+        """Return plain dicts and lists, ready for `json`; non-finite numbers become null."""
         return {"version": VERSION, "facts": [_to_data(fact) for fact in self.facts]}
 
     def to_json(self) -> str:
-        """The stored form: one line, keys in the order of the fields."""
+        """Return the stored form: one line, keys in field order."""
         data = self.to_data()
         return json.dumps(data, allow_nan=False, separators=(",", ":"), default=_scalar)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Journal:
-        """Read `to_data` back.  Kinds and fields that this version does not know are left out.
+        """Read the output of `to_data`; ignore kinds and fields of other versions.
 
         Raises `UnsupportedError` for a later version, `ExprTextError` for anything malformed.
         """
@@ -337,12 +345,12 @@ class Journal:
         rows = data.get("facts")
         if not isinstance(rows, list):
             raise ExprTextError("a journal without facts")
-        known = (_from_data(row) for row in cast("list[Any]", rows))
-        return cls(fact for fact in known if fact is not None)
+        facts = (_from_data(row) for row in cast("list[Any]", rows))
+        return cls(fact for fact in facts if fact is not None)
 
     @classmethod
     def from_json(cls, text: str) -> Journal:
-        """Read `to_json` back; raises as `from_data`."""
+        """Read the output of `to_json`; raises as `from_data`."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -372,17 +380,17 @@ def _plain(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    """What json does not know: NumPy's scalars have `item`, sizes and dtypes have a text."""
+    """Convert values unknown to json: NumPy scalars to Python numbers, sizes and dtypes to text."""
     return _plain(value.item()) if hasattr(value, "item") else str(value)
 
 
 def _from_data(row: Any) -> Fact | None:
-    """A fact of a row; None for a kind of another version."""
+    """Return the fact of a row; None for an unknown kind."""
     name = cast("dict[str, Any]", row).get("fact") if isinstance(row, dict) else None
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for column in fields(kind):
         value: Any = row.get(column.name)
         if value is None:
@@ -392,8 +400,8 @@ def _from_data(row: Any) -> Fact | None:
                 value = math.nan  # a number that was not finite
             else:
                 continue
-        given[column.name] = _typed(column.name, value)
-    return kind(**given)
+        values[column.name] = _typed(column.name, value)
+    return kind(**values)
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -1,18 +1,17 @@
-"""LLVM in a process of several threads: what takes long is done side by side, the rest one at a
-time, and forks and the process's end wait for it.
+"""LLVM in a multithreaded process: locking, parallel code generation, forks and process exit.
 
-LLVM's tables are the process's. A child of a fork inherits its lock as it stands, and a thread that
-is inside LLVM while the process takes these tables down crashes on them, which is what a thread
-that measures or compiles in the background would do to a short script. So a fork waits until no
-thread is inside, and the interpreter's end does and lets no other thread in again.
+LLVM's global tables belong to the process. A child of a fork inherits its lock in whatever state it
+is, and a thread that is inside LLVM while the process destroys these tables crashes, which a
+background thread that measures or compiles would do to a short script. So a fork waits until no
+thread is inside; process exit waits too, and admits no thread afterwards.
 
-llvmlite holds one lock for all calls. LLVM itself asks for less: threads may work at once, each on
-modules of a context and with a target machine of its own. So the two calls that take nearly all of
-its time, passes and machine code, leave that lock (`apart`); they are counted, and a fork or the
-end, which hold it, wait until none is inside.
+llvmlite holds one lock for all calls. LLVM itself needs less: threads may work in parallel, each on
+modules of its own context and with its own target machine. So the two calls that take nearly all of
+the time, optimisation passes and machine code, run without that lock; they are counted, and a fork
+or process exit, which hold the lock, wait until none is running.
 
-Importing this module imports LLVM, which takes tens of milliseconds: a warm process gets by without
-it. What only writes LLVM's text (`codegen.llvm.ir`) does not need it.
+Importing this module imports LLVM, which takes tens of milliseconds: a process with a warm cache
+does not import it. Code that only writes LLVM's text (`codegen.llvm.ir`) does not need it.
 
 >>> with alone():
 ...     llvm.get_process_triple() != ""
@@ -40,88 +39,92 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OPTIONS = (
-    # NewGVN, the one pass that shares common values of those that llvmlite shows, may take values
-    # for one another for good and then find that they are not, where it looks through phis: an
-    # assertion, which ends the process.  What it shares by that is 0.03 % of our code.
+    # NewGVN's phi-of-ops transformation can hit an assertion, which ends the process; it finds
+    # next to nothing in our code.
     "-enable-phi-of-ops=false",
-    # Loops of tiles step what is worth it (`codegen.llvm.instructions.counting`).  Looking for more
-    # took a quarter of LLVM's time, and code was no faster for it on the whole.
+    # Loop strength reduction: our loops step their pointers already
+    # (`codegen.llvm.instructions.counting`), and the pass is slow.
     "-disable-lsr",
 )
-"""LLVM takes an option once, for the whole process."""
+"""Command-line options of LLVM, which takes each once per process."""
 
 if "smelt_options" not in ffi.__dict__:
     for _option in _OPTIONS:
         llvm.set_option("smelt", _option)
     ffi.__dict__["smelt_options"] = True
 
-# llvmlite serialises its calls with a reentrant lock of its own, which it does not show.
+# llvmlite serialises its calls with a reentrant lock that is not part of its API.
 _LOCK: Any = getattr(ffi.lib, "_lock", None) or threading.RLock()
 
 
 def alone() -> Any:
-    """The lock around LLVM, to be held over several calls: `with alone(): ...`. Reentrant."""
+    """Return the reentrant lock around LLVM, to hold over several calls: `with alone(): ...`."""
     return _LOCK
 
 
-class _Apart:
-    """The threads that are inside LLVM without the lock."""
+class _UnlockedCalls:
+    """Counts the threads that are inside LLVM without the lock."""
 
     def __init__(self) -> None:
         self.inside = set[object]()
         self.changed = threading.Condition()
 
     def call(self, name: str, *args: Any) -> Any:
-        """LLVM's function of a name, on what no other thread touches."""
+        """Call an LLVM function by name, on data that no other thread uses."""
         function: Any = getattr(ffi.lib, name)
-        bare = getattr(function, "_cfn", None)
-        if bare is None:  # a release of llvmlite that hides it: one thread at a time
+        unlocked = getattr(function, "_cfn", None)
+        if unlocked is None:  # a release of llvmlite without the attribute: one thread at a time
             return function(*args)
-        here = object()
-        try:  # an interrupt may come anywhere, and a fork must not wait for who has left
+        token = object()
+        try:  # an interrupt may come anywhere, and a fork must not wait for a thread that left
             with _LOCK, self.changed:
-                self.inside.add(here)
-            return bare(*args)
+                self.inside.add(token)
+            return unlocked(*args)
         finally:
             with self.changed:
-                self.inside.discard(here)
+                self.inside.discard(token)
                 self.changed.notify_all()
 
     def wait(self) -> None:
-        """Waits until none is inside; for who holds the lock, so that none comes in."""
+        """Wait until no thread is inside; the caller holds the lock, so that none enters."""
         with self.changed:
             self.changed.wait_for(lambda: not self.inside)
 
 
-_APART = _Apart()
+_UNLOCKED = _UnlockedCalls()
 
 
 def run_passes(passes: Any, module: Any, builder: Any) -> None:
-    """Runs passes over a module, beside other threads: its context must be its own, and the
-    builder's target machine this thread's."""
-    _APART.call("LLVMPY_RunNewModulePassManager", passes, module, builder)
+    """Run passes over a module, in parallel with other threads.
+
+    The module's context must be used by this thread alone, as must the builder's target machine.
+    """
+    _UNLOCKED.call("LLVMPY_RunNewModulePassManager", passes, module, builder)
 
 
 def machine_code(machine: Any, module: Any) -> bytes:
-    """A module as an object file, beside other threads as `run_passes`.  Raises RuntimeError with
-    LLVM's message."""
+    """Compile a module to an object file, in parallel with other threads.
+
+    The same conditions hold as for `run_passes`. Raises RuntimeError with LLVM's message.
+    """
     with ffi.OutputString() as error:
-        found = _APART.call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
-        if not found:
+        buffer = _UNLOCKED.call("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, error)
+        if not buffer:
             raise RuntimeError(str(error))
     try:
-        size = ffi.lib.LLVMPY_GetBufferSize(found)
-        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(found), size)
+        size = ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), size)
     finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(found)
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 @contextmanager
 def beside(threads: int = 1) -> Generator[Callable[..., Callable[[], Any]]]:
-    """Threads for calls of LLVM, which holds Python's lock for none of its work: what it gives
-    makes a call there, in order of calls, and gives what waits for the result.
+    """Provide threads for LLVM calls, which release Python's lock.
 
-    Where a process can have no further thread, as at its end, whoever waits makes the call.
+    Yields a function that starts a call on a thread and returns a function that waits for its
+    result. Calls start in order. Where the process can start no thread, as at its exit, the waiting
+    function makes the call.
 
     >>> with beside() as call:
     ...     waits = [call(pow, 2, k) for k in range(3)]
@@ -144,7 +147,7 @@ def beside(threads: int = 1) -> Generator[Callable[..., Callable[[], Any]]]:
 
 def _hold() -> None:
     _LOCK.__enter__()
-    _APART.wait()
+    _UNLOCKED.wait()
 
 
 def _release() -> None:

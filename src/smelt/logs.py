@@ -1,7 +1,7 @@
-"""`SMELT_LOG=fusion,cache,-tune`: the journal's facts as lines of the standard `logging` module.
+"""Log the journal's facts with the standard `logging` module: `SMELT_LOG=fusion,cache,-tune`.
 
-Silent by default.  The setting picks topics; their lines go to whatever handlers the program has
-configured, or to stderr if it has none.  Without the setting, the levels of the loggers
+Silent by default. The setting selects topics; their lines go to the handlers that the program has
+configured, or to stderr if there are none. Without the setting, the levels of the loggers
 `smelt.fusion`, `smelt.cache`, ... decide, as for any library.
 
 >>> sorted(chosen("cache,fusion"))
@@ -22,24 +22,24 @@ from smelt.journal import Fact
 from smelt.origin import UNKNOWN, Origin
 
 ABOUT = {
-    "trace": "functions recorded, and why one was recorded again",
+    "trace": "functions recorded, and why one was retraced",
     "passes": "what each pass did to the graph",
     "fusion": "every decision with its reason and numbers",
-    "memory": "where values live and whose memory they reuse",
-    "lower": "clusters that became kernels",
+    "memory": "where values are stored and which memory they reuse",
+    "lower": "clusters lowered to kernels",
     "codegen": "native code: size and time",
     "run": "kernels and extern operators as they run",
     "cache": "hits, misses and their reasons",
     "tune": "what was measured on this machine",
 }
-"""One line for each topic; `SMELT_LOG=help` prints them."""
+"""One line per topic; `SMELT_LOG=help` prints them."""
 
 _LOGGERS = {topic: logging.getLogger(f"smelt.{topic}") for topic in journal.TOPICS}
 _installed: list[object] = []
 
 
 class _Stderr(logging.Handler):
-    """Writes to stderr as it is when the line is written: tests and notebooks replace it."""
+    """Handler for the current `sys.stderr`, which tests and notebooks replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         sys.stderr.write(self.format(record) + "\n")
@@ -50,7 +50,7 @@ _STDERR.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
 
 def install() -> None:
-    """Connect journals to logging, once; print the topics if `SMELT_LOG` asks for `help`."""
+    """Connect journals to logging, once; print the topics for `SMELT_LOG=help`."""
     if not _installed:
         _installed.append(journal.subscribe(_listen))
         if "help" in knobs.LOG.get().split(","):
@@ -60,10 +60,10 @@ def install() -> None:
 
 @lru_cache(maxsize=64)
 def chosen(setting: str) -> frozenset[str]:
-    """The topics that a setting turns on.
+    """Return the topics that a setting enables.
 
-    A comma-separated list of topics, `all`, and topics to leave out with a minus; with nothing but
-    those, all others are on.  Raises `KnobError` for an unknown topic.
+    A comma-separated list of topics, `all`, and topics to exclude with a minus; with exclusions
+    only, all others are enabled. Raises `KnobError` for an unknown topic.
     """
     words = [word.strip().lower() for word in setting.split(",") if word.strip()]
     only_minus = bool(words) and all(word.startswith("-") for word in words)
@@ -95,7 +95,7 @@ def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
 
 
 def line(fact: Fact) -> str:
-    """One line for people.
+    """Format a fact as one line for people.
 
     >>> line(journal.PassRan("cse", 7, 5, 1e-4))
     'cse: 7 -> 5 nodes, 100 us'
@@ -117,8 +117,10 @@ def _text(fact: Fact) -> str:
             return f"{fact.name}: {fact.before} -> {fact.after} nodes, {_time(fact.seconds)}"
         case journal.OrderChosen():
             times = _time(fact.last_ns * 1e-9), _time(fact.first_ns * 1e-9)
-            name, (own, other) = ("last", times) if fact.last else ("first", times[::-1])
-            return f"channels {name} behind {fact.windows} windows: {own} instead of {other}"
+            name, (chosen_ns, other_ns) = ("last", times) if fact.last else ("first", times[::-1])
+            return (
+                f"channels {name} behind {fact.windows} windows: {chosen_ns} instead of {other_ns}"
+            )
         case journal.Decision():
             return _decision(fact)
         case journal.Planned():
@@ -143,8 +145,8 @@ def _text(fact: Fact) -> str:
             return f"{fact.name}: {fact.ir_size} instructions, {code}, {_time(fact.seconds)}"
         case journal.Launched():
             rate = f", {fact.bytes / fact.seconds / 1e9:.3g} GB/s" if fact.seconds else ""
-            work = f"{fact.tasks} tasks on {fact.threads} threads"
-            return f"{fact.name}: {work}, {_time(fact.seconds)}{rate}"
+            tasks = f"{fact.tasks} tasks on {fact.threads} threads"
+            return f"{fact.name}: {tasks}, {_time(fact.seconds)}{rate}"
         case journal.ExternCalled():
             return f"{fact.op} (extern): {_time(fact.seconds)}"
         case journal.CacheHit():
@@ -155,8 +157,8 @@ def _text(fact: Fact) -> str:
             size = knobs.values.show_bytes(fact.bytes)
             return f"stored {fact.key[:12]}, {size}, {_time(fact.seconds)}"
         case journal.Measured():
-            aside = "" if fact.predicted is None else f" (predicted {fact.predicted:.4g})"
-            return f"{fact.what}: {fact.value:.4g} {fact.unit}{aside}"
+            prediction = "" if fact.predicted is None else f" (predicted {fact.predicted:.4g})"
+            return f"{fact.what}: {fact.value:.4g} {fact.unit}{prediction}"
         case _:
             return repr(fact)
 

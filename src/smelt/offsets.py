@@ -1,8 +1,8 @@
-"""Offsets in one memory for what lives at different times, by size.
+"""Static memory allocation: offsets in one arena for buffers with known lifetimes.
 
-Buffers whose times meet must not overlap; others may share their bytes.  Each is put into the
-lowest gap that fits, the order of that being the best of three: largest first, largest in bytes
-times launches first, earliest first.
+Buffers whose lifetimes overlap must not share bytes; others may. Each buffer goes into the smallest
+gap that fits, trying three orders and keeping the best: largest first, largest product of bytes and
+lifetime first, earliest first.
 
 Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
 (2020).
@@ -26,19 +26,19 @@ __all__ = ["Lives", "lower_bound", "pack", "peak"]
 
 
 class Lives(Protocol):
-    """Something with a place in memory."""
+    """A buffer with a lifetime and an offset."""
 
     hint: int
-    """Its bytes, at the sizes in question."""
+    """Its bytes at the sizes of the first call."""
     first: int
     last: int
-    """The times, both included, at which it must be there."""
+    """First and last time, both included, at which it is live."""
     at: int
-    """Its offset."""
+    """Its offset in bytes."""
 
 
 def pack(buffers: Sequence[Lives]) -> int:
-    """Gives every buffer its offset; the bytes of the whole."""
+    """Set the offset of every buffer; return the bytes of the arena."""
     bound = lower_bound(buffers)
     best: list[int] | None = None
     least = 0
@@ -48,9 +48,9 @@ def pack(buffers: Sequence[Lives]) -> int:
         lambda b: (b.first, -b.hint),
     ):
         _first_fit(sorted(buffers, key=order))
-        found = peak(buffers)
-        if best is None or found < least:
-            best, least = [b.at for b in buffers], found
+        arena_bytes = peak(buffers)
+        if best is None or arena_bytes < least:
+            best, least = [b.at for b in buffers], arena_bytes
         if least <= bound:
             break
     for b, at in zip(buffers, best or [], strict=True):
@@ -59,31 +59,31 @@ def pack(buffers: Sequence[Lives]) -> int:
 
 
 def _first_fit(order: Iterable[Lives]) -> None:
-    """Each into the lowest of the least gaps that it fits into, or on top of those it meets."""
-    there: dict[int, list[Lives]] = {}
+    """Place each buffer into the smallest gap that fits, or above all overlapping ones."""
+    placed: dict[int, list[Lives]] = {}
     for b in order:
-        times = [there.setdefault(t, []) for t in range(b.first, b.last + 1)]
-        met = {id(c): c for here in times for c in here}
+        times = [placed.setdefault(t, []) for t in range(b.first, b.last + 1)]
+        overlapping = {id(c): c for at_time in times for c in at_time}
         b.at = 0
         best: int | None = None
-        room = end = 0
-        for c in sorted(met.values(), key=lambda c: (c.at, c.hint)):
+        gap_bytes = end = 0
+        for c in sorted(overlapping.values(), key=lambda c: (c.at, c.hint)):
             gap = c.at - end
-            if gap >= b.hint and (best is None or gap < room):
-                best, room = end, gap
+            if gap >= b.hint and (best is None or gap < gap_bytes):
+                best, gap_bytes = end, gap
             end = max(end, c.at + c.hint)
         b.at = end if best is None else best
-        for here in times:
-            here.append(b)
+        for at_time in times:
+            at_time.append(b)
 
 
 def peak(buffers: Iterable[Lives]) -> int:
-    """Bytes of the memory that they stand in."""
+    """Return the bytes of the arena that the buffers occupy."""
     return max((b.at + b.hint for b in buffers), default=0)
 
 
 def lower_bound(buffers: Sequence[Lives]) -> int:
-    """Bytes that live together at the fullest time: no memory is smaller."""
+    """Return the maximum bytes live at one time: no arena is smaller."""
     live = most = 0
     changes: dict[int, int] = {}
     for b in buffers:

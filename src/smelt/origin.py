@@ -1,8 +1,7 @@
-"""Where a value came from: the user's line, recorded in well under a microsecond, read later.
+"""Source locations: the user's line behind each operator and error, resolved lazily.
 
-Every operator and every error remembers the line of the *user's* program that caused it.  Recording
-happens once an operator, so it stores only a code object and an instruction offset; the file is
-opened and the line is cut out when somebody asks.
+Recording happens once per operator and has to take well under a microsecond, so it stores only a
+code object and an instruction offset; the source file is read when the location is printed.
 
 >>> def user():
 ...     return here()
@@ -20,14 +19,14 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 _PACKAGE = str(Path(__file__).parent) + "/"
-# Workloads that ship inside the package are a user's code all the same: the lines to show.
+# Workloads that ship inside the package count as user code: their lines are shown.
 _GUESTS = (_PACKAGE + "bench/", _PACKAGE + "demo/")
-# File name -> is it ours?  Strings cache their hash, so this is the cheapest test a frame allows.
+# File name -> whether it is Smelt's.  Strings cache their hash, so the lookup is cheap.
 _OURS: dict[str, bool] = {}
 
 
 class Place(NamedTuple):
-    """A resolved origin: line and columns count from 1 and 0, 0 and -1 when unknown."""
+    """A resolved origin. Lines count from 1 (0: unknown), columns from 0 (-1: unknown)."""
 
     file: str
     line: int
@@ -38,9 +37,9 @@ class Place(NamedTuple):
 
 
 class Origin:
-    """One place in the user's program: `file`, `line`, `function` and the `text` of that line.
+    """A place in the user's program: `file`, `line`, `function` and the `text` of that line.
 
-    Two origins are equal when they name the same place.  An origin made from data (a torch node, a
+    Two origins are equal if they name the same place. An origin made from data (a torch node, a
     report that was read back) and one recorded by `here` are indistinguishable.
 
     >>> str(Origin("user.py", 12, "forward", "y = x + b"))
@@ -68,9 +67,9 @@ class Origin:
 
     @staticmethod
     def here(depth: int = 1) -> Origin:
-        """The innermost frame outside the package, `depth` frames above the caller at least.
+        """Record the innermost frame outside the package, at least `depth` frames above the caller.
 
-        Costs a few hundred nanoseconds: nothing is resolved.  Returns `UNKNOWN` when every frame
+        Costs a few hundred nanoseconds, since nothing is resolved. Returns `UNKNOWN` if every frame
         is the package's own (a helper thread, an `atexit` handler).
         """
         frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
@@ -78,10 +77,10 @@ class Origin:
         while frame is not None:
             code = frame.f_code
             name = code.co_filename
-            own = ours.get(name)
-            if own is None:
-                own = ours[name] = _is_ours(name)
-            if not own:
+            is_ours = ours.get(name)
+            if is_ours is None:
+                is_ours = ours[name] = _is_ours(name)
+            if not is_ours:
                 origin = Origin.__new__(Origin)
                 origin._code = code
                 origin._lasti = frame.f_lasti
@@ -92,7 +91,7 @@ class Origin:
 
     @property
     def place(self) -> Place:
-        """All there is to know, resolved on the first call."""
+        """The resolved location; resolved on first use."""
         place = self._place
         if place is None:
             assert self._code is not None
@@ -106,7 +105,7 @@ class Origin:
 
     @property
     def line(self) -> int:
-        """Counts from 1; 0 if unknown."""
+        """Line number from 1; 0 if unknown."""
         return self.place.line
 
     @property
@@ -115,7 +114,7 @@ class Origin:
 
     @property
     def text(self) -> str:
-        """The line itself without indentation; empty if the file cannot be read."""
+        """The source line without indentation; empty if the file cannot be read."""
         return self.place.text
 
     @property
@@ -123,12 +122,11 @@ class Origin:
         return self.place.line > 0
 
     def answers(self, name: str) -> bool:
-        """Whether a user may mean what was recorded here by a name that is not ours: none, unless
-        a front end knows one."""
+        """Return whether a front end knows this operator by `name` (such as a module path)."""
         return False
 
     def caret(self) -> str:
-        """Blanks and carets to print under `text`, empty when the columns are unknown.
+        """Return blanks and carets to print under `text`; empty if the columns are unknown.
 
         >>> print(Origin("u.py", 1, "", "y = x + b", 4, 9).caret())
             ^^^^^
@@ -163,19 +161,24 @@ here = Origin.here
 
 
 def _is_ours(file: str) -> bool:
-    """NumPy's and PyTorch's files count as ours: the line that matters is the one that called."""
+    """Return whether a file is Smelt's, NumPy's or PyTorch's: the user's line calls those."""
     if file.startswith(_PACKAGE):
         return not file.startswith(_GUESTS)
-    if file.startswith("<smelt "):  # programs that a front end has written
+    if file.startswith("<smelt "):  # code generated by a front end
         return True
     paths = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "torch"))
     return any(path and file.startswith(str(Path(path).parent) + "/") for path in paths)
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:
-    """Line and columns of an instruction; `co_positions` has one entry a two-byte code unit."""
-    found = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4) if lasti >= 0 else ()
-    line, end_line, column, end_column = found or (None,) * 4
+    """Resolve line and columns of an instruction.
+
+    `co_positions` has one entry per two-byte code unit.
+    """
+    position = (
+        next(islice(code.co_positions(), lasti // 2, None), (None,) * 4) if lasti >= 0 else ()
+    )
+    line, end_line, column, end_column = position or (None,) * 4
     line = line or code.co_firstlineno
     raw = linecache.getline(code.co_filename, line).rstrip("\n")
     text = raw.strip()

@@ -1,7 +1,7 @@
-"""The processor this process runs on, as the system and LLVM tell: instructions, caches, cores.
+"""Detection of the host processor: instruction set, caches and cores.
 
-Only `processor` asks LLVM, whose import takes longer than everything else here: it is the last one
-to ask (`smelt.runtime.host` keeps the answer).
+Only `processor` needs LLVM, whose import takes longer than everything else here: it is the last
+resort (`smelt.runtime.host` caches its result).
 
 >>> usable_cores() >= 1
 True
@@ -26,7 +26,7 @@ _TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idiv
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor in LLVM's words: target triple, name, and features it has and has not."""
+    """A processor in LLVM's terms: target triple, name, enabled and disabled features."""
 
     triple: str
     cpu: str
@@ -34,19 +34,19 @@ class Processor:
     disabled: tuple[str, ...]
 
     def to_data(self) -> dict[str, Any]:
-        """The fields as JSON data."""
+        """Return the fields as JSON data."""
         return asdict(self)
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Processor:
-        """The inverse of `to_data`.  Raises KeyError or TypeError if it is not that."""
+        """Read the output of `to_data`; raise KeyError or TypeError for anything else."""
         lists = (tuple(map(str, data[name])) for name in ("features", "disabled"))
         return Processor(str(data["triple"]), str(data["cpu"]), *lists)
 
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """Data cache sizes in bytes: L1 and L2 of one core, L3 as shared, and the line."""
+    """Data cache sizes in bytes: L1 and L2 per core, shared L3, cache line."""
 
     l1: int = 32 << 10
     l2: int = 1 << 20
@@ -55,16 +55,18 @@ class CacheSizes:
 
 
 SHARE = 16 << 20
-"""Bytes of a third cache for each CPU that the system shows at it, at most.  A virtual machine with
-a few CPUs is shown the cache of the whole socket, whose other tenants use it as well: what is
-written once and read once is then better stored past it."""
+"""Maximum L3 bytes to count per visible CPU. A virtual machine with a few CPUs sees the L3 of a
+whole socket that other tenants use as well; data that is written once and read once is then
+better stored with non-temporal stores."""
 
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-def _text(path: Path, most: int = 1 << 12) -> str:
-    """Contents of a system file without the line end, up to `most` bytes; empty where there is
-    none.  Files of a system may be long (one entry a CPU) and are made up while they are read."""
+def _read_file(path: Path, most: int = 1 << 12) -> str:
+    """Return the first `most` bytes of a system file, stripped; empty if it is missing.
+
+    System files may be long (one entry per CPU) and are generated while they are read.
+    """
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:
@@ -78,30 +80,35 @@ def _text(path: Path, most: int = 1 << 12) -> str:
 
 
 def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
-    """Cache sizes of the first CPU from sysfs, with plain defaults for what is not told; of the
-    third level what the CPUs that are shown may count on."""
-    found: dict[str, int] = {}
+    """Return the first CPU's cache sizes from sysfs, with defaults for missing entries.
+
+    The L3 size is limited to `SHARE` bytes for each CPU that shares it.
+    """
+    sizes_by_name: dict[str, int] = {}
     for index in sorted(cpus.glob("cpu0/cache/index*")):
-        if _text(index / "type") not in ("Data", "Unified"):
+        if _read_file(index / "type") not in ("Data", "Unified"):
             continue
-        size, line = _text(index / "size"), _text(index / "coherency_line_size")
+        size, line = _read_file(index / "size"), _read_file(index / "coherency_line_size")
         scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
         digits = size.rstrip("KMG")
         if digits.isdigit() and int(digits) > 0:
-            level, sharing = _text(index / "level"), _listed(_text(index / "shared_cpu_list"))
+            level, sharing = (
+                _read_file(index / "level"),
+                _count_cpus(_read_file(index / "shared_cpu_list")),
+            )
             nbytes = int(digits) * scale
             shared = level == "3" and sharing > 0
-            found[f"l{level}"] = min(nbytes, SHARE * sharing) if shared else nbytes
+            sizes_by_name[f"l{level}"] = min(nbytes, SHARE * sharing) if shared else nbytes
         if line.isdigit() and int(line) > 0:
-            found["line"] = int(line)
-    sizes = CacheSizes()
-    return replace(sizes, **{k: v for k, v in found.items() if hasattr(sizes, k)})
+            sizes_by_name["line"] = int(line)
+    defaults = CacheSizes()
+    return replace(defaults, **{k: v for k, v in sizes_by_name.items() if hasattr(defaults, k)})
 
 
-def _listed(text: str) -> int:
-    """How many CPUs a list of the system's names.
+def _count_cpus(text: str) -> int:
+    """Return the number of CPUs in a kernel CPU list.
 
-    >>> _listed("0-3,8"), _listed("0"), _listed("")
+    >>> _count_cpus("0-3,8"), _count_cpus("0"), _count_cpus("")
     (5, 1, 0)
     """
     ends = [part.split("-") for part in text.split(",") if part]
@@ -114,16 +121,16 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def _cpuinfo(path: Path) -> dict[str, str]:
-    """What the system tells of the first processor."""
+    """Return the /proc/cpuinfo entries of the first processor."""
     pairs: dict[str, str] = {}
-    for line in _text(path, 1 << 14).split("\n\n", 1)[0].splitlines():
+    for line in _read_file(path, 1 << 14).split("\n\n", 1)[0].splitlines():
         key, _, value = line.partition(":")
         pairs.setdefault(key.strip(), value.strip())
     return pairs
 
 
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
-    """The CPU's name as the system prints it, with family, model and stepping where known."""
+    """Return the CPU's name as the system prints it, with family, model and stepping."""
     pairs = _cpuinfo(cpuinfo)
     name = pairs.get("model name") or platform.processor() or platform.machine()
     numbers = [pairs.get(key, "") for key in ("cpu family", "model", "stepping")]
@@ -131,21 +138,22 @@ def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
 
 
 def processor_identity(cpuinfo: Path = _CPUINFO) -> str:
-    """What decides which instructions there are, as the system tells it; empty where it does not.
+    """Return a text that identifies the available instructions; empty if the system gives none.
 
-    The flags are what processor, hypervisor and kernel together allow.
+    The flags are those that processor, hypervisor and kernel together allow.
     """
     pairs = _cpuinfo(cpuinfo)
     if "flags" not in pairs:
         return ""
-    kept = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-    return json.dumps([pairs.get(key, "") for key in kept])
+    keys = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+    return json.dumps([pairs.get(name, "") for name in keys])
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may run on, hyper-threads counted once.
+    """Return the physical cores that this process may use; hyper-threads count once.
 
-    A container's quota is not looked at: `runtime.quota` knows it, `runtime.probe` applies it.
+    Container quotas are not considered here: `runtime.quota` reads them, `runtime.probe` applies
+    them.
     """
     try:
         cpus: list[int] = sorted(os.sched_getaffinity(0))
@@ -153,38 +161,44 @@ def usable_cores() -> int:
         return max(1, os.cpu_count() or 1)
     topology = [_CPUS / f"cpu{cpu}/topology" for cpu in cpus]
     cores = {
-        (_text(where / "physical_package_id"), _text(where / "core_id") or where.parent.name)
+        (
+            _read_file(where / "physical_package_id"),
+            _read_file(where / "core_id") or where.parent.name,
+        )
         for where in topology
     }
     return max(1, len(cores))
 
 
 _ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18
-"""Linux's call on x86-64, what it is asked, and for which registers."""
+"""Linux x86-64 system call arch_prctl, its code ARCH_REQ_XCOMP_PERM, and the AMX tile data
+component."""
 
 
 @cache
-def _may_use_tiles() -> bool:
-    """Whether Linux lets this process use AMX's tile registers, for which each process must ask:
-    its threads then need room for them where they are interrupted."""
+def _amx_permitted() -> bool:
+    """Request AMX tile registers from Linux; return whether the process may use them.
+
+    Each process has to request them, because signal frames of its threads then need room for them.
+    """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
     ctypes: Any = imported("ctypes")
     return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILES) == 0
 
 
-def permitted(found: Processor) -> Processor:
-    """The processor without what the system does not let this process use."""
-    tiles = {name for name in found.features if name.startswith("amx-")}
-    if not tiles or _may_use_tiles():
-        return found
-    kept = tuple(name for name in found.features if name not in tiles)
-    return replace(found, features=kept, disabled=tuple(sorted((*found.disabled, *tiles))))
+def permitted(cpu: Processor) -> Processor:
+    """Return the processor without features that the system denies to this process."""
+    tiles = {name for name in cpu.features if name.startswith("amx-")}
+    if not tiles or _amx_permitted():
+        return cpu
+    allowed = tuple(name for name in cpu.features if name not in tiles)
+    return replace(cpu, features=allowed, disabled=tuple(sorted((*cpu.disabled, *tiles))))
 
 
 @cache
 def processor() -> Processor:
-    """This processor, by LLVM's word; the first call imports it."""
+    """Detect this processor with LLVM, which the first call imports."""
     llvm: Any = imported("llvmlite.binding")
     flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}

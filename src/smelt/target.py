@@ -1,11 +1,10 @@
-"""What the compiler knows about a machine: instruction set, caches and speeds, as frozen data.
+"""Machine model: instruction set, caches and rates, as frozen data.
 
-The planner weighs bytes against arithmetic, so it needs a machine's rates; the code generator
-needs the instruction set; the object cache needs to know which of the two an artifact depends on.
-`Target` holds both and keeps them apart: `fingerprint()` covers the instruction set only, since
-a new measurement must never throw compiled code away. Nothing is measured in this module
-(`smelt.runtime.probe` does that); the figures here are what one Zen 5 server core showed, scaled
-to the vector width, and they serve until a measurement replaces them.
+The planner weighs bytes against arithmetic, so it needs a machine's rates; the code generator needs
+the instruction set; the object cache needs to know which of the two an artifact depends on.
+`fingerprint()` covers the instruction set only, since a new measurement must never discard compiled
+code. Nothing is measured in this module (`smelt.runtime.probe` does that): the figures here are
+defaults of a Zen 5 server core, scaled to the vector width, until a measurement replaces them.
 
 >>> target = Target.for_isa("avx2")
 >>> target.vector_bytes, target.registers, target.has("fma")
@@ -43,13 +42,13 @@ Kind = Literal["read", "write", "copy"]
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 CACHE_SHARE = 0.6
-"""Part of a cache level that one kernel's working set may count on: the rest is lost to
-conflicts, the stack, the prefetchers' guesses and the neighbours (ALGORITHMS 2.2)."""
+"""Share of a cache level that one kernel's working set may use: conflict misses, the stack,
+hardware prefetching and other programs take the rest."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Bandwidth at one memory level in GB/s (bytes a nanosecond); `copy` counts both directions."""
+    """Bandwidth of one memory level in GB/s (bytes per ns); `copy` counts both directions."""
 
     read: float
     write: float
@@ -58,7 +57,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """`Rates` for every memory level, for a given number of threads together."""
+    """`Rates` of every memory level, for a number of threads together."""
 
     l1: Rates
     l2: Rates
@@ -66,13 +65,13 @@ class Bandwidth:
     dram: Rates
 
     def at(self, level: Level) -> Rates:
-        """The rates of one level."""
+        """Return the rates of one level."""
         return cast(Rates, getattr(self, level))
 
 
 @dataclass(frozen=True)
-class _IsaRow:
-    """One instruction set: what code generation may assume, and LLVM's generic CPU with it."""
+class _IsaSpec:
+    """An instruction set: the features that code may use, and LLVM's generic CPU for it."""
 
     cpu: str
     arch: str
@@ -89,38 +88,37 @@ _V3 = (
 )
 _AVX512 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 
-_ISAS: dict[Isa, _IsaRow] = {
-    "avx512": _IsaRow("x86-64-v4", "x86_64", tuple(sorted((*_V3, *_AVX512))), 64, 32),
-    "avx2": _IsaRow("x86-64-v3", "x86_64", tuple(sorted(_V3)), 32, 16),
-    "neon": _IsaRow("generic", "aarch64", ("fp-armv8", "neon"), 16, 32),
-    "portable": _IsaRow("x86-64", "x86_64", _V1, 16, 16),
+_ISAS: dict[Isa, _IsaSpec] = {
+    "avx512": _IsaSpec("x86-64-v4", "x86_64", tuple(sorted((*_V3, *_AVX512))), 64, 32),
+    "avx2": _IsaSpec("x86-64-v3", "x86_64", tuple(sorted(_V3)), 32, 16),
+    "neon": _IsaSpec("generic", "aarch64", ("fp-armv8", "neon"), 16, 32),
+    "portable": _IsaSpec("x86-64", "x86_64", _V1, 16, 16),
 }
 
 _SLOW_PAIRS = frozenset(
     ("cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
 )
-"""Processors, in LLVM's names, that start a vdpbf16ps every other cycle but two multiply-adds in
-each: half the products of float32 numbers in the same time.  Their fast way with bfloat16 is AMX,
-which a virtual machine may hide."""
+"""LLVM names of processors that issue one vdpbf16ps every other cycle but two FMAs per cycle, so
+that bfloat16 dot products are no faster than float32. Their fast bfloat16 path is AMX, which a
+virtual machine may hide."""
 
 _FAST_DIVISIONS = frozenset(("znver5",))
-"""Processors, in LLVM's names, that divide vectors of 16 numbers in two and a half cycles each, one
-instruction for what takes thirteen by a reciprocal.  Others take 10 to 16, and a hundred where
-numbers are subnormal, of which these take seven."""
+"""LLVM names of processors whose vector division is cheaper than the ten or more instructions of an
+exact multiplication by a reciprocal. Elsewhere a division has a much lower throughput, above all
+with subnormal operands."""
 
 _SKYLAKE = frozenset(("skylake-avx512", "cascadelake", "cooperlake"))
-"""Processors of one design, in LLVM's names.  They start four instructions a cycle, two of which
-may multiply and add vectors of 16 numbers: a tile that does much else beside, such as asking for
-lines that the second cache holds, starts fewer of these.  And they foresee no line beyond the end
-of a page: what is read in one stream waits at each."""
+"""LLVM names of the Skylake server family. Four instructions issue per cycle, two of which may be
+512-bit FMAs: other instructions of a microkernel, such as prefetches of lines that are in L2
+already, displace FMAs. Their hardware prefetcher stops at page boundaries: a single stream
+stalls at each."""
 
 PAGE = 4096
-"""Bytes of a page.  First caches of x86 are as many pages as they have ways, so that the place of a
-line is known before its page is: lines that lie whole pages apart share a set of so many lines."""
+"""Bytes of a page. An x86 L1 cache has as many pages as ways, so that its set index does not depend
+on address translation: lines that are whole pages apart share a set."""
 
 MOST_TASKS = 8
-"""Tasks that a product is cut into for the sake of cores: with more of these it is large or soon
-done."""
+"""Maximum tasks that a product is cut into for load balance over cores."""
 
 DEFAULT_OP_NS: dict[str, float] = {
     "add": 0.11,
@@ -131,26 +129,26 @@ DEFAULT_OP_NS: dict[str, float] = {
     "exp": 1.3,
     "gather": 2.8,
 }
-"""Nanoseconds of one whole-vector float32 operation on one core, until measured."""
+"""Nanoseconds of a whole-vector float32 operation on one core, until measured."""
 
 
 @dataclass(frozen=True)
 class Target:
     """A machine as the planner and the code generators see it.
 
-    Sizes are bytes, rates GB/s, times nanoseconds. The first block is the instruction set and
-    makes the fingerprint; the second is topology; the third is measured or assumed figures.
+    Sizes are bytes, rates GB/s, times nanoseconds. The first block of fields is the instruction set
+    and makes the fingerprint; the second is topology; the third is measured or assumed figures.
 
     * `one_thread`, `all_threads`: bandwidth with one thread, and with `cores` threads together.
-    * `nt_store_gbs`, `nt_copy_gbs`: non-temporal stores, and copies that store so, in main memory
-      with all threads (the copy counts bytes read plus bytes written).
+    * `nt_store_gbs`, `nt_copy_gbs`: non-temporal stores, and copies with such stores, in main
+      memory with all threads (the copy counts bytes read plus bytes written).
     * `fma_gflops`: float32 multiply-adds per core at the full vector width, two flops each.
     * `dispatch_ns`: one native call made from Python; `launch_ns`: fork plus join of the pool.
     * `page_fault_ns_per_byte`, `huge_fault_ns_per_byte`: first touch of fresh memory in small
       and in huge pages.
     * `compile_ns_per_instr`: LLVM's time from text to machine code per instruction.
     * `op_ns`: nanoseconds of one whole-vector operation per core, by name; `op_cost_scale`
-      multiplies the operator rows' cost column (1.0 = polynomials run at the peak's pace).
+      multiplies the operator rows' cost column (1.0: polynomials run at peak rate).
     """
 
     name: str
@@ -188,63 +186,64 @@ class Target:
     # Instruction set ------------------------------------------------------------------------
 
     def has(self, feature: str) -> bool:
-        """Whether the instruction set has LLVM's `feature` (`"avx512bf16"`, without a sign)."""
+        """Return whether the target has LLVM's `feature` (`"avx512bf16"`, no sign)."""
         return feature in self.features
 
     @property
     def multiplies_bfloats(self) -> bool:
-        """Whether a vector of pairs of bfloat16 numbers is multiplied and summed in less time than
-        the same numbers in float32."""
+        """Whether a bfloat16 dot-product instruction is faster than float32 FMAs."""
         return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
 
     @property
     def divides_fast(self) -> bool:
-        """Whether to divide a vector is less work than to multiply by a reciprocal exactly."""
+        """Whether dividing vectors is cheaper than multiplying by an exact reciprocal."""
         return self.cpu in _FAST_DIVISIONS
 
     @property
     def starts_few(self) -> bool:
-        """Whether the instructions that are started in a cycle bound products, rather than the
-        multiply-adds among them."""
+        """Whether instruction issue, and not the number of FMAs, limits matrix products."""
         return self.cpu in _SKYLAKE
 
     @property
     def foresees_pages(self) -> bool:
-        """Whether one stream is read as fast as several: the processor foresees the next page."""
+        """Whether hardware prefetching crosses pages: one stream is as fast as several."""
         return self.cpu not in _SKYLAKE
 
     @property
     def ways(self) -> int:
-        """Lines that lie whole pages apart which the first cache holds at once."""
+        """Associativity of the L1 cache, as lines that are whole pages apart."""
         return max(1, self.l1_bytes // PAGE)
 
-    def holds(self, lines: int, apart: int | None) -> bool:
-        """Whether the first cache holds so many lines that lie so many bytes apart, or if that is
-        not known, however far.
+    def holds(self, lines: int, distance: int | None) -> bool:
+        """Return whether the L1 cache holds `lines` lines at a distance of `distance` bytes.
+
+        With `distance` None the distance is unknown, and the worst case counts.
 
         >>> target = replace(Target.for_isa("avx512"), l1_bytes=32 << 10)
         >>> [target.holds(12, apart) for apart in (4096, 3072, 2048, None)]
         [False, True, True, False]
         """
-        if lines <= self.ways or apart is None:
+        if lines <= self.ways or distance is None:
             return lines <= self.ways
         sets = PAGE // self.line_bytes
-        taken = Counter(i * apart // self.line_bytes % sets for i in range(lines))
-        return max(taken.values()) <= self.ways
+        lines_per_set = Counter(i * distance // self.line_bytes % sets for i in range(lines))
+        return max(lines_per_set.values()) <= self.ways
 
     def lanes(self, itemsize: int) -> int:
-        """How many elements of `itemsize` bytes fill one vector register."""
+        """Return how many elements of `itemsize` bytes fill a vector register."""
         return max(1, self.vector_bytes // itemsize)
 
     @property
     def tasks(self) -> int:
-        """Tasks that a product is cut into before each packs less by taking more: two for each
-        core, of which one that comes late is half of a core's work; no more than `MOST_TASKS`."""
+        """Tasks that a product is cut into before blocks grow.
+
+        Two per core, at most `MOST_TASKS`: a late task then costs half of a core's work.
+        """
         return min(2 * self.cores, MOST_TASKS)
 
     @property
     def feature_string(self) -> str:
-        """LLVM's spelling, `+avx2,+fma,-avx512f`, for a target machine of `self.cpu`.
+        """LLVM's feature string for `self.cpu`, such as `+avx2,+fma,-avx512f`.
 
         The minus signs matter: a virtual machine may hide what its CPU's name promises.
         """
@@ -252,7 +251,10 @@ class Target:
         return ",".join([*plus, *(f"-{name}" for name in self.disabled)])
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides which machine code is valid; no tuning figure in it."""
+        """Return a hash of everything that decides which machine code is valid.
+
+        Tuning figures do not count.
+        """
         identity = [
             self.triple,
             self.cpu,
@@ -267,7 +269,7 @@ class Target:
     # Rates ----------------------------------------------------------------------------------
 
     def level(self, footprint: int, threads: int = 1) -> Level:
-        """The smallest memory level that keeps `footprint` bytes between two uses.
+        """Return the smallest memory level that keeps `footprint` bytes between two uses.
 
         L1 and L2 belong to a core: `threads` threads share a footprint evenly among theirs.
         """
@@ -279,7 +281,10 @@ class Target:
         return "l3" if footprint <= CACHE_SHARE * self.l3_bytes else "dram"
 
     def bandwidth(self, level: Level, kind: Kind, threads: int | None = None) -> float:
-        """GB/s of `threads` threads together (default all), between the two measured ends."""
+        """Return the GB/s of `threads` threads together (default: all).
+
+        Interpolates between the figures for one thread and for all.
+        """
         many = cast(float, getattr(self.all_threads.at(level), kind))
         if threads is None or threads >= self.cores:
             return many
@@ -293,10 +298,10 @@ class Target:
         level: Level = "dram",
         threads: int | None = None,
     ) -> float:
-        """Least time in ns to move bytes: pairs of read and written bytes go at the copy rate.
+        """Return a lower bound in ns for moving `read` and `written` bytes.
 
-        What remains on either side goes at that side's own rate.  Main-memory writes go past the
-        caches where that was measured to be faster.
+        Pairs of read and written bytes run at the copy rate, the rest at the rate of its direction.
+        Writes to main memory count as non-temporal where that was measured to be faster.
         """
         paired = min(read, written)
         copy = self.bandwidth(level, "copy", threads)
@@ -308,26 +313,26 @@ class Target:
 
     @property
     def unit_ns(self) -> float:
-        """Nanoseconds of one unit of an operator row's cost: sixteen float32 elements, one core.
+        """Nanoseconds of one unit of an operator row's cost: sixteen float32 elements on one core.
 
-        A unit is a cycle in which two multiply-adds of sixteen lanes retire; narrower vectors
-        need more cycles for sixteen elements, which their lower `fma_gflops` says.
+        A unit is a cycle in which two multiply-adds of sixteen lanes retire; narrower vectors need
+        more cycles for sixteen elements, as their lower `fma_gflops` states.
         """
         return self.op_cost_scale * 16 * 2 * 2 / self.fma_gflops
 
     def compute_ns(self, cost: float, elements: float, itemsize: int = 4) -> float:
-        """Time in ns of applying operators of total row cost `cost` to elements, on one core."""
+        """Return the ns of operators of total row cost `cost` on `elements`, on one core."""
         return cost * self.unit_ns * elements * itemsize / 64
 
     # Text -----------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """All fields as JSON, with sorted keys."""
+        """Return all fields as JSON, with sorted keys."""
         return json.dumps(asdict(self), sort_keys=True, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Target:
-        """The inverse of `to_json`; raises ValueError where text is not a whole, sane target."""
+        """Parse the output of `to_json`; raise ValueError for anything else."""
         data: Any = json.loads(text)
         try:
             values = dict(data)
@@ -363,17 +368,17 @@ class Target:
 
     @classmethod
     def host(cls) -> Target:
-        """The running machine, from what the system and LLVM tell without measuring."""
+        """Return the running machine, without measuring anything."""
         return cls.of_processor(processor(), usable_cores())
 
     @classmethod
-    def of_processor(cls, found: Processor, cores: int) -> Target:
-        """This machine with the given processor, its usable cores, and the knob HOST_ISA."""
-        return _of_processor(limited(permitted(found), knobs.HOST_ISA.get()), cores)
+    def of_processor(cls, host_processor: Processor, cores: int) -> Target:
+        """Return this machine with the given processor and cores, limited by the knob HOST_ISA."""
+        return _of_processor(limited(permitted(host_processor), knobs.HOST_ISA.get()), cores)
 
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
-        """A generic machine of one instruction set with assumed figures: for tests and goldens."""
+        """Return a generic machine of an instruction set with default figures, for tests."""
         if isa not in _ISAS:
             raise ValueError(f"unknown instruction set {isa!r}: choose from {', '.join(_ISAS)}")
         row = _ISAS[isa]
@@ -391,33 +396,33 @@ class Target:
 
 
 def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
-    """Assumed bandwidth of `threads` threads together for a vector width.
+    """Return the default bandwidth of `threads` threads together for a vector width.
 
-    Figures of ALGORITHMS 2.2. Inside L1 and L2 the width of a load is the limit and cores add
-    up; L3 and main memory are shared and one thread nearly saturates the latter.
+    Inside L1 and L2 the width of a load is the limit and cores add up; L3 and main memory are
+    shared, and one thread nearly saturates the latter.
     """
     width = vector_bytes / 64
     shared = min(threads, 8) ** 0.9
     near = Rates(580 * width * threads, 290 * width * threads, 580 * width * threads)
     rows = [near]
-    for found in (
+    for level in (
         Rates(280.0 * threads, 280.0 * threads, 280.0 * threads),
         Rates(126.0 * shared, 125.0 * shared, 130.0 * shared),
         Rates(38.0, 32.0, 44.0) if threads == 1 else Rates(40.0, 34.0, 46.0),
     ):
-        above = rows[-1]  # narrow vectors cannot take from afar what they cannot take from near
+        above = rows[-1]  # a level is never faster than the level above it
         rows.append(
             Rates(
-                min(found.read, above.read),
-                min(found.write, above.write),
-                min(found.copy, above.copy),
+                min(level.read, above.read),
+                min(level.write, above.write),
+                min(level.copy, above.copy),
             )
         )
     return Bandwidth(*rows)
 
 
 def classify(triple: str, features: frozenset[str]) -> Isa:
-    """The widest instruction set of `Isa` that a machine with these LLVM features has."""
+    """Return the widest instruction set of `Isa` for these LLVM features."""
     if triple.startswith(("aarch64", "arm64")):
         return "neon"
     if features.issuperset({"avx2", "fma", *_AVX512}):
@@ -425,10 +430,10 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
     return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
 
 
-def limited(found: Processor, widest: HostIsa) -> Processor:
-    """Disable the features of an x86 processor that an instruction set lacks; `auto` keeps all.
+def limited(cpu: Processor, widest: HostIsa) -> Processor:
+    """Disable the features that an x86 instruction set lacks; `auto` keeps all.
 
-    Processors of other architectures have none of these sets and stay as they are.
+    Processors of other architectures are returned unchanged.
 
     >>> mine = Processor("x86_64-linux-gnu", "znver4", ("avx2", "avx512f", "sse2"), ())
     >>> limited(mine, "avx2").features, limited(mine, "portable").disabled
@@ -437,23 +442,23 @@ def limited(found: Processor, widest: HostIsa) -> Processor:
     >>> limited(arm, "avx2") is arm
     True
     """
-    if widest == "auto" or not found.triple.startswith(_ISAS[widest].arch):
-        return found
-    kept = tuple(name for name in found.features if name in _ISAS[widest].features)
-    lost = set(found.features) - set(kept)
-    return replace(found, features=kept, disabled=tuple(sorted((*found.disabled, *lost))))
+    if widest == "auto" or not cpu.triple.startswith(_ISAS[widest].arch):
+        return cpu
+    enabled = tuple(name for name in cpu.features if name in _ISAS[widest].features)
+    lost = set(cpu.features) - set(enabled)
+    return replace(cpu, features=enabled, disabled=tuple(sorted((*cpu.disabled, *lost))))
 
 
 @cache
-def _of_processor(found: Processor, cores: int) -> Target:
-    isa = classify(found.triple, frozenset(found.features))
+def _of_processor(cpu: Processor, cores: int) -> Target:
+    isa = classify(cpu.triple, frozenset(cpu.features))
     row = _ISAS[isa]
     target = Target(
         name=cpu_model(),
-        triple=found.triple,
-        cpu=found.cpu,
-        features=found.features,
-        disabled=found.disabled,
+        triple=cpu.triple,
+        cpu=cpu.cpu,
+        features=cpu.features,
+        disabled=cpu.disabled,
         isa=isa,
         vector_bytes=row.vector_bytes,
         registers=row.registers,
@@ -462,7 +467,7 @@ def _of_processor(found: Processor, cores: int) -> Target:
 
 
 def _with_defaults(target: Target, sizes: CacheSizes, cores: int) -> Target:
-    """`target` with its topology and the assumed figures for its vector width."""
+    """Return `target` with its topology and the default figures for its vector width."""
     return replace(
         target,
         cores=cores,

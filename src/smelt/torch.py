@@ -1,6 +1,6 @@
-"""PyTorch: models through `torch.compile(model, backend="smelt")`.
+"""PyTorch back end: models through `torch.compile(model, backend="smelt")`.
 
-The name is found without importing anything, through the entry point of the package; importing this
+PyTorch finds the name through the package's entry point, without importing anything; importing this
 module registers it as well, for a source tree that is not installed.
 
     import torch

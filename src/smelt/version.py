@@ -1,3 +1,3 @@
-"""The version of the package, also a part of every cache key."""
+"""The package version, which is also part of every cache key."""
 
 __version__ = "0.1.0"

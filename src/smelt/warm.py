@@ -1,12 +1,12 @@
-"""The front ends' way to the compiler: a plan that an earlier process stored, or a new one.
+"""The front ends' entry point to the compiler: load a stored plan or compile.
 
 A graph, the sizes it is planned for, the settings, this version of Smelt and this machine decide a
-plan.  Under a digest of all of them the cache keeps the plan's recipe
-(`smelt.runtime.executable_format`); a process that finds it there, and its kernels' code, runs
-without having imported planner, lowering, code generation or LLVM.
+plan. The cache keeps the plan's recipe (`smelt.runtime.executable_format`) under a digest of all of
+them; a process that finds it there, and its kernels' code, runs without importing planner,
+lowering, code generation or LLVM.
 
-What explains a plan is not stored but made again when somebody asks: planning is deterministic, and
-only the graph at hand knows the user's lines.
+What explains a plan is not stored but recomputed on demand: planning is deterministic, and only the
+graph at hand has the user's lines.
 
     compiled = compile(graph, hints={"n": 1000})
     compiled.run([x], (1000,))                    # from the cache
@@ -59,14 +59,14 @@ __all__ = ["Found", "compile"]
 Array = np.ndarray[Any, Any]
 
 MOST_NEAR = 4
-"""Plans of one graph that are remembered by what they were made for."""
+"""Maximum sizes per graph whose stored plans are remembered."""
 
 
 @cache
 def _driver() -> Any:
-    """The compiler, imported by the first graph that has no plan yet.
+    """Import the compiler, which the first graph without a stored plan needs.
 
-    What an import makes stays; looking through it for garbage would take a tenth of the time.
+    Imported objects stay alive, so garbage collection during the import is wasted time.
     """
     collected = gc.isenabled()
     gc.disable()
@@ -86,9 +86,12 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     program: Program | None = None,
     near: Callable[[Found], bool] | None = None,
 ) -> Compiled | Found:
-    """What runs `graph`, as `smelt.driver.compile` gives it; `program` is the graph with its hints,
-    from a caller who has had it printed already, or knows the memory that it may take.  `near` says
-    of a stored plan that was made for other sizes or memory whether it will do."""
+    """Load or compile `graph`; see `smelt.driver.compile`.
+
+    Args:
+        program: the graph with its hints, if the caller has its text or its memory allowance.
+        near: decides whether a stored plan for other sizes or memory may be used.
+    """
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
@@ -105,7 +108,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
 
     def make() -> Compiled:
         compiler = _driver().compile
-        made: Compiled = compiler(
+        compiled: Compiled = compiler(
             graph,
             hints=hints,
             donate=donate,
@@ -114,33 +117,33 @@ def compile(  # noqa: A001 - the field's word, as re.compile
             compiler=compile_part,
             allowance=program.allowance,
         )
-        return made
+        return compiled
 
     settings = recall(program, target)
     raced = make() if settings is None and knobs.TUNE.get() == "race" else None
     if raced is not None:
         settings = recall(program, target)
-    parts = _parts(program, settings or {}, donate, target)
+    parts = _key_parts(program, settings or {}, donate, target)
     if parts is None:
         return raced or make()
     key = _digest("plan", parts)
-    stored = _stored(store, key, parts, journal) if raced is None else None
+    stored = _load(store, key, parts, journal) if raced is None else None
     if stored is not None:
         return Found(program, donate, target, *stored, journal)
-    for other in _others(store, parts, program) if near and raced is None else ():
-        stored = _stored(store, _digest("plan", parts | _asked(other)), parts, journal)
-        found = None if stored is None else Found(other, donate, target, *stored, journal)
-        if found is not None and near is not None and near(found):
-            return found
-    made = raced or make()
-    _store(store, key, parts, made.recipe, journal)
+    for nearby in _other_sizes(store, parts, program) if near and raced is None else ():
+        stored = _load(store, _digest("plan", parts | _size_parts(nearby)), parts, journal)
+        candidate = None if stored is None else Found(nearby, donate, target, *stored, journal)
+        if candidate is not None and near is not None and near(candidate):
+            return candidate
+    compiled = raced or make()
+    _store(store, key, parts, compiled.recipe, journal)
     if near is not None:
-        _note(store, parts, program)
-    return made
+        _remember_sizes(store, parts, program)
+    return compiled
 
 
 def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Runnable:
-    """What runs a part of a prelude, which has no prelude of its own."""
+    """Compile a part of a prelude, which has no prelude itself; fall back to NumPy."""
     with knobs.config(constants=0):
         try:
             return compile(graph, hints=sizes)
@@ -151,28 +154,30 @@ def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Runnable:
         return of_references(graph)
 
 
-# ---- what decides a plan -------------------------------------------------------------------------
+# ---- cache keys ----------------------------------------------------------------------------------
 
 
-def _parts(
+def _key_parts(
     program: Program, settings: Settings, donate: Donate, target: Target
 ) -> dict[str, str] | None:
-    """Everything that decides a plan, by name; None for a graph that has no text.  `settings` are
-    those that a race has found."""
-    with knobs.config(dict(settings), tune="off"):  # how they were found does not matter
+    """Return everything that decides a plan; None for a graph without a text form.
+
+    `settings` are the result of a race.
+    """
+    with knobs.config(dict(settings), tune="off"):  # a raced plan equals one with these settings
         # Lines of the user's program decide only where a setting names one.
-        named = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
-        told = f"{knobs.fingerprint()} strict={knobs.STRICT.get()}"
+        names_lines = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
+        settings_text = f"{knobs.fingerprint()} strict={knobs.STRICT.get()}"
     try:
         graph = replace(program.graph, name="program")
-        spelled = text(graph, origins=True) if named else program.text
+        graph_text = text(graph, origins=True) if names_lines else program.text
     except SmeltError:
         return None
     return {
-        "program": spelled,
-        **_asked(program),
+        "program": graph_text,
+        **_size_parts(program),
         "donated": repr(donate),
-        "settings": told,
+        "settings": settings_text,
         "version": f"{sources()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
         f"{' proofs' * has_system()}",
@@ -181,8 +186,8 @@ def _parts(
     }
 
 
-def _asked(program: Program) -> dict[str, str]:
-    """What a plan is chosen for: it would be right for other sizes and memory too."""
+def _size_parts(program: Program) -> dict[str, str]:
+    """Return the parts of the key that do not affect correctness: sizes and memory."""
     sizes = program.hints
     return {
         "sizes": " ".join(f"{n}={sizes[n]}" for n in sorted(sizes)),
@@ -194,23 +199,25 @@ def _digest(what: str, parts: Mapping[str, str]) -> bytes:
     return hashlib.sha256(json.dumps(["smelt", what, parts]).encode()).digest()
 
 
-def _last(parts: Mapping[str, str]) -> bytes:
-    """The key under which is kept what a program was planned for last."""
+def _last_key(parts: Mapping[str, str]) -> bytes:
+    """Return the key of a program's most recent plan."""
     return _digest("last", {"program": parts["program"]})
 
 
-def _why(store: Cache, key: bytes, parts: Mapping[str, str]) -> str:
-    """Why there is no plan: what was wrong with the entry, or what differs from the last time."""
+def _miss_reason(store: Cache, key: bytes, parts: Mapping[str, str]) -> str:
+    """Return why there is no plan: a damaged entry or a changed part."""
     why = store.why(key)
-    last = store.get(_last(parts))
+    last = store.get(_last_key(parts))
     if why != "no entry" or last is None:
         return why
     old = last.meta.get("parts", {})
-    changed = [name for name in parts if name != "program" and _short(parts[name]) != old.get(name)]
+    changed = [
+        name for name in parts if name != "program" and _short_digest(parts[name]) != old.get(name)
+    ]
     return f"changed: {', '.join(changed)}" if changed else why
 
 
-def _short(part: str) -> str:
+def _short_digest(part: str) -> str:
     return hashlib.sha256(part.encode()).hexdigest()[:16]
 
 
@@ -226,23 +233,23 @@ def _store(
     except SmeltError:  # a library call that cannot be written down
         return
     store.put(key, {"what": "plan", "recipe": facts}, b"")
-    last = {name: _short(part) for name, part in parts.items() if name != "program"}
-    store.put(_last(parts), {"what": "last plan", "parts": last}, b"")
+    last = {name: _short_digest(part) for name, part in parts.items() if name != "program"}
+    store.put(_last_key(parts), {"what": "last plan", "parts": last}, b"")
     journal.record(CacheStored(key.hex(), 0, perf_counter() - start))
 
 
-def _stored(
+def _load(
     store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
 ) -> tuple[Recipe, list[Code]] | None:
-    """The stored plan with the code of its kernels; None, and why, if anything is missing."""
+    """Return the stored plan with its kernels' code, or None; record the reason."""
     start = perf_counter()
     entry = store.get(key)
     if entry is None:
-        journal.record(CacheMiss(key.hex(), _why(store, key, parts)))
+        journal.record(CacheMiss(key.hex(), _miss_reason(store, key, parts)))
         return None
     try:
         recipe = Recipe.read(entry.meta["recipe"])
-    except (KeyError, TypeError, ValueError, SmeltError):  # whole, but nothing of ours
+    except (KeyError, TypeError, ValueError, SmeltError):  # an intact entry of another format
         journal.record(CacheMiss(key.hex(), "a plan of another form"))
         return None
     journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
@@ -255,40 +262,40 @@ def _stored(
     return recipe, codes
 
 
-def _note(store: Cache, parts: Mapping[str, str], program: Program) -> None:
-    """Keep what a plan was made for, where others will look that may do with it."""
+def _remember_sizes(store: Cache, parts: Mapping[str, str], program: Program) -> None:
+    """Record a plan's sizes and memory under the key shared by all sizes."""
     now = [dict(program.hints), program.allowance and astuple(program.allowance)]
     before = [
         [dict(p.hints), p.allowance and astuple(p.allowance)]
-        for p in _others(store, parts, program)
+        for p in _other_sizes(store, parts, program)
     ]
     made_for = [now, *(p for p in before if p != now)][:MOST_NEAR]
-    store.put(_family(parts), {"what": "sizes of plans", "made for": made_for}, b"")
+    store.put(_family_key(parts), {"what": "sizes of plans", "made for": made_for}, b"")
 
 
-def _others(store: Cache, parts: Mapping[str, str], program: Program) -> list[Program]:
-    """The program with what stored plans were made for, the latest first."""
-    entry = store.get(_family(parts))
-    found: list[Program] = []
+def _other_sizes(store: Cache, parts: Mapping[str, str], program: Program) -> list[Program]:
+    """Return the program with the sizes and memory of stored plans, the latest first."""
+    entry = store.get(_family_key(parts))
+    programs: list[Program] = []
     try:
         for hints, memory in entry.meta["made for"] if entry is not None else ():
             if hints.keys() == program.hints.keys():
                 allowance = None if memory is None else Allowance(*memory)
-                found.append(Program(program.graph, hints, allowance))
-    except (KeyError, TypeError, ValueError, AttributeError):  # whole, but nothing of ours
+                programs.append(Program(program.graph, hints, allowance))
+    except (KeyError, TypeError, ValueError, AttributeError):  # an entry of another format
         return []
-    return found
+    return programs
 
 
-def _family(parts: Mapping[str, str]) -> bytes:
-    """The key of all plans that differ by what they were made for alone."""
+def _family_key(parts: Mapping[str, str]) -> bytes:
+    """Return the key shared by all plans that differ in sizes and memory only."""
     return _digest("family", {**parts, "sizes": "", "memory allowed": ""})
 
 
 class Found:
-    """A compiled graph whose plan came from the cache; it has what `driver.Compiled` has.
+    """A compiled graph loaded from the cache, with the interface of `driver.Compiled`.
 
-    `graph`, `plan`, `kernels` and `journal` are made when they are asked for.
+    `graph`, `plan`, `kernels` and `journal` are recomputed when they are accessed.
     """
 
     def __init__(
@@ -298,9 +305,9 @@ class Found:
         target: Target,
         recipe: Recipe,
         codes: Sequence[Code],
-        found: Journal,
+        lookups: Journal,
     ) -> None:
-        """`codes` are the code of the recipe's kernels, `found` says where everything came from."""
+        """Load an executable; `codes` are the recipe's kernels, `found` records the cache hits."""
         self.target = target
         self.recipe = recipe
         self.executable: Executable = recipe.executable(
@@ -309,22 +316,22 @@ class Found:
         self.size_names = recipe.size_names
         self.run = self.executable.run
         self.program = program
-        """What its plan was made for."""
+        """The program that the plan was made for."""
         self._donate = donate
         self._context = copy_context()  # the settings it was compiled under
-        self._hits = {f.key: f for f in found.of(CacheHit)}
+        self._hits = {f.key: f for f in lookups.of(CacheHit)}
 
     def _look_up(self, use: KernelUse, form: Form, streaming: bool) -> Code:
-        """Another form of a kernel's code; where nobody has made it yet, the compiler does."""
-        known = find(key_of(use.stem, form, streaming), Journal())
-        return self._whole.code(use, form, streaming) if known is None else known
+        """Return another variant of a kernel's code; compile it if it is not cached."""
+        code = find(key_of(use.stem, form, streaming), Journal())
+        return self._recompiled.code(use, form, streaming) if code is None else code
 
     @cached_property
-    def _whole(self) -> Compiled:
-        """The same, with all that its plan was made of."""
+    def _recompiled(self) -> Compiled:
+        """Compile the graph again, for its intermediate representations."""
         program, donate = self.program, self._donate
         journal = Journal()
-        made: Compiled = self._context.copy().run(
+        compiled: Compiled = self._context.copy().run(
             _driver().compile,
             program.graph,
             hints=program.hints,
@@ -336,24 +343,24 @@ class Found:
         journal.facts[:] = [
             self._hits.get(f.key, f) if isinstance(f, CacheHit) else f for f in journal.facts
         ]
-        return made
+        return compiled
 
     @property
     def graph(self) -> Graph:
         """The graph after the passes."""
-        return self._whole.graph
+        return self._recompiled.graph
 
     @property
     def plan(self) -> Plan:
         """The plan, with every decision."""
-        return self._whole.plan
+        return self._recompiled.plan
 
     @property
     def kernels(self) -> tuple[Kernel | None, ...]:
-        """One for each cluster; None for a library call."""
-        return self._whole.kernels
+        """The kernel of each cluster; None for a library call."""
+        return self._recompiled.kernels
 
     @property
     def journal(self) -> Journal:
-        """What every stage did and why."""
-        return self._whole.journal
+        """The record of what every stage did and why."""
+        return self._recompiled.journal

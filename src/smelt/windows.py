@@ -1,4 +1,8 @@
-"""Which windows count as such, for the passes that make them, the planner and code generation.
+"""Limits on the windows (kernel, stride, dilation) that are treated as sliding windows.
+
+Passes that create windowed accesses, the planner and code generation share them. `step` is the
+distance of neighbouring windows (stride), `dilation` that of a window's elements, `taps` the number
+of elements of a window.
 
 >>> is_window(2, 1, 3), is_laid(2, 1, 3)
 (True, True)
@@ -10,13 +14,13 @@ from collections.abc import Iterator
 from math import gcd
 
 WINDOW_STEPS = 4
-"""Places between neighbouring windows, or between their elements, at most, unless windows lie side
-by side."""
+"""Maximum stride or dilation, unless windows tile the axis without overlap."""
 
 
 def is_window(step: int, dilation: int, taps: int) -> bool:
-    """Whether windows leave no places out, and their places can be numbered by one axis: of those
-    that lie or reach far apart only the ones that are neighbours.
+    """Return whether windows cover an axis without gaps, with small strides or side by side.
+
+    Either stride or dilation has to be 1, so that one axis numbers the positions.
 
     >>> is_window(2, 1, 3), is_window(20, 1, 20), is_window(20, 1, 30), is_window(3, 1, 2)
     (True, True, False, False)
@@ -27,7 +31,7 @@ def is_window(step: int, dilation: int, taps: int) -> bool:
 
 
 def window_steps(taps: int) -> Iterator[tuple[int, int]]:
-    """How far apart windows of so many elements, and the elements themselves, may lie.
+    """Yield the strides and dilations that windows of `taps` elements may have.
 
     >>> list(window_steps(2)), (9, 1) in window_steps(9)
     ([(1, 1), (2, 1), (1, 2), (1, 3), (1, 4)], True)
@@ -40,13 +44,15 @@ def window_steps(taps: int) -> Iterator[tuple[int, int]]:
 
 
 REMAINDERS = 8
-"""Places between neighbouring windows up to which a sum over all windows that hold a place is a
-product of its own for each remainder of places."""
+"""Maximum stride for which the sum over all windows that contain a position is split into one
+product per phase (position modulo stride)."""
 
 
 def is_laid(step: int, dilation: int, taps: int) -> bool:
-    """Whether products for each place and tap, laid back and summed, become products over windows:
-    where neither windows nor their elements pass over places of all remainders.
+    """Return whether a col2im sum can be computed as a transposed convolution.
+
+    True if windows do not overlap, or if stride and dilation are coprime and the stride is at most
+    `taps` and `REMAINDERS`: then every phase has taps, and a product over windows of its own.
 
     >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(9, 1, 10)
     (True, True, False, True, False)

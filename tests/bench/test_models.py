@@ -98,10 +98,10 @@ def test_a_first_call_that_fails_is_not_a_time():
 
 def test_what_was_measured_before_a_process_was_stopped_counts():
     code = "import time; print('{\"seconds\": 2.5}', flush=True); time.sleep(60)"
-    said, failed = first._said([sys.executable, "-c", code], 5.0)
+    said, failed = first._run_lines([sys.executable, "-c", code], 5.0)
     assert said == [{"seconds": 2.5}] and "timed out" in failed
-    assert first._said([sys.executable, "-c", "raise ValueError(7)"], 60.0)[1].endswith("7")
-    assert first._said([sys.executable, "-c", "print('{}')"], 60.0) == ([{}], "")
+    assert first._run_lines([sys.executable, "-c", "raise ValueError(7)"], 60.0)[1].endswith("7")
+    assert first._run_lines([sys.executable, "-c", "print('{}')"], 60.0) == ([{}], "")
 
 
 @pytest.mark.nightly

@@ -146,10 +146,10 @@ def test_unknown_names_are_refused_before_anything_starts() -> None:
 
 
 def test_prefix_takes_several_rows_and_an_id_only_itself() -> None:
-    chosen = runner._chosen(("softmax", "a1"), WORKLOADS, "row")
+    chosen = runner._select(("softmax", "a1"), WORKLOADS, "row")
     assert list(chosen) == ["a1", "softmax_128", "softmax_4096", "softmax_65536"]
-    assert list(runner._chosen(("sum",), WORKLOADS, "row")) == ["sum"]
-    assert runner._chosen((), WORKLOADS, "row") is WORKLOADS
+    assert list(runner._select(("sum",), WORKLOADS, "row")) == ["sum"]
+    assert runner._select((), WORKLOADS, "row") is WORKLOADS
 
 
 class _Scripted:
@@ -173,7 +173,7 @@ def test_rounds_rotate_and_repeat_short_calls(monkeypatch: pytest.MonkeyPatch) -
         "z": _Scripted("z", log, [9.0, 9.0]),
     }
     loaded = {"x": {"ns": 1e4}, "y": {"ns": 4e8}, "z": {"ns": 1e6}, "w": {"failed": "no"}}
-    samples, _ = runner._rounds(crew, loaded, Options())
+    samples, _ = runner._run_rounds(crew, loaded, Options())
     assert [line.split()[0] for line in log[:9]] == ["x", "y", "z", "y", "z", "x", "z", "x", "y"]
     assert "x 400 100" in log, "4 ms of calls, of which a quarter more is warm-up"
     assert "y 1 1" in log
@@ -191,7 +191,7 @@ def test_the_floor_is_timed_beside_every_sample(monkeypatch: pytest.MonkeyPatch)
         FLOOR: _Scripted(FLOOR, log, [4.0] * 96 + [2.0] * 3),
     }
     loaded = {name: {"ns": 1e6} for name in crew.workers}
-    samples, over = runner._rounds(crew, loaded, Options())
+    samples, over = runner._run_rounds(crew, loaded, Options())
     assert [line.split()[0] for line in log[:6]] == [FLOOR, "x", FLOOR, "y", FLOOR, FLOOR]
     assert samples["x"] == [4.0, 8.0, 8.0]
     assert over == {"x": [2.0, 2.0, 2.0], "y": []}

@@ -247,7 +247,7 @@ def test_kernels_without_results_run_when_they_are_measured():
 
 
 def test_steps_alone_compute_what_they_compute_together():
-    from smelt.explain.measure import _Alone
+    from smelt.explain.measure import _SingleStep
 
     made = compiled("twice")
     given_ = arrays(made.graph.inputs)
@@ -255,7 +255,7 @@ def test_steps_alone_compute_what_they_compute_together():
     numbers = tuple(SIZES[n] for n in exe.size_names)
     known = {n: given_[v.number] for n, v in enumerate(exe.values) if v.place == "input"}
     for step in (s for group in exe.launches for s in group):
-        known.update(_Alone(exe, step, known, given_).results(numbers))
+        known.update(_SingleStep(exe, step, known, given_).results(numbers))
     for number, whole in zip(exe.outputs, exe.run(given_, numbers), strict=True):
         assert np.array_equal(known[number], whole)
 

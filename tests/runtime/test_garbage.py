@@ -86,13 +86,13 @@ def test_what_is_around_a_compilation_is_hidden_with_the_rest() -> None:
 
 def test_compiling_hides_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    lowered = driver._lowered
+    lowered = driver._lower_one
 
     def watched(*args: object) -> object:
         seen.append(gc.get_freeze_count())
         return lowered(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driver, "_lowered", watched)
+    monkeypatch.setattr(driver, "_lower_one", watched)
     graph = sm.jit(lambda x: sm.exp(x) + 1.0).lower(np.zeros(7, np.float32)).trace.graph
     driver.compile(graph, hints={})
     assert seen and min(seen) > 0 and gc.get_freeze_count() == 0

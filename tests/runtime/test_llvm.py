@@ -18,7 +18,7 @@ from smelt.codegen.build import build, build_all
 from smelt.codegen.llvm.optimize import object_code
 from smelt.kernel.text import parse
 from smelt.llvm import (
-    _Apart,  # pyright: ignore[reportPrivateUsage]
+    _UnlockedCalls,  # pyright: ignore[reportPrivateUsage]
     beside,
 )
 from smelt.target import Target
@@ -104,9 +104,9 @@ def test_threads_are_inside_llvm_at_once_and_write_what_one_writes(
     texts = [f"define i64 @f(i64 %x) {{ %y = mul i64 %x, {k}\n ret i64 %y }}" for k in (3, 5)]
     alone = [object_code(text, target) for text in texts]
     met = threading.Barrier(2)
-    call = _Apart.call
+    call = _UnlockedCalls.call
 
-    def meet(self: _Apart, name: str, *args: object) -> object:
+    def meet(self: _UnlockedCalls, name: str, *args: object) -> object:
         function = getattr(ffi.lib, name)
 
         def bare(*args: object) -> object:
@@ -116,7 +116,7 @@ def test_threads_are_inside_llvm_at_once_and_write_what_one_writes(
         monkeypatch.setitem(TABLE, "met", SimpleNamespace(_cfn=bare))
         return call(self, "met", *args)
 
-    monkeypatch.setattr(_Apart, "call", meet)
+    monkeypatch.setattr(_UnlockedCalls, "call", meet)
     with beside(2) as each:
         waits = [each(object_code, text, target) for text in texts]
         assert [wait() for wait in waits] == alone

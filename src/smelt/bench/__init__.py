@@ -1,8 +1,8 @@
-"""The benchmark: the same functions in NumPy, PyTorch, JAX and Smelt, against the machine's floor.
+"""Benchmark: the same functions in NumPy, PyTorch, JAX and Smelt, compared with the memory floor.
 
-`smelt bench` runs it. `workloads` says what is computed, `peers` how each library is asked for
-it, `run` takes the times with every library in a process of its own and all of them in turn, and
-`table`, `plot` and `page` show the result. Libraries that are not installed are reported so.
+`smelt bench` runs it. `workloads` defines the computations, `peers` how each library runs them,
+`run` measures with every library in a process of its own and all of them round-robin, and `table`,
+`plot` and `page` show the result. Libraries that are not installed are listed as such.
 
 >>> from smelt.bench.workloads import WORKLOADS
 >>> "softmax_4096" in WORKLOADS

@@ -1,16 +1,16 @@
-"""Fused kernels beside their own operators apart: a kernel that loses was joined by mistake.
+"""Compare fused kernels with their operators unfused: a kernel that loses should not be fused.
 
     smelt bench --apart              # the table
     python -m smelt.bench.apart      # its rows as JSON, from this process
 
-A row is a kernel of the plan that Smelt chooses for a program, alone with its operands.  The same
-operators are compiled in other ways: each as a kernel of its own, and cut in two programs at one
-value, which the first stores and the second reads, each with the plan that is best for it.  Cuts
-are at folds, at what folds read, and at what several operators read; results are checked to agree.
-All ways stand in one process and take turns; the best of the rounds counts, in processor time.
-Results and what lies between are in memory that was written before; what is constant in a program
-is an operand here.  The ratio is the fastest other way's time over the fused kernel's: it should
-be above 0.95.  A library call and a single operator are no rows.
+A row is a kernel of the plan that Smelt chooses for a program, run alone on its operands.  The same
+operators are compiled in other ways: each as a kernel of its own, and split into two programs at
+one value, which the first stores and the second reads, each with its best plan.  Splits are at
+reductions, at what reductions read, and at what several operators read; results are checked to
+agree.  All ways run in one process, round-robin; the best of the rounds counts, in processor time.
+Results and intermediates are in memory that was written before; constants of a program are operands
+here.  The ratio is the fastest other way's time over the fused kernel's: it should be above 0.95.
+Library calls and single operators have no rows.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ Array = np.ndarray[Any, Any]
 Code = Callable[..., Any]
 Sizes = Mapping[str, int]
 ROUNDS, LEAST_S, MOST_S = 5, 0.004, 8.0
+"""Rounds of all ways, minimum seconds of a way per round, and seconds after which rounds end."""
 AIMS = {"best / fused": 0.95}
-"""The least that columns of the page are to say."""
-"""Turns of all ways, the time of one at least, and seconds after which there are no more turns."""
+"""Minimum that columns of the page should reach."""
 CUTS = 12
-"""Places at most at which a kernel is cut."""
+"""Maximum values at which a kernel is split."""
 HOPELESS = 1.5
-"""How many times as long as the kernel a way may take at first to be measured further."""
+"""Ratio of a way's first time to the kernel's above which it is not measured further."""
 BAR = 0.95
-"""The ratio below which a kernel had better not have been fused."""
+"""Ratio below which a kernel should not have been fused."""
 ALONE = "each alone"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Nanoseconds of one kernel, and of its operators in other ways by name."""
+    """Nanoseconds of a kernel, and of its operators in other ways by name."""
 
     title: str
     operators: str
@@ -81,23 +81,23 @@ class Timed:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as the kernel that one takes."""
+        """Time of the fastest other way over the kernel's."""
         return self.apart[self.best] / self.fused
 
 
 class Step:
-    """A compiled program on its operands; calls write over the results of the first one."""
+    """A compiled program with its operands; calls overwrite the results of the first one."""
 
     def __init__(
         self, graph: Graph, arrays: Sequence[Array], at: Sizes, settings: Mapping[str, Any] = {}
     ) -> None:
-        known = set(size_names(graph))
-        untold = [n for n in sizes(graph) if n not in known]
-        tellers = [
-            build.input(f"t{k}", TensorType(bool_, (size(n),))) for k, n in enumerate(untold)
+        determined = set(size_names(graph))
+        undetermined = [n for n in sizes(graph) if n not in determined]
+        size_inputs = [
+            build.input(f"t{k}", TensorType(bool_, (size(n),))) for k, n in enumerate(undetermined)
         ]
-        self.arrays = [*arrays, *(np.zeros(at[n], np.bool_) for n in untold)]
-        graph = Graph(graph.name, (*graph.inputs, *tellers), graph.outputs, graph.facts)
+        self.arrays = [*arrays, *(np.zeros(at[n], np.bool_) for n in undetermined)]
+        graph = Graph(graph.name, (*graph.inputs, *size_inputs), graph.outputs, graph.facts)
         with knobs.config(check_positions=False, constants=0, tune="off", **settings):
             self.program = driver.compile(graph, hints=at)
         self.sizes = tuple(at[n] for n in self.program.size_names)
@@ -109,7 +109,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Contest:
-    """A kernel, and the ways to run its operators: programs one after another."""
+    """A kernel and the other ways to run its operators, each a sequence of programs."""
 
     title: str
     operators: str
@@ -117,27 +117,27 @@ class Contest:
     ways: dict[str, tuple[Step, ...]]
 
     def measure(self, rounds: int = ROUNDS) -> Timed:
-        """The best times of all on one thread, over rounds in which they take turns."""
+        """Return the best times of all ways on one thread, over alternating rounds."""
         with knobs.config(threads=1):
-            return self._raced(rounds)
+            return self._measure_rounds(rounds)
 
-    def _raced(self, rounds: int) -> Timed:
-        known = {"": (self.fused,), **self.ways}
-        best = {name: min(_seconds(steps, 1) for _ in range(2)) for name, steps in known.items()}
-        near = {n: steps for n, steps in known.items() if best[n] <= HOPELESS * best[""]}
-        times = {n: max(1, int(LEAST_S / max(best[n], 1e-7))) for n in near}
+    def _measure_rounds(self, rounds: int) -> Timed:
+        all_ways = {"": (self.fused,), **self.ways}
+        best = {name: min(_seconds(steps, 1) for _ in range(2)) for name, steps in all_ways.items()}
+        competitive = {n: steps for n, steps in all_ways.items() if best[n] <= HOPELESS * best[""]}
+        repeats = {n: max(1, int(LEAST_S / max(best[n], 1e-7))) for n in competitive}
         ends = time.perf_counter() + MOST_S
         for _ in range(rounds):
-            for name, steps in near.items():
-                best[name] = min(best[name], _seconds(steps, times[name]))
+            for name, steps in competitive.items():
+                best[name] = min(best[name], _seconds(steps, repeats[name]))
             if time.perf_counter() > ends:
                 break
-        found = {name: s * 1e9 for name, s in best.items()}
-        return Timed(self.title, self.operators, found.pop(""), found)
+        nanoseconds = {name: s * 1e9 for name, s in best.items()}
+        return Timed(self.title, self.operators, nanoseconds.pop(""), nanoseconds)
 
 
 def _seconds(steps: Sequence[Step], times: int) -> float:
-    """Processor time of one run of all steps."""
+    """Return the processor time of one run of all steps."""
     started = time.thread_time()
     for _ in range(times):
         for step in steps:
@@ -145,23 +145,23 @@ def _seconds(steps: Sequence[Step], times: int) -> float:
     return (time.thread_time() - started) / times
 
 
-# ---- from programs to contests -------------------------------------------------------------------
+# ---- kernels of programs -------------------------------------------------------------------------
 
 
 def recorded(code: Code, arrays: Sequence[Array]) -> tuple[Graph, list[Array], dict[str, int]]:
-    """A function's graph, the arrays that are its inputs, and its sizes."""
+    """Return a function's graph, its input arrays, and its sizes."""
     trace = sm.jit(code).lower(*arrays).trace
-    found = [arrays[k] for k in trace.arguments] + [realise(x) for x in trace.captured]
+    inputs = [arrays[k] for k in trace.arguments] + [realise(x) for x in trace.captured]
     graph = trace.graph
-    return Graph(graph.name, graph.inputs, graph.results, graph.facts), found, dict(trace.hints)
+    return Graph(graph.name, graph.inputs, graph.results, graph.facts), inputs, dict(trace.hints)
 
 
 def contests(
     title: str, graph: Graph, arrays: Sequence[Array], at: Sizes, most: int = CUTS
 ) -> Iterator[Contest]:
-    """The kernels of a graph's plan that hold several operators, each kind once.
+    """Yield the kernels of a graph's plan that have several operators, each kind once.
 
-    Raises AssertionError where two ways give other numbers.
+    Raises AssertionError if two ways give different numbers.
     """
     with knobs.config(check_positions=False, constants=0, tune="off"):
         plan = driver.compile(graph, hints=at).plan
@@ -173,94 +173,97 @@ def contests(
         if kind in seen:
             continue
         seen.add(kind)
-        whole, sources = program_of(cluster, plan.graph)
-        given = [values[n] for n in sources]
-        fused = Step(whole, given, at)
-        if len(fused.program.plan.clusters) > 1:  # others around it had made it one
-            fused = Step(whole, given, at, {"must_fuse": (("*", "*"),)})
+        kernel_graph, sources = program_of(cluster, plan.graph)
+        operands = [values[n] for n in sources]
+        fused = Step(kernel_graph, operands, at)
+        if len(fused.program.plan.clusters) > 1:  # fused only because of its neighbours
+            fused = Step(kernel_graph, operands, at, {"must_fuse": (("*", "*"),)})
         if len(fused.program.plan.clusters) == 1:
-            ways = dict(_ways(whole, given, at, most, fused.results))
+            ways = dict(_other_ways(kernel_graph, operands, at, most, fused.results))
             yield Contest(title, " ".join(_operators(cluster)), fused, ways)
 
 
 def _operators(cluster: Cluster) -> list[str]:
-    """What a kernel computes, views left out."""
+    """Return the operators that a kernel computes, without views."""
     return [n.op.name for n in cluster.nodes if n.inputs and not n.op.is_view]
 
 
 def _values(
-    graph: Graph, arrays: Sequence[Array], at: Sizes, wanted: Sequence[Node]
+    graph: Graph, arrays: Sequence[Array], at: Sizes, nodes: Sequence[Node]
 ) -> dict[Node, Array]:
-    """Values of a graph whose inputs are known."""
-    found: dict[Node, Array] = dict(zip(graph.inputs, arrays, strict=True))
-    rest = tuple(dict.fromkeys(n for n in wanted if n not in found))
+    """Return values of a graph with known inputs."""
+    known_values: dict[Node, Array] = dict(zip(graph.inputs, arrays, strict=True))
+    rest = tuple(dict.fromkeys(n for n in nodes if n not in known_values))
     if rest:
         step = Step(Graph("values", graph.inputs, rest, graph.facts), arrays, at)
-        found |= dict(zip(rest, step.results, strict=True))
-    return found
+        known_values |= dict(zip(rest, step.results, strict=True))
+    return known_values
 
 
-def _ways(
-    whole: Graph, given: list[Array], at: Sizes, most: int, wanted: list[Array]
+def _other_ways(
+    kernel_graph: Graph, operands: list[Array], at: Sizes, most: int, expected: list[Array]
 ) -> Iterator[tuple[str, tuple[Step, ...]]]:
-    """The other ways to compute a kernel's results, which are known."""
-    apart = Step(whole, given, at, {"fuse": False})
-    check(ALONE, wanted, apart.results, given)
-    yield ALONE, (apart,)
-    for number, cut in zip(range(most), cuts(whole), strict=False):
+    """Yield the other ways to compute a kernel's results, which are given for comparison."""
+    unfused = Step(kernel_graph, operands, at, {"fuse": False})
+    check(ALONE, expected, unfused.results, operands)
+    yield ALONE, (unfused,)
+    for number, cut in zip(range(most), cuts(kernel_graph), strict=False):
         try:
-            steps = _cut(cut, given, at)
-        except SmeltError:  # such as what no library call is made of
+            steps = _split_steps(cut, operands, at)
+        except SmeltError:  # such as a part that no library call can compute
             continue
         got = [steps[part].results[place] for part, place in cut.gives]
         name = f"cut at {cut.at} {number}"
-        check(name, wanted, got, given)
+        check(name, expected, got, operands)
         yield name, steps
 
 
-def _cut(cut: Cut, given: list[Array], at: Sizes) -> tuple[Step, Step]:
-    first = Step(cut.graphs[0], [given[k] for k in cut.given], at)
-    reads = [given[k] if outside else first.results[k] for outside, k in cut.reads]
+def _split_steps(cut: Cut, operands: list[Array], at: Sizes) -> tuple[Step, Step]:
+    first = Step(cut.graphs[0], [operands[k] for k in cut.given], at)
+    reads = [operands[k] if outside else first.results[k] for outside, k in cut.reads]
     return first, Step(cut.graphs[1], reads, at)
 
 
-def check(name: str, wanted: list[Array], got: list[Array], given: Sequence[Array]) -> None:
-    """Raises AssertionError where two ways differ by more than orders of sums do.  A sum in double
-    precision of what was rounded to the operands' type is no better than that."""
-    floats = [x.dtype for x in given if x.dtype.kind == "f"]
+def check(name: str, expected: list[Array], got: list[Array], operands: Sequence[Array]) -> None:
+    """Raise AssertionError if two ways differ by more than the order of sums explains.
+
+    A sum in double precision of values rounded to the operands' type is no more accurate than that
+    type.
+    """
+    floats = [x.dtype for x in operands if x.dtype.kind == "f"]
     least = min(floats, key=lambda t: t.itemsize, default=None)
 
     def rounded(x: Array) -> Array:
         wider = least is not None and x.dtype.kind == "f" and x.dtype.itemsize > least.itemsize
         return x.astype(least) if wider else x
 
-    if not all(map(agree, map(rounded, wanted), map(rounded, got))):
+    if not all(map(agree, map(rounded, expected), map(rounded, got))):
         raise AssertionError(f"{name} gives other numbers")
 
 
-# ---- the table -----------------------------------------------------------------------------------
+# ---- programs and table --------------------------------------------------------------------------
 
 
 def _layers(x: Any, *rest: Any) -> Any:
-    """Layers with a bias each, a rectifier between."""
+    """Apply linear layers with bias, and ReLU between them."""
     half = len(rest) // 2
     for k, (w, b) in enumerate(zip(rest[:half], rest[half:], strict=True)):
         x = x @ w + b if k == half - 1 else sm.maximum(x @ w + b, 0)
     return x
 
 
-def _drawn(*shapes: tuple[int, ...]) -> list[Array]:
+def _draw_arrays(*shapes: tuple[int, ...]) -> list[Array]:
     rng = np.random.default_rng(0)
     return [(rng.standard_normal(s) / s[-1] ** 0.5).astype(np.float32) for s in shapes]
 
 
-def _network(rows: int, *widths: int) -> list[Array]:
+def _draw_layers(rows: int, *widths: int) -> list[Array]:
     pairs = list(pairwise(widths))
-    return _drawn((rows, widths[0]), *pairs, *((n,) for _, n in pairs))
+    return _draw_arrays((rows, widths[0]), *pairs, *((n,) for _, n in pairs))
 
 
 def cases() -> Iterator[tuple[str, Code, Callable[[], Sequence[Array]]]]:
-    """The programs of the table: title, function, and what draws its arguments."""
+    """Yield the programs of the table: title, function, and a function that draws its arguments."""
     for row in WORKLOADS.values():
         if row.group in ("large", "cache"):
             yield row.title, partial(row.call, smelt_namespace(sm)), row.arrays
@@ -270,24 +273,23 @@ def cases() -> Iterator[tuple[str, Code, Callable[[], Sequence[Array]]]]:
         yield title, losses.of_smelt(name), partial(losses.operands, name)
     for rows, *widths in ((65536, 64, 64, 64, 64), (8192, 784, 100, 10), (16384, 128, 32, 128)):
         title = f"layers of {'-'.join(map(str, widths))}, {rows} rows"
-        yield title, _layers, partial(_network, rows, *widths)
-    low_rank = partial(_drawn, (4096, 128), (128, 8), (8, 128), (4096, 128))
+        yield title, _layers, partial(_draw_layers, rows, *widths)
+    low_rank = partial(_draw_arrays, (4096, 128), (128, 8), (8, 128), (4096, 128))
     yield "low-rank update, 4096×128", lambda x, a, b, y: y + (x @ a) @ b, low_rank
-    three = partial(_drawn, (8192, 384), *[(384, 384)] * 3)
+    three = partial(_draw_arrays, (8192, 384), *[(384, 384)] * 3)
     yield "three products of 8192×384", lambda x, q, k, v: (x @ q, x @ k, x @ v), three
 
 
 def run(quick: bool = False, say: Say = silent) -> list[Timed]:
-    """All rows, in a process with one thread."""
+    """Measure all rows, in a process with one thread."""
     line = command(["-m", "smelt.bench.apart", *["quick"] * quick], variables(1, None, "now"))
     with kept_to(1):
-        found = heard(line, say)
-    return [Timed(**row) for row in json.loads(found)]
+        output = heard(line, say)
+    return [Timed(**row) for row in json.loads(output)]
 
 
-def table(found: list[Timed]) -> Table:
-    """For each kernel its time, the ratio of all operators alone and of the fastest way, and what
-    that way is."""
+def table(measured: list[Timed]) -> Table:
+    """Return the table of kernels: time, and ratios of the other ways."""
     headers = ("program", "operators", "fused", "each alone / fused", "best / fused", "best")
     rows = [
         (
@@ -298,23 +300,23 @@ def table(found: list[Timed]) -> Table:
             ratio(t.ratio),
             t.best.rstrip(" 0123456789"),
         )
-        for t in found
+        for t in measured
     ]
-    alone = geomean(t.apart.get(ALONE, 0.0) / t.fused for t in found)
-    mean = ("geometric mean", "", "", ratio(alone), ratio(geomean(t.ratio for t in found)), "")
+    alone = geomean(t.apart.get(ALONE, 0.0) / t.fused for t in measured)
+    mean = ("geometric mean", "", "", ratio(alone), ratio(geomean(t.ratio for t in measured)), "")
     return Table("Fused kernels and their operators apart", headers, (*rows, mean))
 
 
-def to_json(found: list[Timed]) -> str:
-    """The times as JSON: a list of rows with title, operators and nanoseconds by way."""
-    return json.dumps([asdict(t) for t in found], indent=1)
+def to_json(measured: list[Timed]) -> str:
+    """Return the times as a JSON list of rows, with nanoseconds by way."""
+    return json.dumps([asdict(t) for t in measured], indent=1)
 
 
-def write(found: list[Timed], folder: Path) -> Path:
-    """Writes the table as a page of the documentation; its path."""
+def write(measured: list[Timed], folder: Path) -> Path:
+    """Write the table as a page of the documentation; return its path."""
     path = folder / "apart.md"
     title = "Kernels and their operators apart"
-    text = sheet(title, "apart", __doc__, table(found), aims=AIMS)
+    text = sheet(title, "apart", __doc__, table(measured), aims=AIMS)
     path.write_text(text, encoding="utf-8")
     return path
 

@@ -1,9 +1,8 @@
-"""Products with what stands before and behind them: one function text for all libraries.
+"""Matrix products with fused prologues and epilogues: one function text for all libraries.
 
-PyTorch also gets the form that a user who knows it well would write (`f.gelu`, `f.layer_norm`),
-as a module whose weights are parameters: eagerly, and compiled with its back end told to try all
-that it has and to fold constants (`max_autotune`, `freezing`).  To Smelt and JAX weights are
-constants too.
+PyTorch also gets the form that an experienced user would write (`f.gelu`, `f.layer_norm`), as a
+module whose weights are parameters: eagerly, and compiled by Inductor with `max_autotune` and
+`freezing`. Weights are constants for Smelt and JAX too.
 
 >>> [case.title for case in CASES][0]
 'linear + GELU, 512×768 to 3072'
@@ -36,7 +35,7 @@ HEADS = 12
 
 @dataclass(frozen=True)
 class Around:
-    """One function of `x` and its weights: in the array API's names, and in PyTorch's own."""
+    """A function of `x` and weights, in the array API and in PyTorch."""
 
     title: str
     code: Code
@@ -46,9 +45,9 @@ class Around:
     x: Shape
     weights: tuple[Shape, ...]
     products: tuple[tuple[int, int, int], ...]
-    """Rows, columns and summed positions of each product."""
+    """Rows, columns and summed positions (m, n, k) of each product."""
     int8: tuple[int, ...] = ()
-    """The weights that are int8, by number."""
+    """Indices of the int8 weights."""
 
     @property
     def flops(self) -> int:
@@ -76,7 +75,7 @@ def _linear(xp: Any, x: Any, w: Any, b: Any) -> Any:
     return _gelu(xp, x @ w.T + b)
 
 
-def _linear_of_torch(torch: Any, x: Any, w: Any, b: Any) -> Any:
+def _torch_linear(torch: Any, x: Any, w: Any, b: Any) -> Any:
     f = torch.nn.functional
     return f.gelu(f.linear(x, w, b))
 
@@ -85,7 +84,7 @@ def _block(xp: Any, x: Any, g: Any, b: Any, u: Any, c: Any, v: Any, d: Any) -> A
     return x + _gelu(xp, _norm(xp, x, g, b) @ u.T + c) @ v.T + d
 
 
-def _block_of_torch(torch: Any, x: Any, g: Any, b: Any, u: Any, c: Any, v: Any, d: Any) -> Any:
+def _torch_block(torch: Any, x: Any, g: Any, b: Any, u: Any, c: Any, v: Any, d: Any) -> Any:
     f = torch.nn.functional
     return x + f.linear(f.gelu(f.linear(f.layer_norm(x, x.shape[-1:], g, b), u, c)), v, d)
 
@@ -94,7 +93,7 @@ def _gated(xp: Any, x: Any, u: Any, v: Any) -> Any:
     return _silu(xp, x @ u.T) * (x @ v.T)
 
 
-def _gated_of_torch(torch: Any, x: Any, u: Any, v: Any) -> Any:
+def _torch_gated(torch: Any, x: Any, u: Any, v: Any) -> Any:
     f = torch.nn.functional
     return f.silu(f.linear(x, u)) * f.linear(x, v)
 
@@ -105,7 +104,7 @@ def _heads(xp: Any, x: Any, g: Any, b: Any, *ws: Any) -> Any:
     return tuple(xp.permute_dims(xp.reshape(h @ w.T, shape), (1, 0, 2)) for w in ws)
 
 
-def _heads_of_torch(torch: Any, x: Any, g: Any, b: Any, *ws: Any) -> Any:
+def _torch_heads(torch: Any, x: Any, g: Any, b: Any, *ws: Any) -> Any:
     h = torch.nn.functional.layer_norm(x, x.shape[-1:], g, b)
     shape = (x.shape[0], HEADS, x.shape[1] // HEADS)
     return tuple((h @ w.T).reshape(shape).permute(1, 0, 2) for w in ws)
@@ -115,31 +114,31 @@ def _nearest(xp: Any, x: Any, w: Any) -> Any:
     return xp.argmax(x @ w.T - 0.5 * xp.sum(w * w, axis=1), axis=1)
 
 
-def _nearest_of_torch(torch: Any, x: Any, w: Any) -> Any:
+def _torch_nearest(torch: Any, x: Any, w: Any) -> Any:
     return torch.argmax(x @ w.T - 0.5 * (w * w).sum(1), dim=1)
 
 
-def _short(xp: Any, x: Any, w: Any, scale: Any) -> Any:
+def _int8_linear(xp: Any, x: Any, w: Any, scale: Any) -> Any:
     return x @ (w * scale[:, None]).T
 
 
-def _short_of_torch(torch: Any, x: Any, w: Any, scale: Any) -> Any:
+def _torch_int8_linear(torch: Any, x: Any, w: Any, scale: Any) -> Any:
     return torch._weight_int8pack_mm(x, w, scale)
 
 
 CASES = (
-    Around("linear + GELU, 512×768 to 3072", _linear, _linear_of_torch,
+    Around("linear + GELU, 512×768 to 3072", _linear, _torch_linear,
            (512, 768), ((3072, 768), (3072,)), ((512, 3072, 768),)),
-    Around("norm, MLP (GELU), residual, 512×768 over 3072", _block, _block_of_torch,
+    Around("norm, MLP (GELU), residual, 512×768 over 3072", _block, _torch_block,
            (512, 768), ((768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)),
            ((512, 3072, 768), (512, 768, 3072))),
-    Around("SwiGLU, 512×1024 to 2816", _gated, _gated_of_torch,
+    Around("SwiGLU, 512×1024 to 2816", _gated, _torch_gated,
            (512, 1024), ((2816, 1024), (2816, 1024)), ((512, 2816, 1024),) * 2),
-    Around("LayerNorm, Q, K and V, heads, 512×768", _heads, _heads_of_torch,
+    Around("LayerNorm, Q, K and V, heads, 512×768", _heads, _torch_heads,
            (512, 768), ((768,), (768,), *((768, 768),) * 3), ((512, 768, 768),) * 3),
-    Around("nearest of 100000 to each of 1000, 128 numbers", _nearest, _nearest_of_torch,
+    Around("nearest of 100000 to each of 1000, 128 numbers", _nearest, _torch_nearest,
            (1000, 128), ((100_000, 128),), ((1000, 100_000, 128),)),
-    Around("1 row × 4096² in int8, a scale for each column", _short, _short_of_torch,
+    Around("1 row × 4096² in int8, a scale for each column", _int8_linear, _torch_int8_linear,
            (1, 4096), ((4096, 4096), (4096,)), ((1, 4096, 4096),), (0,)),
 )  # fmt: skip
 
@@ -148,10 +147,10 @@ CASES = (
 
 
 def operands(case: Around) -> tuple[Array, ...]:
-    """x, then the weights, in sizes for which results stay of about one size."""
+    """Return x, then the weights, scaled so that results have a magnitude of about one."""
     rng = np.random.default_rng(0)
 
-    def made(k: int, shape: Shape) -> Array:
+    def draw(k: int, shape: Shape) -> Array:
         if k in case.int8:
             return rng.integers(-128, 128, shape).astype(np.int8)
         if len(shape) == 1:
@@ -159,37 +158,37 @@ def operands(case: Around) -> tuple[Array, ...]:
         return (rng.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32)
 
     x = rng.standard_normal(case.x).astype(np.float32)
-    return x, *(made(k, shape) for k, shape in enumerate(case.weights))
+    return x, *(draw(k, shape) for k, shape in enumerate(case.weights))
 
 
 def calls(case: Around, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
-    """The case as each installed library computes it."""
+    """Return the case as a call of each installed library."""
     x, *weights = operands(case)
-    found: dict[str, Call] = {}
+    by_library: dict[str, Call] = {}
     if "smelt" in peers:
-        own = [sm.asarray(w, copy=True) for w in weights]
+        constants = [sm.asarray(w, copy=True) for w in weights]
         xp = smelt_namespace(sm)
-        ours = sm.jit(lambda x: case.code(xp, x, *own))
-        found["smelt"] = lambda: ours(x)
+        compiled = sm.jit(lambda x: case.code(xp, x, *constants))
+        by_library["smelt"] = lambda: compiled(x)
     if "numpy" in peers:
-        found["numpy"] = lambda: case.code(numpy_namespace(), x, *weights)
+        by_library["numpy"] = lambda: case.code(numpy_namespace(), x, *weights)
     with suppress(ImportError):
         if "torch" in peers or "inductor" in peers:
-            found |= _of_torch(case, x, weights, peers)
+            by_library |= _torch_calls(case, x, weights, peers)
     with suppress(ImportError):
         if "jax" in peers:
             jax: Any = importlib.import_module("jax")
             names = jax_namespace()
             r, *ws = (jax.device_put(a) for a in (x, *weights))
-            theirs = jax.jit(lambda x: case.code(names, x, *ws))
-            found["jax"] = lambda: jax.block_until_ready(theirs(r))
-    return found
+            jitted = jax.jit(lambda x: case.code(names, x, *ws))
+            by_library["jax"] = lambda: jax.block_until_ready(jitted(r))
+    return by_library
 
 
-def _of_torch(
+def _torch_calls(
     case: Around, x: Array, weights: list[Array], peers: tuple[str, ...]
 ) -> dict[str, Call]:
-    """The module as it is, and compiled."""
+    """Return the PyTorch module as it is, and compiled."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
 
@@ -203,25 +202,24 @@ def _of_torch(
         def forward(self, x: Any) -> Any:
             return case.idiom(torch, x, *self.weights)
 
-    layer, given = Layer().eval(), torch.from_numpy(x)
+    layer, tensor = Layer().eval(), torch.from_numpy(x)
 
     def run(code: Callable[[Any], Any]) -> Call:
         def call() -> Any:
             with torch.no_grad():
-                return code(given)
+                return code(tensor)
 
         return call
 
-    found = {"torch": run(layer)} if "torch" in peers else {}
+    by_library = {"torch": run(layer)} if "torch" in peers else {}
     if "inductor" in peers:
         options = {"max_autotune": True, "freezing": True}
-        found["inductor"] = run(torch.compile(layer, options=options))
-    return found
+        by_library["inductor"] = run(torch.compile(layer, options=options))
+    return by_library
 
 
 def floor_ns(case: Around) -> float:
-    """Nanoseconds that one core needs at least for the multiply-adds, or for reading the operands
-    once."""
+    """Return the minimum ns on one core, for the FMAs or for reading the operands."""
     target = driver.host()
     nbytes = 4 * math.prod(case.x)
     nbytes += sum((1 if k in case.int8 else 4) * math.prod(w) for k, w in enumerate(case.weights))

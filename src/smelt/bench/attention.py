@@ -1,23 +1,22 @@
-"""Attention against other libraries on one core, and against the arithmetic that its mask leaves.
+"""Compare attention with other libraries on one core, and with its masked arithmetic.
 
     smelt bench --attention             # the table
     python -m smelt.bench.attention     # its rows as JSON, from this process
 
-Each variant is written in plain operators: a product, what it does to the scores, softmax, a
-product.  `torch` is the shortest way that PyTorch has: scaled_dot_product_attention, with
-`is_causal`, a boolean or an additive mask that was made before, or groups; where that cannot do it,
-the operators one after another.  `inductor` is the plain operators behind `torch.compile`, `flex`
-the compiled `flex_attention` with the mask's blocks found before, `jax` the same text as Smelt's;
-those that store the scores are asked while these stay below 1 GiB.  Times are processor time, in
-turns, the best of the rounds; a turn begins when the threads of the library before rest (JAX's work
-on for a while), with a call that is not counted.  The floor counts two multiply-adds for each
-element of a head and each pair of a query and a key that the mask leaves, at the measured peak: a
-tile that a mask cuts counts with its visible pairs alone.
-Or it is the time in which a sum reads the queries, keys and values once, if that is longer.  The
-last column counts what is visited: scores of the tiles that bands of 24 queries see, and weights of
-what 12 queries see, times values.  With bfloat16, of which some processors multiply twice as
-many at a time, scores are not rounded on the way (`rounding="fast"`), and their exponentials where
-the second product takes them, as in PyTorch's own kernel.
+Each variant is written in plain operators: a product, its change of the scores, softmax, a product.
+`torch` is PyTorch's shortest form: scaled_dot_product_attention, with `is_causal`, a precomputed
+boolean or additive mask, or groups; where that does not apply, the operators one after another.
+`inductor` is the plain operators behind `torch.compile`, `flex` the compiled `flex_attention` with
+a precomputed block mask, `jax` the same text as Smelt's; those that store the scores run while
+these stay below 1 GiB.  Times are processor time, round-robin, the best of the rounds; one begins
+when the threads of the previous library are idle (JAX's keep working for a while), with a call that
+is not counted.  The floor counts two multiply-adds for each element of a head and each visible pair
+of a query and a key, at the measured peak: a tile on the mask's boundary counts with its visible
+pairs only. Or it is the time to read the queries, keys and values once, if that is longer.  The
+last column counts visited pairs: scores of the tiles that row blocks of 24 queries see, and weights
+of what 12 queries see, times values.  With bfloat16, for which some processors have twice the rate,
+scores are not rounded to bfloat16 (`rounding="fast"`), and their exponentials only before the
+second product, as in PyTorch's own kernel.
 """
 
 from __future__ import annotations
@@ -39,59 +38,59 @@ from smelt.types.dtype import bf16, f32
 
 ROUNDS = 3
 AIMS = {"best peer / smelt": 2.0, "visited / smelt": 70}
-"""The least that columns of the page are to say."""
+"""Minimum that columns of the page should reach."""
 
 
 def arithmetic_ns(case: Case) -> float:
-    """Nanoseconds that one core needs at least for the multiply-adds of the visible pairs."""
+    """Return the minimum nanoseconds on one core for the multiply-adds of the visible pairs."""
     target = driver.host()
     pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
     rate = target.fma_gflops * (2 if pairs else 1)
     return 4 * case.heads * case.pairs * case.dim / rate
 
 
-def _read(case: Case) -> Call:
-    """Reads queries, keys and values once."""
+def _read_call(case: Case) -> Call:
+    """Return a call that reads queries, keys and values once."""
     total = sm.jit(lambda *xs: tuple(sm.sum(x) for x in xs))
-    given = arrays(case)[:3]
-    return lambda: total(*given)
+    operands = arrays(case)[:3]
+    return lambda: total(*operands)
 
 
 def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
-    """The best time of each library over rounds in which all take turns."""
-    times = best_times({**calls(case, peers), "read": _read(case)}, rounds)
+    """Return the best time of each library over alternating rounds."""
+    times = best_times({**calls(case, peers), "read": _read_call(case)}, rounds)
     return Timed(case.title, max(arithmetic_ns(case), times.pop("read")), times)
 
 
 def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
-    """All cases, in a process where every library has one thread."""
+    """Measure all cases, in a process where every library has one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.attention", str(rounds)], settings)
     with kept_to(1):
-        found = heard(line, say)
-    return [Timed(**row) for row in json.loads(found)]
+        output = heard(line, say)
+    return [Timed(**row) for row in json.loads(output)]
 
 
-def table(found: list[Timed]) -> Table:
-    """Times, how Smelt stands to the best of the others (above 1 is faster) and to the floor."""
-    peers = [p for p in PEERS if any(p in t.times for t in found)]
+def table(measured: list[Timed]) -> Table:
+    """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
+    peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
-    cases = {case.title: case for case in CASES}
+    cases = {row_case.title: row_case for row_case in CASES}
     columns = 2 * driver.host().vector_bytes // f32.itemsize
-    for timed in found:
-        own = timed.times.get("smelt")
+    for timed in measured:
+        smelt_ns = timed.times.get("smelt")
         others = [ns for name, ns in timed.times.items() if name != "smelt"]
-        against = f"{min(others) / own:.2f}" if own and others else NOTHING
-        share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
+        against = f"{min(others) / smelt_ns:.2f}" if smelt_ns and others else NOTHING
+        share = f"{100 * timed.floor / smelt_ns:.0f} %" if smelt_ns else NOTHING
         cells = (duration(timed.times.get(p)) for p in peers)
-        done = cases.get(timed.title)
-        busy = (
-            f"{visited(done, columns) / done.pairs * 100 * timed.floor / own:.0f} %"
-            if own and done
+        row_case = cases.get(timed.title)
+        visited_share = (
+            f"{visited(row_case, columns) / row_case.pairs * 100 * timed.floor / smelt_ns:.0f} %"
+            if smelt_ns and row_case
             else NOTHING
         )
-        rows.append((timed.title, *cells, duration(timed.floor), against, share, busy))
+        rows.append((timed.title, *cells, duration(timed.floor), against, share, visited_share))
     headers = (
         "attention",
         *peers,
@@ -103,15 +102,15 @@ def table(found: list[Timed]) -> Table:
     return Table("Attention on one core", headers, tuple(rows))
 
 
-def page(found: list[Timed]) -> str:
-    """The table as a page of the documentation."""
-    return sheet("Attention", "attention", __doc__, table(found), peak(), aims=AIMS)
+def page(measured: list[Timed]) -> str:
+    """Return the table as a page of the documentation."""
+    return sheet("Attention", "attention", __doc__, table(measured), peak(), aims=AIMS)
 
 
-def write(found: list[Timed], folder: Path) -> Path:
-    """Writes the page; its path."""
+def write(measured: list[Timed], folder: Path) -> Path:
+    """Write the page; return its path."""
     path = folder / "attention.md"
-    path.write_text(page(found), encoding="utf-8")
+    path.write_text(page(measured), encoding="utf-8")
     return path
 
 

@@ -1,8 +1,8 @@
-"""Attention as each library computes it: in Smelt's plain operators, and as its users would there.
+"""Attention as a call of each library, in plain operators and in its own form.
 
-`torch` is PyTorch's shortest way without a compiler, `inductor` the plain operators behind
-`torch.compile`, `flex` PyTorch's `flex_attention`, compiled, with the mask's blocks found before,
-and `jax` the text that Smelt gets.  Those that store every score are asked up to `MOST_BYTES`.
+`torch` is PyTorch's shortest form without a compiler, `inductor` the plain operators behind
+`torch.compile`, `flex` PyTorch's compiled `flex_attention` with a precomputed block mask, and `jax`
+the same text as Smelt's. Those that store every score run up to `MOST_BYTES` of scores.
 """
 
 from __future__ import annotations
@@ -23,72 +23,74 @@ __all__ = ["PEERS", "calls"]
 Call = Callable[[], Any]
 PEERS = ("smelt", "torch", "inductor", "flex", "jax")
 MOST_BYTES = 1 << 30
-"""Of scores in single precision."""
+"""Maximum bytes of the scores in single precision."""
 
 
 def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
-    """The case as each installed library computes it."""
-    given = arrays(case)
-    found: dict[str, Call] = {}
+    """Return the case as a call of each installed library."""
+    operands = arrays(case)
+    by_library: dict[str, Call] = {}
     if "smelt" in peers:
-        found["smelt"] = _ours(case, given)
+        by_library["smelt"] = _smelt_call(case, operands)
     with suppress(ImportError):
         if {"torch", "inductor", "flex"} & {*peers}:
-            found |= _of_torch(case, given, peers)
+            by_library |= _torch_calls(case, operands, peers)
     with suppress(ImportError):
         if "jax" in peers and _fits(case):
-            found["jax"] = _of_jax(case, given)
-    return found
+            by_library["jax"] = _jax_call(case, operands)
+    return by_library
 
 
 def _fits(case: Case) -> bool:
     return 4 * case.heads * case.rows * case.keys <= MOST_BYTES
 
 
-def _ours(case: Case, given: list[Array]) -> Call:
-    ours = sm.jit(lambda q, k, v, *more: plain(sm, q, k, v, case.variant, *more))
+def _smelt_call(case: Case, operands: list[Array]) -> Call:
+    compiled = sm.jit(lambda q, k, v, *more: plain(sm, q, k, v, case.variant, *more))
 
     def run() -> Any:
         with sm.config(rounding="fast"):
-            return ours(*given)
+            return compiled(*operands)
 
-    # Settings cost a call 12 us, a twentieth of the least case.
-    return run if case.dtype == bf16 else lambda: ours(*given)
+    # Entering a config costs microseconds per call: only where it is needed.
+    return run if case.dtype == bf16 else lambda: compiled(*operands)
 
 
-def _of_jax(case: Case, given: list[Array]) -> Call:
+def _jax_call(case: Case, operands: list[Array]) -> Call:
     jax: Any = importlib.import_module("jax")
-    held = [jax.device_put(a) for a in given]
-    theirs = jax.jit(lambda q, k, v, *more: plain(jax.numpy, q, k, v, case.variant, *more))
-    return lambda: theirs(*held).block_until_ready()
+    device_arrays = [jax.device_put(a) for a in operands]
+    compiled = jax.jit(lambda q, k, v, *more: plain(jax.numpy, q, k, v, case.variant, *more))
+    return lambda: compiled(*device_arrays).block_until_ready()
 
 
-def _of_torch(case: Case, given: list[Array], peers: tuple[str, ...]) -> dict[str, Call]:
+def _torch_calls(case: Case, operands: list[Array], peers: tuple[str, ...]) -> dict[str, Call]:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    torch.compiler.reset()  # whose number of programs of one function is limited
+    torch.compiler.reset()  # the number of programs per function is limited
     heads = case.heads, case.heads // case.group, case.heads // case.group
-    halves = case.dtype == bf16  # of which torch takes the bits
+    halves = case.dtype == bf16  # passed to torch as int16 bits
     q, k, v = (
         torch.from_numpy(a.view(np.int16) if halves else a).reshape(1, h, -1, case.dim)
-        for a, h in zip(given[:3], heads, strict=True)
+        for a, h in zip(operands[:3], heads, strict=True)
     )
     if halves:
         q, k, v = (x.view(torch.bfloat16) for x in (q, k, v))
-    more = [torch.from_numpy(a) for a in given[3:]]
-    found: dict[str, Call] = {}
+    more = [torch.from_numpy(a) for a in operands[3:]]
+    by_library: dict[str, Call] = {}
     if "torch" in peers:
-        found["torch"] = _shortest(torch, case, (q, k, v), more)
+        by_library["torch"] = _shortest(torch, case, (q, k, v), more)
     if "inductor" in peers and _fits(case):
-        found["inductor"] = _compiled(torch, case, (q, k, v), more)
+        by_library["inductor"] = _compiled(torch, case, (q, k, v), more)
     if "flex" in peers:
-        found["flex"] = _flex(torch, case, (q, k, v), more)
-    return found
+        by_library["flex"] = _flex(torch, case, (q, k, v), more)
+    return by_library
 
 
 def _shortest(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
-    """scaled_dot_product_attention, with `is_causal`, a mask that was made before, or groups; the
-    operators one after another where that cannot do it."""
+    """Return scaled_dot_product_attention, or plain operators where it does not apply.
+
+    It gets `is_causal`, a precomputed mask, or groups.
+    """
     q, k, v = qkv
     attention = torch.nn.functional.scaled_dot_product_attention
     if case.variant == "softcap":
@@ -110,7 +112,7 @@ def _shortest(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]
 
 
 def _compiled(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
-    """The plain operators, compiled."""
+    """Return the plain operators, compiled by Inductor."""
 
     def plainly(q: Any, k: Any, v: Any, *more: Any) -> Any:
         k, v = (x.repeat_interleave(case.group, 1) if case.group > 1 else x for x in (k, v))
@@ -132,12 +134,12 @@ def _compiled(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]
                 pass
         return torch.softmax(s, dim=-1) @ v
 
-    theirs = torch.compile(plainly, dynamic=False)
-    return lambda: theirs(*qkv, *more)
+    compiled = torch.compile(plainly, dynamic=False)
+    return lambda: compiled(*qkv, *more)
 
 
 def _flex(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) -> Call:
-    """`flex_attention`, compiled; its blocks of visible pairs are found before."""
+    """Return `flex_attention`, compiled, with a precomputed block mask."""
     flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
     keeps: dict[str, Callable[..., Any]] = {
         "causal": lambda b, h, i, j: j <= i,
@@ -158,5 +160,5 @@ def _flex(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]) ->
         "block_mask": blocks,
         "enable_gqa": case.group > 1,
     }
-    theirs = torch.compile(flex.flex_attention, dynamic=False)
-    return lambda: theirs(*qkv, **options)
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    return lambda: compiled(*qkv, **options)

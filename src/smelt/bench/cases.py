@@ -1,7 +1,7 @@
-"""The models of the bench, what they are called with, and how each peer runs them.
+"""Models of the benchmark, their inputs, and how each peer runs them.
 
 Most are made from configurations of the `transformers` package with seeded weights, in sizes that
-take 1 to 300 ms; the sentence model of the demo has its real ones.
+take 1 to 300 ms; the sentence model of the demo has its real weights.
 
 >>> sorted(CASES)[:2]
 ['bert', 'convnext']
@@ -27,18 +27,21 @@ Make = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model: what makes it, and the kind and shape of what it is called with."""
+    """A model and its inputs."""
 
     make: Make
     inputs: str
-    """A row of `_INPUTS`."""
+    """A key of `_INPUTS`."""
     shape: tuple[int, ...]
     free: tuple[int, ...] = (0,)
-    """Axes of the shape that differ from call to call: the batch, and the length of texts.  The
-    length of what a model loops over in Python makes another program."""
+    """Axes of the shape that vary between calls: the batch, and the length of texts. A length that
+    a model loops over in Python does not count, as each makes another program."""
 
     def sizes(self, call: int) -> tuple[int, ...]:
-        """The shape of a later call, which differs along the free axes; the first for 0."""
+        """Return the shape of call number `call`, which varies along the free axes.
+
+        Number 0 is the first call.
+        """
         return tuple(
             n + call * max(n // 4, 1) if a in self.free else n for a, n in enumerate(self.shape)
         )
@@ -50,11 +53,11 @@ def _package(
     settings: Mapping[str, Any],
     path: str = "transformers",
 ) -> Make:
-    """A model of `transformers` from its configuration."""
+    """Return a function that makes a model of `transformers` from its configuration."""
 
     def make() -> Any:
-        found = getattr(import_module("transformers"), config)(**settings)
-        return getattr(import_module(path), model)(found)
+        configuration = getattr(import_module("transformers"), config)(**settings)
+        return getattr(import_module(path), model)(configuration)
 
     return make
 
@@ -127,9 +130,9 @@ CASES: Mapping[str, Case] = {
 
 
 def given_model(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
-    """A case's model, and what it is called with.
+    """Return a case's model and its inputs.
 
-    Raises ImportError where the package of a model or of its weights is not installed.
+    Raises ImportError if the package of a model or of its weights is not installed.
     """
     torch.manual_seed(0)
     model = case.make().eval()
@@ -137,7 +140,7 @@ def given_model(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
 
 
 def inputs(torch: Any, case: Case, call: int = 0) -> dict[str, Any]:
-    """What a case's model is called with, of other sizes in later calls."""
+    """Return the inputs of a case's model, with other sizes in later calls."""
     return _INPUTS[case.inputs](torch, case.sizes(call))
 
 
@@ -159,44 +162,51 @@ _INPUTS: Mapping[str, Callable[[Any, tuple[int, ...]], dict[str, Any]]] = {
 }
 
 
-def runner(torch: Any, peer: str, model: Any, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """The model as a peer runs it; those that compile do so in the first call.  `inductor-max` is
-    Inductor told to try all that it has and to fold parameters."""
+def runner(torch: Any, peer: str, model: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the model as a peer runs it; compilers compile in the first call.
+
+    `inductor-max` is Inductor with `max_autotune` and `freezing`.
+    """
     if peer == "eager":
         return model
     if peer == "inductor-max":
         return torch.compile(model, options={"max_autotune": True, "freezing": True})
     if peer != "onnxruntime":
         return torch.compile(model, backend=peer)
-    kept: list[Any] = []
+    sessions: list[Any] = []
 
-    def run(**arguments: Any) -> Any:
-        if not kept:
-            kept.append(_session(torch, model, given))
-        named = {i.name for i in kept[0].get_inputs()}
-        found = kept[0].run(None, {k: v.numpy() for k, v in arguments.items() if k in named})
-        return torch.from_numpy(found[0])
+    def run(**call_arguments: Any) -> Any:
+        if not sessions:
+            sessions.append(_session(torch, model, arguments))
+        input_names = {i.name for i in sessions[0].get_inputs()}
+        outputs = sessions[0].run(
+            None, {k: v.numpy() for k, v in call_arguments.items() if k in input_names}
+        )
+        return torch.from_numpy(outputs[0])
 
     return run
 
 
-def _session(torch: Any, model: Any, given: Mapping[str, Any]) -> Any:
-    """The model in ONNX Runtime with one thread, without the cache of earlier words that it may
-    return: those cannot be exported.  Raises ImportError without its packages."""
+def _session(torch: Any, model: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return the model as a session of ONNX Runtime with one thread.
+
+    Without the key-value cache that it may return, which cannot be exported. Raises ImportError
+    without its packages.
+    """
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         with _without_cache(model):
-            program = torch.onnx.export(model, kwargs=dict(given), dynamo=True, verbose=False)
+            program = torch.onnx.export(model, kwargs=dict(arguments), dynamo=True, verbose=False)
         program.save(path)
         return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
 def _without_cache(model: Any) -> Generator[None]:
-    """The model returns no cache of earlier words for a while."""
+    """Disable the model's key-value cache temporarily."""
     settings: Any = getattr(model, "config", None)
     before = getattr(settings, "use_cache", None)
     if before is not None:

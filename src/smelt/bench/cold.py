@@ -1,9 +1,9 @@
-"""What a library costs before its first result: import, and first call in a fresh process.
+"""Time before a library's first result: import, and first call in a fresh process.
 
     python -m smelt.bench.cold inductor softmax_4096 2 "own operators"
 
-prints one JSON object with the first call and a typical later one, in nanoseconds. The caller
-gives the process an empty cache directory, then the same one again: a cold and a warm start.
+prints a JSON object with the first call and a typical later one, in nanoseconds. The caller passes
+the process an empty cache directory, then the same one again: a cold and a warm start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ print(time.perf_counter_ns() - started)
 
 
 def first_call(peer: str, row: str, threads: int, label: str, small: bool) -> tuple[int, float]:
-    """Nanoseconds of the very first call in this process, and of the best of three later ones."""
+    """Return the ns of this process's first call, and of the best of three more."""
     own_process(peer)
     library = open_peer(peer, threads)
     work = WORKLOADS[row]
@@ -49,11 +49,11 @@ def first_call(peer: str, row: str, threads: int, label: str, small: bool) -> tu
 def measure_cold(
     peer: str, row: str, threads: int, label: str, small: bool = False, seconds: float = 300.0
 ) -> Cold:
-    """Compile time of one row in two fresh processes that share one new cache directory."""
-    found: list[float] = []
+    """Measure a row's compile time in two fresh processes that share a new cache directory."""
+    compile_ns: list[float] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
         settings = variables(threads, Path(folder))
-        # JAX keeps nothing unless asked to; ask, and keep all, so that it has a warm start too.
+        # JAX's cache is off by default: enable it for everything, so that it has a warm start too.
         settings["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/jax"
         settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         settings["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -61,29 +61,29 @@ def measure_cold(
         line = command(["-m", "smelt.bench.cold", peer, row, str(threads), label, size], settings)
         for _ in range(2):
             try:
-                done = subprocess.run(  # noqa: S603 - our own module
+                completed = subprocess.run(  # noqa: S603 - our own module
                     line, capture_output=True, timeout=seconds, check=True
                 )
-                first, later = json.loads(done.stdout.splitlines()[-1])
+                first, later = json.loads(completed.stdout.splitlines()[-1])
             except subprocess.TimeoutExpired:
                 return Cold(problem=f"no answer within {seconds:.0f} s")
             except subprocess.CalledProcessError as error:
                 last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
                 return Cold(problem=(last or [f"exit status {error.returncode}"])[0][:200])
-            found.append(max(0.0, first - later))
-    return Cold(empty_ns=found[0], warm_ns=found[1])
+            compile_ns.append(max(0.0, first - later))
+    return Cold(empty_ns=compile_ns[0], warm_ns=compile_ns[1])
 
 
 def import_ns(name: str, count: int = 5) -> float | None:
-    """Best time of importing a library in a fresh process that has NumPy already."""
+    """Return the best import time of a library in fresh processes, without NumPy's import."""
     code = _IMPORT.format(module=IMPORTS[name])
     times: list[int] = []
     for _ in range(count):
         line = command(["-c", code], {})
-        done = subprocess.run(line, capture_output=True, check=False)  # noqa: S603 - our own text
-        if done.returncode:
+        completed = subprocess.run(line, capture_output=True, check=False)  # noqa: S603 - our own text
+        if completed.returncode:
             return None
-        times.append(int(done.stdout.splitlines()[-1]))
+        times.append(int(completed.stdout.splitlines()[-1]))
     return float(min(times))
 
 

@@ -1,4 +1,4 @@
-"""A block of a diffusion model's U-Net, as a PyTorch module."""
+"""A U-Net block of a diffusion model, as a PyTorch module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["diffusion_block"]
 
 
 def diffusion_block(channels: int, heads: int) -> Any:
-    """A residual block with a time embedding of 6 numbers, a block of attention over all places,
-    and doubling of the image: x [batch, channels, height, width], t [batch, 6].
+    """Return a residual block with time embedding, attention and upsampling.
 
-    Raises ImportError without PyTorch.
+    The attention is over all pixels, the upsampling by two. Inputs are x [batch, channels, height,
+    width] and t [batch, 6]. Raises ImportError without PyTorch.
     """
     torch = import_module("torch")
     nn, F = torch.nn, torch.nn.functional

@@ -1,4 +1,4 @@
-"""The machine's floors: what moving bytes, computing and calling cost here at the least.
+"""Measure the machine's floors: minimum costs of moving bytes, computing and calling.
 
 python -m smelt.bench.floor             # measure now (about 2 s) and print
 python -m smelt.bench.floor a1 tiny     # and the floors of these rows
@@ -16,23 +16,23 @@ from smelt.target import LEVELS, Target
 
 
 def rates(target: Target) -> Table:
-    """Bandwidth by level for one thread and for all."""
+    """Return the bandwidth by level, for one thread and for all."""
     sizes = (target.l1_bytes, target.l2_bytes, target.l3_bytes, 0)
     rows: list[tuple[str, ...]] = []
     for level, size in zip(LEVELS, sizes, strict=True):
         one, many = target.one_thread.at(level), target.all_threads.at(level)
-        held = f"{size // 1024} KiB" if size else NOTHING
+        capacity = f"{size // 1024} KiB" if size else NOTHING
         figures = (one.read, one.write, one.copy, many.read, many.write, many.copy)
-        rows.append((level, held, *(f"{value:.0f}" for value in figures)))
-    past = (f"{target.nt_store_gbs:.0f}", f"{target.nt_copy_gbs:.0f}")
-    rows.append(("past the caches", NOTHING, *(NOTHING,) * 4, *past))
+        rows.append((level, capacity, *(f"{value:.0f}" for value in figures)))
+    non_temporal = (f"{target.nt_store_gbs:.0f}", f"{target.nt_copy_gbs:.0f}")
+    rows.append(("past the caches", NOTHING, *(NOTHING,) * 4, *non_temporal))
     headers = ("GB/s", "size", *(f"{kind}, 1" for kind in ("read", "write", "copy")))
     headers += tuple(f"{kind}, {target.cores}" for kind in ("read", "write", "copy"))
     return Table(f"Bandwidth: {target.name}, {target.isa}", headers, tuple(rows))
 
 
 def costs(target: Target) -> Table:
-    """Arithmetic on whole vectors of one core, and the costs that no byte pays for."""
+    """Return the costs of whole-vector arithmetic on one core, and fixed overheads."""
     rows = [(f"{name}, one vector", duration(ns)) for name, ns in target.op_ns.items()]
     rows += [
         ("plan call from Python", duration(target.dispatch_ns)),
@@ -46,7 +46,7 @@ def costs(target: Target) -> Table:
 
 
 def row_floors(names: list[str], target: Target) -> Table:
-    """The floor of some rows, each the best of ten short runs."""
+    """Return the floor of some rows, each the best of ten short runs."""
     kernels = Kernels(target)
     rows: list[tuple[str, ...]] = []
     for name in names:
@@ -65,7 +65,7 @@ def row_floors(names: list[str], target: Target) -> Table:
 
 
 def main(arguments: list[str]) -> None:
-    """Print this machine's floors, and those of the rows named."""
+    """Print this machine's floors, and those of the named rows."""
     unknown = [name for name in arguments if name not in WORKLOADS]
     if unknown:
         sys.exit(f"unknown rows: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")

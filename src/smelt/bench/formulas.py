@@ -1,9 +1,9 @@
 """The benchmark's functions, each written once in the array API's names.
 
-Every function takes a namespace `xp` and arrays of any size: NumPy in float64 runs them as the
+Each function takes a namespace `xp` and arrays of any size: NumPy in float64 computes the
 reference, the libraries under test run the same text. Two names go beyond the standard, and the
-namespace adapters provide them: `xp.erf`, and `xp.contiguous`, which asks for row-major memory
-where a library tells views from copies.
+namespace adapters provide them: `xp.erf`, and `xp.contiguous`, which requests row-major memory in
+libraries that distinguish views from copies.
 
 >>> import numpy as np
 >>> [int(v) for v in double_relu_plus_one(np, np.asarray([-3.0, 0.0, 1.0, 3.0]))]
@@ -20,7 +20,7 @@ Namespace = Any
 
 ADAM_STEP = 10
 ADAM = (1e-3, 0.9, 0.999, 1e-8)
-"""Learning rate, the two decay rates and the term that keeps the division finite."""
+"""Learning rate, the two decay rates, and the epsilon of the division."""
 
 RATE, VOLATILITY = 0.02, 0.3
 GROUPS = 32
@@ -58,7 +58,7 @@ def rms_norm(xp: Namespace, x: Array, gain: Array) -> Array:
 
 
 def softmax(xp: Namespace, x: Array) -> Array:
-    """Softmax over the last axis, the largest element taken off first."""
+    """Softmax over the last axis, with the maximum subtracted."""
     w = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
     return w / xp.sum(w, axis=-1, keepdims=True)
 
@@ -84,7 +84,7 @@ def group_norm_silu(xp: Namespace, x: Array, gain: Array, shift: Array) -> Array
 
 
 def adam(xp: Namespace, p: Array, g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:
-    """One step of Adam: the new parameters and both moments."""
+    """Adam, one step: the new parameters and both moments."""
     rate, decay1, decay2, tiny = ADAM
     m = decay1 * m + (1.0 - decay1) * g
     v = decay2 * v + (1.0 - decay2) * (g * g)

@@ -1,9 +1,9 @@
-"""How a user who knows NumPy or PyTorch well would write a row of the benchmark.
+"""Rows of the benchmark as an experienced user of NumPy or PyTorch would write them.
 
 The shared formula is not always what such a user writes: PyTorch has fused operators for norms,
-softmax and losses, both libraries work in place, and an optimiser's step never makes new arrays.
-Leaving that out would be a handicap, so a peer runs the shared text *and* its idiom, and the
-faster of the two counts. Every idiom's answer is checked like any other.
+softmax and losses, both libraries work in place, and an optimiser's step allocates no arrays. So a
+peer runs the shared text and its idiom, and the faster of the two counts. Each idiom's result is
+checked like any other.
 
 >>> sorted(numpy_idioms())
 ['a1', 'a2', 'adam', 'chain_1kib', 'chain_1mib', 'chain_64kib', 'chain_64mib']
@@ -25,7 +25,7 @@ _CHAINS = ("chain_64mib", "chain_1mib", "chain_64kib", "chain_1kib")
 
 
 def numpy_idioms() -> Idioms:
-    """One fresh array a row, then `out=` and augmented assignments."""
+    """Return NumPy forms with one new array per row, then `out=` and augmented assignments."""
 
     def a1(x: Any, b: Any) -> Any:
         h = x + b
@@ -60,7 +60,7 @@ def numpy_idioms() -> Idioms:
 
 
 def torch_idioms() -> Idioms:
-    """`torch.nn.functional` where it has the whole row, in-place methods where it has not."""
+    """Return PyTorch forms: `torch.nn.functional` for full rows, else in-place methods."""
     torch = importlib.import_module("torch")
     nn = importlib.import_module("torch.nn.functional")
 
@@ -97,7 +97,7 @@ def torch_idioms() -> Idioms:
 
 
 def torch_adam(p: Any, g: Any, m: Any, v: Any) -> Callable[[], Any]:
-    """A step of `torch.optim.Adam(fused=True)`, its state set to the row's inputs."""
+    """Return a step of `torch.optim.Adam(fused=True)`, its state set to the row's inputs."""
     torch = importlib.import_module("torch")
     rate, decay1, decay2, tiny = ADAM
     p.grad = g

@@ -1,11 +1,12 @@
-"""Losses and heads, forward and backward, against the peers on one core: time and memory.
+"""Compare losses and heads with other libraries on one core, by time and memory.
 
     smelt bench --losses                       # the table
     python -m smelt.bench.losses CASE PEER     # one number pair as JSON, from this process
 
-Times are processor time, the best of some rounds, each library in a process of its own. Memory is
-what the first call at full size takes beyond its operands and results: the high-water mark of the
-process, after a small call has loaded whatever the library needs.  `inductor` is `torch.compile`.
+Losses run forward, some backward too. Times are processor time, the best of some rounds, each
+library in a process of its own. Memory is the first full-size call's use beyond its operands and
+results: the peak of the process's resident memory, after a small call has loaded whatever the
+library needs.  `inductor` is `torch.compile`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Call = Callable[..., Any]
 PEERS = ("smelt", "torch", "inductor", "jax")
 ROUNDS = 3
 AIMS = {"best peer / smelt": 1.5}
-"""The least that columns of the page are to say."""
+"""Minimum that columns of the page should reach."""
 TITLES = {
     "head": "linear + cross-entropy, 512×512 to 32000",
     "head-back": "the same with both gradients",
@@ -45,7 +46,7 @@ TITLES = {
 
 
 def operands(case: str, share: int = 1) -> list[Array]:
-    """The arrays of a case; `share` 16 makes a small one."""
+    """Return the arrays of a case; `share` 16 makes a small one."""
     rng = np.random.default_rng(0)
 
     def f32(*shape: int) -> Array:
@@ -68,7 +69,7 @@ def operands(case: str, share: int = 1) -> list[Array]:
 
 
 def _plain(xp: Any, case: str) -> Call:
-    """A case's forward pass as array code, for Smelt and JAX."""
+    """Return a case's forward pass as array code, for Smelt and JAX."""
 
     def total(z: Any) -> Any:
         top = xp.max(z, axis=-1, keepdims=True)
@@ -111,7 +112,7 @@ def _plain(xp: Any, case: str) -> Call:
         rows, columns = (xp.arange(s.shape[a]) for a in (-2, -1))
         return weights(xp.where(rows[:, None] >= columns[None], s, -xp.inf)) @ v
 
-    known = {
+    forms = {
         "splade": splade,
         "distill": distill,
         "attention-back": attention,
@@ -119,11 +120,11 @@ def _plain(xp: Any, case: str) -> Call:
         "differential": differential,
         "talking": talking,
     }
-    return known.get(case, head)
+    return forms.get(case, head)
 
 
 def of_smelt(case: str) -> Call:
-    """A case as `sm.jit` compiles it."""
+    """Return a case compiled by `sm.jit`."""
     code = _plain(sm, case)
     if case == "head-back":
         return sm.jit(sm.value_and_grad(code, (0, 1)))
@@ -132,7 +133,7 @@ def of_smelt(case: str) -> Call:
     return sm.jit(code)
 
 
-def _of_jax(case: str) -> Call:
+def _jax_call(case: str) -> Call:
     jax: Any = importlib.import_module("jax")
     code = _plain(importlib.import_module("jax.numpy"), case)
     if case == "head-back":
@@ -140,31 +141,31 @@ def _of_jax(case: str) -> Call:
     if case == "attention-back":
         forward = code
         code = lambda q, k, v, g: jax.vjp(forward, q, k, v)[1](g)  # noqa: E731
-    made = jax.jit(code)
-    return lambda *xs: jax.block_until_ready(made(*xs))
+    compiled = jax.jit(code)
+    return lambda *xs: jax.block_until_ready(compiled(*xs))
 
 
-def _of_torch(case: str, compiled: bool = False) -> Call:
+def _torch_call(case: str, compiled: bool = False) -> Call:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    code = _form_of_torch(torch, case)
+    code = _torch_form(torch, case)
     code = torch.compile(code) if compiled else code
-    known = {"head-back": 2, "attention-back": 3}.get(case, 0)
+    gradient_count = {"head-back": 2, "attention-back": 3}.get(case, 0)
 
     def run(*arrays: Array) -> Any:
         xs = [torch.from_numpy(a) for a in arrays]
-        if not known:
+        if not gradient_count:
             return code(*xs)
-        leaves = [x.requires_grad_() for x in xs[:known]]
-        found = code(*leaves, *xs[known:])
-        found.backward(*xs[3:])
-        return [x.grad for x in leaves]
+        parameters = [x.requires_grad_() for x in xs[:gradient_count]]
+        loss = code(*parameters, *xs[gradient_count:])
+        loss.backward(*xs[3:])
+        return [x.grad for x in parameters]
 
     return run
 
 
-def _form_of_torch(torch: Any, case: str) -> Call:
-    """A case's forward pass as a user of PyTorch writes it."""
+def _torch_form(torch: Any, case: str) -> Call:
+    """Return a case's forward pass as a user of PyTorch writes it."""
     f = torch.nn.functional
 
     def head(x: Any, w: Any, y: Any) -> Any:
@@ -183,7 +184,7 @@ def _form_of_torch(torch: Any, case: str) -> Call:
         return f.nll_loss(p, y) + 0.1 * (p.exp() * p).sum(1).mean()
 
     def differential(q: Any, k: Any, p: Any, r: Any, v: Any) -> Any:
-        attend = f.scaled_dot_product_attention  # the fastest way: of each pair of heads by itself
+        attend = f.scaled_dot_product_attention  # the fastest form: one call per pair of heads
         return (attend(q[None], k[None], v[None]) - 0.3 * attend(p[None], r[None], v[None]))[0]
 
     def talking(q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
@@ -193,7 +194,7 @@ def _form_of_torch(torch: Any, case: str) -> Call:
     def attention(q: Any, k: Any, v: Any, _arrives: Any = None) -> Any:
         return f.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    known = {
+    forms = {
         "splade": splade,
         "distill": distill,
         "attention-back": attention,
@@ -201,74 +202,74 @@ def _form_of_torch(torch: Any, case: str) -> Call:
         "differential": differential,
         "talking": talking,
     }
-    return known.get(case, head)
+    return forms.get(case, head)
 
 
 MAKERS: dict[str, Callable[[str], Call]] = {
     "smelt": of_smelt,
-    "torch": _of_torch,
-    "inductor": lambda case: _of_torch(case, True),
-    "jax": _of_jax,
+    "torch": _torch_call,
+    "inductor": lambda case: _torch_call(case, True),
+    "jax": _jax_call,
 }
 
 
 def measure(case: str, peer: str, rounds: int = ROUNDS, share: int = 1) -> dict[str, float]:
-    """Nanoseconds and bytes of one case in one library, in this process."""
+    """Return nanoseconds and bytes of one case in one library, in this process."""
     with sm.config(threads=1):
         MAKERS[peer](case)(*operands(case, 16))
         arrays = operands(case, share)
         call = MAKERS[peer](case)
         before = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-        made = call(*arrays)
-        peak = _status("VmHWM") - before - _bytes(made)
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak resident set size
+        result = call(*arrays)
+        peak = _status("VmHWM") - before - _result_bytes(result)
         times: list[float] = []
         for _ in range(rounds):
             start = time.process_time()
-            made = call(*arrays)
+            result = call(*arrays)
             times.append((time.process_time() - start) * 1e9)
     return {"ns": min(times), "bytes": max(peak, 0)}
 
 
-def _bytes(made: Any) -> int:
-    if isinstance(made, (tuple, list)):
-        return sum(map(_bytes, made))  # pyright: ignore[reportUnknownArgumentType]
-    return int(np.prod(made.shape)) * 4
+def _result_bytes(result: Any) -> int:
+    if isinstance(result, (tuple, list)):
+        return sum(map(_result_bytes, result))  # pyright: ignore[reportUnknownArgumentType]
+    return int(np.prod(result.shape)) * 4
 
 
 def _status(field: str) -> int:
-    """A figure of this process in bytes; Linux alone tells it so."""
+    """Return a figure of this process in bytes; Linux only."""
     text = Path("/proc/self/status").read_text()
     line = next(line for line in text.splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
 
 def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
-    """All cases, each library in a process of its own with one thread."""
+    """Measure all cases, each library in a process of its own with one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    figures_by_case: dict[str, dict[str, dict[str, float]]] = {}
     for case in TITLES:
         for peer in PEERS:
             line = command(["-m", "smelt.bench.losses", case, peer, str(rounds)], settings)
             with kept_to(1):
-                done = subprocess.run(  # noqa: S603
+                completed = subprocess.run(  # noqa: S603
                     line, capture_output=True, text=True, check=False
                 )
-            if done.returncode == 0:
-                figures = json.loads(done.stdout.splitlines()[-1])
-                found.setdefault(case, {})[peer] = figures
-    return found
+            if completed.returncode == 0:
+                figures = json.loads(completed.stdout.splitlines()[-1])
+                figures_by_case.setdefault(case, {})[peer] = figures
+    return figures_by_case
 
 
-def table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
-    """Time and memory of each library, and how Smelt stands to the fastest other."""
-    peers = [p for p in PEERS if any(p in row for row in found.values())]
+def table(measured: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """Return time and memory of each library, and the fastest peer's time over Smelt's."""
+    peers = [p for p in PEERS if any(p in row for row in measured.values())]
     rows: list[tuple[str, ...]] = []
-    for case, row in found.items():
-        own = row.get("smelt", {}).get("ns")
+    for case, row in measured.items():
+        smelt_ns = row.get("smelt", {}).get("ns")
         others = [figures["ns"] for p, figures in row.items() if p != "smelt"]
-        against = f"{min(others) / own:.2f}" if own and others else NOTHING
+        against = f"{min(others) / smelt_ns:.2f}" if smelt_ns and others else NOTHING
         cells = [duration(row[p]["ns"] if p in row else None) for p in peers]
         cells += [f"{row[p]['bytes'] / 2**20:.0f} MiB" if p in row else NOTHING for p in peers]
         rows.append((TITLES[case], *cells, against))
@@ -276,15 +277,15 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> Table:
     return Table("Losses and heads on one core", headers, tuple(rows))
 
 
-def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    """The table as a page of the documentation."""
-    return sheet("Losses and heads", "losses", __doc__, table(found), aims=AIMS)
+def page(measured: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return the table as a page of the documentation."""
+    return sheet("Losses and heads", "losses", __doc__, table(measured), aims=AIMS)
 
 
-def write(found: dict[str, dict[str, dict[str, float]]], folder: Path) -> Path:
-    """Writes the page; its path."""
+def write(measured: dict[str, dict[str, dict[str, float]]], folder: Path) -> Path:
+    """Write the page; return its path."""
     path = folder / "losses.md"
-    path.write_text(page(found), encoding="utf-8")
+    path.write_text(page(measured), encoding="utf-8")
     return path
 
 

@@ -1,8 +1,8 @@
-"""Models behind `torch.compile`: Smelt, eager code and Inductor on the same modules.
+"""Benchmark of models behind `torch.compile`: Smelt, eager code and Inductor on the same modules.
 
 Models are made from configurations of the `transformers` package with seeded weights, in sizes that
-take 1 to 300 ms.  All run in one process with one thread, in turns, and CPU time is measured: that
-is what other load on the machine does not change.  Needs PyTorch and `transformers`.
+take 1 to 300 ms. All run in one process with one thread, round-robin, and CPU time is measured,
+which other load on the machine affects little. Needs PyTorch and `transformers`.
 """
 
 from __future__ import annotations
@@ -35,76 +35,74 @@ HEAD = """\
 # Models
 
 Models behind `torch.compile`, most of them made from configurations of the `transformers` package
-with seeded weights; `minilm` is the demo's sentence model with its real ones, `diffusion` a block
-of a U-Net. Written by `smelt bench --models --write-docs`{machine}.
+with seeded weights; `minilm` is the demo's sentence model with its real weights, `diffusion` a
+block of a U-Net. Written by `smelt bench --models --write-docs`{machine}.
 
-`--peers` says who is compared, of which `inductor-max` is Inductor told to try all that it has and
-to fold parameters (`max_autotune`, `freezing`), and `onnxruntime` runs what PyTorch exports. A dash
-is a peer that could not.
+`--peers` selects the peers: `inductor-max` is Inductor with `max_autotune` and `freezing`, and
+`onnxruntime` runs PyTorch's ONNX export. A dash is a peer that failed.
 
 """
 
 TIMES = """\
 ## A call
 
-All run in one process with one thread, in turns; the times are CPU milliseconds of a call, the
-least of several.
+All run in one process with one thread, round-robin; the times are CPU milliseconds of a call, the
+minimum of several.
 
 """
 
 FIRSTS = """\
 ## The first call
 
-Seconds of the first call in a process of its own for each model and compiler, with empty caches
-(cold), then of a second such process, which finds the caches of the first (warm), and of one that
-loads the program which another process has saved (saved: `aot_compile`, on tensors' guards). What
-PyTorch imports and traces for a compiler counts; for ONNX Runtime, what exporting takes.
+Seconds of the first call in a process of its own for each model and compiler: with empty caches
+(cold), with the caches of a previous process (warm), and with a program that another process has
+saved (saved: `aot_compile`, with guards on tensors). PyTorch's imports and tracing count; for ONNX
+Runtime, the export counts.
 
 """
 
 FURTHER = """\
 ## Other sizes
 
-Seconds of the first calls with another batch and another length (images and what is looped over:
-another batch), one after another behind the cold call, beyond what such a call takes later. PyTorch
-traces a model again once or twice until it knows that a size varies; `own` is Smelt's share,
-milliseconds of the call that had the most.
+Seconds of the first calls with another batch and length (for images and models with Python loops
+over the length: another batch) after the cold call, minus those of a repeated call. PyTorch
+retraces a model once or twice until it treats a size as dynamic; `own` is Smelt's largest share of
+such a call, in milliseconds.
 
 """
 
 MEMORY = """\
 ## Kernels and memory
 
-Peak memory is what a call holds at once beyond parameters and inputs, in MiB; what Smelt keeps of
-packed parameters counts as its own.
+Peak memory of a call beyond parameters and inputs, in MiB; Smelt's packed parameters count.
 
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured of one model."""
+    """Measurements of one model."""
 
     name: str
     ms: Mapping[str, float]
     """CPU milliseconds of a call, by peer; NaN for one that failed."""
     first: Mapping[str, FirstCall]
-    """What compiling took, by peer."""
+    """Compile times, by peer."""
     peak: Mapping[str, float]
-    """MiB that a call holds at once beyond parameters and inputs: eager code and Smelt."""
+    """Peak MiB of a call beyond parameters and inputs: eager code and Smelt."""
     error: float
-    """Largest distance from eager code."""
+    """Largest difference from eager code."""
     kernels: int
     left: int
-    """Calls of torch."""
+    """Calls of torch operators in the compiled graph."""
 
     def gain(self, peer: str) -> float:
-        """How many times faster Smelt is."""
+        """Return how many times faster Smelt is."""
         return self.ms[peer] / self.ms["smelt"]
 
 
 def head() -> str:
-    """What stands above the tables of the page, with the machine that they were taken on."""
+    """Return the text above the page's tables, with the name of this machine."""
     target = driver.host()
     return HEAD.format(machine=f" on {target.name}, {target.isa}")
 
@@ -114,7 +112,7 @@ def run(
     peers: Sequence[str] = PEERS,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Measure the named models, or all; a peer that is not installed is left out.
+    """Measure the named models, or all; peers that are not installed are left out.
 
     Raises KeyError for an unknown model, ImportError without PyTorch or `transformers`.
     """
@@ -136,60 +134,60 @@ def run(
 
 
 def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
-    face = import_module("smelt.torch")
-    model, given = given_model(torch, case)
+    smelt_torch = import_module("smelt.torch")
+    model, arguments = given_model(torch, case)
     calls: dict[str, Callable[[], Any]] = {}
-    expected = _first(torch, model(**given))
+    expected = _first_tensor(torch, model(**arguments))
     error = math.nan
     record: Any = None
     torch._dynamo.reset()
-    clear()  # what the model before has kept
+    clear()  # constants kept for the previous model
     gc.collect()
     STOCK.trim()
     before = STOCK.usage().asked
     for peer in peers:
-        compiled = runner(torch, peer, model, given)
+        compiled = runner(torch, peer, model, arguments)
         try:
-            with face.record() as record_of_peer:
-                found = _first(torch, compiled(**given))
-        except Exception:  # a peer's failure is its row's, not ours
+            with smelt_torch.record() as record_of_peer:
+                result = _first_tensor(torch, compiled(**arguments))
+        except Exception:  # a peer's failure leaves its cell empty
             if peer == "smelt":
                 raise
             continue
         if peer == "smelt":
-            error, record = (found - expected).abs().max().item(), record_of_peer
-        calls[peer] = lambda f=compiled: f(**given)
-        del found  # a result that is still held would count as the next call's memory
+            error, record = (result - expected).abs().max().item(), record_of_peer
+        calls[peer] = lambda f=compiled: f(**arguments)
+        del result  # a live result would count as the next call's memory
     times = {**dict.fromkeys(peers, math.nan), **_times(calls)}
-    gc.collect()  # results of earlier calls that lie in cycles are not this call's memory
+    gc.collect()  # results of earlier calls in reference cycles are not this call's memory
     peak = {"smelt": smelt_peak(calls["smelt"], before) / 2**20}
     if "eager" in calls:
         peak["eager"] = eager_peak(calls["eager"]) / 2**20
-    kernels, left = (0, 0) if record is None else (len(record.kernels), len(record.left))
+    kernels, torch_calls = (0, 0) if record is None else (len(record.kernels), len(record.left))
     first = {peer: measure_first(peer, name) for peer in peers if peer != "eager"}
-    return Row(name, times, first, peak, error, kernels, left)
+    return Row(name, times, first, peak, error, kernels, torch_calls)
 
 
 def _times(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """The least CPU time of each call, in turns."""
+    """Return the minimum CPU time of each call in ms, over alternating rounds."""
     least = dict.fromkeys(calls, math.inf)
     for _ in range(ROUNDS):
         for peer, call in calls.items():
-            call()  # warms the caches that the peer before has filled
+            call()  # warm the caches after another peer's call
             start = time.process_time()
             call()
             least[peer] = min(least[peer], time.process_time() - start)
     return {peer: t * 1e3 for peer, t in least.items()}
 
 
-def _first(torch: Any, result: Any) -> Any:
-    """The first tensor of a result."""
+def _first_tensor(torch: Any, result: Any) -> Any:
+    """Return the first tensor of a result."""
     leaves = torch.utils._pytree.tree_leaves(result)
     return next(x for x in leaves if isinstance(x, torch.Tensor))
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The tables in Markdown."""
+    """Return the tables in Markdown."""
     peers = [p for p in PEERS if p != "smelt" and p in rows[0].ms]
     parts = [
         TIMES + _times_table(rows, peers),
@@ -244,8 +242,8 @@ def _further_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
 
 
 def _seconds(row: Row, peer: str) -> tuple[float, float]:
-    found = row.first.get(peer, FirstCall())
-    return found.cold, found.warm
+    first_call = row.first.get(peer, FirstCall())
+    return first_call.cold, first_call.warm
 
 
 def _memory_table(rows: Sequence[Row]) -> str:
@@ -269,7 +267,7 @@ def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def _number(value: float, digits: int = 2, suffix: str = "") -> str:
-    """A cell; a dash for a peer that failed."""
+    """Format a cell; a dash for a peer that failed."""
     return "–" if math.isnan(value) else f"{value:.{digits}f}{suffix}"
 
 

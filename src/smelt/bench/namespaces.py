@@ -1,8 +1,8 @@
-"""One namespace per library, so that one function text runs in all of them.
+"""Array namespaces of the libraries, so that one function text runs in all of them.
 
-A namespace is a plain bag of functions with the array API's names and keywords, plus `erf` and
-`contiguous`. Each entry is the library's own function, wrapped only where its keywords differ from
-the standard's, and no wrapper is left once a compiler has traced it.
+A namespace has functions with the array API's names and keywords, plus `erf` and `contiguous`. Each
+is the library's own function, wrapped only where its keywords differ from the standard's; compilers
+trace through the wrappers.
 
 >>> xp = numpy_namespace()
 >>> float(xp.erf(xp.asarray([0.5]))[0]) == __import__("math").erf(0.5)
@@ -26,25 +26,25 @@ STANDARD = (
 
 
 def numpy_namespace() -> Any:
-    """NumPy, with SciPy's `erf` where SciPy is installed and the C library's otherwise."""
+    """Return NumPy, with SciPy's `erf` if SciPy is installed and the C library's otherwise."""
     return _standard(np, erf=_numpy_erf(), contiguous=np.ascontiguousarray)
 
 
 def jax_namespace() -> Any:
-    """`jax.numpy`; a compiled function's result is always row-major there."""
+    """Return `jax.numpy`, where a compiled function's result is always row-major."""
     special = importlib.import_module("jax.scipy.special")
-    return _standard(importlib.import_module("jax.numpy"), erf=special.erf, contiguous=_same)
+    return _standard(importlib.import_module("jax.numpy"), erf=special.erf, contiguous=_identity)
 
 
 def smelt_namespace(smelt: Any) -> Any:
-    """Smelt's array front end; its results are always row-major."""
+    """Return Smelt's array front end, whose results are always row-major."""
     nn = getattr(smelt, "nn", None)
     erf = getattr(smelt, "erf", None) or getattr(nn, "erf", None)
-    return _standard(smelt, erf=erf, contiguous=getattr(smelt, "contiguous", _same))
+    return _standard(smelt, erf=erf, contiguous=getattr(smelt, "contiguous", _identity))
 
 
 def torch_namespace() -> Any:
-    """PyTorch, whose reductions and `maximum` take other keywords than the standard's."""
+    """Return PyTorch; its reductions and `maximum` are wrapped to take the standard's keywords."""
     torch = importlib.import_module("torch")
 
     def maximum(x: Any, y: Any) -> Any:
@@ -81,12 +81,12 @@ def torch_namespace() -> Any:
 
 
 def _standard(module: Any, **extra: Any) -> Any:
-    """What the module has of the standard; a row that needs more fails there, and says so."""
-    found = {name: getattr(module, name) for name in STANDARD if hasattr(module, name)}
-    return SimpleNamespace(**found, **{k: f for k, f in extra.items() if f is not None})
+    """Return the standard functions that the module has; rows that need others fail."""
+    functions = {name: getattr(module, name) for name in STANDARD if hasattr(module, name)}
+    return SimpleNamespace(**functions, **{k: f for k, f in extra.items() if f is not None})
 
 
-def _same(x: Any) -> Any:
+def _identity(x: Any) -> Any:
     return x
 
 
@@ -98,6 +98,6 @@ def _numpy_erf() -> Any:
 
 
 def _library_erf(x: NDArray[Any]) -> NDArray[Any]:
-    """`math.erf` of each element, in the array's own type."""
+    """Compute `math.erf` of each element, in the array's type."""
     flat = np.fromiter((math.erf(v) for v in x.reshape(-1).tolist()), np.float64, x.size)
     return flat.reshape(x.shape).astype(x.dtype)

@@ -1,13 +1,14 @@
-"""Single operators and short chains beside NumPy and PyTorch, on one core, in and out of caches.
+"""Compare single operators and short chains with NumPy and PyTorch on one core.
 
     smelt bench --operators              # the table
     python -m smelt.bench.operators      # its rows as JSON, from this process
 
-Times are processor time of one call from Python, its result's memory included; all libraries
-stand in one process and take turns, the best of the rounds counts, after calls that are not
-counted.  A size is that of the first operand.  Ratios are how many times as long as Smelt a library
-takes, of which the last column has the smaller: above 1 Smelt is the fastest.  NumPy and PyTorch
-have the fastest form of a row that we know of.  A library that lacks a row has no number.
+Sizes fit the L1 cache, L2, and no cache.  Times are processor time of one call from Python,
+including its result's memory; all libraries run in one process, round-robin, the best of the rounds
+counts, after calls that are not counted.  A size is that of the first operand.  Ratios are a
+library's time over Smelt's, the last column has the smaller one: above 1 Smelt is the fastest.
+NumPy and PyTorch have the fastest form of a row that is known.  A library that lacks a row has no
+number.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ ROUNDS = {"4 KiB": 7, "1 MiB": 7, "64 MiB": 4}
 
 @dataclass(frozen=True)
 class Operator:
-    """One row: the operands by kind (see `operands`), code in the array API's names, PyTorch's
-    form, and NumPy's where its own is another."""
+    """A row: operands, code in the array API's names, and PyTorch's and NumPy's forms.
+
+    `kinds` are the operands (see `operands`); NumPy runs `code` unless it has a form of its own.
+    """
 
     title: str
     kinds: str
@@ -61,7 +64,7 @@ class Timed:
 
     @property
     def best_over_smelt(self) -> float | None:
-        """How many times as long as Smelt the fastest other library takes."""
+        """Time of the fastest other library over Smelt's."""
         others = [ns for name, ns in self.times.items() if name != "smelt"]
         return min(others) / self.times["smelt"] if others and "smelt" in self.times else None
 
@@ -72,13 +75,13 @@ def _softmax(m: Any, a: Any) -> Any:
 
 
 def _row(title: str, kinds: str, code: Code, torch: Code | str, numpy: Code | None = None) -> Any:
-    """A row whose PyTorch form may be just a name."""
+    """Return a row whose PyTorch form may be just a name."""
     form = (lambda t, *a: getattr(t, torch)(*a)) if isinstance(torch, str) else torch
     return Operator(title, kinds, code, form, numpy)
 
 
 OPERATORS: tuple[Operator, ...] = (
-    # ---- one element at a time
+    # ---- elementwise
     _row("add", "x x", lambda m, a, b: a + b, "add"),
     _row("add a number", "x", lambda m, a: a + 1, lambda t, a: a + 1),
     _row("exp", "x", lambda m, a: m.exp(a), "exp"),
@@ -108,7 +111,7 @@ OPERATORS: tuple[Operator, ...] = (
          lambda t, a, b: t.div(a, b, rounding_mode="floor")),
     _row("shifts and xor", "i", lambda m, a: (a << 3) ^ (a >> 2), lambda t, a: (a << 3) ^ (a >> 2)),
     _row("uint8 sum of two", "u u", lambda m, a, b: a + b, "add"),
-    # ---- folds of all elements
+    # ---- full reductions
     _row("sum", "x", lambda m, a: m.sum(a), "sum"),
     _row("sum, float64", "d", lambda m, a: m.sum(a), "sum"),
     _row("sum, int32", "i", lambda m, a: m.sum(a), "sum"),
@@ -144,7 +147,7 @@ OPERATORS: tuple[Operator, ...] = (
     _row("argsort", "x", lambda m, a: m.argsort(a), "argsort", np.argsort),
     _row("argsort rows", "X", lambda m, a: m.argsort(a, axis=1), lambda t, a: a.argsort(1),
          lambda a: np.argsort(a, axis=1)),
-    # ---- moved
+    # ---- data movement
     _row("transpose times 2", "X", lambda m, a: m.permute_dims(a, (1, 0)) * 2,
          lambda t, a: (a.T * 2).contiguous(), lambda a: np.ascontiguousarray(a.T * 2)),
     _row("add a transpose", "X X", lambda m, a, b: a + m.permute_dims(b, (1, 0)),
@@ -159,7 +162,7 @@ OPERATORS: tuple[Operator, ...] = (
     _row("every third, add 1", "x", lambda m, a: a[::3] + 1, lambda t, a: a[::3] + 1),
     _row("lower triangle", "X", lambda m, a: m.tril(a), "tril"),
     _row("outer", "r r", lambda m, a, b: a[:, None] * b[None, :], "outer"),
-    # ---- picked and made
+    # ---- gathers and ranges
     _row("take", "x j", lambda m, a, j: m.take(a, j), lambda t, a, j: a[j]),
     _row("take rows", "X e", lambda m, a, j: m.take(a, j, axis=0), lambda t, a, j: a[j]),
     _row("linspace times x", "x", lambda m, a: m.linspace(0, 1, a.shape[0], dtype=m.float32) * a,
@@ -170,18 +173,19 @@ OPERATORS: tuple[Operator, ...] = (
 
 
 def operands(kinds: str, nbytes: int) -> list[Array]:
-    """The arrays of a row whose first operand takes about so many bytes.
+    """Return the arrays of a row whose first operand takes about `nbytes` bytes.
 
-    `x` is float32 of a normal distribution, `p` its magnitudes, `d`, `q` the same in float64, `h`
-    in float16, `X` a square of `x`, `F` one in Fortran's order, `r` one side of it; `i`, `l`, `u`
-    are int32, int64 and uint8, `k` int32 of at least 1; `j` has positions in `x`, `e` rows of `X`.
+    `x` is float32 of a normal distribution, `p` its magnitudes; `d` and `q` are the same in
+    float64, `h` in float16; `X` is a square matrix, `F` one in Fortran order, `r` a vector of its
+    side; `i`, `l`, `u` are int32, int64 and uint8, `k` int32 of at least 1; `j` has indices into
+    `x`, `e` rows of `X`.
     """
     rng = np.random.default_rng(0)
     first, *_ = kinds.split()
     count = nbytes // {"d": 8, "q": 8, "l": 8, "h": 2, "u": 1}.get(first, 4)
     side = int(count**0.5)
 
-    def made(kind: str) -> Array:
+    def draw(kind: str) -> Array:
         if kind in "XF":
             x = rng.standard_normal((side, side)).astype(np.float32)
             return np.asfortranarray(x) if kind == "F" else x
@@ -196,50 +200,53 @@ def operands(kinds: str, nbytes: int) -> list[Array]:
         x = np.abs(x) if kind in "pq" else x
         return x.astype({"d": "f8", "q": "f8", "h": "f2"}.get(kind, "f4"))
 
-    return [made(kind) for kind in kinds.split()]
+    return [draw(kind) for kind in kinds.split()]
 
 
 def calls(row: Operator, nbytes: int) -> dict[str, Call]:
-    """The row as each installed library computes it."""
+    """Return the row as a call of each installed library."""
     arrays = operands(row.kinds, nbytes)
-    ours = sm.jit(lambda *a: row.code(sm, *a))
-    theirs = row.numpy or (lambda *a: row.code(np, *a))
-    found: dict[str, Call] = {"smelt": lambda: ours(*arrays), "numpy": lambda: theirs(*arrays)}
+    compiled = sm.jit(lambda *a: row.code(sm, *a))
+    numpy_form = row.numpy or (lambda *a: row.code(np, *a))
+    by_library: dict[str, Call] = {
+        "smelt": lambda: compiled(*arrays),
+        "numpy": lambda: numpy_form(*arrays),
+    }
     with suppress(ImportError):
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)
         tensors = [torch.from_numpy(a) for a in arrays]
-        found["torch"] = lambda: row.torch(torch, *tensors)
-    return found
+        by_library["torch"] = lambda: row.torch(torch, *tensors)
+    return by_library
 
 
 def measure(row: Operator, size: str, rounds: int) -> Timed:
-    """The best time of each library over rounds in which all take turns."""
+    """Return the best time of each library over alternating rounds."""
     return Timed(row.title, size, best_times(calls(row, SIZES[size]), rounds))
 
 
 def run(quick: bool = False, say: Say = silent) -> list[Timed]:
-    """All rows at all sizes, in a process where every library has one thread."""
+    """Measure all rows at all sizes, in a process where every library has one thread."""
     line = command(["-m", "smelt.bench.operators", *["quick"] * quick], variables(1, None, "now"))
     with kept_to(1):
-        found = heard(line, say)
-    return [Timed(**row) for row in json.loads(found)]
+        output = heard(line, say)
+    return [Timed(**row) for row in json.loads(output)]
 
 
-def table(found: list[Timed]) -> Table:
-    """For each size Smelt's time, how many times as long the others take, and the least of that."""
-    peers = [p for p in PEERS if any(p in t.times for t in found)]
-    sizes = [s for s in SIZES if any(s == t.size for t in found)]
+def table(measured: list[Timed]) -> Table:
+    """Return Smelt's times for each size, and the ratios of the others to them."""
+    peers = [p for p in PEERS if any(p in t.times for t in measured)]
+    sizes = [s for s in SIZES if any(s == t.size for t in measured)]
     headers = ["operator, of one array"]
     for size in sizes:
         headers += [f"smelt, {size}", *(f"{p} / smelt" for p in peers), "best / smelt"]
     rows: dict[str, dict[str, Timed]] = {}
-    for timed in found:
+    for timed in measured:
         rows.setdefault(timed.title, {})[timed.size] = timed
     lines = [(title, *_cells(row, sizes, peers)) for title, row in rows.items()]
     means = ["geometric mean"]
     for size in sizes:
-        of_size = [t for t in found if t.size == size]
+        of_size = [t for t in measured if t.size == size]
         means += ["", *(ratio(geomean(_against(t, p) for t in of_size)) for p in peers)]
         means.append(ratio(geomean(t.best_over_smelt for t in of_size)))
     return Table("Operators on one core", tuple(headers), (*lines, tuple(means)))
@@ -261,20 +268,20 @@ def _against(timed: Timed, peer: str) -> float | None:
     return timed.times[peer] / timed.times["smelt"]
 
 
-def to_json(found: list[Timed]) -> str:
-    """The times as JSON: a list of rows with title, size and nanoseconds by library."""
-    return json.dumps([asdict(t) for t in found], indent=1)
+def to_json(measured: list[Timed]) -> str:
+    """Return the times as a JSON list of rows, with nanoseconds by library."""
+    return json.dumps([asdict(t) for t in measured], indent=1)
 
 
-def page(found: list[Timed]) -> str:
-    """The table as a page of the documentation."""
-    return sheet("Operators", "operators", __doc__, table(found))
+def page(measured: list[Timed]) -> str:
+    """Return the table as a page of the documentation."""
+    return sheet("Operators", "operators", __doc__, table(measured))
 
 
-def write(found: list[Timed], folder: Path) -> Path:
-    """Writes the page; its path."""
+def write(measured: list[Timed], folder: Path) -> Path:
+    """Write the page; return its path."""
     path = folder / "operators.md"
-    path.write_text(page(found), encoding="utf-8")
+    path.write_text(page(measured), encoding="utf-8")
     return path
 
 

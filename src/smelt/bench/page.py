@@ -1,4 +1,4 @@
-"""The benchmark's page of the documentation, generated from a run's results.
+"""Generate the benchmark's documentation page from a run's results.
 
 write(results, Path("docs"))     # docs/bench.md, docs/bench.svg, docs/bench.json
 """
@@ -14,54 +14,56 @@ from smelt.bench.results import Results
 from smelt.bench.workloads import WORKLOADS
 
 _HOW = """\
-Every row is one function in the array API's names (`src/smelt/bench/formulas.py`), run as it is
-by every library. NumPy and PyTorch also get the form that a user who knows them well would write
+Every row is one function in the array API's names (`src/smelt/bench/formulas.py`), which all
+libraries run unchanged. NumPy and PyTorch also get the form that an experienced user would write
 (`src/smelt/bench/idioms.py`: in-place methods, fused operators such as `layer_norm`, the fused
-optimiser), and the faster form counts: the last table says which. Default settings throughout,
-that is what users run: `torch.compile` in its default mode with static shapes, `jax.jit` with
-donated arguments where the outputs replace the inputs, PyTorch in inference mode. Inputs are in
-the form that a library's users hold them, outputs are whatever the library returns, and the time
-includes allocating them. Smelt gives its outputs from its own pool, or writes to `out=`.
+optimiser), and the faster form counts: the last table says which. All settings are defaults:
+`torch.compile` in its default mode with static shapes, `jax.jit` with donated arguments where the
+outputs replace the inputs, PyTorch in inference mode. Inputs have the library's own array type,
+outputs are whatever the library returns, and the time includes allocating them. Smelt allocates
+outputs from its own pool, or writes to `out=`.
 
-Each library lives in a process of its own. All use the same cores, by affinity. In every round
-each is woken once, in a rotating order, warms up uncounted, and is timed; the table shows medians
-over the rounds. An answer is compared with a float64 reference before it is timed, within the
-tolerance of the row; a wrong answer has no time.
+Each library runs in a process of its own, on the same cores (set by affinity). In every round each
+library runs once, in a rotating order: uncounted calls first, then timed ones; the table shows
+medians over the rounds. A result is compared with a float64 reference before it is timed, within
+the tolerance of the row; a wrong result has no time.
 
-The *floor* of a row is the time that its compulsory traffic takes on this machine: each input
-read once and each output written once, by bare native loops with all threads. Nothing that reads
-its inputs from memory can be faster. Memory of a virtual machine has more than one speed, for
-seconds on end: the floor is timed right before and right behind every sample of every library, and
-*over the floor* is the median of these pairs' ratios, not the ratio of the table's medians.
+The *floor* of a row is the time of its compulsory traffic on this machine: each input read once
+and each output written once, by plain native loops with all threads. Nothing that reads its inputs
+from memory can be faster. Memory bandwidth of a virtual machine varies for seconds at a time: the
+floor is timed right before and right after every sample of every library, and *over the floor* is
+the median of these pairs' ratios, not the ratio of the table's medians.
 
-What stands between a row and its floor was looked for with loops written by hand, in C, on the same
-arrays, in turns, on one core. NumPy's arrays begin 16 bytes behind a cache line: a copy from one
-takes 1.1 times the floor, whose arrays are aligned, and vectors that lie across lines cost most
-where rows are visited again. A map that computes takes as long in C as in Smelt within a tenth
-(`relu(x * 2) + 1` 1.1 to 1.2 times the floor, of which a copy lacks what few instructions leave of
-the processor's look-ahead; asking ahead gains nothing). RMSNorm takes 1.3 times the floor by hand
-and LayerNorm 1.9, where the best way to ask for the next row was looked for; Smelt is within a
-tenth of both. Black-Scholes and GroupNorm with SiLU compute: the same kernels on arrays that fit
-the cache take more than nine tenths of the time. Softmax computes for 1.3 times as long as memory
-moves; the best order by hand stores a row in the loop that finds the exponentials of the next one,
-as Smelt does, and takes 1.2 (rows of 4096) and 1.4 to 1.5 times the floor (65536, whose rows and
-exponentials go through the second-level cache twice), Smelt a twentieth more. Cross-entropy takes
-1.3 by hand and Smelt a tenth more, whose largest element is NaN where there is one. Means and
-variances of columns convert to double precision, for about as long as memory reads; by hand they
-take longer. Turned arrays take 1.5 times the floor by hand, and 1.7 where they begin within a line:
-lines are read and written far apart. A map of 1 MiB takes 1.2 times its floor by hand; Smelt adds
-handing half of it to another thread. In place, Adam takes 0.85 of its floor, by hand as well: the
-floor's copies go to other memory.
+Hand-written C loops on the same arrays, on one core, show what separates a row from its floor:
 
-*Cold* is the first call in a fresh process with an empty cache less a later call, *warm* the same
-again with the cache that this has left (JAX keeps one only if asked to; it is asked to here)."""
+- Alignment: NumPy's arrays begin 16 bytes after a cache line boundary, the floor's are aligned. A
+  copy takes 1.1 times the floor; loads that cross cache lines cost most if rows are read again.
+- Elementwise maps (`relu(x * 2) + 1`): 1.1 to 1.2 times the floor in C, within a tenth in Smelt;
+  software prefetching gains nothing.
+- RMSNorm and LayerNorm: 1.3 and 1.9 times the floor in C with the best prefetch distance of the
+  next row; Smelt is within a tenth of both.
+- Black-Scholes and GroupNorm with SiLU are compute-bound: on arrays that fit the cache the same
+  kernels take more than nine tenths of the time.
+- Softmax: arithmetic takes 1.3 times as long as the memory traffic. The best C version stores a
+  row in the loop that computes the exponentials of the next one, as Smelt does; it takes 1.2 times
+  the floor for rows of 4096, and 1.4 to 1.5 for rows of 65536, which pass through L2 twice. Smelt
+  takes a twentieth more.
+- Cross-entropy: 1.3 times the floor in C; Smelt takes a tenth more and propagates NaN.
+- Means and variances of columns: the conversion to double precision takes about as long as reading
+  memory; the C version is slower than Smelt.
+- Transposed writes: 1.5 times the floor in C, 1.7 for unaligned arrays, because of their strides.
+- A map of 1 MiB: 1.2 times its floor in C; Smelt adds the hand-over of half of it to a thread.
+- Adam in place: 0.85 of its floor, in C as well, because the floor copies to other memory.
+
+*Cold* is the first call in a fresh process with an empty cache minus a later call, *warm* the same
+again with the cache filled by it (JAX's persistent cache, off by default, is enabled here)."""
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write page, plot and data into `folder`; the paths written."""
+    """Write page, plot and data into `folder`; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"bench.md": render(results), "bench.json": results.to_json() + "\n"}
-    with contextlib.suppress(ValueError):  # a run of rows that have no floor
+    with contextlib.suppress(ValueError):  # no row has a floor: no plot
         files["bench.svg"] = plot.draw(results)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -69,7 +71,7 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 
 def render(results: Results) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [
         "---\norphan: true\n---",
         "# Benchmark",
@@ -109,7 +111,7 @@ def _machine(results: Results) -> str:
 
 
 def _rows(results: Results) -> str:
-    """What each row computes, its arrays and its traffic."""
+    """Return a table of each row's arrays, traffic and purpose."""
     rows: list[tuple[str, ...]] = []
     for row in results.rows:
         work = WORKLOADS[row.id]

@@ -1,4 +1,4 @@
-"""A kernel's operators as programs: all together, each alone, and cut in two at one of its values.
+"""Split a kernel's operators into programs: all together, or cut at a value.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n,m]) {
@@ -30,31 +30,30 @@ __all__ = ["Cut", "cuts", "program_of"]
 class Cut:
     """Two programs that compute what one does, the second from results of the first.
 
-    `reads` says for each input of the second where it comes from: an input of the whole, or a
-    result of the first.  `gives` says the same of each result of the whole: the program, and which
-    of its results.
+    `reads` has, for each input of the second program, whether it is an input of the original, and
+    the index among those inputs or the first program's results. `gives` has, for each result of the
+    original, the program that computes it and the index among its results.
     """
 
     at: str
     graphs: tuple[Graph, Graph]
     given: tuple[int, ...]
-    """The whole's inputs, by place, that the first reads."""
+    """Indices of the original's inputs that the first program reads."""
     reads: tuple[tuple[bool, int], ...]
     gives: tuple[tuple[int, int], ...]
 
 
-def program_of(cluster: Cluster, whole: Graph) -> tuple[Graph, tuple[Node, ...]]:
-    """The operators of a cluster as a graph of their own, and the values that are its inputs."""
-    graph, sources = _graph(cluster.name, cluster.outputs, frozenset(cluster.inputs), whole)
+def program_of(cluster: Cluster, original: Graph) -> tuple[Graph, tuple[Node, ...]]:
+    """Return a cluster's operators as a graph, and the values that are its inputs."""
+    graph, sources = _subgraph(cluster.name, cluster.outputs, frozenset(cluster.inputs), original)
     return graph, sources
 
 
 def cuts(graph: Graph) -> Iterator[Cut]:
-    """The ways to compute a graph in two parts, the first of which ends in one value: a fold, what
-    a fold reads, or what several read.
+    """Yield the splits of a graph at a reduction, its input, or a shared value.
 
-    What the second part needs of the first is read if it is that value or a fold, and computed
-    again if it is not; then, where that is another way, all of it is read.
+    The second part reads that value and reductions of the first part, and recomputes other values;
+    if it makes a difference, also a version that reads all of them.
     """
     units = Units(graph)
     inside = {n: k for k, n in enumerate(units.values) if not isinstance(n.op, Input)}
@@ -65,55 +64,55 @@ def cuts(graph: Graph) -> Iterator[Cut]:
         ends = users & units.folds or units.folds >> u & 1 or users & (users - 1)
         if not ends or not users:
             continue
-        first = _needed([node], frozenset(inside), frozenset(graph.inputs))
+        first = _ancestors([node], frozenset(inside), frozenset(graph.inputs))
         folds = frozenset(n for n in first if units.folds >> inside[n] & 1) | {node}
-        for kept in (folds, first):
+        for stored in (folds, first):
             late = [n for n in graph.outputs if n not in first]
-            read = _frontier(late, kept)
+            read_values = _frontier(late, stored)
             early = frozenset(n for n in outputs if n in first)
-            key = frozenset(first), read | early
-            if late and read and key not in seen:
+            key = frozenset(first), read_values | early
+            if late and read_values and key not in seen:
                 seen.add(key)
-                yield _cut(graph, node, read, early)
+                yield _make_cut(graph, node, read_values, early)
 
 
-def _cut(graph: Graph, node: Node, read: frozenset[Node], early: frozenset[Node]) -> Cut:
+def _make_cut(graph: Graph, node: Node, read: frozenset[Node], early: frozenset[Node]) -> Cut:
     order = {n: k for k, n in enumerate(graph.nodes())}
     ends = tuple(sorted(read | early, key=order.__getitem__))
-    one, given = _graph("one", ends, frozenset(), graph)
+    one, first_inputs = _subgraph("one", ends, frozenset(), graph)
     late = tuple(n for n in graph.outputs if n not in early)
-    other, sources = _graph("other", late, read, graph)
+    other, sources = _subgraph("other", late, read, graph)
     places = {n: k for k, n in enumerate(graph.inputs)}
     reads = tuple((False, ends.index(n)) if n in read else (True, places[n]) for n in sources)
     gives = tuple((0, ends.index(n)) if n in early else (1, late.index(n)) for n in graph.outputs)
-    return Cut(node.op.name, (one, other), tuple(places[n] for n in given), reads, gives)
+    return Cut(node.op.name, (one, other), tuple(places[n] for n in first_inputs), reads, gives)
 
 
-def _graph(
-    name: str, outputs: Sequence[Node], stops: frozenset[Node], whole: Graph
+def _subgraph(
+    name: str, outputs: Sequence[Node], stops: frozenset[Node], graph: Graph
 ) -> tuple[Graph, tuple[Node, ...]]:
-    """What some outputs need of a graph, down to its inputs and to values that are inputs now."""
-    made: dict[Node, Node] = {}
+    """Return the graph of some outputs, with original inputs and the `stops` as its inputs."""
+    copies: dict[Node, Node] = {}
     inputs: dict[Node, Node] = {}
 
     def visit(node: Node) -> Node:
-        if node not in made:
+        if node not in copies:
             if isinstance(node.op, Input):
-                made[node] = inputs[node] = node
+                copies[node] = inputs[node] = node
             elif node in stops:
-                made[node] = inputs[node] = build.input(f"c{len(inputs)}", node.type)
+                copies[node] = inputs[node] = build.input(f"c{len(inputs)}", node.type)
             else:
-                made[node] = renew(node, tuple(visit(x) for x in node.inputs))
-        return made[node]
+                copies[node] = renew(node, tuple(visit(x) for x in node.inputs))
+        return copies[node]
 
     ends = tuple(visit(n) for n in outputs)
-    return Graph(name, tuple(inputs.values()), ends, whole.facts), tuple(inputs)
+    return Graph(name, tuple(inputs.values()), ends, graph.facts), tuple(inputs)
 
 
-def _needed(
+def _ancestors(
     ends: Sequence[Node], inside: frozenset[Node], stops: frozenset[Node]
 ) -> frozenset[Node]:
-    """Those of `inside` that some values need, these included."""
+    """Return the nodes of `inside` that the `ends` depend on, these included."""
     seen: set[Node] = set()
     pending = list(ends)
     while pending:
@@ -124,16 +123,16 @@ def _needed(
     return frozenset(seen & inside)
 
 
-def _frontier(ends: Sequence[Node], kept: frozenset[Node]) -> frozenset[Node]:
-    """The first of `kept` that some values meet on the way to what they need."""
-    found: set[Node] = set()
+def _frontier(ends: Sequence[Node], stored: frozenset[Node]) -> frozenset[Node]:
+    """Return the first nodes of `kept` on the paths from `ends` to their inputs."""
+    frontier: set[Node] = set()
     seen: set[Node] = set()
     pending = list(ends)
     while pending:
         node = pending.pop()
-        if node in kept:
-            found.add(node)
+        if node in stored:
+            frontier.add(node)
         elif node not in seen:
             seen.add(node)
             pending += node.inputs
-    return frozenset(found)
+    return frozenset(frontier)

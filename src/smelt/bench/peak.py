@@ -1,8 +1,8 @@
-"""The most memory that a call of a model holds at once, beyond its parameters and inputs.
+"""Measure the peak memory of a model's call, beyond its parameters and inputs.
 
-Eager code is watched operator by operator: every storage that a result brings is counted until it
-is freed, which leaves out what operators need inside.  Smelt's own memory all comes from one stock,
-whose highest mark is asked for; arrays that are kept between calls (packed constants) count.
+Eager code is traced operator by operator: every storage that a result allocates counts until it is
+freed; temporary memory inside operators does not. Smelt allocates from one pool, whose peak is
+read; arrays that are kept between calls (packed constants) count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["eager_peak", "smelt_peak"]
 
 
 def eager_peak(call: Callable[[], Any]) -> int:
-    """Bytes of the storages that PyTorch's operators make in `call`, at their highest.
+    """Return the peak bytes of the storages that PyTorch's operators allocate in `call`.
 
     >>> torch = import_module("torch")
     >>> x = torch.zeros(1000)
@@ -27,39 +27,39 @@ def eager_peak(call: Callable[[], Any]) -> int:
     """
     torch = import_module("torch")
     modes = import_module("torch.utils._python_dispatch")
-    known: set[int] = set()
+    addresses: set[int] = set()
     live = peak = 0
 
-    def freed(address: int, nbytes: int) -> None:
+    def on_free(address: int, nbytes: int) -> None:
         nonlocal live
-        known.discard(address)
+        addresses.discard(address)
         live -= nbytes
 
-    def met(tensor: Any, fresh: bool) -> None:
+    def count(tensor: Any, allocated: bool) -> None:
         nonlocal live, peak
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        if not address or address in known:
+        if not address or address in addresses:
             return
-        known.add(address)
-        if fresh:
+        addresses.add(address)
+        if allocated:
             live += storage.nbytes()
             peak = max(peak, live)
-            weakref.finalize(storage, freed, address, storage.nbytes())
+            weakref.finalize(storage, on_free, address, storage.nbytes())
 
     class Watch(modes.TorchDispatchMode):
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             leaves = torch.utils._pytree.tree_leaves
-            for given in leaves((args, kwargs)):
-                if isinstance(given, torch.Tensor):
-                    met(given, fresh=False)
-            found = function(*args, **(kwargs or {}))
-            for made in leaves(found):
-                if isinstance(made, torch.Tensor):
-                    met(made, fresh=True)
-            return found
+            for operand in leaves((args, kwargs)):
+                if isinstance(operand, torch.Tensor):
+                    count(operand, allocated=False)
+            result = function(*args, **(kwargs or {}))
+            for output in leaves(result):
+                if isinstance(output, torch.Tensor):
+                    count(output, allocated=True)
+            return result
 
     with Watch():
         call()
@@ -67,8 +67,7 @@ def eager_peak(call: Callable[[], Any]) -> int:
 
 
 def smelt_peak(call: Callable[[], Any], before: int) -> int:
-    """Bytes of Smelt's blocks in `call`, at their highest, beyond the `before` that had been
-    asked for when the program was not compiled yet."""
+    """Return the peak bytes of Smelt's blocks in `call`, minus the bytes `before` compilation."""
     STOCK.forget_peak()
     call()
     return STOCK.usage().asked_peak - before

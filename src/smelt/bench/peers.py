@@ -1,10 +1,9 @@
-"""The libraries under comparison, each behind the same few verbs.
+"""The libraries under comparison, behind a common interface.
 
-A peer turns a row of the benchmark into one or more *variants*: ways to run it, each a call that
-has finished its work when it returns. `prepare` gives the library its own copies of the inputs in
-the form its users hold them (NumPy arrays for NumPy and Smelt, tensors for PyTorch, device arrays
-for JAX), outside of every timing. Libraries are imported by name when a peer is opened, so that
-none of them is ever needed by Smelt.
+A peer provides a row of the benchmark as one or more variants: calls that have finished their work
+when they return. `prepare` makes the library's own copies of the inputs in the form its users have
+them (NumPy arrays for NumPy and Smelt, tensors for PyTorch, device arrays for JAX), untimed.
+Libraries are imported by name when a peer is opened, so that Smelt needs none of them.
 
 >>> peer = open_peer("numpy", threads=1)
 >>> row = WORKLOADS["a2"]
@@ -34,12 +33,12 @@ from smelt.dataclass import dataclass
 
 
 class Unavailable(Exception):
-    """A library, or the part of it that a row needs, is not there; the text says what."""
+    """A library, or a required part of it, is missing; the message says which."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a row: `call` does it all, `fetch` turns its result into NumPy arrays."""
+    """A way to run a row: `call` runs it, `fetch` converts its result to NumPy."""
 
     label: str
     call: Callable[[], Any]
@@ -47,16 +46,16 @@ class Variant:
 
 
 class Peer(Protocol):
-    """A library that can run rows. Opening one imports the library."""
+    """A library that can run rows. Opening a peer imports the library."""
 
     name: str
 
     def variants(self, row: Workload, arrays: Arrays) -> Sequence[Variant]:
-        """Ways to run `row` on copies of `arrays`; the first is the shared text."""
+        """Return ways to run `row` on copies of `arrays`; the first is the shared text."""
         ...
 
     def record_ns(self) -> float | None:
-        """Nanoseconds that one operator costs before anything runs; None if it does not record."""
+        """Return the ns of recording one operator; None if the library does not record."""
         ...
 
 
@@ -65,7 +64,7 @@ def _fetch(result: Any) -> Arrays:
 
 
 def _rebind(row: Workload, state: list[Any], call: Callable[..., Any]) -> Callable[[], Any]:
-    """Repeat `call` with its outputs as the next inputs where the row says so."""
+    """Return a call whose outputs are its next inputs, where the row has updates."""
     if not row.updates:
         return functools.partial(call, *state)
 
@@ -79,7 +78,7 @@ def _rebind(row: Workload, state: list[Any], call: Callable[..., Any]) -> Callab
 
 
 def _bind(row: Workload, xp: Any) -> Callable[..., Any]:
-    """The row's function with its namespace filled in, as plain a closure as a user would write.
+    """Bind the row's function to a namespace, as a plain closure like a user's.
 
     (A `functools.partial` would cost `torch.compile` guards that its users do not pay.)
     """
@@ -95,7 +94,7 @@ CHAIN_LENGTH = 200
 
 
 def record_chain(x: Any, y: Any) -> Any:
-    """`CHAIN_LENGTH` operators one after another, to time the recording of each."""
+    """Apply `CHAIN_LENGTH` operators one after another, to time the recording of each."""
     for _ in range(CHAIN_LENGTH // 2):
         x = x * 0.5 + y
     return x
@@ -112,7 +111,7 @@ def _best_ns(call: Callable[[], object], count: int = 5) -> float:
 
 
 class NumpyPeer:
-    """NumPy, one thread by nature."""
+    """NumPy, which is single-threaded here."""
 
     name = "numpy"
 
@@ -122,10 +121,10 @@ class NumpyPeer:
         self._idioms = idioms.numpy_idioms()
 
     def variants(self, row: Workload, arrays: Arrays) -> Sequence[Variant]:
-        found = [self._variant("array API", row, arrays, _bind(row, self._xp))]
+        variants = [self._variant("array API", row, arrays, _bind(row, self._xp))]
         if row.id in self._idioms:
-            found.append(self._variant("in place", row, arrays, self._idioms[row.id]))
-        return found
+            variants.append(self._variant("in place", row, arrays, self._idioms[row.id]))
+        return variants
 
     def _variant(
         self, label: str, row: Workload, arrays: Arrays, call: Callable[..., Any]
@@ -149,10 +148,10 @@ class TorchPeer:
         self._idioms = idioms.torch_idioms()
 
     def variants(self, row: Workload, arrays: Arrays) -> Sequence[Variant]:
-        found = [self._variant("array API", row, arrays, _bind(row, self._xp))]
+        variants = [self._variant("array API", row, arrays, _bind(row, self._xp))]
         if row.id in self._idioms:
-            found.append(self._variant("own operators", row, arrays, self._idioms[row.id]))
-        return found + self._optimiser(row, arrays)
+            variants.append(self._variant("own operators", row, arrays, self._idioms[row.id]))
+        return variants + self._optimiser(row, arrays)
 
     def _optimiser(self, row: Workload, arrays: Arrays) -> list[Variant]:
         if row.id != "adam":
@@ -171,12 +170,12 @@ class TorchPeer:
 
 
 class InductorPeer(TorchPeer):
-    """`torch.compile` with its default back end and mode; static shapes, which suits it best."""
+    """`torch.compile` with its default back end and mode, and static shapes."""
 
     name = "inductor"
 
     def variants(self, row: Workload, arrays: Arrays) -> Sequence[Variant]:
-        # Dynamo keeps its code per function: forget, or the next size compiles as dynamic.
+        # Dynamo caches code per function: reset it, or the next size compiles as dynamic.
         self._torch._dynamo.reset()
         return super().variants(row, arrays)
 
@@ -235,7 +234,7 @@ class JaxPeer:
         x = self._jax.numpy.ones(4)
 
         def trace() -> None:
-            # A function of its own each time: JAX remembers the ones it has traced.
+            # A new function each time: JAX caches traces by function.
             def fresh(a: Any, b: Any) -> Any:
                 return record_chain(a, b)
 
@@ -245,7 +244,7 @@ class JaxPeer:
 
 
 class SmeltPeer:
-    """`smelt.jit` on NumPy arrays: pooled outputs, and the user's own by `out=`."""
+    """`smelt.jit` on NumPy arrays, with pooled outputs and with `out=`."""
 
     name = "smelt"
 
@@ -260,10 +259,10 @@ class SmeltPeer:
         options: dict[str, Any] = {"donate": row.updates} if row.updates else {}
         state: list[Any] = [a.copy() for a in arrays]
         compiled = self._smelt.jit(_bind(row, self._xp), **options)
-        found = [Variant("array API", _rebind(row, state, compiled), _fetch)]
+        variants = [Variant("array API", _rebind(row, state, compiled), _fetch)]
         if row.group in ("large", "cache") and not row.updates:
-            found.append(Variant("out=", self._into(compiled, arrays), _fetch))
-        return found
+            variants.append(Variant("out=", self._into(compiled, arrays), _fetch))
+        return variants
 
     def _into(self, compiled: Callable[..., Any], arrays: Arrays) -> Callable[[], Any]:
         outputs: list[Any] = []
@@ -312,14 +311,14 @@ def _require(module: str) -> Any:
 
 
 def open_peer(name: str, threads: int) -> Peer:
-    """Import the library and set its threads; raises `Unavailable` where it cannot be used."""
+    """Import the library and set its threads; raise `Unavailable` if it cannot be used."""
     if name not in PEERS:
         raise ValueError(f"unknown peer {name!r}: choose from {', '.join(PEERS)}")
     return PEERS[name](threads)
 
 
 def own_process(name: str) -> None:
-    """Set what a library's user sets once for the whole process; not for a shared process.
+    """Apply the process-wide settings of a library's user; only for a dedicated process.
 
     NumPy's warnings about `log(0)` are silenced, PyTorch runs in inference mode (cheaper calls).
     """
@@ -329,12 +328,12 @@ def own_process(name: str) -> None:
 
 
 def version(name: str) -> str:
-    """Versions of the packages behind a peer, without importing them; empty if not installed."""
-    found: list[str] = []
+    """Return the versions of a peer's packages without importing them; empty if not installed."""
+    versions: list[str] = []
     for package in PACKAGES[name]:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             if importlib.util.find_spec(package) is not None:
-                found.append(f"{package} (source tree)")
-    return ", ".join(found)
+                versions.append(f"{package} (source tree)")
+    return ", ".join(versions)

@@ -1,9 +1,8 @@
-"""A dot plot of the results as SVG text: one line a workload, one mark a library, the floor at 1.
+"""Draw the results as SVG: a line per workload, a mark per library.
 
-The axis is logarithmic, so equal distances are equal factors. Libraries differ by colour (a
-palette that all kinds of colour vision can tell apart) and by shape; whiskers are quartiles. The
-file needs no script and no font of its own, reads in light and dark, and says in words what it
-shows for those who cannot see it.
+The axis is logarithmic, so that equal distances are equal factors. Libraries differ by colour (a
+palette for all kinds of colour vision) and by shape; whiskers are quartiles. The file needs no
+script and no font, works in light and dark mode, and has a text alternative.
 
     Path("bench.svg").write_text(draw(results))
 """
@@ -28,7 +27,7 @@ COLOURS = {
     "jax": "#0072B2",
     "smelt": "#009E73",
 }
-"""Okabe and Ito's palette; Smelt's mark is also the largest and the only filled star."""
+"""Okabe and Ito's palette; Smelt's mark is also the largest and the only star."""
 
 _STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #222; }
@@ -42,7 +41,7 @@ _STYLE = """
 
 @dataclass(frozen=True)
 class _Axis:
-    """Maps a factor to a horizontal place, over whole decades and halves of them."""
+    """Maps a factor to a horizontal coordinate, logarithmically."""
 
     low: float
     high: float
@@ -52,15 +51,15 @@ class _Axis:
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def ticks(self) -> list[float]:
-        """Marks at 1, 2 and 5 times each power of ten."""
-        found: list[float] = []
+        """Return ticks at 1, 2 and 5 times each power of ten."""
+        marks: list[float] = []
         for power in range(-3, 7):
-            found += [step * 10.0**power for step in (1, 2, 5)]
-        return [t for t in found if self.low * 0.999 <= t <= self.high * 1.001]
+            marks += [step * 10.0**power for step in (1, 2, 5)]
+        return [t for t in marks if self.low * 0.999 <= t <= self.high * 1.001]
 
 
 def draw(results: Results) -> str:
-    """The plot of all rows that have a floor and a time; raises ValueError if there are none."""
+    """Return the plot of all rows with a floor and a time, else raise ValueError."""
     rows = [row for row in results.rows if row.floor and any(row.ns(n) for n in row.entries)]
     if not rows:
         raise ValueError("no row has both a floor and a time: nothing to draw")
@@ -73,7 +72,7 @@ def draw(results: Results) -> str:
             f'aria-labelledby="title desc">'
         ),
         '<title id="title">Time of each library over the floor of each workload</title>',
-        f'<desc id="desc">{escape(_words(rows, names))}</desc>',
+        f'<desc id="desc">{escape(_description(rows, names))}</desc>',
         f"<style>{_STYLE}\n</style>",
         f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
         (
@@ -95,19 +94,19 @@ def _axis(rows: Sequence[Row], names: Sequence[str]) -> _Axis:
     return _Axis(low * 0.9, high * 1.15)
 
 
-def _words(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """The plot in one sentence a row."""
+def _description(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Describe the plot in one sentence per row."""
     lines: list[str] = []
     for row in rows:
-        told = [
+        factors = [
             f"{TITLES[n]} {factor:.1f}" for n in names if (factor := row.over_floor(n)) is not None
         ]
-        lines.append(f"{row.title}: {', '.join(told)}.")
+        lines.append(f"{row.title}: {', '.join(factors)}.")
     return "Times the floor, smaller is faster. " + " ".join(lines)
 
 
 def _mark(name: str, x: float, y: float) -> str:
-    """A library's mark: shape and colour."""
+    """Return a library's mark, by shape and colour."""
     paint = f'fill="{COLOURS[name]}"'
     if name == "numpy":
         return f'<circle {paint} cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
@@ -122,7 +121,7 @@ def _mark(name: str, x: float, y: float) -> str:
 
 
 def _spoke(number: int) -> tuple[float, float]:
-    """Corner of a five-pointed star: long and short spokes in turn."""
+    """Return a corner of a five-pointed star; outer and inner corners alternate."""
     radius = 9.0 if number % 2 == 0 else 4.0
     angle = math.pi * (number / 5 - 0.5)
     return radius * math.cos(angle), radius * math.sin(angle)
@@ -154,18 +153,18 @@ def _grid(axis: _Axis, count: int) -> list[str]:
 
 
 def _line(row: Row, names: Sequence[str], axis: _Axis, y: float) -> list[str]:
-    """One workload: its name, a thin line, and each library's whisker and mark."""
+    """Return a workload's line: its name, and each library's whisker and mark."""
     title = escape(row.title)
     parts = [f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{title}</text>']
     for name in names:
-        found = row.spread(name)
-        if found is None:
+        spread = row.spread(name)
+        if spread is None:
             continue
-        low, high = axis.x(found.low), axis.x(found.high)
+        low, high = axis.x(spread.low), axis.x(spread.high)
         low, high = max(low, LEFT), min(high, WIDTH - RIGHT / 2)
         span = f'x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"'
         parts.append(f'<line stroke="{COLOURS[name]}" stroke-width="1.5" {span}/>')
-        parts.append(_mark(name, axis.x(found.median), y))
+        parts.append(_mark(name, axis.x(spread.median), y))
     return parts
 
 

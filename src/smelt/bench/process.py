@@ -1,4 +1,4 @@
-"""A worker process seen from outside: start it with a clean environment, ask, survive its death.
+"""Worker processes: start with a clean environment, send orders, survive crashes.
 
 >>> with Worker("numpy", threads=1, small=True) as worker:
 ...     worker.problem, worker.ask({"do": "record"}, seconds=60)
@@ -23,21 +23,21 @@ from typing import IO, Any, Protocol, Self, TypeVar, cast
 
 START_SECONDS = 120.0
 _TITLE = 120
-"""Characters of a line that is short enough to be said."""
+"""Maximum characters of a line that counts as progress."""
 
 
 class Titled(Protocol):
-    """What is measured under a title."""
+    """Something that is measured under a title."""
 
     @property
     def title(self) -> str: ...
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """A command line that runs Python with `variables` added to the environment.
+    """Return a command line that runs Python with `variables` added to the environment.
 
-    `env` adds them, so that this process need not read its own environment to pass it on.  Byte
-    code is kept as where a package is installed, whatever this process was told.
+    The program `env` adds them, so that this process need not read its own environment to pass it
+    on. Writing byte code is enabled, as for an installed package.
     """
     program = [sys.executable, *arguments]
     env = shutil.which("env")
@@ -53,24 +53,24 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
 
 
 def variables(threads: int, cache: Path | None, probe: str = "off") -> dict[str, str]:
-    """Environment of every measured process: one thread count for all, caches of its own.
+    """Return the environment of measured processes: one thread count for all, own caches.
 
-    The run measures the machine beforehand, not while times are taken; a process that is kept to
-    one core is on a machine of its own, and measures it first (`probe` of "now").
+    The run measures the machine first, not while times are taken; a process that is bound to one
+    core has a different machine model, and measures it when it starts (`probe` "now").
     """
     pools = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB", "SMELT")
     names = {f"{pool}_{'THREADS' if pool == 'SMELT' else 'NUM_THREADS'}" for pool in pools}
-    found = {name: str(threads) for name in sorted(names)}
-    found["JAX_PLATFORMS"] = "cpu"
-    found["SMELT_PROBE"] = probe
+    settings = {name: str(threads) for name in sorted(names)}
+    settings["JAX_PLATFORMS"] = "cpu"
+    settings["SMELT_PROBE"] = probe
     if cache is not None:
-        found["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
-        found["SMELT_CACHE_DIR"] = str(smelt_cache(cache))
-    return found
+        settings["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+        settings["SMELT_CACHE_DIR"] = str(smelt_cache(cache))
+    return settings
 
 
 def smelt_cache(cache: Path) -> Path:
-    """Where Smelt keeps its objects and the machine's figures during a run."""
+    """Return the folder for Smelt's objects and machine figures during a run."""
     return cache / "smelt"
 
 
@@ -79,20 +79,20 @@ Say = Callable[[str], object]
 
 
 def silent(_: str) -> None:
-    """Says nothing of how far a run is."""
+    """Ignore progress."""
 
 
 def announced(cases: Iterable[T]) -> Iterator[T]:
-    """The cases, the title of each printed before it is measured: for `heard`."""
+    """Yield the cases, printing each title before it is measured: for `heard`."""
     for case in cases:
         print(case.title, flush=True)
         yield case
 
 
 def heard(line: Sequence[str], say: Say) -> str:
-    """The last line that a process prints; those before it are said as they come.
+    """Run a process and return its last output line; report earlier lines as progress.
 
-    Raises RuntimeError with the end of what it wrote of errors, if it fails.
+    Raises RuntimeError with the end of its error output if it fails.
     """
     last = ""
     with tempfile.TemporaryFile("w+") as errors:
@@ -100,8 +100,8 @@ def heard(line: Sequence[str], say: Say) -> str:
             line, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process:
             assert process.stdout is not None
-            for said in process.stdout:
-                last = said.rstrip("\n")
+            for printed in process.stdout:
+                last = printed.rstrip("\n")
                 if len(last) < _TITLE:
                     say(last)
         if process.returncode:
@@ -112,10 +112,10 @@ def heard(line: Sequence[str], say: Say) -> str:
 
 @contextlib.contextmanager
 def kept_to(threads: int) -> Generator[None, None, None]:
-    """Bind this process, and those it starts meanwhile, to as many CPUs as there are threads.
+    """Bind this process, and those it starts meanwhile, to `threads` CPUs.
 
-    It is the one limit that every library's pool obeys, JAX's included.  It also makes processor
-    time exact: what a thread on another CPU has spent is told only up to the last tick of a clock.
+    It is the one limit that every library's pool obeys, JAX's included. It also makes processor
+    time exact: the time of threads on other CPUs is accounted only at clock ticks.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -129,7 +129,7 @@ def kept_to(threads: int) -> Generator[None, None, None]:
 
 
 class Worker:
-    """One library's process. `problem` says why it cannot be asked (empty while it can)."""
+    """The process of one library; `problem` says why it cannot be used."""
 
     def __init__(
         self, name: str, threads: int, small: bool = False, cache: Path | None = None
@@ -163,7 +163,10 @@ class Worker:
         return self._process.poll() is None
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Send one order and wait for its reply; `{"failed": reason}` if none comes in time."""
+        """Send one order and wait for its reply.
+
+        The reply is `{"failed": reason}` if none comes within `seconds`.
+        """
         if self.problem:
             return {"failed": self.problem}
         try:
@@ -198,13 +201,13 @@ class Worker:
         return {"failed": self.problem}
 
     def _kill(self) -> None:
-        """End the worker and whatever it started (compilers), which share its session."""
+        """Kill the worker and its children (compilers), which share its session."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
-        """Let the process end; end it if it does not."""
+        """Let the process end, and kill it if it does not."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

@@ -1,19 +1,19 @@
-"""Matrix products against the peers, on one core: sizes that suit a library and sizes that hurt.
+"""Compare matrix products with other libraries on one core.
 
     smelt bench --products              # the table
     python -m smelt.bench.products      # its rows as JSON, from this process
 
-Times are processor time, so that a busy machine changes them little; the peers stand in one process
-and take turns, the best of the rounds counts.  That process keeps to one CPU: libraries that work
-on threads of their own are measured whole.  Constants may be packed whatever memory that takes
-(`constants_extra=none`), which a product alone does not by default.  Where weights come "in turn",
-each call multiplies the next of so many that they do not stay in the second cache, as the layers of
-a model do; others are alike in every call.  The floor is what the machine
-cannot beat: multiply-adds at the measured peak, or the operands read once at the measured
-bandwidth, whichever is longer.
+Sizes are both convenient and inconvenient for libraries.  Times are processor time, so that a busy
+machine changes them little; the peers run in one process, round-robin, and the best round counts.
+That process is bound to one CPU: worker threads of a library count too.  Constants may be packed
+whatever memory that takes (`constants_extra=none`), which a product alone does not by default.
+Where weights come "in turn", each call uses the next of several weights that together exceed the L2
+cache, as the layers of a model do; other rows use the same operands in every call.  The floor is a
+lower bound of the machine: multiply-adds at the measured peak, or reading the operands once at the
+measured bandwidth, whichever is longer.
 
-The last rows are products with what stands before and behind them (`bench/around.py`); `inductor`
-is `torch.compile` told to try all that it has and to fold constants.
+The last rows are products with fused prologues and epilogues (`bench/around.py`); `inductor` is
+`torch.compile` with `max_autotune` and `freezing`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ Call = Callable[[], Any]
 PEERS = around.PEERS
 ROUNDS, LEAST_S = 7, 0.004
 AIMS = {"best peer / smelt": 0.97, "floor / smelt": 80}
-"""The least that columns of the page are to say."""
+"""Minimum that columns of the page should reach."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product: shapes of both operands, whether the second is read transposed, and closed over
-    rather than passed: a constant, as weights are; the operands' type; and how many of the second
-    are multiplied in turn, one in each call."""
+    """A product: shapes, whether the right operand is transposed or constant, and its type.
+
+    A constant is captured instead of passed, as weights are. Each call uses the next of `turns`
+    right operands.
+    """
 
     title: str
     left: tuple[int, ...]
@@ -80,7 +82,7 @@ class Timed:
 
 
 TURNS = 12
-"""Weights that are multiplied in turn: 113 MB of them, where they are 768 x 3072."""
+"""Right operands that calls cycle through: 113 MB in all, if they are 768 x 3072."""
 CASES: tuple[Case, ...] = (
     *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
     Case("1024³, right transposed", (1024, 1024), (1024, 1024), True),
@@ -127,7 +129,7 @@ CASES: tuple[Case, ...] = (
 
 
 def operands(case: Case) -> tuple[Array, list[Array]]:
-    """The numbers that all libraries multiply: the left operand, and the right ones."""
+    """Return the left operand and the right ones, the same for all libraries."""
     rng = np.random.default_rng(0)
     shapes = (case.left, *[case.right] * case.turns)
     if case.dtype == i8:
@@ -138,7 +140,7 @@ def operands(case: Case) -> tuple[Array, list[Array]]:
 
 
 def _each(multiply: Callable[[Any], Any], operands: Sequence[Any]) -> Call:
-    """A call that multiplies by the next of some operands."""
+    """Return a call that multiplies by the next of some operands."""
     if len(operands) == 1:
         (only,) = operands
         return lambda: multiply(only)
@@ -147,52 +149,57 @@ def _each(multiply: Callable[[Any], Any], operands: Sequence[Any]) -> Call:
 
 
 def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
-    """The product as each installed library computes it: of int8 in int32, of bfloat16 in
-    bfloat16.  NumPy has no fast product of either."""
+    """Return the product as a call of each installed library.
+
+    int8 is multiplied into int32, bfloat16 into bfloat16. NumPy has no fast product of either.
+    """
     x, ys = operands(case)
-    found: dict[str, Call] = {}
-    turned, short = case.turned, case.dtype == i8
+    by_library: dict[str, Call] = {}
+    transposed, is_int8 = case.turned, case.dtype == i8
     if "smelt" in peers:
-        found["smelt"] = _ours(case, x, ys)
+        by_library["smelt"] = _smelt_call(case, x, ys)
     if "numpy" in peers and case.dtype == f32:
-        found["numpy"] = _each(lambda y: x @ (np.swapaxes(y, -1, -2) if turned else y), ys)
+        by_library["numpy"] = _each(lambda y: x @ (np.swapaxes(y, -1, -2) if transposed else y), ys)
     with suppress(ImportError):
         if "torch" in peers:
             torch: Any = importlib.import_module("torch")
             torch.set_num_threads(1)
             p, *qs = (_tensor(torch, case, a) for a in (x, *ys))
-            multiply = torch._int_mm if short else torch.matmul
-            found["torch"] = _each(lambda q: multiply(p, q.mT if turned else q), qs)
+            multiply = torch._int_mm if is_int8 else torch.matmul
+            by_library["torch"] = _each(lambda q: multiply(p, q.mT if transposed else q), qs)
     with suppress(ImportError):
         if "jax" in peers:
             jax: Any = importlib.import_module("jax")
-            wide = {"preferred_element_type": np.int32} if short else {}
+            options = {"preferred_element_type": np.int32} if is_int8 else {}
 
             def multiplied(a: Any, b: Any) -> Any:
-                return jax.numpy.matmul(a, b.swapaxes(-1, -2) if turned else b, **wide)
+                return jax.numpy.matmul(a, b.swapaxes(-1, -2) if transposed else b, **options)
 
             r, *ss = (jax.device_put(a) for a in (x, *ys))
-            theirs, known = jax.jit(multiplied), jax.jit(lambda a: multiplied(a, ss[0]))
-            found["jax"] = (
-                (lambda: known(r).block_until_ready())
-                if case.constant
-                else _each(lambda s: theirs(r, s).block_until_ready(), ss)
+            compiled, compiled_constant = (
+                jax.jit(multiplied),
+                jax.jit(lambda a: multiplied(a, ss[0])),
             )
-    return found
+            by_library["jax"] = (
+                (lambda: compiled_constant(r).block_until_ready())
+                if case.constant
+                else _each(lambda s: compiled(r, s).block_until_ready(), ss)
+            )
+    return by_library
 
 
-def _ours(case: Case, x: Array, ys: list[Array]) -> Call:
-    def wide(a: Any) -> Any:
+def _smelt_call(case: Case, x: Array, ys: list[Array]) -> Call:
+    def widened(a: Any) -> Any:
         return sm.astype(a, sm.int32) if case.dtype == i8 else a
 
     def multiplied(a: Any, b: Any) -> Any:
-        return wide(a) @ wide(sm.matrix_transpose(b) if case.turned else b)
+        return widened(a) @ widened(sm.matrix_transpose(b) if case.turned else b)
 
     if not case.constant:
-        ours = sm.jit(multiplied)
-        return _each(lambda y: ours(x, y), ys)
-    own = sm.asarray(ys[0], copy=True)
-    fixed = sm.jit(lambda a: multiplied(a, own))
+        compiled = sm.jit(multiplied)
+        return _each(lambda y: compiled(x, y), ys)
+    constant = sm.asarray(ys[0], copy=True)
+    fixed = sm.jit(lambda a: multiplied(a, constant))
     return lambda: fixed(x)
 
 
@@ -203,7 +210,7 @@ def _tensor(torch: Any, case: Case, a: Array) -> Any:
 
 
 def floor_ns(case: Case) -> float:
-    """Nanoseconds that one core needs at least for the arithmetic, or for reading the operands."""
+    """Return the minimum ns on one core, for the arithmetic or for reading the operands."""
     target = driver.host()
     pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
     fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
@@ -214,27 +221,29 @@ def floor_ns(case: Case) -> float:
 
 
 def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
-    """The best time of each library over rounds in which all take turns."""
+    """Return the best time of each library over alternating rounds."""
     if isinstance(case, Around):
-        floor, known = around.floor_ns(case), around.calls(case, peers)
+        floor, by_library = around.floor_ns(case), around.calls(case, peers)
     else:
-        floor, known = floor_ns(case), calls(case, peers)
+        floor, by_library = floor_ns(case), calls(case, peers)
     turns = case.turns if isinstance(case, Case) else 1
-    return Timed(case.title, floor, best_times(known, rounds, turns))
+    return Timed(case.title, floor, best_times(by_library, rounds, turns))
 
 
-def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
-    """Nanoseconds of processor time of each call, the best of rounds in which they take turns, of
-    so many calls at least.  A turn begins when the threads of the library before rest (JAX's work
-    on for a while), with one more call that is not counted."""
+def best_times(by_library: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
+    """Return the ns of processor time of each call, the best of alternating rounds.
+
+    Each round has at least `turns` calls of a library. It begins when the threads of the previous
+    library are idle (JAX's keep working for a while), with one more call that is not counted.
+    """
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
     with sm.config(threads=1, constants_extra=None):
-        for name, call in known.items():
+        for name, call in by_library.items():
             call()
             repeat[name] = max(turns, _repeats(call))
         for _ in range(rounds):
-            for name, call in known.items():
+            for name, call in by_library.items():
                 rest()
                 call()
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
@@ -243,7 +252,7 @@ def best_times(known: dict[str, Call], rounds: int, turns: int = 1) -> dict[str,
 
 
 def rest(longest: float = 2.0) -> None:
-    """Waits until no thread of this process works any more, or so many seconds."""
+    """Wait until no thread of this process is busy, at most `longest` seconds."""
     ends = time.monotonic() + longest
     while time.monotonic() < ends:
         before = time.process_time()
@@ -256,13 +265,15 @@ _LOOK_S = 0.005
 
 
 def _repeats(call: Call) -> int:
-    """Calls that take about `LEAST_S`.  As many as that are made before they are counted: the first
-    calls of a program may go a longer way than later ones."""
-    found, before = 1, 0
-    while found > 2 * before:
-        before, spent = found, _seconds(call, found) / found
-        found = max(found, int(LEAST_S / max(spent, 1e-7)), 1)
-    return found
+    """Return the number of calls that take about `LEAST_S`.
+
+    As many are made before they are timed: the first calls of a program may take a slower path.
+    """
+    count, before = 1, 0
+    while count > 2 * before:
+        before, call_seconds = count, _seconds(call, count) / count
+        count = max(count, int(LEAST_S / max(call_seconds, 1e-7)), 1)
+    return count
 
 
 def _seconds(call: Call, times: int) -> float:
@@ -273,39 +284,39 @@ def _seconds(call: Call, times: int) -> float:
 
 
 def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
-    """All cases, in a process where every library has one thread."""
+    """Measure all cases, in a process where every library has one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
     with kept_to(1):
-        found = heard(line, say)
-    return [Timed(**row) for row in json.loads(found)]
+        output = heard(line, say)
+    return [Timed(**row) for row in json.loads(output)]
 
 
-def table(found: list[Timed]) -> Table:
-    """Times, how Smelt stands to the best of the others (above 1 is faster) and to the floor."""
-    peers = [p for p in PEERS if any(p in t.times for t in found)]
+def table(measured: list[Timed]) -> Table:
+    """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
+    peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
-    for timed in found:
-        own = timed.times.get("smelt")
+    for timed in measured:
+        smelt_ns = timed.times.get("smelt")
         others = [ns for name, ns in timed.times.items() if name != "smelt"]
-        against = f"{min(others) / own:.2f}" if own and others else NOTHING
-        share = f"{100 * timed.floor / own:.0f} %" if own else NOTHING
+        against = f"{min(others) / smelt_ns:.2f}" if smelt_ns and others else NOTHING
+        share = f"{100 * timed.floor / smelt_ns:.0f} %" if smelt_ns else NOTHING
         cells = (duration(timed.times.get(p)) for p in peers)
         rows.append((timed.title, *cells, duration(timed.floor), against, share))
     headers = ("product", *peers, "floor", "best peer / smelt", "floor / smelt")
     return Table("Matrix products on one core", headers, tuple(rows))
 
 
-def page(found: list[Timed]) -> str:
-    """The table as a page of the documentation."""
-    return sheet("Matrix products", "products", __doc__, table(found), peak(), aims=AIMS)
+def page(measured: list[Timed]) -> str:
+    """Return the table as a page of the documentation."""
+    return sheet("Matrix products", "products", __doc__, table(measured), peak(), aims=AIMS)
 
 
-def write(found: list[Timed], folder: Path) -> Path:
-    """Writes the page; its path."""
+def write(measured: list[Timed], folder: Path) -> Path:
+    """Write the page; return its path."""
     path = folder / "products.md"
-    path.write_text(page(found), encoding="utf-8")
+    path.write_text(page(measured), encoding="utf-8")
     return path
 
 

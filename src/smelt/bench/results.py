@@ -1,8 +1,8 @@
-"""What a benchmark run found, as data with a stable JSON form.
+"""Results of a benchmark run, as data with a stable JSON form.
 
-Times are nanoseconds. A row keeps, for each library, the quartiles of its samples, the variant
-that was the fastest, how far its answer was from the reference, and its first call; or the
-reason why there is no time. Ratios are computed here once, for the table, the plot and the page.
+Times are nanoseconds. A row has, for each library, the quartiles of its samples, its fastest
+variant, the error relative to the reference, and its first call; or the reason why there is no
+time. Ratios are computed here once, for the table, the plot and the page.
 
 >>> quartiles([3.0, 1.0, 2.0, 5.0, 4.0])
 Times(median=3.0, low=2.0, high=4.0, best=1.0, count=5)
@@ -36,10 +36,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Entry:
-    """One library on one row. `problem` is empty exactly if there are times.
+    """Results of one library on one row. `problem` is empty exactly if there are times.
 
-    `error` is the largest deviation from the float64 reference as a part of the tolerance.
-    `over_floor` are the ratios of samples to the floor beside each, no times.
+    `error` is the largest deviation from the float64 reference relative to the tolerance.
+    `over_floor` has ratios of samples to the floor measured next to each, not times.
     """
 
     times: Times | None = None
@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One workload with its compulsory traffic, its floor and all libraries."""
+    """Results of one workload, with its compulsory traffic, its floor and all libraries."""
 
     id: str
     title: str
@@ -63,19 +63,19 @@ class Row:
     entries: Mapping[str, Entry]
 
     def ns(self, name: str) -> float | None:
-        """Median of one library, if it has one."""
+        """Return the median of one library, if it has one."""
         entry = self.entries.get(name)
         return entry.times.median if entry and entry.times else None
 
     @property
     def best_peer(self) -> str | None:
         """The fastest library other than Smelt."""
-        timed = {n: self.ns(n) for n in self.entries if n != SMELT}
-        found = {n: ns for n, ns in timed.items() if ns is not None}
-        return min(found, key=lambda n: found[n]) if found else None
+        medians = {n: self.ns(n) for n in self.entries if n != SMELT}
+        measured = {n: ns for n, ns in medians.items() if ns is not None}
+        return min(measured, key=lambda n: measured[n]) if measured else None
 
     def spread(self, name: str) -> Times | None:
-        """How many times the floor a library takes: beside each other, if that was measured."""
+        """Return a library's time over the floor, from adjacent measurements if there are any."""
         entry = self.entries.get(name)
         if entry is None or entry.times is None or self.floor is None:
             return None
@@ -85,21 +85,21 @@ class Row:
         return Times(t.median / floor, t.low / floor, t.high / floor, t.best / floor, t.count)
 
     def over_floor(self, name: str) -> float | None:
-        """The median of that."""
-        found = self.spread(name)
-        return found.median if found else None
+        """Return the median time of a library over the floor."""
+        spread = self.spread(name)
+        return spread.median if spread else None
 
     @property
     def best_over_smelt(self) -> float | None:
-        """How many times faster Smelt is than the best peer."""
+        """Time of the best peer over Smelt's."""
         return _ratio(self.ns(self.best_peer) if self.best_peer else None, self.ns(SMELT))
 
 
 @dataclass(frozen=True)
 class Cold:
-    """First calls in a fresh process: with an empty cache, and with the cache that this left.
+    """First calls in fresh processes: with an empty cache, then with the filled cache.
 
-    Both are the first call less a later one: what tracing, compiling and loading cost.
+    Both are the first call minus a later one: the cost of tracing, compiling and loading.
     """
 
     empty_ns: float | None = None
@@ -109,7 +109,10 @@ class Cold:
 
 @dataclass(frozen=True)
 class Results:
-    """A whole run. `cold` is keyed by row, then library; `import_ns` is beyond NumPy's own."""
+    """Results of a run.
+
+    `cold` is keyed by row, then library; `import_ns` excludes NumPy's import.
+    """
 
     machine: Mapping[str, Any]
     threads: int
@@ -121,7 +124,7 @@ class Results:
     record_ns: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> str:
-        """The run as JSON; `format` rises when a field changes its meaning."""
+        """Return the run as JSON; `format` rises when a field changes its meaning."""
         ratios = {
             "best_peer_over_smelt": geomean(r.best_over_smelt for r in self.rows),
             "best_peer_over_smelt_large": geomean(
@@ -136,7 +139,7 @@ class Results:
 
     @classmethod
     def from_json(cls, text: str) -> Results:
-        """Read a stored run; raises ValueError for another format."""
+        """Read a stored run; raise ValueError for another format."""
         data: dict[str, Any] = json.loads(text)
         if data.pop("format", None) != FORMAT:
             raise ValueError(f"not a benchmark result of format {FORMAT}")
@@ -150,18 +153,18 @@ class Results:
 
 
 def _row(data: dict[str, Any]) -> Row:
-    found: dict[str, Any] = dict(data)
-    entries: dict[str, Any] = found["entries"]
-    found["entries"] = {name: _entry(entry) for name, entry in entries.items()}
-    found["floor"] = Times(**found["floor"]) if found["floor"] else None
-    return Row(**found)
+    fields: dict[str, Any] = dict(data)
+    entries: dict[str, Any] = fields["entries"]
+    fields["entries"] = {name: _entry(entry) for name, entry in entries.items()}
+    fields["floor"] = Times(**fields["floor"]) if fields["floor"] else None
+    return Row(**fields)
 
 
 def _entry(data: dict[str, Any]) -> Entry:
-    found: dict[str, Any] = dict(data)
+    fields: dict[str, Any] = dict(data)
     for name in ("times", "over_floor"):
-        found[name] = Times(**found[name]) if found.get(name) else None
-    return Entry(**found)
+        fields[name] = Times(**fields[name]) if fields.get(name) else None
+    return Entry(**fields)
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
@@ -169,7 +172,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 
 def quartiles(samples: Sequence[float]) -> Times:
-    """Summary of at least one sample; the quartiles are samples, not interpolations."""
+    """Summarise at least one sample; the quartiles are samples, not interpolations."""
     ordered = sorted(samples)
     last = len(ordered) - 1
     low, high = ordered[round(last * 0.25)], ordered[round(last * 0.75)]
@@ -177,10 +180,10 @@ def quartiles(samples: Sequence[float]) -> Times:
 
 
 def geomean(ratios: Iterable[float | None]) -> float | None:
-    """Geometric mean of what is there; None if nothing is.
+    """Return the geometric mean of the existing ratios; None if there are none.
 
     >>> geomean([2.0, None, 8.0])
     4.0
     """
-    found = [math.log2(r) for r in ratios if r]
-    return 2.0 ** (sum(found) / len(found)) if found else None
+    logarithms = [math.log2(r) for r in ratios if r]
+    return 2.0 ** (sum(logarithms) / len(logarithms)) if logarithms else None

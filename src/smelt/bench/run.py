@@ -1,12 +1,12 @@
-"""Run the benchmark: every library in turn, the same rows, the same threads, in one run.
+"""Run the benchmark: all libraries round-robin, with equal rows and threads.
 
-For each row every library checks its answer and finds its fastest variant; then rounds begin. In
-a round each library is woken once, in an order that rotates, makes uncounted calls until its
-caches and threads are warm, and then the counted ones. So slow seconds of a shared machine hit all
-alike, and the ratios between libraries hold even where the absolute times wander. The floor, which
-moves the row's compulsory bytes and computes nothing, is timed before and behind each of them: what
-a library takes over it is the median of these pairs' ratios, for memory may be twice as fast in one
-second as in the next.
+For each row every library checks its result and finds its fastest variant; then rounds begin. In a
+round each library runs once, in a rotating order, with uncounted calls until its caches and threads
+are warm, and then the counted ones. So slow periods of a shared machine affect all libraries alike,
+and the ratios between libraries are stable even where the absolute times are not. The floor, which
+moves the row's compulsory bytes and computes nothing, is timed before and after each of them: a
+library's ratio to the floor is the median of these pairs' ratios, since memory bandwidth may vary
+by a factor of two within seconds.
 
     results = run(Options(only=("a1", "softmax_4096"), quick=True))
 """
@@ -34,7 +34,7 @@ from smelt.runtime import host, probe
 from smelt.target import Target
 
 SETTLE_SECONDS = 0.01
-"""Pause before a library is woken, in which the one before it ends its busy waiting."""
+"""Pause before a library runs, in which the previous one ends its busy waiting."""
 
 LOAD_SECONDS = 600.0
 CACHE = "cache"
@@ -44,10 +44,12 @@ SLOW_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What to run. Empty `only` and `peers` mean all; `threads` 0 means every physical core.
+    """Options of a run.
 
-    `quick` takes fewer rounds and leaves out the fresh processes that time cold and warm starts.
-    `small` shrinks every array to a test's size: for trying the harness, not for numbers.
+    Empty `only` and `peers` mean all; `threads` 0 means every physical core.
+
+    `quick` takes fewer rounds and skips the fresh processes that time cold and warm starts. `small`
+    shrinks every array to a test's size: for testing the harness, not for numbers.
     """
 
     only: tuple[str, ...] = ()
@@ -67,22 +69,21 @@ class Options:
 
 
 def run(options: Options, say: Say | None = None) -> Results:
-    """The whole benchmark; raises ValueError for a row or library that does not exist.
+    """Run the benchmark; raise ValueError for a row or library that does not exist.
 
-    Libraries that are not installed, wrong answers, crashes and time-outs are findings in the
-    results, not exceptions.
+    Missing libraries, wrong results, crashes and time-outs are recorded in the results, not raised.
     """
     tell = say or _silent
-    rows = _chosen(options.only, WORKLOADS, "row")
-    names = list(_chosen(options.peers, PEERS, "library"))
+    rows = _select(options.only, WORKLOADS, "row")
+    names = list(_select(options.peers, PEERS, "library"))
     threads = options.threads or host.usable_host().cores
     with kept_to(threads):
         target = host.usable_host() if options.small else probe.measure()
-        results = _interleaved(rows, names, threads, target, options, tell)
-        return replace(results, **_fresh_processes(results, options, tell))
+        results = _measure_rows(rows, names, threads, target, options, tell)
+        return replace(results, **_measure_starts(results, options, tell))
 
 
-def _interleaved(
+def _measure_rows(
     rows: dict[str, Workload],
     names: list[str],
     threads: int,
@@ -90,27 +91,27 @@ def _interleaved(
     options: Options,
     tell: Say,
 ) -> Results:
-    """All rows in all libraries, warm."""
-    found: list[Row] = []
+    """Measure all rows in all libraries, warm."""
+    measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="smelt-bench-") as folder:
-        if target.measured:  # so that Smelt need not measure while it is being timed
+        if target.measured:  # so that Smelt does not measure while it is being timed
             host.store(target, smelt_cache(Path(folder) / CACHE))
-        crew = _Crew(names, threads, options, Path(folder))
+        workers = _Workers(names, threads, options, Path(folder))
         with ExitStack() as stack:
-            stack.callback(crew.close)
+            stack.callback(workers.close)
             tell("starting " + ", ".join(names))
-            crew.start()
-            missing = crew.missing()
+            workers.start()
+            missing = workers.missing()
             for row in rows.values():
                 tell(row.id)
-                found.append(_measure_row(crew, row, options, Path(folder)))
-            record = _recording(crew)
+                measured.append(_measure_row(workers, row, options, Path(folder)))
+            record = _record_ns(workers)
     return Results(
         machine=describe_machine(target),
         threads=threads,
         peers={name: version(name) for name in names if name not in missing},
         missing=missing,
-        rows=found,
+        rows=measured,
         record_ns=record,
     )
 
@@ -119,20 +120,20 @@ def _silent(_: str) -> None:
     return None
 
 
-def _chosen(wanted: Sequence[str], table: dict[str, Any], what: str) -> dict[str, Any]:
-    """The wanted part of a table, in the table's order; a prefix such as `chain` takes several."""
-    if not wanted:
+def _select(names: Sequence[str], table: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return the wanted part of a table, in its order; a prefix selects several."""
+    if not names:
         return table
-    for name in wanted:
+    for name in names:
         if not any(key.startswith(name) for key in table):
             raise ValueError(f"unknown {what} {name!r}: choose from {', '.join(table)}")
-    exact = set(wanted) & set(table)
-    prefixes = tuple(name for name in wanted if name not in exact)
+    exact = set(names) & set(table)
+    prefixes = tuple(name for name in names if name not in exact)
     return {k: v for k, v in table.items() if k in exact or (prefixes and k.startswith(prefixes))}
 
 
 def describe_machine(target: Target) -> dict[str, Any]:
-    """Facts that a reader needs to judge the times."""
+    """Return facts about the machine that readers need to judge the times."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "cpu": target.name,
@@ -152,8 +153,8 @@ def describe_machine(target: Target) -> dict[str, Any]:
     }
 
 
-class _Crew:
-    """The workers, replaced when one of them dies."""
+class _Workers:
+    """The worker processes, restarted when one of them dies."""
 
     def __init__(self, names: list[str], threads: int, options: Options, folder: Path) -> None:
         self.names = [*names, FLOOR]
@@ -164,7 +165,7 @@ class _Crew:
         self._unusable: dict[str, str] = {}
 
     def start(self) -> None:
-        """Start every worker; note the ones whose library is not there."""
+        """Start every worker; note those whose library is missing."""
         for name in self.names:
             self._start(name)
             if self.workers[name].problem:
@@ -174,18 +175,18 @@ class _Crew:
         self.workers[name] = Worker(name, self._threads, self._small, self._folder / CACHE)
 
     def revive(self) -> None:
-        """Start again what died on an earlier row."""
+        """Restart the workers that died on an earlier row."""
         for name, worker in self.workers.items():
             if worker.problem and name not in self._unusable:
                 worker.close()
                 self._start(name)
 
     def missing(self) -> dict[str, str]:
-        """Libraries that could not be opened, with the reason."""
+        """Return the libraries that could not be opened, with the reason."""
         return {name: why for name, why in self._unusable.items() if name != FLOOR}
 
     def present(self) -> list[str]:
-        """Names of the workers that can be asked."""
+        """Return the names of the workers that can run."""
         return [name for name in self.names if name not in self._unusable]
 
     def close(self) -> None:
@@ -194,24 +195,24 @@ class _Crew:
             worker.close()
 
 
-def _measure_row(crew: _Crew, row: Workload, options: Options, folder: Path) -> Row:
-    """Load one row everywhere, then take the times in rounds."""
-    crew.revive()
+def _measure_row(workers: _Workers, row: Workload, options: Options, folder: Path) -> Row:
+    """Load one row in every library, then take times in rounds."""
+    workers.revive()
     reference = folder / row.id
     read, written = save_reference(row, reference, options.small)
     loaded: dict[str, dict[str, Any]] = {}
-    for name in crew.present():
+    for name in workers.present():
         order = {"do": "load", "row": row.id, "reference": str(reference)}
         if name == FLOOR:
             if not row.floor:
                 continue
             order = {"do": "load", "read": read, "written": written}
-        loaded[name] = crew.workers[name].ask(order, LOAD_SECONDS)
+        loaded[name] = workers.workers[name].ask(order, LOAD_SECONDS)
     for file in reference.iterdir():
         file.unlink()
-    samples, over = _rounds(crew, loaded, options)
-    times = {name: quartiles(found) for name, found in samples.items() if found}
-    ratios = {name: quartiles(found) for name, found in over.items() if found}
+    samples, over = _run_rounds(workers, loaded, options)
+    times = {name: quartiles(values) for name, values in samples.items() if values}
+    ratios = {name: quartiles(values) for name, values in over.items() if values}
     entries = {
         name: replace(_entry(reply, times.get(name)), over_floor=ratios.get(name))
         for name, reply in loaded.items()
@@ -223,21 +224,24 @@ def _measure_row(crew: _Crew, row: Workload, options: Options, folder: Path) -> 
 Samples = dict[str, list[float]]
 
 
-def _rounds(
-    crew: _Crew, loaded: dict[str, dict[str, Any]], options: Options
+def _run_rounds(
+    workers: _Workers, loaded: dict[str, dict[str, Any]], options: Options
 ) -> tuple[Samples, Samples]:
-    """Samples of every library that answered right, one a round, in a rotating order; and how many
-    times the floor each took, which is timed right before and behind it."""
-    able = [name for name, reply in loaded.items() if "ns" in reply]
-    samples: Samples = {name: [] for name in able}
-    over: Samples = {name: [] for name in able if name != FLOOR}
+    """Return samples of every library with a correct result, and their ratios to the floor.
+
+    There is one sample per round, in a rotating order; the floor is timed right before and after
+    each.
+    """
+    measurable = [name for name, reply in loaded.items() if "ns" in reply]
+    samples: Samples = {name: [] for name in measurable}
+    over: Samples = {name: [] for name in measurable if name != FLOOR}
 
     def sample(name: str, sample_ns: float) -> float | None:
         expected = max(1.0, float(loaded[name]["ns"]))
         repeat = int(min(20_000, max(1, sample_ns / expected)))
         warm = int(min(repeat, max(1, sample_ns / 4 / expected)))
         time.sleep(SETTLE_SECONDS)
-        reply = crew.workers[name].ask({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
+        reply = workers.workers[name].ask({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
         if "ns" not in reply:
             return None
         samples[name].append(float(reply["ns"]))
@@ -248,20 +252,20 @@ def _rounds(
 
     libraries = list(over)
     for number in range(options.rounds):
-        turn = number % max(1, len(libraries))
+        offset = number % max(1, len(libraries))
         before = floor()
-        for name in [*libraries[turn:], *libraries[:turn]]:
+        for name in [*libraries[offset:], *libraries[:offset]]:
             if float(loaded[name]["ns"]) > SLOW_NS and number >= SLOW_ROUNDS:
                 continue
-            taken, behind = sample(name, options.sample_ns), floor()
-            if taken and before and behind:
-                over[name].append(2 * taken / (before + behind))
-            before = behind
+            library_ns, after = sample(name, options.sample_ns), floor()
+            if library_ns and before and after:
+                over[name].append(2 * library_ns / (before + after))
+            before = after
     return samples, over
 
 
 def _entry(reply: dict[str, Any], times: Times | None) -> Entry:
-    """What the table says about one library on one row."""
+    """Return the results of one library on one row."""
     failures: dict[str, str] = reply.get("failures", {})
     wrong = {label: e for label, e in reply.get("errors", {}).items() if not e <= 1.0}
     if times is None:
@@ -273,18 +277,18 @@ def _entry(reply: dict[str, Any], times: Times | None) -> Entry:
     return Entry(times, variant, float(reply["error"]), first)
 
 
-def _recording(crew: _Crew) -> dict[str, float]:
-    """What one recorded operator costs, for the libraries that record."""
-    found: dict[str, float] = {}
-    for name in crew.present():
-        ns = crew.workers[name].ask({"do": "record"}, 120.0).get("ns")
+def _record_ns(workers: _Workers) -> dict[str, float]:
+    """Return the ns of recording one operator, for the libraries that record."""
+    ns_by_name: dict[str, float] = {}
+    for name in workers.present():
+        ns = workers.workers[name].ask({"do": "record"}, 120.0).get("ns")
         if ns is not None:
-            found[name] = float(ns)
-    return found
+            ns_by_name[name] = float(ns)
+    return ns_by_name
 
 
-def _fresh_processes(results: Results, options: Options, tell: Say) -> dict[str, Any]:
-    """Import times, and cold and warm starts of the compilers, each in a process of its own."""
+def _measure_starts(results: Results, options: Options, tell: Say) -> dict[str, Any]:
+    """Measure imports, cold and warm starts, each in a process of its own."""
     if options.quick or not options.cold:
         return {}
     imports: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""The results as tables of text: what the terminal, the documentation and the log show.
+"""The results as text tables, for the terminal, the documentation and the log.
 
-A `Table` is cells and nothing else, so each place renders it in its own way.
+A `Table` is just cells, so that each place renders it in its own way.
 
 >>> print(Table("t", ("row", "time"), (("a", "1 ms"), ("bb", "20 ms"))).plain())
 t
@@ -23,15 +23,16 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, headers, and rows of cells as long as the headers."""
+    """A title, headers, and rows of as many cells."""
 
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def plain(self, width: int | None = None) -> str:
-        """Aligned text: the first column to the left, the others to the right; what is wider than
-        `width` characters has the first column on lines of its own.
+        """Return aligned text: the first column to the left, the others to the right.
+
+        If the table exceeds `width` characters, the first column has lines of its own.
 
         >>> print(Table("t", ("row", "time"), (("a long name", "1 ms"),)).plain(12))
         t
@@ -56,19 +57,19 @@ class Table:
 
     @classmethod
     def of_markdown(cls, text: str, title: str = "") -> Table:
-        """The first table in a text in Markdown.
+        r"""Parse the first table in a Markdown text.
 
-        >>> Table.of_markdown("Times:\\n\\n| row | time |\\n| --- | --: |\\n| a | 1 ms |\\n").rows
+        >>> Table.of_markdown("Times:\n\n| row | time |\n| --- | --: |\n| a | 1 ms |\n").rows
         (('a', '1 ms'),)
         """
         lines = [line.strip() for line in text.splitlines()]
         first = next(i for i, line in enumerate(lines) if line.startswith("|"))
-        taken = takewhile(lambda line: line.startswith("|"), lines[first:])
-        headers, _, *rows = (tuple(x.strip() for x in t.strip("|").split("|")) for t in taken)
+        table_lines = takewhile(lambda line: line.startswith("|"), lines[first:])
+        headers, _, *rows = (tuple(x.strip() for x in t.strip("|").split("|")) for t in table_lines)
         return cls(title, headers, tuple(rows))
 
     def markdown(self) -> str:
-        """A table in Markdown, numbers to the right, without the title."""
+        """Return a Markdown table, numbers to the right, without the title."""
         rule = ("---", *("--:" for _ in self.headers[1:]))
         lines = [self.headers, rule, *self.rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -79,7 +80,7 @@ def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tu
 
 
 def duration(ns: float | None) -> str:
-    """Three significant digits and a unit.
+    """Format nanoseconds with three significant digits and a unit.
 
     >>> duration(1234.5), duration(98765.4), duration(2.5e6), duration(None)
     ('1.23 µs', '98.8 µs', '2.50 ms', '–')
@@ -95,14 +96,14 @@ def duration(ns: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A factor, with the digits that matter."""
+    """Format a factor with about three digits."""
     if value is None:
         return NOTHING
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def cell(entry: Entry | None) -> str:
-    """A time, or in one word why there is none."""
+    """Return a time, or a word for why there is none."""
     if entry is None:
         return NOTHING
     if entry.times is not None:
@@ -111,7 +112,7 @@ def cell(entry: Entry | None) -> str:
 
 
 def times(results: Results) -> Table:
-    """Median times of every library on every row, and the three ratios that are asked for."""
+    """Return median times of every library on every row, and three ratios."""
     names = [name for name in TITLES if name in results.peers]
     headers = ("workload", "floor", *(TITLES[n] for n in names))
     headers += ("best peer / floor", "Smelt / floor", "best peer / Smelt")
@@ -133,18 +134,18 @@ def _times_row(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _means(results: Results, count: int) -> list[tuple[str, ...]]:
-    """Geometric means over all rows and over those beyond 16 MiB."""
-    found: list[tuple[str, ...]] = []
+    """Return geometric means over all rows and over those beyond 16 MiB."""
+    rows_of_means: list[tuple[str, ...]] = []
     for title, rows in (
         ("geometric mean", list(results.rows)),
         ("geometric mean above 16 MiB", [r for r in results.rows if r.group == "large"]),
     ):
         peers = geomean(r.over_floor(r.best_peer) if r.best_peer else None for r in rows)
         ours = geomean(r.over_floor(SMELT) for r in rows)
-        faster = geomean(r.best_over_smelt for r in rows)
+        gain = geomean(r.best_over_smelt for r in rows)
         blank = ("",) * (count + 1)
-        found.append((title, *blank, ratio(peers), ratio(ours), ratio(faster)))
-    return found
+        rows_of_means.append((title, *blank, ratio(peers), ratio(ours), ratio(gain)))
+    return rows_of_means
 
 
 def starts(results: Results) -> Table | None:
@@ -158,38 +159,41 @@ def starts(results: Results) -> Table | None:
     for row, by_name in results.cold.items():
         cells: list[str] = []
         for name in names:
-            found = by_name.get(name)
-            cells += [duration(found.empty_ns if found else None)]
-            cells += [duration(found.warm_ns if found else None)]
+            cold = by_name.get(name)
+            cells += [duration(cold.empty_ns if cold else None)]
+            cells += [duration(cold.warm_ns if cold else None)]
         rows.append((titles.get(row, row), *cells))
     return Table("First call in a fresh process, less a later call", headers, tuple(rows))
 
 
 def overheads(results: Results) -> Table:
-    """What is paid without computing: import, a tiny call, recording an operator, compiling."""
+    """Return costs besides computing: import, a tiny call, recording an operator, compiling."""
     names = [name for name in TITLES if name in results.peers]
     tiny = next((row for row in results.rows if row.id == "tiny"), None)
     imports = {"torch": "torch", "inductor": "torch", "jax": "jax", "smelt": "smelt"}
     rows = [
-        ("import beyond NumPy's", *(duration(_of(results.import_ns, imports, n)) for n in names)),
+        (
+            "import beyond NumPy's",
+            *(duration(_look_up(results.import_ns, imports, n)) for n in names),
+        ),
         ("call with three small arrays", *(duration(tiny.ns(n) if tiny else None) for n in names)),
         ("recording one operator", *(duration(results.record_ns.get(n)) for n in names)),
         (
             "first call of a row, library warm (geometric mean)",
-            *(duration(_first(results, n)) for n in names),
+            *(duration(_first_call_ns(results, n)) for n in names),
         ),
     ]
     return Table("Overheads", ("cost", *(TITLES[n] for n in names)), tuple(rows))
 
 
-def _of(table: object, key: dict[str, str], name: str) -> float | None:
+def _look_up(table: object, key: dict[str, str], name: str) -> float | None:
     assert isinstance(table, dict)
-    found: float | None = table.get(key.get(name, ""))
-    return found
+    value: float | None = table.get(key.get(name, ""))
+    return value
 
 
-def _first(results: Results, name: str) -> float | None:
-    """Mean first call less a typical one: what tracing and compiling cost in a used process."""
+def _first_call_ns(results: Results, name: str) -> float | None:
+    """Return the mean first call minus a typical one, in a warm process."""
     if name not in ("inductor", "jax", SMELT):
         return None
     extra: list[float | None] = []
@@ -201,7 +205,7 @@ def _first(results: Results, name: str) -> float | None:
 
 
 def variants(results: Results) -> Table:
-    """Which way of writing a row was each library's fastest, where it had a choice."""
+    """Return each library's fastest form of a row, where it had a choice."""
     names = [name for name in TITLES if name in results.peers]
     rows = [
         (
@@ -214,12 +218,12 @@ def variants(results: Results) -> Table:
 
 
 def problems(results: Results) -> list[str]:
-    """One line for each library that is missing and each row that one could not do."""
-    found = [f"{TITLES[name]}: not available, {why}" for name, why in results.missing.items()]
+    """Return a line for each missing library and each row that one failed."""
+    lines = [f"{TITLES[name]}: not available, {why}" for name, why in results.missing.items()]
     for row in results.rows:
-        found += [
+        lines += [
             f"{row.title}: {TITLES.get(name, name)}: {entry.problem}"
             for name, entry in row.entries.items()
             if entry.problem
         ]
-    return found
+    return lines

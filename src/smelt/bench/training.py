@@ -1,6 +1,6 @@
 """A training step behind `torch.compile`: forward, backward and AdamW of a small language model.
 
-The model is written out here, as nanoGPT is: no package is needed beside PyTorch.
+The model is defined here, in the style of nanoGPT: only PyTorch is needed.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -23,7 +23,10 @@ WORDS, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 2000, 192, 6, 3, 128, 4
 
 
 def build() -> Any:
-    """A module (ids, labels) -> loss; seed PyTorch before.  Raises ImportError without PyTorch."""
+    """Return a module (ids, labels) -> loss; seed PyTorch first.
+
+    Raises ImportError without PyTorch.
+    """
     torch = import_module("torch")
     nn, F = torch.nn, torch.nn.functional
 
@@ -60,7 +63,7 @@ def build() -> Any:
 
 
 def stepper(peer: str) -> Callable[[], float]:
-    """A function that does one step, forward, backward and AdamW, and gives the loss.
+    """Return a function that does one step, forward, backward and AdamW, and returns the loss.
 
     `peer` is "eager" or a backend of `torch.compile`; the optimiser is PyTorch's own everywhere.
     """
@@ -82,14 +85,14 @@ def stepper(peer: str) -> Callable[[], float]:
 
 
 def measure(peers: Sequence[str], rounds: int = 6) -> dict[str, tuple[float, float]]:
-    """CPU milliseconds of a step by peer, the least of some, and the loss after as many steps.
+    """Return by peer the minimum CPU milliseconds of a step, and the final loss.
 
-    One thread.  Peers that train are "eager" and backends of `torch.compile`.
+    One thread. Peers that train are "eager" and backends of `torch.compile`.
     """
     torch = import_module("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    found: dict[str, tuple[float, float]] = {}
+    results: dict[str, tuple[float, float]] = {}
     try:
         with knobs.config(threads=1):
             for peer in (p for p in peers if p != "onnxruntime"):
@@ -102,19 +105,19 @@ def measure(peers: Sequence[str], rounds: int = 6) -> dict[str, tuple[float, flo
                     start = time.process_time()
                     loss = step()
                     times.append(time.process_time() - start)
-                found[peer] = (min(times) * 1e3, loss)
+                results[peer] = (min(times) * 1e3, loss)
     finally:
         torch.set_num_threads(threads)
-    return found
+    return results
 
 
-def page(found: Mapping[str, tuple[float, float]]) -> str:
-    """The section of the page of models.
+def page(measured: Mapping[str, tuple[float, float]]) -> str:
+    """Return the section of the page of models.
 
     >>> print(page({"eager": (75.0, 6.5), "smelt": (50.0, 6.5)}).splitlines()[-1])
     | smelt | 50.0 | 1.00x | 6.500000 |
     """
-    ours = found["smelt"][0]
+    smelt_ms = measured["smelt"][0]
     model = f"{LAYERS} blocks of {WIDTH}, {WORDS} words, {BATCH} texts of {LENGTH}"
     lines = [
         "",
@@ -126,7 +129,7 @@ def page(found: Mapping[str, tuple[float, float]]) -> str:
         "| --- | --: | --: | --: |",
     ]
     lines += [
-        f"| {peer} | {ms:.1f} | {ms / ours:.2f}x | {loss:.6f} |"
-        for peer, (ms, loss) in found.items()
+        f"| {peer} | {ms:.1f} | {ms / smelt_ms:.2f}x | {loss:.6f} |"
+        for peer, (ms, loss) in measured.items()
     ]
     return "\n".join(lines) + "\n"

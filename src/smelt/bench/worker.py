@@ -1,12 +1,14 @@
-"""One library in a process of its own, taking orders on standard input, one JSON object a line.
+"""Run one library in a process of its own, on orders from standard input.
 
-Separate processes keep the comparison fair: no library's threads, allocator or imports disturb
+Orders are JSON objects, one per line.
+
+Separate processes keep the comparison fair: no library's threads, allocator or imports affect
 another's, a crash costs one library one row, and while one is timed the others sleep in a read.
-What a library prints goes to standard error; only replies leave on standard output.
+What a library prints goes to standard error; only replies go to standard output.
 
     {"do": "load", "row": "a2", "reference": "/tmp/x/a2"}   -> variants, errors, first-call times
-    {"do": "time", "repeat": 10, "warm": 2}                 -> nanoseconds a call
-    {"do": "record"}                                        -> nanoseconds an operator
+    {"do": "time", "repeat": 10, "warm": 2}                 -> nanoseconds per call
+    {"do": "record"}                                        -> nanoseconds per operator
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ from smelt.target import Target
 Reply = dict[str, Any]
 
 FLOOR = "floor"
-"""The name under which the machine itself takes part: it moves the bytes and computes nothing."""
+"""The name of the worker that moves the row's bytes and computes nothing."""
 
 
 def save_reference(row: Workload, folder: Path, small: bool) -> tuple[int, int]:
-    """Write the float64 answer for every worker to compare with; the row's traffic in bytes."""
+    """Write the float64 result for the workers to compare with; return the traffic in bytes."""
     arrays = row.arrays(small)
     outputs = row.reference(arrays)
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,7 @@ def _load_reference(folder: Path) -> list[Any]:
 
 
 def timed(call: Callable[[], Any], repeat: int) -> float:
-    """Mean nanoseconds of `repeat` calls in a row, each result dropped before the next call."""
+    """Return the mean ns of `repeat` calls; each result is dropped before the next."""
     started = time.perf_counter_ns()
     for _ in range(repeat):
         call()
@@ -57,8 +59,8 @@ def timed(call: Callable[[], Any], repeat: int) -> float:
 
 
 @dataclass
-class _Try:
-    """One variant as it came out of its first calls."""
+class _Measured:
+    """A variant after its first calls."""
 
     variant: Variant
     first_ns: float
@@ -75,17 +77,17 @@ class LibraryWorker:
         self._call: Callable[[], Any] | None = None
 
     def load(self, row: str, reference: str, **_: Any) -> Reply:
-        """Run every variant once, check it, time the right ones and keep the fastest."""
+        """Run every variant once, check it, time the correct ones and keep the fastest."""
         self._call = None
         gc.collect()
         work = WORKLOADS[row]
         arrays = work.arrays(self._small)
         want = _load_reference(Path(reference))
-        tries: list[_Try] = []
+        tries: list[_Measured] = []
         failures: dict[str, str] = {}
         for variant in self._peer.variants(work, arrays):
             try:
-                tries.append(self._try(work, variant, want))
+                tries.append(self._measure(work, variant, want))
             except Exception as error:  # noqa: BLE001 - a library's failure is a row of the table
                 failures[variant.label] = f"{type(error).__name__}: {error}"[:300]
         right = [t for t in tries if t.error <= 1.0]
@@ -100,21 +102,21 @@ class LibraryWorker:
             reply |= {"variant": best.variant.label, "ns": best.ns, "error": best.error}
         return reply
 
-    def _try(self, work: Workload, variant: Variant, want: list[Any]) -> _Try:
+    def _measure(self, work: Workload, variant: Variant, want: list[Any]) -> _Measured:
         started = time.perf_counter_ns()
         result = variant.call()
         first = time.perf_counter_ns() - started
-        found = _Try(variant, first, work.check(variant.fetch(result), want))
+        measured = _Measured(variant, first, work.check(variant.fetch(result), want))
         del result
-        if found.error <= 1.0:
+        if measured.error <= 1.0:
             variant.call()
-            found.ns = timed(variant.call, 1)
-            repeat = int(min(1000, max(1, 5e6 / found.ns)))
-            found.ns = min(timed(variant.call, repeat) for _ in range(3))
-        return found
+            measured.ns = timed(variant.call, 1)
+            repeat = int(min(1000, max(1, 5e6 / measured.ns)))
+            measured.ns = min(timed(variant.call, repeat) for _ in range(3))
+        return measured
 
     def time(self, repeat: int, warm: int, **_: Any) -> Reply:
-        """`warm` calls that do not count, then the mean of `repeat` calls."""
+        """Make `warm` calls that do not count, then return the mean of `repeat` calls."""
         if self._call is None:
             return {"failed": "nothing loaded"}
         for _i in range(warm):
@@ -122,12 +124,12 @@ class LibraryWorker:
         return {"ns": timed(self._call, repeat)}
 
     def record(self, **_: Any) -> Reply:
-        """What one recorded operator costs; null for a library that runs each at once."""
+        """Return the cost of recording an operator; null for a library that does not record."""
         return {"ns": self._peer.record_ns()}
 
 
 class FloorWorker:
-    """Moves a row's compulsory bytes with all threads: the least time any library could take."""
+    """Moves a row's compulsory bytes with all threads: a lower bound for any library."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -142,7 +144,7 @@ class FloorWorker:
         return {"variant": "copy loop", "ns": once, "error": 0.0, "first_ns": {}, "failures": {}}
 
     def time(self, repeat: int, warm: int, **_: Any) -> Reply:
-        """Mean nanoseconds of `repeat` times in native code."""
+        """Return the mean nanoseconds of `repeat` runs in native code."""
         if self._mover is None:
             return {"failed": "nothing loaded"}
         if warm:
@@ -150,12 +152,12 @@ class FloorWorker:
         return {"ns": self._mover.time_ns(repeat)}
 
     def record(self, **_: Any) -> Reply:
-        """The floor records nothing."""
+        """Return null: the floor records nothing."""
         return {"ns": None}
 
 
 def serve(worker: LibraryWorker | FloorWorker, orders: TextIO, replies: TextIO) -> None:
-    """Answer orders until the input ends; a failed order is answered with its reason."""
+    """Answer orders until the input ends; reply to a failed order with its reason."""
     for line in orders:
         order = json.loads(line)
         try:
@@ -167,10 +169,10 @@ def serve(worker: LibraryWorker | FloorWorker, orders: TextIO, replies: TextIO) 
 
 
 def main(arguments: list[str]) -> None:
-    """`name threads small`: open the library, say hello, serve."""
+    """Open the library, report readiness, and serve; the arguments are name, threads, size."""
     name, threads, small = arguments
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints must not look like a reply
+    os.dup2(2, 1)  # output of libraries must not mix with replies
     try:
         worker: LibraryWorker | FloorWorker
         if name == FLOOR:

@@ -1,8 +1,8 @@
-"""The benchmark's rows: for each function its arrays, its tolerance and why that size.
+"""Rows of the benchmark: functions with their arrays, tolerances and purpose.
 
-A row's compulsory traffic is each input read once and each output written once: no program can
-move less through main memory, and the floor of the row is the time that this traffic alone takes.
-Tolerances are for float32 against float64: `u` is half a unit in the last place, 2**-24.
+A row's compulsory traffic is each input read once and each output written once: no program can move
+less through main memory, and the floor of the row is the time of this traffic alone. Tolerances are
+for float32 against float64: `u` is half a unit in the last place, 2**-24.
 
 >>> row = WORKLOADS["a2"]
 >>> row.arrays(small=True)[0].shape, row.group
@@ -35,12 +35,12 @@ LARGE_BYTES = 16 * MIB
 
 
 def normal(rng: np.random.Generator, shape: Shape) -> NDArray[Any]:
-    """Standard normal float32."""
+    """Draw standard normal float32."""
     return rng.standard_normal(shape, dtype=np.float32)
 
 
 def between(low: float, high: float) -> Draw:
-    """Uniform float32 in [low, high)."""
+    """Return a function that draws uniform float32 in [low, high)."""
 
     def draw(rng: np.random.Generator, shape: Shape) -> NDArray[Any]:
         unit = rng.random(shape, dtype=np.float32)
@@ -52,20 +52,20 @@ def between(low: float, high: float) -> Draw:
 
 
 def one_peak(rng: np.random.Generator, shape: Shape) -> NDArray[Any]:
-    """Normal numbers with one largest element, at two thirds: an argmax without ties."""
+    """Draw normal numbers with one largest element, at two thirds: an argmax without ties."""
     values = normal(rng, shape)
     values.reshape(-1)[2 * values.size // 3] = 100.0
     return values
 
 
 def labels(rng: np.random.Generator, shape: Shape) -> NDArray[Any]:
-    """Class numbers below 31, valid at every size of the row."""
+    """Draw class numbers below 31, valid at every size of the row."""
     return rng.integers(0, 31, shape, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Input:
-    """One array of a row: its shape, a shape for tests, and how its values are drawn."""
+    """An array of a row: shape, small shape for tests, distribution of its values."""
 
     shape: Shape
     small: Shape
@@ -74,7 +74,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Workload:
-    """One row. `updates` says which inputs the outputs replace when the call is repeated."""
+    """A row of the benchmark.
+
+    `updates` lists the inputs that the outputs replace when the call is repeated.
+    """
 
     id: str
     title: str
@@ -88,7 +91,7 @@ class Workload:
 
     @property
     def group(self) -> Group:
-        """By the bytes of all inputs: main memory, some cache, or nothing but the call."""
+        """The size class of the inputs: main memory, some cache, or just call overhead."""
         if not self.floor:
             return "call"
         size = sum(4 * prod(item.shape) for item in self.inputs)
@@ -97,26 +100,26 @@ class Workload:
         return "cache" if size >= MIB else "small"
 
     def arrays(self, small: bool = False, seed: int = 7) -> Arrays:
-        """The inputs, equal in every process for one seed."""
+        """Return the inputs, equal in every process for one seed."""
         rng = np.random.default_rng(seed)
         return tuple(item.draw(rng, item.small if small else item.shape) for item in self.inputs)
 
     def reference(self, arrays: Arrays) -> Arrays:
-        """The function in float64 by NumPy."""
+        """Compute the function in float64 by NumPy."""
         wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
         with np.errstate(all="ignore"):
             return as_tuple(self.call(numpy_namespace(), *wide))
 
     def traffic(self, arrays: Arrays, outputs: Arrays) -> tuple[int, int]:
-        """Bytes that must be read and written, with outputs stored as the inputs' float type."""
+        """Return the bytes that must be read and written, with float outputs in float32."""
         written = sum(a.size * (4 if a.dtype.kind == "f" else 8) for a in outputs)
         return sum(a.nbytes for a in arrays), written
 
     def check(self, got: Sequence[NDArray[Any]], want: Sequence[NDArray[Any]]) -> float:
-        """Largest error as a part of what is tolerated; infinite where the answer is wrong.
+        """Return the largest error relative to the tolerance; infinite for a wrong result.
 
-        Above 1.0 the answer is outside `atol + rtol * |want|` somewhere. Infinities must be
-        equal, NaNs must meet NaNs, and shapes must agree.
+        Above 1.0 the result is outside `atol + rtol * |want|` somewhere. Infinities must be equal,
+        NaNs must match NaNs, and shapes must agree.
         """
         if len(got) != len(want):
             return inf
@@ -139,7 +142,7 @@ def _error(got: NDArray[Any], want: NDArray[Any], rtol: float, atol: float) -> f
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """One output or several, as a tuple."""
+    """Return one output or several, as a tuple."""
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 

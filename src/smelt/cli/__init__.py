@@ -1,4 +1,4 @@
-"""The command `smelt`.  Each subcommand is a file of its own, imported when it is used.
+"""The command `smelt`: each subcommand is a module, imported when it is used.
 
 >>> from smelt.cli.main import COMMANDS
 >>> "doctor" in COMMANDS

@@ -1,4 +1,4 @@
-"""`smelt bench`: Smelt, NumPy, PyTorch and JAX on the same functions, and the machine's floor.
+"""`smelt bench`: compare Smelt with other libraries and the memory floor.
 
 >>> command.name
 'bench'
@@ -28,7 +28,9 @@ from smelt.cli.terminal import table as listing
 
 
 @click.command("bench")
-@click.option("--only", metavar="ROWS", help="Rows by id, apart by commas; a prefix takes several.")
+@click.option(
+    "--only", metavar="ROWS", help="Rows by id, separated by commas; a prefix selects several."
+)
 @click.option(
     "--peers",
     metavar="NAMES",
@@ -39,12 +41,12 @@ from smelt.cli.terminal import table as listing
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results as JSON.")
 @click.option("--svg", "svg_path", type=click.Path(path_type=Path), help="Write the plot as SVG.")
 @click.option("--write-docs", is_flag=True, help="Write docs/bench.md with its plot and data.")
-@click.option("--models", is_flag=True, help="Models behind torch.compile instead.")
+@click.option("--models", is_flag=True, help="Measure models behind torch.compile.")
 @click.option("--products", "only_products", is_flag=True, help="Matrix products on one core.")
 @click.option("--attention", "only_attention", is_flag=True, help="Attention on one core.")
 @click.option("--operators", "only_operators", is_flag=True, help="Single operators on one core.")
 @click.option(
-    "--apart", "only_apart", is_flag=True, help="Fused kernels and their operators apart."
+    "--apart", "only_apart", is_flag=True, help="Fused kernels against their operators unfused."
 )
 @click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
@@ -64,11 +66,10 @@ def command(
     losses: bool,
     list_rows: bool,
 ) -> None:
-    """Smelt against its peers and the memory floor.
+    """Measure Smelt against other libraries and the memory floor.
 
-    Needs the peers (torch, jax, onnxruntime) installed by whoever wants them compared; those that
-    are not there are left out. A whole run takes some minutes, most of them the peers' compile
-    times.
+    Needs the peers (torch, jax, onnxruntime) installed; peers that are missing are left out. A full
+    run takes some minutes, most of them the peers' compile times.
     """
     screen = Console(highlight=False)
     _refuse_unread()
@@ -91,9 +92,9 @@ def command(
         _apart(screen, quick, json_path, write_docs)
         return
     if losses:
-        found = losses_bench.run(1 if quick else losses_bench.ROUNDS)
-        _print(screen, losses_bench.table(found))
-        _keep(losses_bench, found, None, write_docs)
+        measured = losses_bench.run(1 if quick else losses_bench.ROUNDS)
+        _print(screen, losses_bench.table(measured))
+        _write_results(losses_bench, measured, None, write_docs)
         return
     options = Options(_split(only), _split(peers), threads or 0, quick)
     try:
@@ -104,13 +105,13 @@ def command(
     if json_path:
         json_path.write_text(results.to_json() + "\n", encoding="utf-8")
     if svg_path:
-        svg_path.write_text(_drawn(results), encoding="utf-8")
+        svg_path.write_text(_draw(results), encoding="utf-8")
     if write_docs:
         for path in page.write(results, Path("docs")):
             click.echo(f"wrote {path}", err=True)
 
 
-_READ = {
+_OPTIONS_READ = {
     "models": ("only", "peers", "write_docs"),
     "only_products": ("quick", "write_docs"),
     "only_attention": ("quick", "write_docs"),
@@ -119,33 +120,33 @@ _READ = {
     "losses": ("quick", "write_docs"),
     "list_rows": (),
 }
-"""Tables in the place of the usual one, and the options that each reads."""
+"""For each flag that selects another table, the options that this table reads."""
 
 
 def _refuse_unread() -> None:
-    """Raises UsageError for an option beside a table that does not read it."""
+    """Raise UsageError for an option that the selected table does not read."""
     context = click.get_current_context()
-    spelled = {p.name: p.opts[0] for p in context.command.params}
-    given = [name for name in spelled if context.params.get(name or "")]
-    kind = next((name for name in _READ if name in given), None)
+    flag_of = {p.name: p.opts[0] for p in context.command.params}
+    passed = [name for name in flag_of if context.params.get(name or "")]
+    kind = next((name for name in _OPTIONS_READ if name in passed), None)
     if kind is None:
         return
-    unread = [spelled[name] for name in given if name != kind and name not in _READ[kind]]
+    unread = [flag_of[name] for name in passed if name != kind and name not in _OPTIONS_READ[kind]]
     if unread:
-        raise click.UsageError(f"{spelled[kind]} takes no {', '.join(unread)}")
+        raise click.UsageError(f"{flag_of[kind]} takes no {', '.join(unread)}")
 
 
 def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
-    """The table of models; they need torch and transformers."""
-    wanted = tuple(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
+    """Measure models and print their table; needs torch and transformers."""
+    selected = tuple(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
     try:
-        rows = models_bench.run(only, wanted, say=lambda name: click.echo(name, err=True))
+        rows = models_bench.run(only, selected, say=lambda name: click.echo(name, err=True))
     except (ImportError, KeyError) as error:
         raise click.ClickException(f"cannot measure models: {error}") from error
     text = models_bench.page(rows)
     if not only:
         click.echo("training step", err=True)
-        text += training.page(training.measure(wanted))
+        text += training.page(training.measure(selected))
     click.echo(text)
     if write_docs:
         path = Path("docs") / "models.md"
@@ -157,7 +158,7 @@ def _split(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _drawn(results: Results) -> str:
+def _draw(results: Results) -> str:
     try:
         return plot.draw(results)
     except ValueError as error:
@@ -165,13 +166,13 @@ def _drawn(results: Results) -> str:
 
 
 def _run(options: Options) -> Results:
-    with _saying() as say:
+    with _progress_line() as say:
         return run(options, say=say)
 
 
 @contextmanager
-def _saying() -> Generator[Say]:
-    """A line of progress on standard error, if that is a terminal."""
+def _progress_line() -> Generator[Say]:
+    """Show progress on standard error, if that is a terminal."""
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -187,47 +188,49 @@ def _list_rows(screen: Console) -> None:
 
 
 def _products(screen: Console, quick: bool, write_docs: bool) -> None:
-    with _saying() as say:
-        found = products.run(2 if quick else products.ROUNDS, say)
-    _print(screen, products.table(found))
-    _keep(products, found, None, write_docs)
+    with _progress_line() as say:
+        measured = products.run(2 if quick else products.ROUNDS, say)
+    _print(screen, products.table(measured))
+    _write_results(products, measured, None, write_docs)
 
 
 def _attention(screen: Console, quick: bool, write_docs: bool) -> None:
-    with _saying() as say:
-        found = attention.run(1 if quick else attention.ROUNDS, say)
-    _print(screen, attention.table(found))
-    _keep(attention, found, None, write_docs)
+    with _progress_line() as say:
+        measured = attention.run(1 if quick else attention.ROUNDS, say)
+    _print(screen, attention.table(measured))
+    _write_results(attention, measured, None, write_docs)
 
 
 def _operators(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
-    with _saying() as say:
-        found = operators.run(quick, say)
-    for size in operators.SIZES:  # a table each: all columns beside one another fit no terminal
-        _print(screen, operators.table([t for t in found if t.size == size]))
-    _keep(operators, found, json_path, write_docs)
+    with _progress_line() as say:
+        measured = operators.run(quick, say)
+    for size in operators.SIZES:  # one table each: all columns together fit no terminal
+        _print(screen, operators.table([t for t in measured if t.size == size]))
+    _write_results(operators, measured, json_path, write_docs)
 
 
 def _apart(screen: Console, quick: bool, json_path: Path | None, write_docs: bool) -> None:
-    with _saying() as say:
-        found = apart.run(quick, say)
-    _print(screen, apart.table(found))
-    _keep(apart, found, json_path, write_docs)
+    with _progress_line() as say:
+        measured = apart.run(quick, say)
+    _print(screen, apart.table(measured))
+    _write_results(apart, measured, json_path, write_docs)
 
 
-def _keep(bench: ModuleType, found: object, json_path: Path | None, write_docs: bool) -> None:
-    """Writes what a benchmark found as JSON and as a page, where that is asked for."""
+def _write_results(
+    bench: ModuleType, measured: object, json_path: Path | None, write_docs: bool
+) -> None:
+    """Write a benchmark's results as JSON and as a page, as requested."""
     if json_path:
-        json_path.write_text(bench.to_json(found) + "\n", encoding="utf-8")
+        json_path.write_text(bench.to_json(measured) + "\n", encoding="utf-8")
     if write_docs:
-        click.echo(f"wrote {bench.write(found, Path('docs'))}", err=True)
+        click.echo(f"wrote {bench.write(measured, Path('docs'))}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:
     tables = [table.times(results), table.overheads(results), table.starts(results)]
-    for found in tables:
-        if found is not None:
-            _print(screen, found)
+    for shown in tables:
+        if shown is not None:
+            _print(screen, shown)
             screen.print()
     for line in table.problems(results):
         screen.print(line, markup=False)
@@ -235,10 +238,10 @@ def _show(screen: Console, results: Results, quick: bool) -> None:
         screen.print("A quick run: few rounds. Ratios are rough.")
 
 
-def _print(screen: Console, found: table.Table) -> None:
-    """A table, whole in a pipe and as narrow as a terminal is; its means in bold."""
-    text = found.plain(screen.width if screen.is_terminal else None)
-    screen.print(found.title, style="bold", soft_wrap=True)
+def _print(screen: Console, shown: table.Table) -> None:
+    """Print a table with bold means, as wide as the terminal, or in full."""
+    text = shown.plain(screen.width if screen.is_terminal else None)
+    screen.print(shown.title, style="bold", soft_wrap=True)
     for line in text.splitlines()[1:]:
         style = "bold" if line.startswith("geometric") else None
         screen.print(line, style=style, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`smelt cache`: the compiled kernels kept on disk.
+"""`smelt cache`: inspect and clear the compiled kernels on disk.
 
 >>> sorted(command.commands)
 ['clear', 'info', 'list', 'path', 'verify']
@@ -19,9 +19,9 @@ from smelt.runtime.cache import Cache
 
 @click.group("cache")
 def command() -> None:
-    """Where plans and compiled kernels are kept: show, list, verify, clear.
+    """Inspect, verify or clear the cache of plans and compiled kernels.
 
-    The place is SMELT_CACHE_DIR, or the user's cache directory. It is used only if it belongs to
+    The location is SMELT_CACHE_DIR, or the user's cache directory. It is used only if it belongs to
     you and nobody else can write to it.
     """
 
@@ -29,16 +29,16 @@ def command() -> None:
 @command.command("info")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def info(as_json: bool) -> None:
-    """Place, size and state."""
-    found = Cache.default().info()
+    """Location, size and state."""
+    state = Cache.default().info()
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(state))
         return
     rows = table("", "")
-    rows.add_row("place", found.path or "in memory only")
-    rows.add_row("state", _state(found.refused))
-    rows.add_row("entries", str(found.entries))
-    rows.add_row("size", f"{show_bytes(found.nbytes)} of {show_bytes(found.limit)}")
+    rows.add_row("place", state.path or "in memory only")
+    rows.add_row("state", _state(state.refused))
+    rows.add_row("entries", str(state.entries))
+    rows.add_row("size", f"{show_bytes(state.nbytes)} of {show_bytes(state.limit)}")
     console().print(rows)
 
 
@@ -50,7 +50,7 @@ def _state(refused: str | None) -> str:
 
 @command.command("path")
 def path() -> None:
-    """The directory alone, for scripts; exits with 1 if there is none."""
+    """Print only the directory, for scripts; exits with 1 if there is none."""
     place = Cache.default().path
     if place is None:
         sys.exit(1)
@@ -60,13 +60,13 @@ def path() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def list_entries(as_json: bool) -> None:
-    """Every entry: what it is, its size, what it holds; the newest first."""
-    found = Cache.default().entries()
+    """List every entry: kind, size and content, the newest first."""
+    entries = Cache.default().entries()
     if as_json:
-        print_json([entry._asdict() for entry in found])
+        print_json([entry._asdict() for entry in entries])
         return
     rows = table("entry", "", "bytes", "")
-    for entry in found:
+    for entry in entries:
         rows.add_row(entry.name[:12], entry.what, show_bytes(entry.nbytes), entry.about)
     console().print(rows)
 
@@ -74,7 +74,7 @@ def list_entries(as_json: bool) -> None:
 @command.command("verify")
 @click.option("--keep", is_flag=True, help="Report damaged entries without removing them.")
 def verify(keep: bool) -> None:
-    """Check every entry's checksum; remove what is damaged. Exits with 1 if something was."""
+    """Check every entry's checksum; remove damaged ones. Exits with 1 if there are any."""
     cache = Cache.default()
     before = cache.info().entries
     wrong = cache.verify(remove=not keep)

@@ -1,4 +1,4 @@
-"""What `smelt doctor` looks at: facts about this machine, each with a verdict.
+"""The checks of `smelt doctor`: facts about this machine, each with a verdict.
 
 >>> [check.name for check in versions()][:2]
 ['smelt', 'python']
@@ -32,7 +32,7 @@ Verdict = Literal["ok", "warn", "fail", ""]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: a fact, and what to think of it (an empty verdict judges nothing)."""
+    """A fact and its verdict; an empty verdict is information only."""
 
     group: str
     name: str
@@ -42,7 +42,7 @@ class Check:
 
 
 def all_checks() -> Iterator[Check]:
-    """Every check in order; one that breaks is itself a finding and stops no other."""
+    """Yield every check in order; a check that raises is reported and stops no other."""
     for group in (versions, processor, threads, cache, cost_model, self_test):
         yield from _guarded(group)
 
@@ -51,12 +51,12 @@ def _guarded(group: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     name = group.__name__.replace("_", " ")
     try:
         yield from group()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the user should read it here
+    except Exception as error:  # noqa: BLE001 - any failure is a finding of the report
         yield Check(name, "failed", f"{type(error).__name__}: {error}", "fail")
 
 
 def versions() -> Iterator[Check]:
-    """Smelt, Python, the packages it needs, and those it works beside if they are installed."""
+    """Versions of Smelt, Python, required packages, and optional ones if installed."""
     yield Check("versions", "smelt", __version__, "ok")
     python = f"{platform.python_version()} ({platform.python_implementation()})"
     yield Check("versions", "python", python, "ok" if sys.version_info >= (3, 11) else "fail")
@@ -73,17 +73,17 @@ def versions() -> Iterator[Check]:
 
 
 def processor() -> Iterator[Check]:
-    """What code is generated for, and the caches kernels are cut to."""
+    """The target of code generation, and the caches that block sizes depend on."""
     host = Target.host()
     yield Check("processor", "name", f"{host.name} (LLVM: {host.cpu})")
     wide = host.isa in ("avx512", "avx2", "neon")
     note = "" if wide else "no wide vectors: kernels will be slow"
     vectors = f"{host.isa}, {host.vector_bytes * 8}-bit vectors, {host.registers} registers"
     yield Check("processor", "instructions", vectors, "ok" if wide else "warn", note)
-    wanted = knobs.TARGET.get()
-    if wanted != "auto":
-        given = f"code is generated for {wanted}"
-        yield Check("processor", "chosen", wanted, "ok", f"{given}, as SMELT_TARGET says")
+    setting = knobs.TARGET.get()
+    if setting != "auto":
+        note_text = f"code is generated for {setting}"
+        yield Check("processor", "chosen", setting, "ok", f"{note_text}, set by SMELT_TARGET")
     yield Check("processor", "features", " ".join(_notable(host)))
     sizes = (host.l1_bytes, host.l2_bytes, host.l3_bytes)
     levels = zip(("L1", "L2", "L3"), sizes, strict=True)
@@ -91,15 +91,15 @@ def processor() -> Iterator[Check]:
 
 
 def _notable(host: Target) -> list[str]:
-    known = (
+    features = (
         "sse4.2 avx avx2 fma f16c bmi2 avx512f avx512bw avx512vl avx512bf16 avx512vnni"
         " amx-bf16 amx-int8 neon sve"
     )
-    return [name for name in known.split() if host.has(name)]
+    return [name for name in features.split() if host.has(name)]
 
 
 def threads() -> Iterator[Check]:
-    """How many threads a call uses, and the limit that said so."""
+    """The threads of a call, and where their limit comes from."""
     budget = pool().budget
     value = f"{budget.threads} (from {budget.source})"
     yield Check("threads", "threads", value, "ok")
@@ -112,7 +112,7 @@ def threads() -> Iterator[Check]:
 
 
 def cache() -> Iterator[Check]:
-    """The place of compiled kernels, and whether it may be used."""
+    """The location of compiled kernels, and whether it may be used."""
     if not knobs.CACHE.get():
         yield Check("cache", "use", "off", "warn", "every process compiles again")
         return
@@ -125,10 +125,10 @@ def cache() -> Iterator[Check]:
 
 
 def cost_model() -> Iterator[Check]:
-    """The figures predictions rest on: measured on this machine, or assumed until then."""
-    found = load()
-    host = found or Target.host()
-    if found is None:
+    """The machine figures behind predictions: measured on this machine, or defaults."""
+    measured = load()
+    host = measured or Target.host()
+    if measured is None:
         note = "measure with `smelt doctor --probe`; until then plans rest on typical figures"
         yield Check("cost model", "figures", "assumed", "warn", note)
     else:
@@ -145,7 +145,7 @@ def cost_model() -> Iterator[Check]:
 
 
 def self_test() -> Iterator[Check]:
-    """One fused kernel, compiled and compared with NumPy: a map, a broadcast and a reduction."""
+    """Compile a fused kernel (map, broadcast and reduction) and compare it with NumPy."""
     face: Any = smelt
     if not hasattr(face, "jit"):
         return
@@ -157,11 +157,11 @@ def self_test() -> Iterator[Check]:
 
     start = perf_counter()
     with knobs.config(cache=False):
-        found = np.asarray(face.jit(lambda x, b: sample(face, x, b))(x, b))
+        result = np.asarray(face.jit(lambda x, b: sample(face, x, b))(x, b))
     seconds = perf_counter() - start
     expected = sample(np, x.astype(np.float64), b.astype(np.float64))
     # A sum of 1000 terms of size 1, each within a few ulp, added pairwise.
-    wrong = float(np.max(np.abs(found - expected)))
+    wrong = float(np.max(np.abs(result - expected)))
     limit = 1000 * 4 * 2.0**-23
     verdict: Verdict = "ok" if wrong <= limit else "fail"
     value = f"largest error {wrong:.2g} (allowed {limit:.2g}), {seconds * 1e3:.0f} ms to compile"

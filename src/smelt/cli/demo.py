@@ -1,4 +1,4 @@
-"""`smelt demo`: semantic search over the documentation of the user's own Python.
+"""`smelt demo`: semantic search over the documentation of the user's Python.
 
 >>> command.name
 'demo'

@@ -1,4 +1,4 @@
-"""`smelt doctor`: versions, processor, threads and their source, cache, measured figures, settings.
+"""`smelt doctor`: versions, processor, threads, cache, machine figures and settings.
 
 >>> command.name
 'doctor'
@@ -23,7 +23,7 @@ from smelt.runtime import host, probe
 @click.option("--probe", "measure", is_flag=True, help="Measure this machine first (about 2 s).")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
-    """What Smelt found on this machine, and whether it works.
+    """Check the installation, and show what Smelt detects on this machine.
 
     Exits with 1 if a check fails.
     """
@@ -42,16 +42,16 @@ def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
 
 
 def _probe() -> None:
-    found, share = probe.measure_with_share(
+    figures, share = probe.measure_with_share(
         say=lambda part: click.echo(f"measuring {part} ...", err=True)
     )
     if share < probe.QUIET:
         click.echo(
-            f"others took {1 - share:.0%} of the processor meanwhile: these are the figures of a "
-            "busy machine, and plans will suit that; ask again when it is quiet",
+            f"other processes used {1 - share:.0%} of the processor meanwhile: these are the "
+            "figures of a busy machine, and plans will be tuned for it; run again when it is idle",
             err=True,
         )
-    if host.store(found) is None:
+    if host.store(figures) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
 
 

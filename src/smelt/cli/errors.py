@@ -1,4 +1,4 @@
-"""`smelt errors`: every code on one line.
+"""`smelt errors`: list every error, warning and reason code.
 
 >>> command.name
 'errors'
@@ -32,7 +32,7 @@ _GROUPS = {
 def command(as_json: bool) -> None:
     """List every error, warning and reason with its code.
 
-    `smelt why CODE` prints the page of one.
+    `smelt why CODE` explains a code.
     """
     rows = pages()
     if as_json:

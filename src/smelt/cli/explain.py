@@ -1,4 +1,4 @@
-"""`smelt explain`: what becomes of a function or a graph, and why.
+"""`smelt explain`: report how a function or a graph is compiled, and why.
 
 smelt explain model.py:layer --arg x=f32[n,512] --arg b=f32[512] --size n=1000
 smelt explain softmax.smelt --size r=300 --size c=1000 --why exp sum
@@ -45,7 +45,7 @@ SUFFIX = ".smelt"
     multiple=True,
     metavar="NAME=TYPE",
     help="An argument of the function: f32[n,512], or a Python value. Annotations and defaults "
-    "stand for those that are not given.",
+    "are used for the others.",
 )
 @click.option("--why", nargs=2, metavar="A B", help="Why two operators are (not) in one kernel.")
 @click.option(
@@ -66,31 +66,31 @@ def command(
     predict: bool,
     as_json: bool,
 ) -> None:
-    """What became of a function or a graph: kernels, bytes, times, reasons.
+    """Report how a function or a graph is compiled, and why.
 
     TARGET is FILE.py:FUNCTION or a graph in its text form, FILE.smelt.  It is compiled for the
     sizes, run on random arrays and measured.
     """
-    known = sizes_of_options(sizes)
+    named_sizes = sizes_of_options(sizes)
     if target.endswith(SUFFIX):
-        found = _of_text(Path(target), known, predict=predict or bool(why))
+        result = _of_text(Path(target), named_sizes, predict=predict or bool(why))
     else:
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
-        with _their_mistakes(target):
-            found = _of_function(_load(target), types, known, predict=predict or bool(why))
+        with _user_errors(target):
+            result = _of_function(_load(target), types, named_sizes, predict=predict or bool(why))
     if why:
-        answer = found.why(*why)
+        answer = result.why(*why)
         if not as_json:
             click.echo(str(answer))
             return
-        decisions = [found.to_data()["decisions"][d] for d in answer.decisions]
+        decisions = [result.to_data()["decisions"][d] for d in answer.decisions]
         print_json(
             {"together": answer.together, "reasons": list(answer.reasons), "decisions": decisions}
         )
     elif as_json:
-        click.echo(found.to_json(indent=2))
+        click.echo(result.to_json(indent=2))
     else:
-        click.echo(found.text(level))
+        click.echo(result.text(level))
 
 
 # ---- a graph's text ----------------------------------------------------------------------------
@@ -125,9 +125,11 @@ def _check(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _their_mistakes(target: str) -> Generator[None]:
-    """What a user's own code raises is told with the lines that lead there, without those of this
-    command.  Raises ClickException."""
+def _user_errors(target: str) -> Generator[None]:
+    """Report what a user's code raises, with the frames of that code only.
+
+    Raises ClickException.
+    """
     try:
         yield
     except (SmeltError, click.ClickException):
@@ -137,16 +139,18 @@ def _their_mistakes(target: str) -> Generator[None]:
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         file = Path(target.rpartition(":")[0]).resolve()
-        own = [k for k, frame in enumerate(frames) if Path(frame.filename).resolve() == file]
-        if not own and not isinstance(error, SyntaxError):
-            raise  # ours
-        told = traceback.format_exception_only(error)
-        lines = traceback.format_list(frames[own[0] :] if own else [])
-        raise click.ClickException(f"{target} raises\n{''.join([*lines, *told])}") from None
+        user_frames = [
+            k for k, frame in enumerate(frames) if Path(frame.filename).resolve() == file
+        ]
+        if not user_frames and not isinstance(error, SyntaxError):
+            raise  # an error of this command
+        message = traceback.format_exception_only(error)
+        lines = traceback.format_list(frames[user_frames[0] :] if user_frames else [])
+        raise click.ClickException(f"{target} raises\n{''.join([*lines, *message])}") from None
 
 
 def _load(target: str) -> Callable[..., Any]:
-    """The function that FILE:FUNCTION names."""
+    """Import and return the function that FILE:FUNCTION names."""
     file, colon, name = target.rpartition(":")
     path = Path(file)
     if not colon:
@@ -163,29 +167,29 @@ def _load(target: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))
-    found: Any = module
+    target_object: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        target_object = getattr(target_object, part, None)
+    if not callable(target_object):
         raise click.UsageError(f"{path} has no function {name!r}")
-    return found
+    return target_object
 
 
 def _of_function(
-    function: Callable[..., Any], given: Mapping[str, str], sizes: dict[str, int], *, predict: bool
+    function: Callable[..., Any], specs: Mapping[str, str], sizes: dict[str, int], *, predict: bool
 ) -> Report:
     """Record the function on random arrays of its arguments' types, and measure it on them."""
-    wanted = _arguments(function, given)
-    types = [t for t in wanted.values() if isinstance(t, TensorType)]
+    arguments = _arguments(function, specs)
+    types = [t for t in arguments.values() if isinstance(t, TensorType)]
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
     _check(sizes, names)
     sizes = complete(sizes, names)
-    for name, t in wanted.items():
+    for name, t in arguments.items():
         if isinstance(t, TensorType) and any(evaluate(d, sizes) < 0 for d in t.shape):
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
     values = {
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
-        for k, (name, t) in enumerate(wanted.items())
+        for k, (name, t) in enumerate(arguments.items())
     }
     if not predict:
         return explain(function, **values)
@@ -195,31 +199,31 @@ def _of_function(
     return report(trace.executable, numbers)
 
 
-def _arguments(function: Callable[..., Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """A tensor type or a value for each parameter that has one."""
+def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:
+    """Return a tensor type or a value for each parameter that has one."""
     parameters = inspect.signature(function).parameters
-    unknown = [n for n in given if n not in parameters]
+    unknown = [n for n in specs if n not in parameters]
     if unknown:
         listed = ", ".join(parameters)
         raise click.UsageError(f"there is no argument {unknown[0]!r}; arguments: {listed}")
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        text = given.get(name) or parameter.annotation
+        text = specs.get(name) or parameter.annotation
         if isinstance(text, str) and text:
-            value = _value(name, text, required=name in given)
+            value = _value(name, text, required=name in specs)
             if value is not None:
-                found[name] = value
+                arguments[name] = value
                 continue
-        if parameter.default is parameter.empty and parameter.kind not in _REST:
+        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
             raise click.UsageError(f"say what {name} is: --arg '{name}=f32[n]'")
-    return found
+    return arguments
 
 
-_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _value(name: str, text: str, *, required: bool) -> Any:
-    """A type (`f32[n]`) or a Python literal; None for an annotation that is neither."""
+    """Parse a type (`f32[n]`) or a Python literal; None for an annotation that is neither."""
     text = text.strip("'\"")
     try:
         return parse_type(text) if "[" in text and text[0].isalpha() else literal_eval(text)

@@ -1,4 +1,4 @@
-"""What `smelt explain` and `smelt run` are given: sizes, types, arrays from files.
+"""Inputs of `smelt explain` and `smelt run`: sizes, types, arrays from files.
 
 >>> sizes_of_options(("n=1000", "m=4"))
 {'n': 1000, 'm': 4}
@@ -30,33 +30,33 @@ Array = np.ndarray[Any, Any]
 SOURCE = click.File(encoding="utf-8-sig")
 """The type of an argument that is a file with a program's text, or - for stdin."""
 USUAL_SIZE = 1024
-"""Of a size that nobody gives."""
+"""Default of a size that the user does not set."""
 
 
-def pairs_of_options(given: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """`name=value` options as a dict.  Raises click's BadParameter for anything else."""
-    found: dict[str, str] = {}
-    for text in given:
+def pairs_of_options(options: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """Parse `name=value` options into a dict; raise click's BadParameter for others."""
+    result: dict[str, str] = {}
+    for text in options:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise click.BadParameter(f"{text!r} is not {what}", param_hint=option)
-        found[name.strip()] = value.strip()
-    return found
+        result[name.strip()] = value.strip()
+    return result
 
 
-def sizes_of_options(given: Iterable[str]) -> dict[str, int]:
-    """`--size n=1000` options.  Raises click's BadParameter for what is no size."""
-    found: dict[str, int] = {}
-    for name, value in pairs_of_options(given, "--size", "NAME=NUMBER").items():
+def sizes_of_options(options: Iterable[str]) -> dict[str, int]:
+    """Parse `--size n=1000` options; raise click's BadParameter for an invalid size."""
+    result: dict[str, int] = {}
+    for name, value in pairs_of_options(options, "--size", "NAME=NUMBER").items():
         digits = value.replace("_", "")
         if not digits.isdigit():
             raise click.BadParameter(f"{value!r} is not a number >= 0", param_hint=f"--size {name}")
-        found[name] = int(digits)
-    return found
+        result[name] = int(digits)
+    return result
 
 
 def read_source(source: TextIO) -> str:
-    """The text of a program.  Raises click's UsageError for a file that is none."""
+    """Read the text of a program; raise click's UsageError for an unreadable file."""
     try:
         return source.read()
     except OSError as error:
@@ -69,28 +69,28 @@ def read_source(source: TextIO) -> str:
 
 
 def complete(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    """Sizes for all names; those that were not given get the usual size, which is told."""
-    found = dict(sizes)
-    missing = [n for n in dict.fromkeys(names) if n not in found]
+    """Return sizes for all names; missing ones get the default size, which is printed."""
+    result = dict(sizes)
+    missing = [n for n in dict.fromkeys(names) if n not in result]
     if missing:
         words = ", ".join(f"{n}={USUAL_SIZE}" for n in missing)
         click.echo(f"sizes that were not given: {words} (see --size)", err=True)
-    return found | dict.fromkeys(missing, USUAL_SIZE)
+    return result | dict.fromkeys(missing, USUAL_SIZE)
 
 
 def read_array(path: str, tensor: TensorType) -> Array:
-    """An array from a .npy file, checked against a type's dtype and rank.
+    """Read an array from a .npy file, and check its dtype and rank.
 
-    Raises click's BadParameter for a file that is none or does not fit.
+    Raises click's BadParameter for a file that is unreadable or does not fit.
     """
     try:
-        found = np.asarray(np.load(Path(path), allow_pickle=False))
+        array = np.asarray(np.load(Path(path), allow_pickle=False))
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path}: {error}", param_hint="--input") from None
-    if found.dtype.kind == "V" and found.dtype.itemsize == tensor.dtype.itemsize:
-        found = found.view(tensor.dtype.numpy)  # bfloat16: NumPy's format does not know its name
-    if found.dtype != tensor.dtype.numpy or found.ndim != len(tensor.shape):
+    if array.dtype.kind == "V" and array.dtype.itemsize == tensor.dtype.itemsize:
+        array = array.view(tensor.dtype.numpy)  # bfloat16: NumPy's format does not know its name
+    if array.dtype != tensor.dtype.numpy or array.ndim != len(tensor.shape):
         raise click.BadParameter(
-            f"{path} holds {found.dtype}{list(found.shape)}, not {tensor}", param_hint="--input"
+            f"{path} holds {array.dtype}{list(array.shape)}, not {tensor}", param_hint="--input"
         )
-    return np.ascontiguousarray(found)
+    return np.ascontiguousarray(array)

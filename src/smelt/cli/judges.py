@@ -1,7 +1,7 @@
-"""The three judges of a program: the graph's interpreter, the kernels' interpreter, native code.
+"""Three ways to run a program: graph interpreter, kernel interpreter, native code.
 
-`Program` is a graph or a single kernel read from text.  Each judge takes the inputs in order and
-sizes, and gives the outputs in order.
+`Program` is a graph or a single kernel read from text. Each way, a "judge" of the others, maps the
+inputs in order and the sizes to the outputs in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JUDGES = ("graph", "kernel", "native")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A text that runs: its name, inputs and outputs with types, and the sizes it mentions."""
+    """A program read from text: name, typed inputs and outputs, and the sizes it mentions."""
 
     name: str
     inputs: dict[str, TensorType]
@@ -52,18 +52,18 @@ class Program:
 
     @property
     def judges(self) -> tuple[str, ...]:
-        """Those that can run it: a kernel has no graph."""
+        """The judges that can run it: a kernel has no graph."""
         return JUDGES if isinstance(self.source, Graph) else JUDGES[1:]
 
     def run(self, judge: str, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-        """The outputs as one judge computes them.  Raises what that judge raises."""
+        """Return the outputs that one judge computes; raises what that judge raises."""
         if isinstance(self.source, Graph):
             return _GRAPH_JUDGES[judge](self.source, arrays, sizes)
         return _KERNEL_JUDGES[judge](self.source, arrays, sizes)
 
 
 def read(source: str) -> Program:
-    """The program that a text spells.  Raises GraphTextError or KernelTextError, VerifyError."""
+    """Parse a program; raise GraphTextError, KernelTextError or VerifyError."""
     words = source.split(None, 1)
     while words and words[0].startswith("#"):
         source = source.split("\n", 1)[1] if "\n" in source else ""
@@ -90,43 +90,43 @@ def _kernel_program(kernel: Kernel) -> Program:
 # ---- a graph's judges --------------------------------------------------------------------------
 
 
-def _interpreted(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+def _interpret(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
     return graph_interp.run(graph, arrays, sizes)
 
 
-def _compiled(graph: Graph, sizes: Sizes) -> driver.Compiled:
+def _compile(graph: Graph, sizes: Sizes) -> driver.Compiled:
     return driver.compile(graph, hints=sizes)
 
 
-def _by_kernels(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-    """The plan's kernels through their interpreter, one after another; calls by reference."""
-    compiled = _compiled(graph, sizes)
+def _interpret_kernels(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    """Interpret the plan's kernels one after another; library calls run their reference."""
+    compiled = _compile(graph, sizes)
     return plan_interp.run(compiled.plan, compiled.kernels, arrays, sizes)
 
 
-def _natively(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-    compiled = _compiled(graph, sizes)
+def _run_native(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    compiled = _compile(graph, sizes)
     return compiled.run(arrays, tuple(sizes[n] for n in compiled.size_names))
 
 
 _GRAPH_JUDGES: Mapping[str, Callable[[Graph, Sequence[Array], Sizes], list[Array]]] = {
-    "graph": _interpreted,
-    "kernel": _by_kernels,
-    "native": _natively,
+    "graph": _interpret,
+    "kernel": _interpret_kernels,
+    "native": _run_native,
 }
 
 # ---- a kernel's judges -------------------------------------------------------------------------
 
 
-def _interpreted_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-    found = kernel_interp.run(kernel, list(arrays), sizes)
-    return [found[p.name] for p in kernel.outputs]
+def _interpret_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    arrays_by_name = kernel_interp.run(kernel, list(arrays), sizes)
+    return [arrays_by_name[p.name] for p in kernel.outputs]
 
 
-def _native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+def _run_native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
     target = driver.host()
-    made = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get())
-    loaded = load(made.code, [f.symbol for f in made.functions])
+    built = build(replace(kernel, name="k"), target, knobs.OPT_LEVEL.get())
+    loaded = load(built.code, [f.symbol for f in built.functions])
     params = [*kernel.inputs, *kernel.outputs]
     count = len(kernel.inputs)
     values = [
@@ -135,48 +135,48 @@ def _native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) -> lis
         else Value(p.dtype, p.shape, "output", k - count)
         for k, p in enumerate(params)
     ]
-    step = _step(made, loaded, {p.name: k for k, p in enumerate(params)})
+    step = _step(built, loaded, {p.name: k for k, p in enumerate(params)})
     outputs = range(count, len(params))
     return Executable(tuple(sizes), values, [[step]], (), outputs, made_for=target).run(
         arrays, tuple(sizes.values())
     )
 
 
-def _step(made: Built, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep:
-    """The step that calls a kernel on values numbered by the parameters' names."""
-    partials = {name: k for k, (name, _) in enumerate(made.partials)}
-    strides = {name: (numbers[p], d) for name, p, d in made.strides}
+def _step(built: Built, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep:
+    """Return the step that calls a kernel on values numbered by parameter name."""
+    partials = {name: k for k, (name, _) in enumerate(built.partials)}
+    strides = {name: (numbers[p], d) for name, p, d in built.strides}
     words: list[tuple[str, Any]] = [
-        ("partial", partials[b]) if b in partials else ("value", numbers[b]) for b in made.buffers
+        ("partial", partials[b]) if b in partials else ("value", numbers[b]) for b in built.buffers
     ]
-    words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in made.sizes]
+    words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in built.sizes]
     entries = tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in made.functions
+        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in built.functions
     )
-    return KernelStep("k", entries, tuple(words), tuple(n for _, n in made.partials), loaded)
+    return KernelStep("k", entries, tuple(words), tuple(n for _, n in built.partials), loaded)
 
 
 _KERNEL_JUDGES: Mapping[str, Callable[[Kernel, Sequence[Array], Sizes], list[Array]]] = {
-    "kernel": _interpreted_kernel,
-    "native": _native_kernel,
+    "kernel": _interpret_kernel,
+    "native": _run_native_kernel,
 }
 
 # ---- comparison --------------------------------------------------------------------------------
 
 TOLERANCE: Mapping[str, float] = {"f16": 1e-2, "bf16": 4e-2, "f32": 1e-4, "f64": 1e-11}
-"""Largest allowed difference of two results relative to the largest number in them: sums in another
-order, functions within a few units in the last place, a half type's intermediate roundings."""
+"""Maximum difference of two results relative to the largest number in them: for another order of
+sums, functions within a few ulp, and a half type's intermediate roundings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two results: their largest difference, also relative to the largest number; the limit."""
+    """The difference of two results, absolute and relative to the largest number."""
 
     largest: float
     relative: float
     limit: float
     special: bool
-    """NaN and infinities stand at the same places, with the same signs."""
+    """Whether NaN and infinities are at the same positions, with the same signs."""
 
     @property
     def fine(self) -> bool:
@@ -184,7 +184,7 @@ class Difference:
 
 
 def compare(a: Array, b: Array, dtype: DType, limit: float | None = None) -> Difference:
-    """How far apart two results are; integers and truth values must be equal."""
+    """Compare two results; integers and booleans must be equal."""
     allowed = TOLERANCE.get(dtype.name, 0.0) if limit is None else limit
     if a.shape != b.shape or a.dtype != b.dtype:
         raise SmeltError(f"results differ in kind: {a.dtype}{a.shape} and {b.dtype}{b.shape}")

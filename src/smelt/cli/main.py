@@ -1,7 +1,7 @@
-"""Entry point of `smelt`: the table of subcommands, loaded one by one when they are called.
+"""Entry point of `smelt`: the table of subcommands, which are imported on demand.
 
-Answers go to stdout, everything else to stderr.  Exit codes: 0 all is well, 1 something is wrong
-with the thing that was looked at (a damaged cache, a failed check), 2 a mistake in the call.
+Answers go to stdout, everything else to stderr. Exit codes: 0 success, 1 a problem with the
+inspected thing (a damaged cache, a failed check), 2 a mistake in the command line.
 
 >>> smelt.name
 'smelt'
@@ -23,18 +23,18 @@ from smelt.origin import UNKNOWN
 from smelt.version import __version__
 
 COMMANDS: dict[str, str] = {
-    "bench": "Smelt against its peers and the memory floor.",
-    "cache": "Where plans and compiled kernels are kept: show, list, verify, clear.",
+    "bench": "Measure Smelt against other libraries and the memory floor.",
+    "cache": "Inspect, verify or clear the cache of plans and compiled kernels.",
     "demo": "Search the documentation of this Python by meaning.",
-    "doctor": "What Smelt found on this machine, and whether it works.",
+    "doctor": "Check the installation, and show what Smelt detects on this machine.",
     "errors": "List every error, warning and reason with its code.",
-    "explain": "What became of a function or a graph: kernels, bytes, times, reasons.",
+    "explain": "Report how a function or a graph is compiled, and why.",
     "ops": "List every operator, or describe the one called NAME.",
     "opt": "Run passes on a graph's text.",
     "run": "Run a graph or a kernel in text form.",
     "why": "Explain an error (E101) or the reason of a decision (F010).",
 }
-"""Name -> one line.  `smelt X` runs `smelt.cli.X:command`, whose help begins with that line."""
+"""Name -> summary. `smelt X` runs `smelt.cli.X:command`, whose help begins with the summary."""
 
 
 class LazyGroup(click.Group):
@@ -66,33 +66,33 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="smelt")
 def smelt() -> None:
-    """Smelt melts array code into few native kernels, and says why.
+    """Smelt fuses array code into few native kernels, and explains why.
 
-    `smelt COMMAND --help` tells more about each command.
+    `smelt COMMAND --help` describes a command.
     """
 
 
 def main() -> None:
-    """Run the command line; an error of Smelt or of the system prints its message alone."""
+    """Run the command line; errors of Smelt or of the system print their message only."""
     try:
         try:
             smelt()
         finally:
-            sys.stdout.flush()  # here, where it can be told that the answer went nowhere
+            sys.stdout.flush()  # here, so that a failed write is reported
     except SmeltError as error:
-        click.echo(_told(error), err=True)
+        click.echo(_message(error), err=True)
         sys.exit(1)
     except OSError as error:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
-        if not isinstance(error, BrokenPipeError):  # `smelt ops | head` has what it wants
+        if not isinstance(error, BrokenPipeError):  # the reader closed the pipe: `smelt ops | head`
             click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 
 
-def _told(error: SmeltError) -> str:
-    """The message; a line of the command's own machinery is no place in anybody's program."""
-    own = (str(Path(click.__file__).parent), sys.argv[0], str(Path(sys.executable).parent))
-    if error.origin.file.startswith(own):
+def _message(error: SmeltError) -> str:
+    """Return an error's message, without a location inside the command line's own code."""
+    own_folders = (str(Path(click.__file__).parent), sys.argv[0], str(Path(sys.executable).parent))
+    if error.origin.file.startswith(own_folders):
         error.origin = UNKNOWN
     return str(error)

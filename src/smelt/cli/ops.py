@@ -1,4 +1,4 @@
-"""`smelt ops`: the table of operators, or everything about one of them.
+"""`smelt ops`: list the operators, or describe one of them.
 
 >>> describe("add")["identity"]
 '0'
@@ -26,13 +26,13 @@ from smelt.types.dtype import f32, i32
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """List every operator, or describe the one called NAME."""
-    known = operators()
-    if name is not None and name not in known:
-        close = nearest(name, list(known))
+    names = operators()
+    if name is not None and name not in names:
+        close = nearest(name, list(names))
         raise UnknownNameError(
             kind="operator", name=name, suggestion=f"; did you mean {close}?" if close else ""
         )
-    rows = [describe(n) for n in (known if name is None else [name])]
+    rows = [describe(n) for n in (names if name is None else [name])]
     if as_json:
         print_json(rows)
     elif name is not None:
@@ -42,7 +42,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """The columns of an operator as text, without the empty ones."""
+    """Return the columns of an operator as text, without the empty ones."""
     row = SCALARS.get(name)
     return _scalar(row) if row is not None else _tensor(name, operators()[name])
 
@@ -69,11 +69,11 @@ def _scalar(row: ScalarOp) -> dict[str, Any]:
 
 
 def _number(column: Any) -> str | None:
-    """The value of a column that depends on the type: for floats, or else for integers."""
+    """Return a type-dependent column's value: for floats, else for integers."""
     if column is None:
         return None
-    found = column(f32)
-    return repr(column(i32) if found is None else found)
+    for_float = column(f32)
+    return repr(column(i32) if for_float is None else for_float)
 
 
 def _tensor(name: str, row: type[TensorOp]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`smelt opt`: a graph's text in, named passes, text out.
+"""`smelt opt`: run passes on a graph's text and print the result.
 
 smelt opt --pass canonicalize --pass cse graph.smelt
 smelt opt --rounding fast < graph.smelt
@@ -29,7 +29,7 @@ from smelt.rewrite.rules import RULES
     show_default=True,
     help="Without --pass: all passes that this allows, until nothing changes.",
 )
-@click.option("--time", "timed", is_flag=True, help="Tell on stderr what each pass did and took.")
+@click.option("--time", "timed", is_flag=True, help="Print each pass's effect and time to stderr.")
 @click.option("--list", "listing", is_flag=True, help="List the passes.")
 @click.option("--rules", is_flag=True, help="List the rewrite rules.")
 def command(
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Run passes on a graph's text.
 
-    SOURCE is a file with a graph in its text form, or - for stdin.  The result is verified and
-    printed; reports of failing passes contain the command that repeats them.
+    SOURCE is a file with a graph in its text form, or - for stdin. The result is verified and
+    printed; the report of a failing pass has the command that reproduces it.
     """
     if listing:
         _list_passes()

@@ -1,7 +1,7 @@
-"""`smelt run`: a graph or a kernel in text form, run on arrays by one judge or by all.
+"""`smelt run`: run a graph or kernel in text form, and compare judges.
 
-smelt run softmax.smelt --size r=300 --size c=1000
-smelt run softmax.smelt --input x=rows.npy --judge all --save results
+smelt run softmax.smelt --size r=300 --size c=1000 smelt run softmax.smelt --input x=rows.npy
+--judge all --save results
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ def command(
     it and their results are compared; exits with 1 if they differ by more than rounding explains.
     """
     program = read(read_source(source))
-    arrays, known = _inputs(program, sizes_of_options(sizes), files, seed)
+    arrays, run_sizes = _inputs(program, sizes_of_options(sizes), files, seed)
     judges = program.judges if judge == "all" else (judge,)
     if judge != "all" and judge not in program.judges:
         raise click.UsageError(f"{program.name} is a kernel: there is no graph to interpret")
     results: dict[str, list[Array]] = {}
     times: dict[str, float] = {}
     for name in judges:
-        results[name], times[name] = _timed(program, name, arrays, known)
+        results[name], times[name] = _timed(program, name, arrays, run_sizes)
     rows = [_row(program, k, results, rtol) for k in range(len(program.outputs))]
     if save is not None:
         _save(save, program, results[judges[-1]])
     if as_json:
         shown = [{k: v for k, v in row.items() if k != "fine"} for row in rows]
-        print_json({"program": program.name, "sizes": known, "ns": times, "outputs": shown})
+        print_json({"program": program.name, "sizes": run_sizes, "ns": times, "outputs": shown})
     else:
-        _show(program, known, times, rows)
+        _show(program, run_sizes, times, rows)
     if not all(row["fine"] for row in rows):
         sys.exit(1)
 
@@ -94,15 +94,15 @@ def command(
 def _inputs(
     program: Program, sizes: dict[str, int], files: tuple[str, ...], seed: int
 ) -> tuple[list[Array], dict[str, int]]:
-    """Arrays from files, whose shapes tell sizes; then random ones for the rest."""
+    """Return arrays from files, whose shapes determine sizes, and random arrays for the rest."""
     paths = pairs_of_options(files, "--input", "NAME=FILE.npy")
     wrong = [
         *(p for p in paths if p not in program.inputs),
         *(s for s in sizes if s not in program.sizes),
     ]
     if wrong:
-        known = ", ".join([*program.inputs, *program.sizes])
-        raise click.UsageError(f"{program.name} has no {wrong[0]!r}; it has {known}")
+        names = ", ".join([*program.inputs, *program.sizes])
+        raise click.UsageError(f"{program.name} has no {wrong[0]!r}; it has {names}")
     loaded = {name: read_array(path, program.inputs[name]) for name, path in paths.items()}
     for name, array in loaded.items():
         for d, n in zip(program.inputs[name].shape, array.shape, strict=True):
@@ -114,9 +114,11 @@ def _inputs(
         for k, (name, tensor) in enumerate(program.inputs.items())
     ]
     for (name, tensor), array in zip(program.inputs.items(), arrays, strict=True):
-        wanted = tuple(int(evaluate(d, sizes)) for d in tensor.shape)
-        if array.shape != wanted:
-            raise click.UsageError(f"{name} is {list(array.shape)}, not {list(wanted)} = {tensor}")
+        expected_shape = tuple(int(evaluate(d, sizes)) for d in tensor.shape)
+        if array.shape != expected_shape:
+            raise click.UsageError(
+                f"{name} is {list(array.shape)}, not {list(expected_shape)} = {tensor}"
+            )
     return arrays, sizes
 
 
@@ -125,18 +127,17 @@ def _timed(
 ) -> tuple[list[Array], float]:
     start = perf_counter_ns()
     try:
-        found = program.run(judge, arrays, sizes)
+        outputs = program.run(judge, arrays, sizes)
     except SmeltError as error:
         raise click.ClickException(f"judge {judge}: {error}") from error
-    return found, float(perf_counter_ns() - start)
+    return outputs, float(perf_counter_ns() - start)
 
 
 def _row(
     program: Program, place: int, results: dict[str, list[Array]], rtol: float | None
 ) -> dict[str, Any]:
-    """One output: what it is, a summary of its numbers, and how the judges differ from the
-    first."""
-    first, *others = (found[place] for found in results.values())
+    """Return an output's type, a summary of its values, and its differences between judges."""
+    first, *others = (outputs[place] for outputs in results.values())
     dtype = from_numpy(first.dtype)
     row: dict[str, Any] = {
         "name": program.outputs[place],
@@ -166,9 +167,9 @@ def _summary(a: Array) -> str:
 
 def _save(folder: Path, program: Program, results: Sequence[Array]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, found in zip(program.outputs, results, strict=True):
+    for name, array in zip(program.outputs, results, strict=True):
         path = folder / f"{name}.npy"
-        np.save(path, found, allow_pickle=False)
+        np.save(path, array, allow_pickle=False)
         click.echo(f"wrote {path}", err=True)
 
 
@@ -176,10 +177,10 @@ def _show(
     program: Program, sizes: dict[str, int], times: dict[str, float], rows: list[dict[str, Any]]
 ) -> None:
     screen = console()
-    told = " ".join(f"{n}={k}" for n, k in sizes.items())
-    spent = ", ".join(f"{judge} {show_time(ns)}" for judge, ns in times.items())
-    screen.print(f"{program.name}  {told}".rstrip(), markup=False)
-    screen.print(f"compiled and run once: {spent}", markup=False)
+    sizes_text = " ".join(f"{n}={k}" for n, k in sizes.items())
+    times_text = ", ".join(f"{judge} {show_time(ns)}" for judge, ns in times.items())
+    screen.print(f"{program.name}  {sizes_text}".rstrip(), markup=False)
+    screen.print(f"compiled and run once: {times_text}", markup=False)
     shown = table("output", "type", "values", "judges")
     first = next(iter(times))
     for row in rows:

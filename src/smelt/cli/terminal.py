@@ -1,4 +1,4 @@
-"""What the commands print with: one console for answers, tables without lines, marks for verdicts.
+"""Terminal output of the commands: console, plain tables, marks for verdicts.
 
 >>> table("name", "value").columns[0].header
 'name'
@@ -16,16 +16,16 @@ MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"
 
 
 def console() -> Console:
-    """Answers go to stdout: coloured on a terminal unless NO_COLOR is set, plain in a pipe."""
-    made = Console(highlight=False, soft_wrap=False)
-    if not made.is_terminal:
-        made.width = 100
-    return made
+    """Return the console for stdout: coloured on a terminal unless NO_COLOR is set."""
+    screen = Console(highlight=False, soft_wrap=False)
+    if not screen.is_terminal:
+        screen.width = 100
+    return screen
 
 
 def table(*headers: str, title: str | None = None) -> Table:
-    """A table of columns apart by two blanks; the last column takes what is left and wraps."""
-    made = Table(
+    """Return a table without lines; the last column takes the remaining width and wraps."""
+    result = Table(
         title=title,
         title_justify="left",
         title_style="bold",
@@ -36,11 +36,11 @@ def table(*headers: str, title: str | None = None) -> Table:
         header_style="dim",
     )
     for number, header in enumerate(headers[:-1]):
-        made.add_column(header, overflow="fold", no_wrap=number == 0)
-    made.add_column(headers[-1] if headers else "", ratio=1, overflow="fold")
-    return made
+        result.add_column(header, overflow="fold", no_wrap=number == 0)
+    result.add_column(headers[-1] if headers else "", ratio=1, overflow="fold")
+    return result
 
 
 def print_json(data: Any) -> None:
-    """Data for programs: two blanks of indentation, keys as given, no colours."""
+    """Print data as JSON with an indentation of two, without colours."""
     print(json.dumps(data, indent=2, default=str))

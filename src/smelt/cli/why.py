@@ -1,4 +1,4 @@
-"""`smelt why E101`: the page of an error, a warning or a reason.
+"""`smelt why E101`: explain an error, a warning or a reason.
 
 >>> command.name
 'why'
@@ -26,23 +26,23 @@ def command(code: str, as_json: bool) -> None:
 
     CODE may also be a name: ShapeError, saves-traffic.
     """
-    found = page(code)
+    entry = page(code)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(entry))
     else:
-        _show(console(), found)
+        _show(console(), entry)
 
 
-def _show(screen: Console, found: Page) -> None:
-    name = f"  {found.name}" if found.name != found.title else ""
-    screen.print(Text.assemble((f"{found.code} {found.title}", "bold"), (name, "dim")))
+def _show(screen: Console, entry: Page) -> None:
+    name = f"  {entry.name}" if entry.name != entry.title else ""
+    screen.print(Text.assemble((f"{entry.code} {entry.title}", "bold"), (name, "dim")))
     screen.print()
-    screen.print(Text(found.summary))
+    screen.print(Text(entry.summary))
     for title, body in (
-        ("What it means", found.meaning),
-        ("Why", found.why),
-        ("Example", found.example),
-        ("How to fix" if found.code[0] in "EW" else "How to get the opposite", found.fix),
+        ("What it means", entry.meaning),
+        ("Why", entry.why),
+        ("Example", entry.example),
+        ("How to fix" if entry.code[0] in "EW" else "How to get the opposite", entry.fix),
     ):
         if body:
             screen.print()
@@ -53,7 +53,10 @@ def _show(screen: Console, found: Page) -> None:
 
 
 def flowing(body: str) -> str:
-    """Paragraphs as one line each, for a terminal of any width; lists and code keep their lines."""
+    """Join each paragraph into one line, for any terminal width.
+
+    Lists and code keep their lines.
+    """
     paragraphs = body.split("\n\n")
     plain = [not any(line.startswith((" ", "-")) for line in p.split("\n")) for p in paragraphs]
     return "\n\n".join(

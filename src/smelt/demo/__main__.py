@@ -1,4 +1,4 @@
-"""`python -m smelt.demo`: the same as `smelt demo`."""
+"""`python -m smelt.demo`: alias of `smelt demo`."""
 
 from smelt.demo.main import command
 

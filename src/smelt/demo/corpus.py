@@ -1,14 +1,13 @@
-"""The texts to search: every docstring of this Python's standard library.
+r"""Collect the texts to search: every docstring of this Python's standard library.
 
-All importable modules that `sys.stdlib_module_names` lists, their submodules, and the public
-classes, functions and methods in them. To import a whole standard library is not a thing to do to
-a user's process, so a child interpreter does it: isolated (`-I -S`: no environment variables, no
-site-packages, so that nothing installed can change the result) and with its output thrown away.
-The result depends on nothing but the interpreter: two runs give the same passages in the same
-order. Nothing is kept on disk.
+All importable modules in `sys.stdlib_module_names`, their submodules, and the public classes,
+functions and methods in them. Importing the complete standard library has side effects, so a child
+interpreter does it: isolated (`-I -S`: no environment variables, no site-packages, so that nothing
+installed can change the result), its output discarded. The result depends on the interpreter only:
+two runs give the same passages in the same order. Nothing is kept on disk.
 
->>> inspect_docstring("csv.reader", "  Read rows.\\n\\n  From any iterable.  ")
-Passage(name='csv.reader', text='Read rows.\\n\\nFrom any iterable.')
+>>> inspect_docstring("csv.reader", "  Read rows.\n\n  From any iterable.  ")
+Passage(name='csv.reader', text='Read rows.\n\nFrom any iterable.')
 
 Run as a script, this file prints the passages as JSON; it therefore imports nothing of Smelt.
 """
@@ -44,59 +43,60 @@ SKIPPED = frozenset(
         "nt",
     }
 )
-"""Top-level modules that are left out, with what they do when imported."""
+"""Top-level modules that are skipped, because of what they do when imported."""
 
 BEHIND = frozenset({"genericpath", "ntpath", "posixpath"})
-"""Modules that stand behind another (`os.path`), whose name their texts should bear."""
+"""Modules that implement another one (`os.path`), whose name their texts should have."""
 
 SHORTEST = 24
-"""Docstrings of fewer characters ("Return self.") say nothing one could search for."""
+"""Minimum length of a docstring in characters: shorter ones ("Return self.") are not worth
+searching."""
 
 TIMEOUT_SECONDS = 120
 
 
 class Passage(NamedTuple):
-    """One docstring: the full name of what it documents, and its text without indentation."""
+    """A docstring: the full name of what it documents, and its text without indentation."""
 
     name: str
     text: str
 
     @property
     def summary(self) -> str:
-        """The first sentence-like paragraph on one line, for a list of answers."""
+        """The first paragraph on one line, for a list of answers."""
         return " ".join(self.text.split("\n\n", 1)[0].split())
 
     @property
     def searchable(self) -> str:
-        """What is embedded: the name, then the text."""
+        """The text that is embedded: the name, then the docstring."""
         return f"{self.name}: {self.text}"
 
 
 def collect() -> list[Passage]:
-    """Every docstring of the running interpreter's standard library, in a fixed order.
+    """Return every docstring of the standard library, in a fixed order.
 
     Raises:
-        RuntimeError: the child interpreter failed; the message holds the end of what it said.
+        RuntimeError: the child interpreter failed; the message has the end of its output.
     """
     command = [sys.executable, "-I", "-S", "-W", "ignore", str(Path(__file__).resolve())]
-    done = subprocess.run(  # noqa: S603 - our own interpreter on our own file
+    completed = subprocess.run(  # noqa: S603 - our own interpreter on our own file
         command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL
     )
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace")[-2000:]
-        raise RuntimeError(f"reading the standard library's docstrings failed:\n{said}")
-    return [Passage(name, text) for name, text in json.loads(done.stdout)]
+    if completed.returncode != 0:
+        output = completed.stderr.decode(errors="replace")[-2000:]
+        raise RuntimeError(f"reading the standard library's docstrings failed:\n{output}")
+    return [Passage(name, text) for name, text in json.loads(completed.stdout)]
 
 
 def sample(passages: list[Passage], count: int) -> list[Passage]:
-    """`count` passages evenly spread over all of them, the same ones every time."""
+    """Return `count` passages evenly spread over all of them, always the same ones."""
     if count >= len(passages):
         return list(passages)
     return [passages[index * len(passages) // count] for index in range(count)]
 
 
 def inspect_docstring(name: str, text: object) -> Passage | None:
-    """The passage for a `__doc__`, or None if there is nothing to search in it."""
+    """Return the passage for a `__doc__`, or None if it is too short."""
     if not isinstance(text, str):
         return None
     cleaned = inspect.cleandoc(text).strip()
@@ -104,24 +104,23 @@ def inspect_docstring(name: str, text: object) -> Passage | None:
 
 
 def read_library() -> list[Passage]:
-    """Import the standard library *in this process* and read its docstrings.
+    """Import the standard library in this process and read its docstrings.
 
-    A text that several names share (an alias, a re-export) is kept once, under the first name
-    in order: modules before their submodules, then by the alphabet, and last the modules that
-    users know by another name.
+    A text that several names share (an alias, a re-export) is kept once, under the first name in
+    order: modules before their submodules, then alphabetically, and last the modules in `BEHIND`.
     """
-    found: dict[str, Passage] = {}
+    by_text: dict[str, Passage] = {}
     for name in sorted(_module_names(), key=lambda n: (n in BEHIND, n.count("."), n)):
         module = _import(name)
         if module is None:
             continue
         for passage in _module_passages(module, name):
-            found.setdefault(passage.text, passage)
-    return list(found.values())
+            by_text.setdefault(passage.text, passage)
+    return list(by_text.values())
 
 
 def _module_names() -> Iterator[str]:
-    """Public modules and submodules, found without running any but the packages' own code."""
+    """Yield public modules and submodules; only packages are imported to find them."""
     for top in sorted(sys.stdlib_module_names - SKIPPED):
         if not top.startswith("_"):
             yield top
@@ -132,7 +131,7 @@ def _submodules(package: str) -> Iterator[str]:
     module = _import(package)
     path = getattr(module, "__path__", None)
     if path is None:
-        # A module that is no package may still have entered one beneath itself: `os.path`.
+        # A module that is not a package may still have registered a submodule: `os.path`.
         yield from sorted(name for name in sys.modules if name.startswith(f"{package}."))
         return
     for info in pkgutil.iter_modules(path):
@@ -143,7 +142,7 @@ def _submodules(package: str) -> Iterator[str]:
 
 
 def _import(name: str) -> ModuleType | None:
-    """The module, or None where this platform's build does not have it."""
+    """Import a module; None where this platform's build does not have it."""
     try:
         return importlib.import_module(name)
     except Exception:  # noqa: BLE001 - whatever a foreign module raises, it is not importable
@@ -164,14 +163,14 @@ def _module_passages(module: ModuleType, name: str) -> Iterator[Passage]:
 
 
 def _defined_in(value: object, module: ModuleType) -> bool:
-    """Whether a member is the module's own: an import without `__all__` is not."""
+    """Return whether a member is defined in the module, not imported into it."""
     home = getattr(value, "__module__", None)
     # A module in C often names its private or public twin (`_csv`, `csv`).
     return isinstance(home, str) and home.lstrip("_") == module.__name__.lstrip("_")
 
 
 def _member_passages(name: str, value: object) -> Iterator[Passage]:
-    """A function's own docstring, or a class's and those of its public methods."""
+    """Yield a function's docstring, or a class's and those of its public methods."""
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         return  # an instance's __doc__ is its class's
     if (passage := inspect_docstring(name, value.__doc__)) is not None:
@@ -187,8 +186,8 @@ def _member_passages(name: str, value: object) -> Iterator[Passage]:
 
 
 def _print_library() -> None:
-    """The script: passages as JSON on standard output, whatever the modules themselves print."""
-    sys.path.pop(0)  # this file's folder: its modules must not stand in for the library's
+    """Print the passages as JSON on standard output, and discard what the modules print."""
+    sys.path.pop(0)  # this file's folder: its modules must not shadow the library's
     output = os.dup(1)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)

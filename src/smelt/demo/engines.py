@@ -1,9 +1,9 @@
-"""Who can run the encoder: a table to which one row adds an engine.
+"""Engines that can run the encoder: a table to which one row adds an engine.
 
-An engine says whether it is there (without being imported), and turns the parameters into a
-function from a batch to embeddings. NumPy and Smelt run the *same* program, `minilm.encode`, and
-differ only in the namespace they give it; Smelt's is compiled by `sm.jit` with the sizes of a
-batch open, so that one plan serves every batch.
+An engine says whether it is available (without being imported), and makes the parameters into a
+function from a batch to embeddings. NumPy and Smelt run the same program, `minilm.encode`, with
+different namespaces; Smelt's is compiled by `sm.jit` with the sizes of a batch symbolic, so that
+one plan serves every batch.
 
 >>> [engine.name for engine in ENGINES]
 ['numpy', 'torch', 'inductor', 'onnx', 'smelt-torch', 'smelt']
@@ -35,42 +35,42 @@ class Running(NamedTuple):
 
     encode: Encoder
     describe: Callable[[NDArray[np.int64], NDArray[np.bool_]], facts.Facts]
-    """What the engine's compiler says of the program for a batch; empty for those without one."""
+    """Facts of the engine's compiler about the program for a batch; empty for others."""
 
 
 class Engine(NamedTuple):
-    """One way to run the encoder."""
+    """A way to run the encoder."""
 
     name: str
     title: str
     absent: Callable[[], str | None]
-    """Why this engine cannot run here, or None; cheap, and imports nothing large."""
+    """Why this engine is unavailable here, or None; cheap, and imports nothing large."""
     start: Callable[[Parameters], Running]
 
 
 def by_name(name: str) -> Engine:
-    """The engine of that name.
+    """Return the engine of that name.
 
     Raises:
-        KeyError: there is none; the message lists those there are.
+        KeyError: there is none; the message lists the available names.
     """
     for engine in ENGINES:
         if engine.name == name:
             return engine
-    known = ", ".join(engine.name for engine in ENGINES)
-    raise KeyError(f"no engine is called {name!r}; there are: {known}")
+    names = ", ".join(engine.name for engine in ENGINES)
+    raise KeyError(f"no engine is called {name!r}; there are: {names}")
 
 
-def _nothing_said(_ids: NDArray[np.int64], _mask: NDArray[np.bool_]) -> facts.Facts:
+def _no_facts(_ids: NDArray[np.int64], _mask: NDArray[np.bool_]) -> facts.Facts:
     return facts.Facts()
 
 
 def _start_numpy(weights: Parameters) -> Running:
-    return Running(partial(minilm.encode, np, weights), _nothing_said)
+    return Running(partial(minilm.encode, np, weights), _no_facts)
 
 
 COMPILERS = ("c++", "g++", "clang++")
-"""What PyTorch's own compiler looks for."""
+"""Compilers that PyTorch's Inductor looks for."""
 
 
 def _absent_torch() -> str | None:
@@ -78,9 +78,9 @@ def _absent_torch() -> str | None:
 
 
 def _absent_inductor() -> str | None:
-    if not (found := _absent_torch()) and not any(map(shutil.which, COMPILERS)):
+    if not (reason := _absent_torch()) and not any(map(shutil.which, COMPILERS)):
         return "PyTorch's own compiler needs a C++ compiler, and none is on the path"
-    return found
+    return reason
 
 
 def _start_torch(weights: Parameters, backend: str = "") -> Running:
@@ -96,7 +96,7 @@ def _start_torch(weights: Parameters, backend: str = "") -> Running:
         with torch.inference_mode():
             return model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
 
-    return Running(encode, _nothing_said)
+    return Running(encode, _no_facts)
 
 
 def _absent_onnx() -> str | None:
@@ -108,25 +108,25 @@ def _absent_onnx() -> str | None:
 
 def _start_onnx(weights: Parameters) -> Running:
     encode = onnx_model.session(torch_model.build(weights))
-    return Running(encode, _nothing_said)
+    return Running(encode, _no_facts)
 
 
 def _smelt() -> Any:
-    """The namespace `smelt`, by name as any other: the peers' processes never load it."""
+    """Import `smelt` by name: the peers' processes never load it."""
     return importlib.import_module("smelt")
 
 
 def _absent_smelt() -> str | None:
-    wanted = ("jit", "erf", "take", "matmul", "permute_dims", "explain")
-    lacking = [name for name in wanted if not hasattr(_smelt(), name)]
+    required = ("jit", "erf", "take", "matmul", "permute_dims", "explain")
+    lacking = [name for name in required if not hasattr(_smelt(), name)]
     return f"this Smelt has no {', '.join(lacking)} yet" if lacking else None
 
 
 def _start_smelt(weights: Parameters) -> Running:
     sm = _smelt()
-    # Arrays of its own, closed over: nobody else can write to them, so they are packed once.
-    known = {name: sm.asarray(data, copy=True) for name, data in weights.items()}
-    program = partial(minilm.encode, sm, known)
+    # Private copies, captured by the function: they cannot change, so they are packed once.
+    parameters = {name: sm.asarray(data, copy=True) for name, data in weights.items()}
+    program = partial(minilm.encode, sm, parameters)
     compiled = sm.jit(program)
 
     def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -156,4 +156,4 @@ ENGINES: tuple[Engine, ...] = (
     ),
     Engine("smelt", "Smelt", _absent_smelt, _start_smelt),
 )
-"""In the order in which they take turns; the first is the reference."""
+"""In the order in which they run; the first is the reference."""

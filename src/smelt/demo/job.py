@@ -1,4 +1,4 @@
-"""The demo's work, without a word printed: corpus, race, index, answers.
+"""The demo without output: corpus, race, index, answers.
 
 >>> Options(questions=("sort a list",)).races
 False
@@ -15,27 +15,28 @@ from smelt.demo.corpus import Passage
 from smelt.demo.search import Answer
 
 Watch = Callable[[str, int, int], None]
-"""Called with what is being done, how many texts are new since the last call, and of how many."""
+"""Called with the current step, the number of texts since the last call, and the total."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to do."""
+    """Options of the demo."""
 
     questions: tuple[str, ...] = ()
-    """What to ask; empty asks `search.QUESTIONS`."""
+    """Questions to answer; empty means `search.QUESTIONS`."""
     sample: int = 512
-    """Texts that the engines race over."""
+    """Texts that the engines race on."""
     turns: int = 2
     """How often each engine embeds the sample."""
     race: bool | None = None
-    """Whether to race; None races unless questions were given."""
+    """Whether to race; None races unless questions were passed."""
     index: int | None = None
     """Passages to search; None is all of them with Smelt, the sample with NumPy."""
     engine: str | None = None
-    """Who embeds the passages to search; None is Smelt, or NumPy where Smelt cannot."""
+    """The engine that embeds the searched passages; None is Smelt, or NumPy if Smelt is
+    unavailable."""
     answers: int = 3
-    """Answers to a question."""
+    """Answers per question."""
 
     @property
     def races(self) -> bool:
@@ -45,40 +46,40 @@ class Options:
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """Results of the demo."""
 
     passages: int
-    """Docstrings found."""
+    """Docstrings in the corpus."""
     raced: int
     """Texts of the race, 0 if there was none."""
     tokens: int
     """Tokens of the race's texts."""
     padding: float
-    """Part of the positions in the race's batches that was padding."""
+    """Share of the race's batch positions that are padding."""
     results: list[race.Result] = field(default_factory=list[race.Result])
     indexed: int = 0
     """Passages searched."""
     indexer: race.Result | None = None
-    """How the passages searched were embedded."""
+    """Measurements of embedding the searched passages."""
     answers: list[tuple[str, list[Answer]]] = field(default_factory=list[tuple[str, list[Answer]]])
 
     @property
     def well(self) -> bool:
-        """Whether every engine that ran ran to its end and agreed, and every question has answers.
+        """Whether every engine finished and agreed, and every question has answers.
 
-        An engine that is not installed is no fault.
+        An engine that is not installed is no failure.
         """
         ran = [result for result in self.results if result.absent is None]
         return bool(self.answers) and all(r.failed is None and r.agrees for r in ran)
 
 
 def run(options: Options, watch: Watch | None = None) -> Outcome:
-    """Do the whole demo.
+    """Run the demo.
 
     Raises:
         MissingPackagesError: an optional package is not installed; nothing has run then.
-        KeyError: `options.engine` is no engine.
-        race.EngineFailedError: the engine of the index is absent or failed.
+        KeyError: `options.engine` is not the name of an engine.
+        race.EngineFailedError: the engine of the index is unavailable or failed.
     """
     weights.require()
     passages = corpus.collect()
@@ -87,8 +88,8 @@ def run(options: Options, watch: Watch | None = None) -> Outcome:
     if options.races:
         _race(sample, options, outcome, watch)
     indexer = engines.by_name(options.engine) if options.engine else _default_engine(outcome)
-    whole = len(passages) if indexer.name == "smelt" else options.sample
-    searched = corpus.sample(passages, whole if options.index is None else options.index)
+    default_count = len(passages) if indexer.name == "smelt" else options.sample
+    searched = corpus.sample(passages, default_count if options.index is None else options.index)
     _search(searched, indexer, options, outcome, watch)
     return outcome
 
@@ -109,7 +110,7 @@ def _race(
 
 
 def _default_engine(outcome: Outcome) -> engines.Engine:
-    """Smelt, unless it is absent or has just been seen to fail."""
+    """Return Smelt, unless it is unavailable or has just failed."""
     failed = {result.name for result in outcome.results if result.failed is not None}
     smelt = engines.by_name("smelt")
     usable = smelt.absent() is None and smelt.name not in failed
@@ -123,7 +124,7 @@ def _search(
     outcome: Outcome,
     watch: Watch | None,
 ) -> None:
-    """Embed passages and questions in one go, then rank."""
+    """Embed passages and questions together, then rank."""
     questions = options.questions or search.QUESTIONS
     texts = [*(passage.searchable for passage in passages), *questions]
     batches = tokenise.compose(tokenise.tokenise(texts))
@@ -137,9 +138,9 @@ def _search(
     if result.embeddings is None:
         raise race.EngineFailedError(f"{engine.title} could not embed the passages: {why}")
     index = search.Index(passages, result.embeddings[: len(passages)])
-    asked = result.embeddings[len(passages) :]
+    question_vectors = result.embeddings[len(passages) :]
     outcome.indexed, outcome.indexer = len(passages), result
     outcome.answers = [
         (question, index.nearest(vector, options.answers))
-        for question, vector in zip(questions, asked, strict=True)
+        for question, vector in zip(questions, question_vectors, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The command `smelt demo`, also `python -m smelt.demo`: the job with a progress bar and a page.
+"""The command `smelt demo`, also `python -m smelt.demo`, with progress bar and page.
 
 >>> command.name
 'demo'
@@ -20,7 +20,9 @@ NAMES = [engine.name for engine in engines.ENGINES]
 
 @click.command("demo")
 @click.argument("questions", nargs=-1)
-@click.option("--race/--no-race", default=None, help="Race the engines [default: unless asked].")
+@click.option(
+    "--race/--no-race", default=None, help="Race the engines [default: without QUESTIONS]."
+)
 @click.option(
     "--sample",
     default=512,
@@ -75,7 +77,7 @@ def command(
     options = job.Options(questions, sample, turns, race, index, engine, answers)
     console = Console()
     try:
-        outcome = _watched(options, Console(stderr=True))
+        outcome = _run_with_progress(options, Console(stderr=True))
     except (MissingPackagesError, EngineFailedError) as error:
         raise click.ClickException(str(error)) from error
     page.show(outcome, console)
@@ -83,7 +85,7 @@ def command(
         raise click.ClickException("an engine failed or does not agree: see the table")
 
 
-def _watched(options: job.Options, console: Console) -> job.Outcome:
+def _run_with_progress(options: job.Options, console: Console) -> job.Outcome:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
     with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}

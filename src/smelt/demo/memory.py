@@ -1,9 +1,8 @@
-"""What this process holds in memory, as the operating system counts it.
+"""Resident memory of this process, as the operating system counts it.
 
-The peak comes from `VmHWM` of Linux and not from `getrusage`: that one survives `exec`, so a
-child would report its large parent's peak as its own. `forget_peak` starts the count anew, so
-that a peak can be that of a stretch of work; where the system has no such counters, the peak is
-that of the whole process.
+The peak comes from `VmHWM` of Linux and not from `getrusage`, which survives `exec`: a child would
+report its large parent's peak as its own. `forget_peak` resets the peak, so that it can cover a
+part of the work; where the system has no such counters, the peak covers the complete process.
 
 >>> resident_bytes() > 0 and peak_bytes() >= 0
 True
@@ -22,13 +21,13 @@ _RESET_PEAK = "5"  # proc(5): resets the peak resident set size to what is resid
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now; its peak where the system does not say."""
+    """Return the resident memory of this process, or its peak where only that is available."""
     now = _status("VmRSS")
     return peak_bytes() if now is None else now
 
 
 def peak_bytes() -> int:
-    """The most memory of this process that was in RAM since its start or `forget_peak`."""
+    """Return the peak resident memory since the start or `forget_peak`."""
     peak = _status("VmHWM")
     if peak is not None:
         return peak
@@ -37,7 +36,7 @@ def peak_bytes() -> int:
 
 
 def forget_peak() -> bool:
-    """Count the peak from now on; False where the system cannot."""
+    """Reset the peak; return False where the system cannot."""
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK)
         return True

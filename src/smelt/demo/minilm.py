@@ -1,9 +1,9 @@
 """The sentence encoder MiniLM-L6-v2 as ordinary array API code.
 
 One function, written once against the Python array API standard (2024.12): with `numpy` as its
-namespace it is the reference of the demo, with `smelt` the program that is compiled. Nothing in
-it knows which of the two it was given. `erf`, which the standard lacks and the network's GELU
-needs, is taken from the namespace where it exists and computed from standard functions elsewhere.
+namespace it is the reference of the demo, with `smelt` the program that is compiled. `erf`, which
+the standard lacks and the network's GELU needs, is taken from the namespace where it exists and
+computed from standard functions elsewhere.
 
 >>> import numpy as np
 >>> weights = random_weights(hidden=8, layers=1, vocabulary=20, positions=16, seed=1)
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = Any
-"""An array of whichever namespace is in use."""
+"""An array of the namespace in use."""
 
 Namespace: TypeAlias = Any
 """A module with the array API's functions: `numpy`, `array_api_strict`, `smelt`."""
@@ -35,17 +35,16 @@ Weights: TypeAlias = Mapping[str, Array]
 """The network's parameters by name, as `smelt.demo.weights.load` returns them."""
 
 HEADS = 12
-"""Attention heads of MiniLM-L6-v2: the one size that no weight's shape tells."""
+"""Attention heads of MiniLM-L6-v2: the one size that no weight's shape determines."""
 
 EPSILON = 1e-12
-"""Added to a variance before its root, as the network was trained."""
+"""Added to a variance before its root, as in training."""
 
 MASKED = -1.0e9
-"""The score of a padding token: exp() of it is 0, and a row of nothing else stays finite."""
+"""The score of a padding token: its exp() is 0, and a row of padding only stays finite."""
 
-# erf(x) ~ x P(x^2) / Q(x^2) on [-4, 4] and +-1 beyond, ascending coefficients: a least-maximum
-# fit made for this file by Lawson's reweighting. Error 2.2e-8 in exact arithmetic, at most
-# 4e-7 in float32.
+# erf(x) ~ x P(x^2) / Q(x^2) on [-4, 4] and +-1 beyond, ascending coefficients: a minimax fit by
+# Lawson's reweighting. Error 2.2e-8 in exact arithmetic, at most 4e-7 in float32.
 ERF_LIMIT = 4.0
 ERF_P = (1.12837898, 0.196248087, 0.0534673705, 0.00400361126, 0.000288041082, 1.97484114e-6)
 ERF_Q = (1.0, 0.507251498, 0.116476067, 0.0154443515, 0.00121635242, 3.74809636e-5)
@@ -80,30 +79,30 @@ def encode(
 
 
 def layers_of(weights: Weights) -> int:
-    """The number of transformer layers that `weights` describe."""
+    """Return the number of transformer layers in `weights`."""
     return sum(name.endswith(".widen.matrix") for name in weights)
 
 
 def erf(xp: Namespace, x: Array) -> Array:
-    """The error function of a floating-point array, elementwise.
+    """Compute the error function of a floating-point array, elementwise.
 
-    The namespace's own where it has one (`smelt.erf`); else the rational approximation above,
-    within 4e-7 in float32, NaN for NaN.
+    Uses the namespace's function where it has one (`smelt.erf`), else the rational approximation
+    above, within 4e-7 in float32, NaN for NaN.
 
     >>> import numpy as np
     >>> [round(float(v), 6) for v in erf(np, np.asarray([-9.0, 0.0, 0.5]))]
     [-1.0, 0.0, 0.5205]
     """
-    own = getattr(xp, "erf", None)
-    if own is not None:
-        return own(x)
+    native = getattr(xp, "erf", None)
+    if native is not None:
+        return native(x)
     x = xp.clip(x, -ERF_LIMIT, ERF_LIMIT)
     square = x * x
     return x * _polynomial(square, ERF_P) / _polynomial(square, ERF_Q)
 
 
 def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """Horner's rule, in place where the namespace's arrays allow it."""
+    """Evaluate by Horner's rule, in place where the namespace's arrays allow it."""
     value = x * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
         value += coefficient
@@ -113,11 +112,11 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 def _embed(xp: Namespace, weights: Weights, ids: Array) -> Array:
-    """Token, position and segment embeddings added and normalised: [batch, length, hidden]."""
+    """Add and normalise token, position and segment embeddings: [batch, length, hidden]."""
     batch, length = ids.shape
     words = xp.take(weights["words"], xp.reshape(ids, (-1,)), axis=0)
     words = xp.reshape(words, (batch, length, weights["words"].shape[1]))
-    # Every token is of the first of the two segments the network knows.
+    # Every token is of the first of the network's two segments.
     positions = weights["positions"][:length, :] + weights["segments"][0, :]
     return _layer_norm(xp, weights, "embed_norm", words + positions)
 
@@ -125,7 +124,7 @@ def _embed(xp: Namespace, weights: Weights, ids: Array) -> Array:
 def _attention(
     xp: Namespace, weights: Weights, at: str, hidden: Array, mask: Array, heads: int
 ) -> Array:
-    """Multi-head self-attention of [batch, length, hidden], padding left out as a key."""
+    """Apply multi-head self-attention to [batch, length, hidden]; keys exclude padding."""
     batch, length, size = hidden.shape
 
     def split(name: str) -> Array:
@@ -153,7 +152,7 @@ def _layer_norm(xp: Namespace, weights: Weights, at: str, x: Array) -> Array:
 
 
 def _gelu(xp: Namespace, x: Array) -> Array:
-    """The exact GELU, x times the normal distribution function of x."""
+    """Apply the exact GELU, x times the normal distribution function of x."""
     return 0.5 * x * (1.0 + erf(xp, x * math.sqrt(0.5)))
 
 
@@ -162,16 +161,16 @@ def _linear(weights: Weights, at: str, x: Array) -> Array:
 
 
 def _masked_mean(xp: Namespace, hidden: Array, mask: Array) -> Array:
-    """The mean of each sequence's tokens: [batch, hidden]."""
-    kept = xp.where(mask[:, :, None], hidden, 0.0)
+    """Return the mean of each sequence's tokens: [batch, hidden]."""
+    unpadded = xp.where(mask[:, :, None], hidden, 0.0)
     tokens = xp.sum(xp.astype(mask, hidden.dtype), axis=1, keepdims=True)
-    return xp.sum(kept, axis=1) / tokens
+    return xp.sum(unpadded, axis=1) / tokens
 
 
 def random_weights(
     *, hidden: int, layers: int, vocabulary: int, positions: int, seed: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Parameters of the given sizes with the names of the real ones, for tests and examples.
+    """Draw parameters of given sizes, named as the real ones, for tests and examples.
 
     Every value comes from one seeded generator, so equal arguments give equal weights.
     """

@@ -1,7 +1,7 @@
-"""The PyTorch module once more, exported to ONNX and run by ONNX Runtime: another peer.
+"""The demo's PyTorch module exported to ONNX and run by ONNX Runtime.
 
-Batch and length stay open in the export, so that one session serves every batch.  The packages
-`onnxruntime` and `onnxscript` are imported when a session is asked for and not before.
+Batch and length stay symbolic in the export, so that one session serves every batch. The packages
+`onnxruntime` and `onnxscript` are imported only when a session is created.
 """
 
 # PyTorch and ONNX Runtime are optional, and types must check without them.
@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 def session(
     model: Any,
 ) -> Callable[[NDArray[np.int64], NDArray[np.bool_]], NDArray[np.float32]]:
-    """A function from (ids [batch, length], mask [batch, length]) to float32 [batch, hidden].
+    """Return a function that encodes a batch with ONNX Runtime.
+
+    It maps (ids [batch, length], mask [batch, length]) to float32 [batch, hidden].
 
     Args:
         model: the module of `torch_model.build`.
@@ -47,7 +49,7 @@ def session(
         assert program is not None
         program.save(path)
         running = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    first, second = (given.name for given in running.get_inputs())
+    first, second = (parameter.name for parameter in running.get_inputs())
 
     def encode(ids: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
         return running.run(None, {first: ids, second: mask})[0]

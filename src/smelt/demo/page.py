@@ -1,4 +1,4 @@
-"""The demo's outcome as a page in the terminal.
+"""Print the demo's outcome in the terminal.
 
 >>> mebibytes(3 << 20), seconds(0.0123), mebibytes(None)
 ('3 MiB', '12.3 ms', '–')
@@ -20,7 +20,7 @@ UNKNOWN = "–"
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print the whole page."""
+    """Print the page."""
     parts: list[RenderableType] = []
     if outcome.raced:
         parts += [race_table(outcome), *notes(outcome), *compiler_lines(outcome)]
@@ -29,10 +29,10 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def race_table(outcome: Outcome) -> Table:
-    """One row an engine; an engine that did not run shows no numbers.
+    """Return a table of engines; engines that did not run have no numbers.
 
-    `peak` is the most memory the process held once the parameters were loaded, `working` what of
-    that came on top of them; `cosine` is the least over all texts, against the first row.
+    `peak` is the peak memory of the process after the parameters were loaded, `working` its share
+    on top of them; `cosine` is the minimum over all texts, relative to the first row.
     """
     table = Table(
         title=f"{outcome.raced} of {outcome.passages} docstrings, {outcome.tokens} tokens, "
@@ -41,7 +41,7 @@ def race_table(outcome: Outcome) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    # Eighty columns are enough: names fold, numbers do not.
+    # Fits 80 columns: names wrap, numbers do not.
     table.add_column("engine", min_width=12)
     for heading in ("texts/s", "ratio", "first\nbatch", "peak\nMiB", "working\nMiB", "cosine\n1 -"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -69,13 +69,13 @@ def _cells(result: Result, texts: int, reference: float | None) -> list[str]:
 def _agreement(result: Result) -> str:
     if result.agreement is None:
         return UNKNOWN
-    # The distance from one, because a cosine of nearly one shows nothing in six digits.
+    # Show the distance from one: a cosine of nearly one is all nines.
     shown = f"{max(0.0, 1.0 - result.agreement):.0e}"
     return shown if result.agrees else f"[red]{shown}[/]"
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """A line for each engine that did not run, failed or disagrees with the reference."""
+    """Return a line for each engine that did not run, failed or disagrees."""
     lines: list[str] = []
     for result in outcome.results:
         if result.absent is not None:
@@ -91,7 +91,7 @@ def notes(outcome: Outcome) -> list[str]:
 
 
 def compiler_lines(outcome: Outcome) -> list[str]:
-    """What the compiler says of itself, for each engine that has one and ran."""
+    """Return the compiler's facts, for each engine that has them and ran."""
     lines: list[str] = []
     for result in outcome.results:
         facts = result.facts
@@ -106,7 +106,7 @@ def compiler_lines(outcome: Outcome) -> list[str]:
 
 
 def index_line(outcome: Outcome) -> str:
-    """How the passages that are searched were embedded."""
+    """Return how the searched passages were embedded."""
     result = outcome.indexer
     if result is None or not result.turns:
         return ""
@@ -117,10 +117,10 @@ def index_line(outcome: Outcome) -> str:
     )
 
 
-def answers(question: str, found: list[Answer]) -> RenderableType:
-    """A question and its answers: score, name, first words."""
+def answers(question: str, results: list[Answer]) -> RenderableType:
+    """Return a question and its answers: score, name, first words."""
     lines = [Text(f"\n{question}", style="bold")]
-    for answer in found:
+    for answer in results:
         passage = answer.passage
         line = Text.assemble(
             f"  {answer.score:.3f}  ", (passage.name, "cyan"), f"  {passage.summary}"
@@ -131,12 +131,12 @@ def answers(question: str, found: list[Answer]) -> RenderableType:
 
 
 def mebibytes(count: int | None) -> str:
-    """A number of bytes in MiB."""
+    """Format a number of bytes in MiB."""
     return UNKNOWN if count is None else f"{count / (1 << 20):.0f} MiB"
 
 
 def seconds(value: float | None) -> str:
-    """A time in the unit in which it reads well."""
+    """Format a time with a suitable unit."""
     if value is None:
         return UNKNOWN
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"

@@ -1,8 +1,8 @@
-"""The same batches through every engine, each in a process of its own, turn by turn.
+"""Race engines on the same batches, round-robin, each in a process of its own.
 
-A process of its own makes the peak of memory an engine's own. The engines take turns
-(A B C, A B C) so that a machine that slows down or warms up does so for all of them; an engine's
-speed is that of its best turn. Idle engines wait for their next command and use no time.
+Separate processes separate the peaks of memory. The engines alternate (A B C, A B C) so that a
+machine that slows down or warms up does so for all of them; an engine's speed is that of its best
+turn. Idle engines wait for their next command and use no time.
 
 >>> Result("numpy", "NumPy", absent="not here").speed(10) is None
 True
@@ -30,14 +30,13 @@ from smelt.demo.tokenise import Batch, save_batches
 from smelt.demo.worker import EMBEDDINGS
 
 AGREEMENT = 1.0 - 1e-4
-"""The least cosine between an engine's embedding of a text and the reference's."""
+"""Minimum cosine between an engine's embedding of a text and the reference's."""
 
 Progress = Callable[[str, int], None]
-"""Called with an engine's title and how many texts it has embedded since the last call."""
+"""Called with an engine's title and the number of texts embedded since the last call."""
 
-# The child loads the parent's own copy of the package, wherever that lies. For a peer it is
-# entered as a bare folder and its `__init__` is not run: what Smelt imports must be charged
-# neither to NumPy's memory nor to PyTorch's.
+# The child loads the parent's copy of the package. For a peer, the package is registered without
+# running its `__init__`, so that Smelt's imports do not count as NumPy's or PyTorch's memory.
 _BOOT = """
 import sys, importlib.util as util
 folder, whole, name, work = sys.argv[1:]
@@ -52,50 +51,50 @@ serve(name, work)
 
 
 class EngineFailedError(RuntimeError):
-    """An engine's process raised or ended: the message is what it said."""
+    """An engine's process raised or ended; the message is its output."""
 
 
 @dataclass
 class Result:
-    """What one engine did."""
+    """Measurements of one engine."""
 
     name: str
     title: str
     absent: str | None = None
     """Why it did not run; then nothing else is set."""
     failed: str | None = None
-    """What it raised; what was measured before that stays."""
+    """What it raised; earlier measurements are kept."""
     first_seconds: float | None = None
-    """The first batch, compilation and start of thread pools included."""
+    """The first batch, including compilation and the start of thread pools."""
     turns: list[float] = field(default_factory=list[float])
     """Seconds of each turn over all batches."""
     peak: int | None = None
-    """Most bytes in RAM from the loaded parameters on: interpreter, parameters and work."""
+    """Peak resident bytes after loading the parameters: interpreter, parameters and work."""
     resident: int | None = None
-    """Bytes in RAM when the parameters were loaded and nothing had been embedded."""
+    """Resident bytes when the parameters were loaded and nothing had been embedded."""
     facts: Facts = field(default_factory=Facts)
     embeddings: NDArray[np.float32] | None = None
     agreement: float | None = None
-    """The least cosine between its embeddings and the reference's."""
+    """Minimum cosine between its embeddings and the reference's."""
 
     def speed(self, texts: int) -> float | None:
-        """Texts per second in the best turn; None where there was none."""
+        """Return texts per second in the best turn; None where there was none."""
         return texts / min(self.turns) if self.turns else None
 
     @property
     def agrees(self) -> bool:
-        """Whether every embedding was as near to the reference's as promised."""
+        """Whether every embedding was close enough to the reference's."""
         return self.agreement is not None and self.agreement >= AGREEMENT
 
 
 class Worker:
-    """The parent's end of one engine's process.
+    """The parent's side of one engine's process, a context manager.
 
     Args:
-        engine: who runs in it.
-        batches: what it is to embed.
+        engine: the engine to run.
+        batches: the texts to embed.
 
-    Use as a context manager: leaving it ends the process, whatever it is doing.
+    Leaving the context ends the process, whatever it is doing.
     """
 
     def __init__(self, engine: Engine, batches: Sequence[Batch]) -> None:
@@ -103,8 +102,8 @@ class Worker:
         self._batches = batches
 
     def __enter__(self) -> Self:
-        self._place = tempfile.TemporaryDirectory(prefix="smelt-demo-")
-        self._folder = Path(self._place.name)
+        self._temporary = tempfile.TemporaryDirectory(prefix="smelt-demo-")
+        self._folder = Path(self._temporary.name)
         save_batches(self._batches, self._folder)
         self._errors = (self._folder / "stderr").open("w+b")
         package = str(Path(__file__).resolve().parent.parent)
@@ -122,22 +121,22 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(BrokenPipeError):  # a command that a dead engine never read
+            with suppress(BrokenPipeError):  # a command that a dead engine did not read
                 if pipe is not None:
                     pipe.close()
         self._process.wait()
         self._errors.close()
-        self._place.cleanup()
+        self._temporary.cleanup()
 
     def command(self, what: str, progress: Progress | None = None) -> dict[str, Any]:
-        """Send a command and return the measurements of its end.
+        """Send a command and return its measurements.
 
         Raises:
             EngineFailedError: the engine raised, or its process ended.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
-        with suppress(BrokenPipeError):  # it has ended: what it said last is still to be read
+        with suppress(BrokenPipeError):  # the process has ended; its last output is still readable
             stdin.write(json.dumps({"do": what}) + "\n")
             stdin.flush()
         for line in stdout:
@@ -151,7 +150,7 @@ class Worker:
         raise EngineFailedError(self._last_words())
 
     def embeddings(self) -> NDArray[np.float32]:
-        """What the last turn computed, rows in the order of the texts; after `finish`."""
+        """Return the last turn's embeddings in the order of the texts; after `finish`."""
         return np.load(self._folder / EMBEDDINGS)
 
     def _last_words(self) -> str:
@@ -169,16 +168,16 @@ def run(
     describe: bool = True,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """Race the engines, the first of which is the reference that the others must agree with.
+    """Race the engines; the first is the reference that the others must agree with.
 
     Args:
-        engines: who takes part; those that are absent get a result that says why.
-        batches: what each embeds in a turn.
-        turns: how often each embeds all of it.
-        describe: whether to ask what their compilers say, last and off the clock.
-        progress: told of each batch.
+        engines: the participants; unavailable ones get a result with the reason.
+        batches: the texts that each embeds per turn.
+        turns: how often each embeds all of them.
+        describe: whether to ask for their compilers' facts, last and untimed.
+        progress: called for each batch.
 
-    An engine that fails is out of the race; the others go on.
+    An engine that fails drops out; the others go on.
     """
     results = [Result(engine.name, engine.title, engine.absent()) for engine in engines]
     with ExitStack() as stack:
@@ -203,20 +202,20 @@ def run(
 
 
 def _record(result: Result, worker: Worker, step: str, progress: Progress | None) -> None:
-    said = worker.command(step, progress)
+    event = worker.command(step, progress)
     if step == "start":
-        result.first_seconds = said["first_seconds"]
+        result.first_seconds = event["first_seconds"]
     elif step == "turn":
-        result.turns.append(said["seconds"])
+        result.turns.append(event["seconds"])
     elif step == "finish":
-        result.peak, result.resident = said["peak"], said["resident"]
+        result.peak, result.resident = event["peak"], event["resident"]
         result.embeddings = worker.embeddings()
     else:
-        result.facts = Facts(**said["facts"])
+        result.facts = Facts(**event["facts"])
 
 
 def least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
-    """The least cosine between equal rows of two arrays, computed in float64; NaN if any is.
+    """Return the minimum cosine between corresponding rows, in float64; NaN if any is NaN.
 
     >>> least_cosine(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32) * 3)
     1.0

@@ -1,6 +1,6 @@
-"""Nearest passages to a question, by the angle between their embeddings.
+"""Find the nearest passages to a question, by the cosine of their embeddings.
 
-Embeddings have length one, so the cosine of the angle is a product of matrices.
+Embeddings have length one, so that the cosine is a matrix product.
 
 >>> import numpy as np
 >>> from smelt.demo.corpus import Passage
@@ -28,25 +28,25 @@ QUESTIONS = (
     "split a path into folder and file name",
     "wait for several coroutines at once",
 )
-"""What the demo asks when it is not asked anything."""
+"""Default questions of the demo."""
 
 
 class Answer(NamedTuple):
-    """A passage and how near it is: 1 is the same direction, 0 nothing in common."""
+    """A passage and its cosine: 1 is the same direction, 0 nothing in common."""
 
     score: float
     passage: Passage
 
 
 class Index:
-    """Passages by meaning.
+    """Passages with their embeddings.
 
     Args:
         passages: the texts.
         embeddings: float32 [passages, hidden], rows of length one.
 
     Raises:
-        ValueError: there are not as many embeddings as passages.
+        ValueError: the numbers of embeddings and passages differ.
     """
 
     def __init__(self, passages: Sequence[Passage], embeddings: NDArray[np.float32]) -> None:
@@ -59,7 +59,7 @@ class Index:
         self._embeddings = embeddings
 
     def nearest(self, question: NDArray[np.float32], count: int = 3) -> list[Answer]:
-        """The `count` passages nearest to an embedded question, best first.
+        """Return the `count` passages nearest to an embedded question, best first.
 
         Of equal scores the earlier passage comes first.
         """

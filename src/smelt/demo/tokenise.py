@@ -1,8 +1,8 @@
-"""Texts to batches of token numbers, so composed that little of a batch is padding.
+"""Tokenise texts and batch them with little padding.
 
-A batch is as long as its longest text. Texts are therefore sorted by length and cut into batches
-of about equally many tokens, not equally many texts. The composition depends on the lengths
-alone, so that every engine is given the same batches.
+A batch is as long as its longest text. Texts are therefore sorted by length and cut into batches of
+about equally many tokens, not equally many texts. The result depends on the lengths only, so that
+every engine gets the same batches.
 
 >>> [batch.rows for batch in compose([[1, 2], [1, 2, 3, 4], [1], [1, 2, 3]], budget=8)]
 [(1, 3), (0, 2)]
@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from smelt.demo import weights
 
 LONGEST = 128
-"""Tokens of a text that are read; what follows is cut off."""
+"""Maximum tokens of a text; the rest is cut off."""
 
 BUDGET = 2048
-"""Tokens of a batch, padding included: large enough for matrix products to run at full speed,
-small enough for the intermediates of a layer to stay within a usual last-level cache."""
+"""Maximum tokens of a batch, padding included: enough for matrix products at full speed, few enough
+for the intermediates of a layer to stay within a usual last-level cache."""
 
 _FILE = "batches.npz"
 
 
 class Batch(NamedTuple):
-    """Texts of like length, as the network takes them."""
+    """Texts of similar length, as the network takes them."""
 
     rows: tuple[int, ...]
-    """Where each text stood in the caller's order."""
+    """The index of each text in the caller's order."""
     ids: NDArray[np.int64]
     """Token numbers [batch, length], 0 where padded."""
     mask: NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 def tokenise(texts: Sequence[str]) -> list[list[int]]:
-    """Each text's token numbers, at most `LONGEST`, markers of start and end included.
+    """Return each text's token numbers, at most `LONGEST`, with start and end markers.
 
     Raises:
         MissingPackagesError: an optional package is not installed.
@@ -56,14 +56,14 @@ def tokenise(texts: Sequence[str]) -> list[list[int]]:
 
 
 def compose(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Batch]:
-    """Batches that hold each text once, longest texts first.
+    """Return batches that contain each text once, longest texts first.
 
     Args:
         tokens: the token numbers of each text, none empty.
-        budget: the most tokens of a batch, padding included; a text longer than that is a batch.
+        budget: the maximum tokens of a batch, padding included; a longer text is a batch by itself.
 
-    A last text that would be left alone takes a neighbour from the batch before it: an engine
-    that compiles for sizes may treat 1 as a size of its own, and one text is no reason to.
+    A single last text takes a neighbour from the batch before it: an engine that compiles for sizes
+    may treat 1 as a special case.
     """
     order = sorted(range(len(tokens)), key=lambda row: (-len(tokens[row]), row))
     groups: list[list[int]] = []
@@ -78,7 +78,7 @@ def compose(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Ba
 
 
 def padding_share(batches: Sequence[Batch]) -> float:
-    """The part of all positions that is padding, 0 to 1."""
+    """Return the share of all positions that is padding, 0 to 1."""
     positions = sum(batch.mask.size for batch in batches)
     return 1.0 - sum(int(batch.mask.sum()) for batch in batches) / positions if positions else 0.0
 
@@ -94,7 +94,7 @@ def _pad(rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Batch:
 
 
 def save_batches(batches: Sequence[Batch], folder: Path) -> None:
-    """Write batches for `load_batches` of another process, as one file in `folder`."""
+    """Write batches for `load_batches` in another process, as one file in `folder`."""
     arrays = {
         f"{field}{place}": np.asarray(getattr(batch, field))
         for place, batch in enumerate(batches)
@@ -104,7 +104,7 @@ def save_batches(batches: Sequence[Batch], folder: Path) -> None:
 
 
 def load_batches(folder: Path) -> list[Batch]:
-    """The batches that `save_batches` wrote into `folder`."""
+    """Read the batches that `save_batches` wrote into `folder`."""
     with np.load(folder / _FILE) as file:
         return [
             Batch(tuple(file[f"rows{place}"].tolist()), file[f"ids{place}"], file[f"mask{place}"])

@@ -1,8 +1,8 @@
-"""The same network as a plain PyTorch module: the peer that the demo races.
+"""The demo's network as a plain PyTorch module, for comparison.
 
-Written as one would write it for eager PyTorch, with the library's own fast paths (`linear`,
+Written as one would write it for eager PyTorch, with the library's fast paths (`linear`,
 `layer_norm`, `gelu`, `scaled_dot_product_attention`), on the same parameters. The arrays are
-shared, not copied. PyTorch is imported when a module is asked for and not before.
+shared, not copied. PyTorch is imported only when a module is built.
 
     model = build(weights.load())
     with torch.inference_mode():
@@ -21,7 +21,7 @@ from smelt.demo.minilm import EPSILON, HEADS, Weights, layers_of
 
 
 def build(weights: Weights, *, heads: int = HEADS) -> Any:
-    """A `torch.nn.Module` in evaluation mode: (ids, mask) -> float32 [batch, hidden].
+    """Return a `torch.nn.Module` in evaluation mode: (ids, mask) -> float32 [batch, hidden].
 
     Args:
         weights: NumPy arrays as `weights.load` returns them.
@@ -41,10 +41,12 @@ def build(weights: Weights, *, heads: int = HEADS) -> Any:
             super().__init__()
             self.layers = layers_of(weights)
             for name, value in weights.items():
-                held = torch.from_numpy(value)
+                tensor = torch.from_numpy(value)
                 # `linear` wants [outputs, inputs]: a view is enough, as BLAS transposes for free.
-                held = held.T if name.endswith(".matrix") else held
-                self.register_parameter(_flat(name), torch.nn.Parameter(held, requires_grad=False))
+                tensor = tensor.T if name.endswith(".matrix") else tensor
+                self.register_parameter(
+                    _flat(name), torch.nn.Parameter(tensor, requires_grad=False)
+                )
 
         def part(self, name: str) -> Tensor:
             return self.get_parameter(_flat(name))
@@ -76,13 +78,13 @@ def build(weights: Weights, *, heads: int = HEADS) -> Any:
                 x = self.norm(f"{at}.attention_norm", x + self.attention(at, x, keys))
                 wide = functional.gelu(self.linear(f"{at}.widen", x))
                 x = self.norm(f"{at}.norm", x + self.linear(f"{at}.narrow", wide))
-            kept = mask[:, :, None].to(x.dtype)
-            pooled = (x * kept).sum(dim=1) / kept.sum(dim=1)
+            token_mask = mask[:, :, None].to(x.dtype)
+            pooled = (x * token_mask).sum(dim=1) / token_mask.sum(dim=1)
             return functional.normalize(pooled, dim=1)
 
     return MiniLM().eval()
 
 
 def _flat(name: str) -> str:
-    """A parameter's name without the dots that a module keeps for its children."""
+    """Return a parameter's name without dots, which modules reserve for submodules."""
     return name.replace(".", "_")

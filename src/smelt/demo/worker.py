@@ -1,12 +1,12 @@
-"""One engine in a process of its own, taking turns on command.
+r"""One engine in a process of its own, driven by commands.
 
-`race.Worker` starts `serve` in a child with a folder that holds the batches. The two talk in
-lines of JSON: commands come in on standard input, events go out on standard output.
+`race.Worker` starts `serve` in a child with a folder that contains the batches. They exchange lines
+of JSON: commands on standard input, events on standard output.
 
     in   {"do": "start"}    load the parameters, start the engine, embed the first batch
-         {"do": "turn"}     embed all batches against the clock
-         {"do": "finish"}   write the embeddings, say what memory was needed
-         {"do": "describe"} say what the engine's compiler says of the program
+         {"do": "turn"}     embed all batches, timed
+         {"do": "finish"}   write the embeddings, report the memory
+         {"do": "describe"} report the compiler's facts about the program
     out  {"event": "batch", "texts": n}    progress within a turn
          {"event": "done", ...}            end of a command, with its measurements
          {"event": "failed", "why": text}  the engine raised; the process ends
@@ -15,7 +15,7 @@ lines of JSON: commands come in on standard input, events go out on standard out
 >>> stream = io.StringIO()
 >>> say(stream, "batch", texts=3)
 >>> stream.getvalue()
-'{"event": "batch", "texts": 3}\\n'
+'{"event": "batch", "texts": 3}\n'
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from smelt.demo import engines, memory, weights
 from smelt.demo.tokenise import Batch, load_batches
 
 EMBEDDINGS = "embeddings.npy"
-"""In the folder: what the last turn computed, in the order of the texts."""
+"""File in the folder: the last turn's embeddings, in the order of the texts."""
 
 
 def serve(name: str, folder: str) -> None:
-    """Obey commands from standard input until its end."""
+    """Execute commands from standard input until its end."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints must not stand between two events
+    os.dup2(2, 1)  # output of libraries must not mix with events
     try:
         turns = Turns(engines.by_name(name), Path(folder), events)
         for line in sys.stdin:
@@ -58,12 +58,12 @@ def say(stream: TextIO, event: str, **fields: object) -> None:
 
 
 class Turns:
-    """What the commands do.
+    """Executes the commands.
 
     Args:
-        engine: who embeds.
-        folder: where the batches are and the embeddings go.
-        events: where to report progress.
+        engine: the engine that embeds.
+        folder: location of the batches and the embeddings.
+        events: stream for progress.
     """
 
     def __init__(self, engine: engines.Engine, folder: Path, events: TextIO) -> None:
@@ -76,7 +76,7 @@ class Turns:
         self._vectors: NDArray[np.float32] = np.empty((self._texts, 0), dtype=np.float32)
 
     def obey(self, command: str) -> dict[str, object]:
-        """Do what is commanded and return the fields of its `done` event."""
+        """Execute a command and return the fields of its `done` event."""
         match command:
             case "start":
                 return self._start()
@@ -100,7 +100,7 @@ class Turns:
         return {"first_seconds": time.perf_counter() - started}
 
     def _turn(self) -> dict[str, object]:
-        """Embed every batch; only the engine's calls are on the clock."""
+        """Embed every batch; only the engine's calls are timed."""
         seconds = 0.0
         for batch in self._batches:
             started = time.perf_counter()
@@ -113,11 +113,11 @@ class Turns:
         return {"seconds": seconds}
 
     def _finish(self) -> dict[str, object]:
-        """The peak is read first: to write takes memory too."""
+        """Report the peak, read before the embeddings are written, which takes memory too."""
         peak = memory.peak_bytes()
         np.save(self._folder / EMBEDDINGS, self._vectors)
         return {"peak": peak, "resident": self._resident}
 
     def _describe(self) -> dict[str, object]:
-        said = self._running.describe(self._largest.ids, self._largest.mask)
-        return {"facts": said._asdict()}
+        described = self._running.describe(self._largest.ids, self._largest.mask)
+        return {"facts": described._asdict()}

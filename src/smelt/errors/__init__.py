@@ -1,7 +1,7 @@
-"""Every error, warning and reason Smelt gives: one tree, stable codes, a page for each.
+"""Errors, warnings and fusion reasons: one tree, stable codes, a page for each.
 
-An error carries a code, one line that says what is wrong, the user's line and a hint.  Each class
-also is the built-in exception one would expect, so `except ValueError` keeps working.
+An error has a code, a line that says what is wrong, the user's line and a hint. Each class also
+derives from the matching built-in exception, so `except ValueError` keeps working.
 
 >>> error = ShapeError(op="add", operands="f32[3, 4], f32[5]", reason="4 and 5 differ")
 >>> print(error.message)

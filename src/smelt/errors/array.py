@@ -1,13 +1,13 @@
-"""E1xx: mistakes in array code, found before anything runs: shapes, dtypes, axes, sizes."""
+"""E1xx: mistakes in array code, detected before anything runs: shapes, dtypes, axes, sizes."""
 
 from __future__ import annotations
 
 from smelt.errors.tree import SmeltError
 
 STRETCHES = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
-"""The hint where two shapes are compared."""
+"""Hint for two shapes that do not broadcast."""
 SUMMED = "Products sum over these: they must be equal. `x.mT` swaps the last two dimensions."
-"""The hint where two dimensions are summed over together."""
+"""Hint for two reduction dimensions that differ."""
 
 
 class ShapeError(SmeltError, ValueError):
@@ -31,7 +31,7 @@ class ShapeError(SmeltError, ValueError):
     code = "E101"
     title = "shape mismatch"
     template = "{op}({operands}): {reason}"
-    hint = "What came is told in brackets, dtype[shape]; print(x.shape) tells it, too."
+    hint = "The message shows each operand as dtype[shape]; print(x.shape) shows a shape."
 
 
 class DTypeError(SmeltError, TypeError):
@@ -78,7 +78,7 @@ class AxisError(SmeltError, ValueError, IndexError):
 
 
 class IndexRangeError(SmeltError, IndexError):
-    """An index or a slice that the array cannot answer.
+    """An index or a slice that is outside of the array.
 
     What it means:
         An integer index is outside its dimension, there are more indices than dimensions, or a kind
@@ -90,7 +90,7 @@ class IndexRangeError(SmeltError, IndexError):
 
         sm.ones((3, 4))[5]
     How to fix:
-        Stay inside the dimension, or use a slice, which is cut at the end as everywhere in Python.
+        Stay inside the dimension, or use a slice, which Python clips at the end.
     """
 
     code = "E104"
@@ -100,21 +100,21 @@ class IndexRangeError(SmeltError, IndexError):
 
 
 class OutsideError(SmeltError, IndexError, RuntimeError):
-    """A compiled program reads or writes at a position that is outside of its axis.
+    """An index in the data is outside of its axis when a compiled program runs.
 
     What it means:
-        An index, a token or a label of the data is too large or negative, or there are more
-        positions than rows of a table, as in a text that is longer than a model's longest.
+        An index, a token or a label in the data is too large or negative, or there are more
+        positions than rows of a table, as in a text that is longer than a model's maximum.
     Why:
-        Kernels keep every position inside, so nothing outside was read; but the answer would be
-        that of another program. NumPy and eager PyTorch raise an error too. What is inside for
-        sure is not looked at: `i % n`, `sm.clip(i, 0, n - 1)`, what `argmax` and `argsort` give.
+        Kernels clamp every index, so nothing out of bounds was read, but the result would be
+        wrong. NumPy and eager PyTorch raise an error too. Indices that are provably in bounds are
+        not checked: `i % n`, `sm.clip(i, 0, n - 1)`, results of `argmax` and `argsort`.
     Example:
         import smelt as sm
 
         sm.jit(lambda x, i: x[i])(sm.ones(3), sm.asarray([0, 3]))
     How to fix:
-        Look at the smallest and the largest index that goes into the operator that is named.
+        Check the smallest and the largest index that is passed to the operator in the message.
     """
 
     code = "E111"
@@ -124,14 +124,14 @@ class OutsideError(SmeltError, IndexError, RuntimeError):
 
 
 class OverflowSizeError(SmeltError, OverflowError, ValueError):
-    """A size that no memory has.
+    """A size that exceeds any memory.
 
     What it means:
         The number of bytes of an array, computed in exact integers, exceeds 2**63 - 1, or a
         dimension is negative.
     Why:
-        Sizes that wrap around are a classic cause of writes outside a buffer. One function computes
-        every size, and it refuses.
+        Sizes that overflow are a classic cause of writes outside a buffer. One function computes
+        every size and rejects overflow.
     Example:
         import smelt as sm
 
@@ -154,8 +154,8 @@ class UnsupportedError(SmeltError, NotImplementedError):
         The function, dtype or argument belongs to the array API or to NumPy but has no
         implementation here. Nothing has run, nothing has been changed.
     Why:
-        A refusal that names itself is better than a slow or wrong answer. With `SMELT_STRICT=1`
-        operators that would run outside the compiler (extern) are refused with this error too.
+        A clear error is better than a slow or wrong answer. With `SMELT_STRICT=1` operators that
+        would run outside the compiler (extern) raise this error too.
     Example:
         import smelt as sm
 
@@ -194,13 +194,13 @@ class ArgumentError(SmeltError, ValueError, TypeError):
 
 
 class RangeError(ArgumentError, OverflowError):
-    """A Python number that the type of the array beside it does not hold.
+    """A Python number is out of range for the array's type.
 
     What it means:
-        A Python number takes the type of the array that it meets, as in NumPy. This one lies
-        outside of what that type holds, such as 300 beside uint8 or 2**63 beside int64.
+        A Python number takes the type of the array that it is combined with, as in NumPy. This one
+        is out of range for that type, such as 300 with uint8 or 2**63 with int64.
     Why:
-        Cutting bits off would be a wrong number, and a wider result would depend on a value. NumPy
+        Truncation would give a wrong number, and a wider result type would depend on a value. NumPy
         raises `OverflowError` here, and `except OverflowError` catches this error too.
     Example:
         import smelt as sm
@@ -217,10 +217,10 @@ class RangeError(ArgumentError, OverflowError):
 
 
 class UnknownNameError(SmeltError, LookupError):
-    """A name that nobody registered.
+    """A name that does not exist.
 
     What it means:
-        An operator, a pass, a reason, an error code or a value was asked for by a name that does
+        An operator, a pass, a reason, an error code or a value was looked up by a name that does
         not exist.
     Why:
         Names are looked up in tables; the closest entry of the table is suggested.
@@ -239,22 +239,22 @@ class UnknownNameError(SmeltError, LookupError):
 
 
 class GradientError(SmeltError, TypeError):
-    """Something that cannot be differentiated, or not as it was asked.
+    """A function that cannot be differentiated as requested.
 
     What it means:
-        `sm.grad` and its kin differentiate a real number by arrays of floats. Here an argument is
-        made of integers, the result is no single float, an argument does not exist, or an operator
-        on the way (a library call) has no derivative.
+        `sm.grad` and related functions differentiate a real number with respect to float arrays.
+        Here an argument has integers, the result is not a single float, an argument does not exist,
+        or an operator between them (a library call) has no derivative.
     Why:
-        A wrong gradient is silent. Zero would be one wherever the way from argument to result is
-        not differentiable, so it is refused.
+        A wrong gradient is silent. Zero would be one wherever the path from argument to result is
+        not differentiable, so an error is raised.
     Example:
         import smelt as sm
 
         sm.grad(lambda x: x * 2)(sm.ones(3))
     How to fix:
         Sum or average the result to one number, convert integers with `sm.astype`, name the float
-        arguments in `argnums=`, or wrap what counts as constant in `sm.stop_gradient`.
+        arguments in `argnums=`, or wrap constant parts in `sm.stop_gradient`.
     """
 
     code = "E109"

@@ -1,4 +1,4 @@
-"""E5xx and E6xx: back ends, the machine, settings and the cache; E9xx: our own mistakes."""
+"""E5xx, E6xx, E9xx and warnings: back ends, machine, settings, cache, internal errors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from smelt.errors.tree import SmeltError, SmeltWarning
 
 
 class CodegenError(SmeltError, RuntimeError):
-    """The code generator did not get a kernel through.
+    """Code generation failed for a kernel.
 
     What it means:
-        LLVM refused the code, or an operator of the kernel has no spelling on this target.
+        LLVM rejected the code, or an operator of the kernel is not implemented for this target.
     Why:
         This should not happen: the kernel was verified before.
     Example:
@@ -76,7 +76,7 @@ class KnobError(SmeltError, ValueError, TypeError):
         `sm.config(...)`, an option or a `SMELT_*` environment variable has an unknown name or a
         value of the wrong type or outside the allowed range.
     Why:
-        A misspelt setting that is silently ignored costs hours.
+        A misspelt setting that is silently ignored is hard to find.
     Example:
         import smelt as sm
 
@@ -98,7 +98,7 @@ class FusionError(SmeltError, RuntimeError):
         `sm.fuse(must=...)` or `SMELT_REQUIRE_FUSED` names operators, or the whole program, that the
         plan has in several kernels. The message has the reason with its code and numbers.
     Why:
-        Who demands one kernel wants to know when there is none, rather than run slower.
+        A program that requires one kernel should fail rather than run slower.
     Example:
         import numpy as np
         import smelt as sm
@@ -112,18 +112,18 @@ class FusionError(SmeltError, RuntimeError):
     code = "E504"
     title = "not one kernel"
     template = "{a} and {b} stay in separate kernels: {sentence} ({reason})"
-    hint = "`sm.explain` without this demand shows the plan; `smelt why` the reason's page."
+    hint = "`sm.explain` without this requirement shows the plan; `smelt why` explains the reason."
 
 
 class CacheError(SmeltError, OSError):
-    """A cache command could not do its work.
+    """A cache command failed.
 
     What it means:
-        An export, import or clear that you asked for failed: a file of another machine, a damaged
-        archive, a directory that is not yours.
+        An export, import or clear failed: a file of another machine, a damaged archive, a directory
+        that is not yours.
     Why:
-        While compiling a useless cache costs time and gives a `CacheWarning`; a command that was
-        asked for must not pretend.
+        While compiling, an unusable cache costs time and gives a `CacheWarning`; an explicit
+        command must report its failure.
     Example:
         from smelt.errors import CacheError
 
@@ -144,7 +144,7 @@ class InternalError(SmeltError, RuntimeError):
     What it means:
         Something that cannot happen did. Your program is not at fault.
     Why:
-        It is caught and named, so that it can be told from a mistake in array code.
+        It is reported as a bug, so that it can be distinguished from a mistake in array code.
     Example:
         from smelt.errors import InternalError
 
@@ -185,23 +185,23 @@ class CacheWarning(SmeltWarning):
 
 
 class FallbackWarning(SmeltWarning):
-    """A graph, or an operator of one, runs slower than it should: compiling it failed.
+    """A graph, or an operator of one, is not compiled and runs slower.
 
     What it means:
         Results are right. What the message names is as slow as without compiling; the rest is
-        compiled. Behind `torch.compile` it runs eagerly, in array code each operator gets a kernel
-        of its own; for sizes of a later call that no kernel can be made for, NumPy computes it.
+        compiled. Behind `torch.compile` it runs eagerly; in array code each operator gets a kernel
+        of its own; if nothing can be compiled for the sizes of a later call, NumPy computes it.
     Why:
-        Something met a case that Smelt cannot handle. An operator that Smelt does not know is no
-        such case: it is called through torch without a warning.
+        Smelt failed to compile a case that it should handle. An operator that Smelt does not
+        implement is different: it is called through torch without a warning.
     Example:
         import warnings
         from smelt.errors import FallbackWarning
 
-        warnings.warn(FallbackWarning(graph="graph 0", reason="no argument tells the size n0"))
+        warnings.warn(FallbackWarning(graph="graph 0", reason="no argument determines the size n0"))
     How to fix:
         Please report the message with the output of `smelt doctor`. `SMELT_STRICT=on` raises the
-        error instead, with its whole trace.
+        error instead, with its full traceback.
     """
 
     code = "W604"
@@ -233,19 +233,19 @@ class KnobWarning(SmeltWarning):
 
 
 class SteeringWarning(SmeltWarning):
-    """`sm.fuse` was entered inside a function that `jit` records: nothing is planned there.
+    """`sm.fuse` was entered inside a function that `jit` records, and has no effect.
 
     What it means:
-        The block has no effect. A function is recorded as a whole and planned when that is done.
+        The block has no effect: a function is recorded completely, and planned afterwards.
     Why:
-        Settings hold where a program is planned, which is where the function is called.
+        Settings apply where a program is planned, which is where the function is called.
     Example:
         import warnings
         from smelt.errors import SteeringWarning
 
         warnings.warn(SteeringWarning(settings="never_fuse"))
     How to fix:
-        Give the same to `jit`: `@sm.jit(never="exp+sum")`. Or call the function inside the block.
+        Pass it to `jit`: `@sm.jit(never="exp+sum")`. Or call the function inside the block.
     """
 
     code = "W605"

@@ -1,4 +1,4 @@
-"""E3xx: memory that is missing, shared, given away, foreign or in the wrong place."""
+"""E3xx: memory that is missing, shared, donated, foreign or on the wrong device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OutOfMemory(SmeltError, MemoryError):
         The arena of the plan and its outputs are known before it runs. They do not fit, or they
         exceed `SMELT_MAX_EXTRA_MEMORY`. The message has the sizes and the largest value.
     Why:
-        A refusal before the work starts leaves the process alive and the inputs unchanged.
+        An error before the work starts leaves the process alive and the inputs unchanged.
     Example:
         import smelt as sm
 
@@ -29,7 +29,7 @@ class OutOfMemory(SmeltError, MemoryError):
 
 
 class AliasError(SmeltError, ValueError):
-    """Two arguments share memory in a way that makes the result depend on the order of work.
+    """Two arguments share memory, so that the result would depend on execution order.
 
     What it means:
         `out=` overlaps an input (or another output) without being exactly the same array, or an
@@ -129,7 +129,7 @@ class DeviceError(SmeltError, ValueError, RuntimeError):
         The device is unknown, is not present, or the operands of one operator live on different
         ones.
     Why:
-        Moving data between devices costs more than most kernels: it never happens unasked.
+        Moving data between devices costs more than most kernels: it never happens implicitly.
     Example:
         import smelt as sm
 
@@ -145,15 +145,15 @@ class DeviceError(SmeltError, ValueError, RuntimeError):
 
 
 class ChangedError(SmeltError, RuntimeError):
-    """An array changed, or its memory went away, while a result that reads it was pending.
+    """An array changed, or was released, while a result that reads it was pending.
 
     What it means:
         Arrays made outside `sm.jit` are computed when they are read. Foreign memory that one of
         them still had to read was resized, released or written in between. Or a function wrote,
         while `sm.jit` recorded it, to a NumPy array that an operator before had read.
     Why:
-        The answer would depend on when it is asked for; a compiled function reads NumPy's memory
-        when it runs, as it is after all that its Python code did.
+        The result would depend on when it is computed; a compiled function reads NumPy's memory
+        when it runs, after all of its Python code.
     Example:
         import numpy as np
         import smelt as sm

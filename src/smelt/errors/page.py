@@ -1,4 +1,4 @@
-"""The page of documentation of an error, a warning or a reason, taken from its row.
+"""Documentation pages of errors, warnings and reasons, built from their definitions.
 
 >>> page("E101").title
 'shape mismatch'
@@ -21,7 +21,7 @@ SECTIONS = ("What it means", "Why", "Example", "How to fix")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page as data: `smelt why` prints it, the documentation renders it."""
+    """A page as data: `smelt why` prints it, the documentation renders it."""
 
     code: str
     name: str
@@ -34,36 +34,36 @@ class Page:
 
 
 def classes() -> dict[str, type[SmeltError | SmeltWarning]]:
-    """Code -> class, in the order of the codes, without the abstract roots."""
-    found: dict[str, type[SmeltError | SmeltWarning]] = {}
+    """Return code -> class in the order of the codes, without the abstract roots."""
+    by_code: dict[str, type[SmeltError | SmeltWarning]] = {}
     for module in (array, trace, memory, text, machine):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, (SmeltError, SmeltWarning)):
-                found[value.code] = value
-    return {code: found[code] for code in sorted(found) if not code.endswith("00")}
+                by_code[value.code] = value
+    return {code: by_code[code] for code in sorted(by_code) if not code.endswith("00")}
 
 
 def page(code: str) -> Page:
-    """The page of `E101`, `W601`, `F012` or of a class or reason name such as `ShapeError`.
+    """Return the page of a code (`E101`), or of a class or reason name.
 
     Raises `UnknownNameError` with the nearest code.
     """
-    wanted = code.strip()
+    name = code.strip()
     for row in classes().values():
-        if wanted.upper() == row.code or wanted == row.__name__:
+        if name.upper() == row.code or name == row.__name__:
             return _of_class(row)
     for reason in REASONS.values():
-        if wanted.upper() == reason.code or wanted == reason.name:
+        if name.upper() == reason.code or name == reason.name:
             return _of_reason(reason)
-    known = [*classes(), *(row.code for row in REASONS.values()), *REASONS]
-    known += [row.__name__ for row in classes().values()]
-    close = nearest(wanted, known)
+    names = [*classes(), *(row.code for row in REASONS.values()), *REASONS]
+    names += [row.__name__ for row in classes().values()]
+    close = nearest(name, names)
     suggestion = f"; did you mean {close}?" if close else "; `smelt errors` lists them"
     raise UnknownNameError(kind="error or reason", name=code, suggestion=suggestion)
 
 
 def pages() -> list[Page]:
-    """Every page there is: errors and warnings by code, then reasons by code."""
+    """Return all pages: errors and warnings by code, then reasons by code."""
     rows = sorted(REASONS.values(), key=lambda reason: reason.code)
     return [_of_class(row) for row in classes().values()] + [_of_reason(row) for row in rows]
 
@@ -76,13 +76,13 @@ def _of_class(row: type[Coded]) -> Page:
 
 def _of_reason(row: Reason) -> Page:
     verdict = "fused" if row.accepts else "not fused"
-    sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", row.sentence)  # fields in the place of numbers
+    sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", row.sentence)  # field names instead of numbers
     summary = f"A reason for a decision: *{verdict}* because {sentence}."
     return Page(row.code, row.name, row.name, summary, row.doc, "", "", row.override)
 
 
 def _split(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's summary, and its sections, which are headings with an indented body."""
+    """Split a docstring into its summary and its sections, headings with an indented body."""
     parts: dict[str, list[str]] = {name: [] for name in SECTIONS}
     summary: list[str] = []
     body = summary
@@ -92,5 +92,5 @@ def _split(doc: str) -> tuple[str, dict[str, str]]:
             body = parts[name]
         else:
             body.append(line)
-    folded = {name: dedent("\n".join(lines)).strip() for name, lines in parts.items()}
-    return "\n".join(summary).strip(), folded
+    sections = {name: dedent("\n".join(lines)).strip() for name, lines in parts.items()}
+    return "\n".join(summary).strip(), sections

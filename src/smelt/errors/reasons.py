@@ -1,6 +1,6 @@
-"""F-codes: why two operators are, or are not, in one kernel.  One row each, a closed table.
+"""Fusion reasons (F-codes): why two operators are, or are not, in one kernel.
 
-F0xx say *not fused because*, F1xx *fused because*.  A decision stores the name of its row and the
+F0xx are reasons not to fuse, F1xx reasons to fuse. A decision stores the name of its reason and the
 fields of its sentence; the planner never builds prose.
 
 >>> REASONS["different-axes"].code
@@ -22,7 +22,7 @@ from smelt.errors.tree import nearest
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: stable `code` and `name`, the `sentence` that follows *because*, a page of `doc`.
+    """A reason: stable `code` and `name`, the `sentence` that follows *because*, a page of `doc`.
 
     `override` says how a user gets the opposite, where that is possible.
     """
@@ -35,11 +35,11 @@ class Reason:
 
     @property
     def accepts(self) -> bool:
-        """True for a reason to fuse."""
+        """Whether it is a reason to fuse."""
         return self.code >= "F100"
 
     def explain(self, **fields: object) -> str:
-        """The sentence with its numbers; a field that was not recorded reads `?`."""
+        """Return the sentence with its numbers; a field that was not recorded reads `?`."""
         return _Blanks().vformat(self.sentence, (), fields)
 
 
@@ -50,7 +50,7 @@ class _Blanks(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         try:
             return super().format_field(value, format_spec)
-        except (ValueError, TypeError):  # a field that is missing, or a symbolic size
+        except (ValueError, TypeError):  # a missing field, or a symbolic size
             return str(value)
 
 
@@ -62,51 +62,51 @@ _REFUSALS = (
     Reason(
         "F001",
         "acyclic",
-        "{between} lies on another path from one to the other, so that the fused kernel would wait "
-        "for itself",
-        "The two operators are connected by a second path through an operator that stays outside. "
-        "A kernel that contained both would need its own result as an input. Clusters are joined "
-        "only if the graph of clusters stays free of cycles.",
-        "No setting helps; have what lies between fused as well, or computed from something else. "
-        + _LEGAL,
+        "{between} is on another path between them: the fused kernel would depend on itself",
+        "The two operators are connected by a second path through an operator outside the kernel. "
+        "A kernel that contained both would need its own result as an input. Clusters are merged "
+        "only if the graph of clusters stays acyclic.",
+        "No setting helps; fuse the operators on the other path as well, or compute them from "
+        "something else. " + _LEGAL,
     ),
     Reason(
         "F002",
         "different-axes",
         "they run over different axes: {a_axes} and {b_axes}",
-        "A kernel runs over one set of named axes. Elementwise use and broadcasting make "
-        "dimensions equal, reshapes split and join them; these two operators still disagree, so "
-        "that no loop nest visits the elements of both in step.",
+        "A kernel runs over one set of named axes. Elementwise use and broadcasting unify "
+        "dimensions, reshapes split and join them; the axes of these two operators still differ, "
+        "so that no loop nest can visit the elements of both together.",
         _LEGAL,
     ),
     Reason(
         "F003",
         "reduction-crossing",
-        "the consumer needs the whole reduction over {axis} before its first element",
-        "The producer reduces an axis that the consumer iterates over again. The reduction must be "
-        "complete first. Where the row fits fast memory it is swept twice in one kernel, where the "
-        "correction is known it is streamed; neither was possible here.",
-        "No setting helps; what reads the totals of its own row fuses (`keepdims=True`), what "
-        "reads those of others waits. " + _LEGAL,
+        "the consumer needs the complete reduction over {axis} before its first element",
+        "The producer reduces an axis that the consumer iterates over again, so the reduction must "
+        "finish first. If a row fits in cache, one kernel makes several passes over it; if partial "
+        "results can be rescaled, the axis is streamed (as in online softmax); neither was "
+        "possible here.",
+        "No setting helps; a consumer that reads the totals of its own row fuses "
+        "(`keepdims=True`), one that reads those of other rows has to wait. " + _LEGAL,
     ),
     Reason(
         "F004",
         "extern-barrier",
         "{op} runs outside the compiler",
-        "Sorting, linear algebra and other library calls compute their result elsewhere. Their "
-        "inputs and outputs are arrays in memory, so nothing fuses across them.",
-        "No setting helps; each side of the call fuses by itself. Move to one side of it what does "
-        "not need its result. " + _LEGAL,
+        "Sorting, linear algebra and other library calls run outside of kernels. Their inputs and "
+        "outputs are arrays in memory, so nothing fuses across them.",
+        "No setting helps; each side of the call fuses by itself. Move operators that do not need "
+        "its result to one side of it. " + _LEGAL,
     ),
     Reason(
         "F005",
         "scatter-root",
-        "{op} writes to places that depend on data, so it ends its kernel, alone with elementwise "
-        "operators that make its operands",
-        "A scatter may write one place several times, in an order that matters. Other operators "
-        "can be fused into what it reads, but nothing can be fused onto what it writes.",
-        "No setting helps; a sum over a comparison of places (`where(index == places, x, 0)`) "
-        "fuses with what reads it, and is worth it for few places. " + _LEGAL,
+        "{op} writes to data-dependent indices, so it ends its kernel, which contains only "
+        "elementwise operators before it",
+        "A scatter may write one element several times, in an order that matters. Elementwise "
+        "operators can be fused into its operands, but nothing can be fused after its writes.",
+        "No setting helps; a sum over a comparison of indices (`where(index == indices, x, 0)`) "
+        "fuses with its readers, and pays off for few indices. " + _LEGAL,
     ),
     Reason(
         "F006",
@@ -119,7 +119,7 @@ _REFUSALS = (
         "F007",
         "already-together",
         "they are in one kernel already",
-        "Another decision joined the two operators before this candidate came up.",
+        "An earlier decision fused the two operators before this candidate came up.",
         _NEVER,
     ),
     Reason(
@@ -135,15 +135,15 @@ _REFUSALS = (
         "rounding-barrier",
         "a row takes {bytes:,} bytes, {capacity:,} fit in fast memory, and rounding='{rounding}' "
         "streams no axis",
-        "With `rounding='exact'` every sum keeps the order it has in a kernel of its own. To "
-        "stream an axis adds up its blocks first, and passes over those that a mask rules out.",
+        "With `rounding='exact'` every sum keeps the order that it has in a kernel of its own. "
+        "Streaming an axis sums its blocks first, and skips those that a mask excludes.",
         "`sm.config(rounding='eager')` allows it.",
     ),
     Reason(
         "F010",
         "cost",
         "the fused kernel is predicted to be {slower_ns:,.0f} ns slower",
-        "The model's time for the fused kernel exceeds the sum of the separate kernels, their "
+        "The predicted time of the fused kernel exceeds the sum of the separate kernels, their "
         "traffic and their launches. The decision lists both times, term by term.",
         _MUST,
     ),
@@ -151,31 +151,31 @@ _REFUSALS = (
         "F011",
         "register-pressure",
         "{live} values would be live in the inner loop, {registers} registers hold them",
-        "Values beyond the vector registers are spilled to the stack in the innermost loop, which "
-        "costs more than the traffic that is saved.",
+        "Values that exceed the vector registers are spilled to the stack in the innermost loop, "
+        "which costs more than the saved traffic.",
         _MUST,
     ),
     Reason(
         "F012",
         "reads-transposed",
         "{operand} would be read across its rows, {ratio:.1f} times its bytes",
-        "In the fused iteration order one operand is walked against its layout: each cache line is "
-        "fetched for a few of its bytes. A separate transposing kernel reads it once in blocks.",
+        "In the fused iteration order one operand is read with a large stride: each cache line is "
+        "fetched for a few of its bytes. A separate transposing kernel reads it once, in tiles.",
         _MUST,
     ),
     Reason(
         "F013",
         "too-many-operands",
         "the kernel would read and write {operands} arrays, {limit} is the limit",
-        "Each array is a stream of its own for the hardware's prefetchers and an address in a "
-        "register. Beyond the limit kernels get slower with every further array.",
+        "Each array is a stream for the hardware prefetchers and an address in a register. Beyond "
+        "the limit a kernel gets slower with every array.",
         _MUST,
     ),
     Reason(
         "F014",
         "code-size",
         "the kernel would grow to {size} operations, {limit} is the limit",
-        "Compile time grows with a kernel's size; code beyond the instruction cache runs slower.",
+        "Compile time grows with a kernel's size; code that exceeds the instruction cache is slow.",
         _MUST,
     ),
     Reason(
@@ -190,16 +190,16 @@ _REFUSALS = (
         "F016",
         "lost-parallelism",
         "independent tasks that would be left for {threads} threads: only {tasks}",
-        "The axes that the two operators share are too short to keep every thread busy, while "
-        "apart at least one of them spreads over all threads.",
+        "The axes that the two operators share are too short to keep every thread busy, while at "
+        "least one of them uses all threads in a kernel of its own.",
         _MUST,
     ),
     Reason(
         "F017",
         "fast-memory",
         "a row takes {bytes:,} bytes, {capacity:,} fit in fast memory",
-        "Sweeping a row several times in one kernel pays if the row stays in the first or second "
-        "level of cache. This one does not, and the cascade cannot be streamed.",
+        "Several passes over a row in one kernel pay off if the row stays in L1 or L2. This one "
+        "does not, and the chain of reductions cannot be streamed.",
         _MUST,
     ),
     Reason(
@@ -212,8 +212,8 @@ _REFUSALS = (
     Reason(
         "F020",
         "other-target",
-        "{op} has no spelling for {target}",
-        "The code generator of this target lacks the operator or the type, so that it runs by "
+        "{op} is not implemented for {target}",
+        "The code generator of this target lacks the operator or the type, so that it runs in "
         "another way in a kernel of its own.",
         _LEGAL,
     ),
@@ -221,7 +221,7 @@ _REFUSALS = (
         "F021",
         "data-dependent-shape",
         "the size of {value} is known only after it has been computed",
-        "What follows is planned when the size is known.",
+        "The operators after it are planned when the size is known.",
         _LEGAL,
     ),
     Reason(
@@ -251,34 +251,35 @@ _REFUSALS = (
     Reason(
         "F025",
         "not-in-rounds",
-        "{value} is stored whole, {bytes:,} bytes, and not made for some rows at a time: {how}",
-        "Values that no cache holds are made for a block of rows at a time where rows do not wait "
-        "for one another but for sums over them, or for sums that can be made before. These do, "
-        "cannot be cut, or would take too long for what they keep less.",
-        "Sums, products and largest elements over rows may stand behind such a value; what mixes "
-        "rows otherwise may not. With `max_extra_memory` time is no reason.",
+        "{value} is stored completely, {bytes:,} bytes, and not computed in row chunks: {how}",
+        "Values that exceed every cache are computed for a chunk of rows at a time if rows depend "
+        "on each other only through sums over rows, which are accumulated, or through sums that "
+        "can be computed first. This value has other dependences, cannot be chunked, or would take "
+        "too long for the memory that is saved.",
+        "Sums, products and maxima over rows may follow such a value; other operators that mix "
+        "rows may not. With `max_extra_memory` time does not count.",
     ),
     Reason(
         "F026",
         "written-over",
         "{value} is written over {old}, which is not read any more: a round of as many bytes takes "
         "more rows",
-        "Rounds over rows read what is no row of theirs again in every round, so that fewer rounds "
-        "are faster. A kernel that maps a large value alone writes its result in the same place; "
-        "one that folds it as well needs a place of its own, and leaves room for half of the rows.",
+        "Every chunk of rows reads the operands without rows again, so that fewer chunks are "
+        "faster. A kernel that only maps a large value writes its result in place; one that also "
+        "reduces it needs memory for the result, and half of the rows fit in a chunk.",
         _MUST,
     ),
     Reason(
         "F027",
         "read-elsewhere",
-        "the consumer reads the product over {axis} otherwise than element by element: a part of "
-        "it, several places for one of its own, or in another order",
-        "A product is computed once for each element of its result, by the kernel whose axes these "
-        "are. What reads a slice, windows or pairs of its elements, or interleaves several, would "
-        "compute some again and skip what others need. Slices of one value that are results as "
-        "they are, two or more, are stored where it is computed.",
-        "No setting helps; a product with a part of the weight, in place of a part of the product, "
-        "is read element by element. " + _LEGAL,
+        "the consumer does not read the product over {axis} element by element, but a part of it, "
+        "several elements per result, or in another order",
+        "A matrix product is computed once for each element of its result, by a kernel with the "
+        "result's axes. A consumer of a slice, of windows or of pairs of elements would recompute "
+        "some elements and skip others. If two or more slices of a product are results themselves, "
+        "they are stored by the kernel that computes it.",
+        "No setting helps; multiply by a slice of the weight instead of slicing the product, and "
+        "its consumer reads it element by element. " + _LEGAL,
     ),
 )
 
@@ -294,29 +295,29 @@ _ACCEPTED = (
         "F102",
         "saves-launch",
         "one kernel starts instead of two",
-        "The arrays are so small that starting a kernel costs more than its work.",
+        "The arrays are so small that launching a kernel costs more than its work.",
         _NEVER,
     ),
     Reason(
         "F103",
         "free-view",
         "{op} only renames indices",
-        "Reshapes, permutations, slices, expansions and flips are index maps of whoever reads "
-        "them; they never become kernels.",
+        "Reshapes, permutations, slices, expansions and flips become index maps of their readers; "
+        "they never become kernels.",
         "A view becomes a kernel only if it is a result: copy it with `sm.asarray(x, copy=True)`.",
     ),
     Reason(
         "F104",
         "recompute-cheap",
         "computing {value} {times:.1f} times takes {cost_ns:,.0f} ns, storing {store_ns:,.0f} ns",
-        "A cheap producer is repeated inside each of its consumers, so that it is never stored.",
+        "A cheap producer is recomputed inside each of its consumers, and never stored.",
         _NEVER,
     ),
     Reason(
         "F105",
         "sibling",
         "both read {value}: {bytes:,} bytes less",
-        "Neither reads the other, but they read the same array over the same axes, once.",
+        "Neither reads the other, but they read the same array over the same axes.",
         _NEVER,
     ),
     Reason(
@@ -359,17 +360,17 @@ _ACCEPTED = (
         "cascade",
         "{value} is used up block by block along {axis}, as its rows are made",
         "A chain of reductions over one axis runs in one pass: earlier partial results are "
-        "transported to the newest reference.",
+        "rescaled to the newest reference, as in online softmax.",
         _NEVER,
     ),
     Reason(
         "F113",
         "carried",
         "{value} is carried block by block along {axis} while {gauge} still changes: {how}",
-        "A fold that reads another one over the same axis does not wait for it. What is the same "
-        "for every element leaves the fold; a sum of exponentials is rescaled when its maximum "
-        "grows; powers of differences are taken from a fixed element and shifted at the end; a "
-        "monotone function is applied to the largest element alone.",
+        "A reduction that reads another one over the same axis does not wait for it. Factors that "
+        "are equal for all elements leave the reduction; a sum of exponentials is rescaled when "
+        "its maximum grows; powers of differences are taken from a fixed element and shifted at "
+        "the end; a monotone function is applied to the maximum only.",
         _NEVER,
     ),
     Reason(
@@ -377,20 +378,20 @@ _ACCEPTED = (
         "visited-again",
         "{value} needs the last {gauge} first, so {axis} is visited again: blocks summed before "
         "cannot be corrected through {how}",
-        "Where no correction of the earlier blocks is known, the elements are computed once more "
-        "in a second sweep of the same kernel, and nothing of the row is kept. Exponentials and "
-        "powers of differences, quotients and products can be corrected; a logarithm of a softmax "
-        "can where it is written as `log_softmax`. Rounding and most functions cannot.",
+        "If the partial results of earlier blocks cannot be rescaled, the same kernel computes the "
+        "elements again in a second pass, and stores nothing of the row. Exponentials and powers "
+        "of differences, quotients and products can be rescaled; a logarithm of a softmax can if "
+        "it is written as `log_softmax`. Rounding and most functions cannot.",
         _NEVER,
     ),
     Reason(
         "F115",
         "rounds",
-        "{value} is made for {rows} of {extent} rows at a time in {rounds} rounds: {bytes:,} "
+        "{value} is computed for {rows} of {extent} rows at a time in {rounds} chunks: {bytes:,} "
         "bytes are never stored, {again:,} bytes are moved again",
-        "The operators around values that no cache holds run for a block of rows after the other; "
-        "what is summed over rows is added to; sums over all rows that a block reads are made "
-        "before. It is done for the memory.",
+        "The operators around values that exceed every cache run for one chunk of rows after the "
+        "other; sums over rows are accumulated; sums over all rows that a chunk reads are computed "
+        "first. It saves memory.",
         "`SMELT_FUSE=off` keeps every value.",
     ),
     Reason(
@@ -407,10 +408,10 @@ _BY_CODE: Mapping[str, Reason] = {row.code: row for row in REASONS.values()}
 
 
 def reason(name: str) -> Reason:
-    """The row of a name (`cost`) or a code (`F010`); raises `UnknownNameError`."""
-    found = REASONS.get(name) or _BY_CODE.get(name.upper())
-    if found is None:
+    """Return the reason with a name (`cost`) or a code (`F010`); raise `UnknownNameError`."""
+    row = REASONS.get(name) or _BY_CODE.get(name.upper())
+    if row is None:
         close = nearest(name, [*REASONS, *_BY_CODE])
         suggestion = f"; did you mean {close}?" if close else "; `smelt errors` lists them"
         raise UnknownNameError(kind="reason", name=name, suggestion=suggestion)
-    return found
+    return row

@@ -1,4 +1,4 @@
-"""E4xx: the text of the three representations, and what their verifiers refuse."""
+"""E4xx: parse errors of the text forms, and verifier errors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from smelt.errors.tree import SmeltError
 from smelt.origin import UNKNOWN, Origin
 
 SHOWN = 160
-"""Characters of a line that a message shows at most: those around the place."""
+"""Maximum characters of a line in a message, around the position."""
 
 
 class TextError(SmeltError, ValueError):
-    """Text that does not parse.  The message shows the line with a caret under the place.
+    """Text that does not parse; the message has a caret under the position.
 
     What it means:
         The root of `GraphTextError`, `PlanTextError`, `KernelTextError` and `ExprTextError`.
     Why:
-        Every representation prints and parses back; whoever edits the text learns where it broke.
+        Every representation prints and parses back; an edited text may have mistakes.
     Example:
         from smelt.errors import TextError
 
@@ -41,15 +41,18 @@ class TextError(SmeltError, ValueError):
         hint: str | None = None,
         **fields: object,
     ) -> None:
-        """`line` and `column` of `source` count from 1; `length` characters are underlined."""
+        """Create an error at `line` and `column` of `source`, both from 1.
+
+        `length` characters are underlined.
+        """
         super().__init__(detail, origin=origin or UNKNOWN, hint=hint, **fields)
         self.source, self.line, self.column, self.length = source, line, column, length
 
     @staticmethod
     def position(source: str, offset: int) -> dict[str, int]:
-        """Line and column of a character, as keywords for the constructor.
+        r"""Return line and column of a character, as keywords for the constructor.
 
-        >>> TextError.position("graph f\\n  return", 10)
+        >>> TextError.position("graph f\n  return", 10)
         {'line': 2, 'column': 3}
         """
         start = source.rfind("\n", 0, offset) + 1
@@ -70,7 +73,7 @@ class TextError(SmeltError, ValueError):
 
 
 def _visible(c: str) -> str:
-    """What a message shows of a character: one that takes one column."""
+    """Return a one-column replacement of a character for a message."""
     return c if c.isprintable() else " " if c.isspace() else "?"
 
 
@@ -121,7 +124,7 @@ class PlanTextError(TextError):
     What it means:
         A line is not a cluster, a buffer or a decision, or it names a value the graph lacks.
     Why:
-        Plans are stored as text beside the code they led to.
+        Plans are stored as text with the code that was compiled for them.
     Example:
         from smelt.fusion.text import parse
 
@@ -163,7 +166,8 @@ class VerifyError(SmeltError, AssertionError):
         A verifier found a graph, a plan or a kernel that is not well formed: a type that does not
         follow, a value used before its definition, a store that two tasks could both do.
     Why:
-        A pass of Smelt made a mistake, or hand-written text did. Better here than as wrong numbers.
+        A pass of Smelt or a hand-written text has a mistake, which is better found here than as
+        wrong numbers.
     Example:
         from smelt.graph.text import parse
         from smelt.graph.verify import verify
@@ -187,7 +191,8 @@ class BoundsError(SmeltError, IndexError):
         The verifier could not prove an index inside its buffer, or the interpreter (or native code
         with `SMELT_BOUNDS_CHECK=1`) met one outside.
     Why:
-        Every load and store is proven inside from the ranges of the axes, or masked, or refused.
+        Every load and store is proven to be in bounds from the ranges of the axes, or masked;
+        otherwise the kernel is rejected.
     Example:
         import smelt as sm
 

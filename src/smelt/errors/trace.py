@@ -1,4 +1,4 @@
-"""E2xx: mistakes around `sm.jit`: values needed too early, arguments, guards, structures."""
+"""E2xx: errors of `sm.jit`: values needed too early, arguments, guards, structures."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class GuardError(SmeltError, ValueError):
 
 
 class StructureError(SmeltError, TypeError, ValueError):
-    """A nest of arguments or results that cannot be taken apart.
+    """A nested structure of arguments or results that is not supported.
 
     What it means:
         A leaf of the arguments or the result is neither an array nor a number (a set, a generator,
         an object that is not registered), or `out=` is nested differently from the result.
     Why:
-        Tuples, lists, dicts, named tuples and dataclasses are taken apart and put together again;
-        anything else has no order to rely on.
+        Tuples, lists, dicts, named tuples and dataclasses are flattened and restored; other
+        containers have no reliable order.
     Example:
         import smelt as sm
 
@@ -114,7 +114,7 @@ class LeakError(SmeltError, RuntimeError):
         An array made while `sm.jit` recorded a function was stored outside (in a global, an
         attribute, a list) and used after the recording had ended.
     Why:
-        It stands for a value of that recording only; outside there is nothing it could mean.
+        It stands for a value of that recording only and has no meaning outside.
     Example:
         import smelt as sm
 

@@ -1,7 +1,7 @@
-"""The root of the exception tree and the machinery that every class of it shares.
+"""Root classes of Smelt's errors and warnings, and what they share.
 
-A class is a row: a stable `code`, a `title`, a message `template` with named fields, a `hint`, and
-a docstring that *is* its page of documentation.  An instance adds the fields and the user's line.
+A class has a stable `code`, a `title`, a message `template` with named fields, a `hint`, and a
+docstring that is its page of documentation. An instance adds the fields and the user's line.
 
 >>> class DemoError(SmeltError, ValueError):
 ...     '''A demonstration.'''
@@ -27,7 +27,7 @@ from smelt.origin import Origin, here
 
 
 class Coded(Exception):
-    """What errors and warnings share; use `SmeltError` or `SmeltWarning`."""
+    """Common base of errors and warnings; use `SmeltError` or `SmeltWarning`."""
 
     code: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -48,7 +48,7 @@ class Coded(Exception):
         hint: str | None = None,
         **fields: object,
     ) -> None:
-        """Fill `template` with `fields`, or say `detail` instead of it.
+        """Fill `template` with `fields`, or use `detail` instead.
 
         `origin` is the user's line: by default the innermost frame outside the package.
         """
@@ -60,7 +60,7 @@ class Coded(Exception):
 
     @property
     def message(self) -> str:
-        """The first line without code and title.  A field that is missing reads `?`."""
+        """The first line without code and title; a missing field reads `?`."""
         return self.detail or _Blanks().vformat(self.template, (), self.fields)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Coded(Exception):
         return "\n".join(lines)
 
     def where(self) -> list[str]:
-        """The lines that show the place: here the user's; text errors show their text instead."""
+        """Return the lines that show the user's line; text errors show their text instead."""
         if not self.origin.known:
             return []
         lead = f"  at {self.origin}:  "
@@ -79,14 +79,14 @@ class Coded(Exception):
         return [*lines, " " * len(lead) + caret] if caret else lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Fields may be anything and need not pickle: the message is told now.
-        told = {name: str(value) for name, value in self.fields.items()}
-        state = {**vars(self), "detail": self.message, "fields": told}
+        # Fields may be unpicklable: format the message now.
+        fields = {name: str(value) for name, value in self.fields.items()}
+        state = {**vars(self), "detail": self.message, "fields": fields}
         return _revive, (type(self), state)
 
 
 def _revive(cls: type[Coded], state: dict[str, object]) -> Coded:
-    """Unpickling: the constructor takes keywords, which exceptions cannot pickle."""
+    """Restore a pickled error; the constructor takes keywords, which exceptions cannot pickle."""
     error = cls(str(state["detail"]))
     vars(error).update(state)
     return error
@@ -101,54 +101,54 @@ class SmeltError(Coded):
 
 
 class SmeltWarning(Coded, UserWarning):
-    """Root of all warnings that Smelt gives; `warnings.simplefilter` takes it as a category."""
+    """Root of all warnings that Smelt gives, a category for `warnings.simplefilter`."""
 
     code = "W000"
     title = "warning"
     template = "{what}"
 
 
-_SHOWN: dict[Any, Any] = {}  # what the filter "default" has shown, as a module keeps it
+_REGISTRY: dict[Any, Any] = {}  # registry of shown warnings for the filter "default"
 
 
 def tell(warning: SmeltWarning) -> None:
-    """Gives a warning at the user's line, however many frames of libraries lie between."""
+    """Issue a warning at the user's line, however many library frames are in between."""
     place = warning.origin
-    if place.known:  # filters may ask for the module's name
-        named = (n for n, m in [*sys.modules.items()] if _file(m) == place.file)
-        module = next(named, place.file)  # a warning without a module is not given
-        warnings.warn_explicit(warning, None, place.file, place.line, module, _SHOWN)
+    if place.known:  # filters may match the module's name
+        module_names = (n for n, m in [*sys.modules.items()] if _file(m) == place.file)
+        module = next(module_names, place.file)  # a warning without a module would be dropped
+        warnings.warn_explicit(warning, None, place.file, place.line, module, _REGISTRY)
     else:
         warnings.warn(warning, stacklevel=2)
 
 
 def _file(module: Any) -> Any:
-    """Where a module lies; modules that answer for what they lack are not asked."""
+    """Return a module's file, without triggering a lazy module's `__getattr__`."""
     return getattr(module, "__dict__", {}).get("__file__")
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Return an error's message in one line."""
     if isinstance(error, SmeltError):
         return error.message
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 class _Blanks(string.Formatter):
-    """Formatting must not fail inside the report of a failure: what is missing reads `?`."""
+    """Formatter that prints `?` for missing fields: it must not fail inside an error report."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "?")
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """The known name closest to a mistyped one, or an empty string.
+def nearest(name: str, candidates: list[str]) -> str:
+    """Return the known name closest to a mistyped one, or an empty string.
 
     >>> nearest("THREDS", ["THREADS", "CACHE"])
     'THREADS'
     """
     best, least = "", 3 + len(name) // 4
-    for candidate in known:
+    for candidate in candidates:
         distance = _edits(name.lower(), candidate.lower())
         if distance < least:
             best, least = candidate, distance
@@ -156,7 +156,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def _edits(a: str, b: str) -> int:
-    """Levenshtein distance (two rows), a swap of neighbours counted as two."""
+    """Return the Levenshtein distance; a swap of neighbours counts as two edits."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         above, row[0] = row[0], i

@@ -1,8 +1,10 @@
-"""Explaining: what was fused, what was not, why, and what it costs, from the journal and the plan.
+"""Reports on compiled functions: what was fused, what was not, why, and what it costs.
 
-from smelt.explain import report
+    from smelt.explain import report
 
-print(report(compiled, {"n": 1000}, [x]))
+    print(report(compiled, {"n": 1000}, [x]))
+
+Everything is read from the journal and the plan.
 """
 
 from smelt.explain.analysis import as_text, cost_analysis, memory_analysis

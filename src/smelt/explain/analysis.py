@@ -1,4 +1,4 @@
-"""A compiled graph asked ahead of time, in JAX's words: texts, costs, memory.
+"""Ahead-of-time analysis of a compiled graph, with JAX's names: texts, costs, memory.
 
 cost_analysis(compiled, {"n": 1000})["bytes accessed"]
 memory_analysis(compiled, {"n": 1000}).temp_size_in_bytes
@@ -27,10 +27,9 @@ TextKind = Literal["graph", "plan", "kernel", "llvm", "asm"]
 
 
 def as_text(compiled: Compiled, kind: str = "kernel") -> str:
-    """One representation as text: graph (after the passes), plan, kernel, llvm or asm.
+    """Return one representation as text: graph (after the passes), plan, kernel, llvm or asm.
 
-    Texts of several kernels follow one another, apart by a blank line.  Raises ArgumentError for
-    another kind.
+    Texts of several kernels are separated by a blank line. Raises ArgumentError for another kind.
     """
     if kind == "graph":
         return graph_text(compiled.plan.graph, origins=True)
@@ -55,41 +54,41 @@ def _text(kernel: Kernel, compiled: Compiled, kind: str) -> str:
 
 
 def cost_analysis(compiled: Compiled, sizes: Sizes | None = None) -> dict[str, Any]:
-    """Operations and bytes of one call at sizes.
+    """Return operations and bytes of one call at given sizes.
 
-    Keys as JAX's: `flops`, `transcendentals`, `bytes accessed`, and for each input k
-    `bytes accessed{k}{}` and `utilization{k}{}` (how often it is read whole), `bytes accessedout{}`
-    for the results.  Further keys: `bytes accessed unfused`, `predicted ns`, `kernels`, `operators`
-    and `decisions` (dicts).  Bytes count different elements, kernel by kernel: what has to cross
-    memory if every kernel touches each of its elements once; for programs without data-dependent
-    positions the number is exact.
+    Keys are JAX's: `flops`, `transcendentals`, `bytes accessed`, and for each input k `bytes
+    accessed{k}{}` and `utilization{k}{}` (how often it is read in full), `bytes accessedout{}` for
+    the results. Further keys: `bytes accessed unfused`, `predicted ns`, `kernels`, `operators` and
+    `decisions` (dicts). Bytes count distinct elements per kernel: the traffic if every kernel
+    touches each of its elements once. For programs without data-dependent indices the number is
+    exact.
 
     Raises ArgumentError for sizes that are missing or unknown.
     """
     data = build(compiled, named_sizes(compiled, sizes))
     t = data.total
-    found: dict[str, Any] = {
+    costs: dict[str, Any] = {
         "flops": float(t.flops),
         "transcendentals": float(t.transcendentals),
         "bytes accessed": float(t.bytes),
     }
     for place, node in enumerate(data.inputs):
         read = sum(nbytes for _, nbytes in _uses(data, node, "in"))
-        whole = data.nodes[node].nbytes
-        found[f"bytes accessed{place}{{}}"] = float(read)
-        found[f"utilization{place}{{}}"] = read / whole if whole else 0.0
+        node_bytes = data.nodes[node].nbytes
+        costs[f"bytes accessed{place}{{}}"] = float(read)
+        costs[f"utilization{place}{{}}"] = read / node_bytes if node_bytes else 0.0
     written = sum(n for node in set(data.outputs) for _, n in _uses(data, node, "out"))
-    found["bytes accessedout{}"] = float(written)
-    found["bytes accessed unfused"] = float(t.bytes_unfused)
-    found["predicted ns"] = t.predicted_ns
-    found["kernels"] = t.kernels + t.calls
-    found["operators"] = t.operators
-    found["decisions"] = to_data(data.decisions)
-    return found
+    costs["bytes accessedout{}"] = float(written)
+    costs["bytes accessed unfused"] = float(t.bytes_unfused)
+    costs["predicted ns"] = t.predicted_ns
+    costs["kernels"] = t.kernels + t.calls
+    costs["operators"] = t.operators
+    costs["decisions"] = to_data(data.decisions)
+    return costs
 
 
 def _uses(data: ReportData, node: int, role: str) -> list[tuple[int, int]]:
-    """(kernel, bytes touched) for each kernel that reads or writes a node."""
+    """Return (kernel, bytes touched) for each kernel that reads or writes a node."""
     return [
         (k.id, p.touched_bytes)
         for k in data.kernels
@@ -101,11 +100,12 @@ def _uses(data: ReportData, node: int, role: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAnalysis:
-    """Bytes of one call, by the names of JAX's compiled memory statistics.
+    """Bytes of one call, named as in JAX's compiled memory statistics.
 
     `temp` are intermediates (the arena and partial results), `alias` results that are inputs
-    returned as they are, `constant` what is worked on once and kept between calls (packed operands,
-    values computed from constant inputs)."""
+    returned unchanged, `constant` values kept between calls (packed operands, constant
+    subexpressions).
+    """
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
@@ -116,6 +116,6 @@ class MemoryAnalysis:
 
 
 def memory_analysis(compiled: Compiled, sizes: Sizes | None = None) -> MemoryAnalysis:
-    """What a call takes at sizes.  Raises ArgumentError for sizes that are missing or unknown."""
+    """Return the memory of a call; raise ArgumentError for sizes that are missing or unknown."""
     m = build(compiled, named_sizes(compiled, sizes)).memory
     return MemoryAnalysis(m.argument, m.output, m.alias, m.temp, m.code, m.computed + m.packed)

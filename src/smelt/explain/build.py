@@ -1,9 +1,9 @@
-"""A compiled graph -> the data of its report.
+"""Build the data of a report from a compiled graph.
 
     data = build(compiled, {"n": 1000})
 
-Nothing is decided here: graph, plan, kernels and journal are read, and what they leave unsaid in
-symbols is put into numbers.
+Nothing is decided here: graph, plan, kernels and journal are read, and symbolic sizes are
+evaluated.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ Sizes = Mapping[str, int]
 
 
 def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> ReportData:
-    """The report of a compiled graph at sizes, with measured times if there are any."""
+    """Return the report of a compiled graph at given sizes, with measured times if any."""
     graph, plan, journal = compiled.graph, compiled.plan, compiled.journal
     labels = Labels(plan.graph)
     listed = entries(compiled, sizes)
-    homes = _homes(listed)
+    entries_of = _entries_of_nodes(listed)
     kernels = _kernels(compiled, listed, sizes, labels, times)
-    nodes = _nodes(compiled, homes, sizes, labels)
+    nodes = _nodes(compiled, entries_of, sizes, labels)
     return ReportData(
         format=FORMAT,
         version=VERSION,
@@ -96,7 +96,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         memory=memory_of(compiled.executable, sizes, kernels),
         passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
         nodes=nodes,
-        edges=_edges(listed, homes, sizes, labels),
+        edges=_edges(listed, entries_of, sizes, labels),
         inputs=tuple(labels.number[n] for n in plan.graph.inputs),
         outputs=tuple(labels.number[n] for n in plan.graph.results),
         kernels=kernels,
@@ -125,7 +125,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
 
 
 def decisions_of(plan: Plan, journal: Journal) -> Sequence[Decision]:
-    """The plan's decisions; what the journal says if the plan carries none."""
+    """Return the plan's decisions, or those of the journal if the plan has none."""
     return plan.decisions or tuple(journal.of(Decision))
 
 
@@ -136,19 +136,19 @@ def _nbytes(tensor: TensorType, sizes: Sizes) -> int:
     return int(evaluate(tensor.nbytes, sizes))
 
 
-def _homes(listed: Sequence[Entry]) -> dict[Node, tuple[int, ...]]:
-    """The entries that compute each node: of what runs in rounds, those of a round."""
-    found: dict[Node, tuple[int, ...]] = {}
-    inner = {n for e in listed if e.within is not None for n in e.cluster.nodes}
-    for e in listed:
-        for node in e.cluster.nodes:
-            if e.cluster.body is None or node not in inner:
-                found[node] = (*found.get(node, ()), e.number)
-    return found
+def _entries_of_nodes(listed: Sequence[Entry]) -> dict[Node, tuple[int, ...]]:
+    """Return the entries that compute each node; for a chunked part, those of a chunk."""
+    result: dict[Node, tuple[int, ...]] = {}
+    in_chunks = {n for entry in listed if entry.within is not None for n in entry.cluster.nodes}
+    for entry in listed:
+        for node in entry.cluster.nodes:
+            if entry.cluster.body is None or node not in in_chunks:
+                result[node] = (*result.get(node, ()), entry.number)
+    return result
 
 
-def _called(compiled: Compiled) -> set[Node]:
-    """The nodes that library calls compute."""
+def _library_nodes(compiled: Compiled) -> set[Node]:
+    """Return the nodes that library calls compute."""
     pairs = zip(compiled.plan.every, compiled.kernels, strict=True)
     return {
         n
@@ -173,49 +173,54 @@ def _kind(node: Node, called: set[Node], checks: bool) -> NodeKind:
 
 
 def _nodes(
-    compiled: Compiled, homes: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
+    compiled: Compiled, entries_of: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
 ) -> tuple[NodeData, ...]:
-    plan, called = compiled.plan, _called(compiled)
+    plan, called = compiled.plan, _library_nodes(compiled)
     outputs, checks = set(plan.graph.results), {*plan.checks}
-    made: list[NodeData] = []
+    rows: list[NodeData] = []
     for number, node in enumerate(labels.nodes):
-        name, attributes = operator_text(node) if not _is_given(node) else (node.op.name, "")
-        made.append(
+        name, attributes = (
+            operator_text(node) if not _is_input_or_constant(node) else (node.op.name, "")
+        )
+        rows.append(
             NodeData(
                 id=number,
                 name=labels.name[node],
                 label=labels.label[node],
                 op=name,
                 attributes=attributes.strip(),
-                kind=_kind(node, called, checks.issuperset(homes.get(node, (-1,)))),
+                kind=_kind(node, called, checks.issuperset(entries_of.get(node, (-1,)))),
                 dtype=node.type.dtype.name,
                 shape=shape_text(node.type.shape),
                 dims=dims_at(node.type.shape, sizes),
                 nbytes=_nbytes(node.type, sizes),
                 inputs=tuple(labels.number[x] for x in node.inputs),
                 output=node in outputs,
-                kernels=homes.get(node, ()),
+                kernels=entries_of.get(node, ()),
                 place=place_of(node.origin),
             )
         )
-    return tuple(made)
+    return tuple(rows)
 
 
-def _is_given(node: Node) -> bool:
+def _is_input_or_constant(node: Node) -> bool:
     return isinstance(node.op, Input | Constant)
 
 
 def _edges(
-    listed: Sequence[Entry], homes: Mapping[Node, tuple[int, ...]], sizes: Sizes, labels: Labels
+    listed: Sequence[Entry],
+    entries_of: Mapping[Node, tuple[int, ...]],
+    sizes: Sizes,
+    labels: Labels,
 ) -> tuple[EdgeData, ...]:
-    """Each use of a value: virtual if every kernel that reads it so has it inside."""
+    """Return each use of a value; virtual if all its reading kernels compute it."""
     clusters = [e.cluster for e in listed]
-    made: list[EdgeData] = []
+    rows: list[EdgeData] = []
     for node in labels.nodes:
         for x in dict.fromkeys(node.inputs):
-            inside = all(x not in clusters[k].inputs for k in homes.get(node, ()))
+            inside = all(x not in clusters[k].inputs for k in entries_of.get(node, ()))
             virtual = inside and not isinstance(x.op, Input)
-            made.append(
+            rows.append(
                 EdgeData(
                     producer=labels.number[x],
                     reader=labels.number[node],
@@ -223,7 +228,7 @@ def _edges(
                     nbytes=_nbytes(x.type, sizes),
                 )
             )
-    return tuple(made)
+    return tuple(rows)
 
 
 # ---- kernels -----------------------------------------------------------------------------------
@@ -235,7 +240,7 @@ def _kernels(
     plan = compiled.plan
     separate = apart(plan, compiled.target, sizes)
     separate += [Apart()] * (len(listed) - len(separate))
-    notes = _compile_notes(compiled)
+    notes = _compile_data(compiled)
     measured, checks = _measured(plan, times), plan.checks
     return tuple(
         kernel_data(
@@ -252,25 +257,28 @@ def _kernels(
 
 
 def _measured(plan: Plan, times: Times | None) -> dict[int, TimeData]:
-    """Times by cluster: steps run in the order of the launches."""
+    """Return measured times by cluster; steps run in the order of the launches."""
     order = [k for group in plan.launches for k in group]
     return dict(zip(order, times.steps, strict=True)) if times is not None else {}
 
 
-def _compile_notes(compiled: Compiled) -> list[CompileData]:
-    """How each kernel was compiled.  Kernels are first all lowered, then looked up or generated in
-    order: that is how the journal's facts find their kernels."""
+def _compile_data(compiled: Compiled) -> list[CompileData]:
+    """Return how each kernel was compiled.
+
+    All kernels are lowered first, then looked up or generated in the same order, which is how
+    journal facts are matched with kernels.
+    """
     facts = compiled.journal.facts
     lowered = {f.name: f.seconds for f in facts if isinstance(f, KernelLowered)}
     start = max((k for k, f in enumerate(facts) if isinstance(f, KernelLowered)), default=-1)
-    asked = [(k, f) for k, f in enumerate(facts) if k > start and isinstance(f, _LOOKUPS)]
-    lookups = iter(asked)
+    events = [(k, f) for k, f in enumerate(facts) if k > start and isinstance(f, _LOOKUPS)]
+    lookups = iter(events)
     codes = codes_of(compiled.executable)
-    made: list[CompileData] = []
+    rows: list[CompileData] = []
     for cluster, kernel in zip(compiled.plan.every, compiled.kernels, strict=True):
         place, fact = (None, None) if kernel is None else next(lookups, (None, None))
         emitted = _emitted(facts, place)
-        made.append(
+        rows.append(
             CompileData(
                 cache=_cache_state(fact),
                 reason=fact.reason if isinstance(fact, CacheMiss) else "",
@@ -281,14 +289,14 @@ def _compile_notes(compiled: Compiled) -> list[CompileData]:
                 code_bytes=codes[cluster.name].nbytes if cluster.name in codes else 0,
             )
         )
-    return made
+    return rows
 
 
 _LOOKUPS = (CacheHit, CacheMiss)
 
 
 def _emitted(facts: Sequence[Fact], place: int | None) -> KernelEmitted | None:
-    """The fact of generation that follows a miss."""
+    """Return the fact of code generation that follows a cache miss."""
     if place is None or not isinstance(facts[place], CacheMiss):
         return None
     following = islice(facts, place + 1, None)
@@ -302,17 +310,17 @@ def _cache_state(fact: Fact | None) -> Any:
 
 
 def codes_of(executable: Executable) -> dict[str, Code]:
-    """The machine code of each step, those of rounds included."""
-    found: dict[str, Code] = {}
+    """Return the machine code of each step, by name, including steps inside chunked parts."""
+    codes: dict[str, Code] = {}
     for s in (s for group in executable.launches for s in group):
         if isinstance(s, KernelStep) and isinstance(s.loaded, Code):
-            found[s.name] = s.loaded
+            codes[s.name] = s.loaded
         elif isinstance(s, CallStep) and isinstance(s.call, Turns):
-            found |= codes_of(s.call.body)
-    return found
+            codes |= codes_of(s.call.body)
+    return codes
 
 
-# ---- the whole ---------------------------------------------------------------------------------
+# ---- totals ------------------------------------------------------------------------------------
 
 
 def _total(
@@ -321,9 +329,9 @@ def _total(
     nodes: Sequence[NodeData],
     times: Times | None,
 ) -> TotalData:
-    timed = [k for k in kernels if k.within is None]
-    outer = [k for k in timed if k.kind != "check"]
-    predicted = [k.predicted_ns for k in timed]
+    counted = [k for k in kernels if k.within is None]
+    outer = [k for k in counted if k.kind != "check"]
+    predicted = [k.predicted_ns for k in counted]
     seconds = [
         s
         for k in kernels
@@ -343,7 +351,7 @@ def _total(
         transfers_unfused=sum(k.transfers_unfused for k in outer),
         flops=sum(k.flops for k in outer),
         transcendentals=sum(k.transcendentals for k in outer),
-        floor_ns=sum(k.floor_ns for k in timed),
+        floor_ns=sum(k.floor_ns for k in counted),
         predicted_ns=_sum(predicted),
         measured=times.call if times is not None else None,
         compile_seconds=sum(seconds) if seconds else None,
@@ -351,8 +359,8 @@ def _total(
 
 
 def _sum(numbers: Sequence[float | None]) -> float | None:
-    known = [n for n in numbers if n is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    numbers_known = [n for n in numbers if n is not None]
+    return sum(numbers_known) if len(numbers_known) == len(numbers) else None
 
 
 def _pass(fact: PassRan) -> PassData:
@@ -360,7 +368,7 @@ def _pass(fact: PassRan) -> PassData:
 
 
 def _target(target: Target) -> TargetData:
-    held = {"l1": target.l1_bytes, "l2": target.l2_bytes, "l3": target.l3_bytes, "dram": None}
+    capacity = {"l1": target.l1_bytes, "l2": target.l2_bytes, "l3": target.l3_bytes, "dram": None}
     return TargetData(
         name=target.name,
         isa=target.isa,
@@ -368,7 +376,7 @@ def _target(target: Target) -> TargetData:
         cores=target.cores,
         measured=target.measured,
         rates=tuple(
-            RateData(level=level, nbytes=held[level], read=r.read, write=r.write, copy=r.copy)
+            RateData(level=level, nbytes=capacity[level], read=r.read, write=r.write, copy=r.copy)
             for level in LEVELS
             for r in (target.all_threads.at(level),)
         ),
@@ -381,7 +389,7 @@ def _target(target: Target) -> TargetData:
 def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]:
     end = max(len(plan.clusters) - 1, 0)
     last = {x: k for k, c in enumerate(plan.clusters) for x in c.inputs}
-    made = [
+    rows = [
         BufferData(
             node=labels.number[n],
             place="input",
@@ -395,7 +403,7 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
     ]
     for slot in plan.slots:
         arena = slot.offset is not None
-        made.append(
+        rows.append(
             BufferData(
                 node=labels.number[slot.node],
                 place=_place(slot),
@@ -407,7 +415,7 @@ def _buffers(plan: Plan, sizes: Sizes, labels: Labels) -> tuple[BufferData, ...]
                 within=labels.number[slot.within] if slot.within is not None else None,
             )
         )
-    return tuple(made)
+    return tuple(rows)
 
 
 def _place(slot: Slot) -> Literal["output", "arena", "within"]:
@@ -417,7 +425,7 @@ def _place(slot: Slot) -> Literal["output", "arena", "within"]:
 
 
 def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:
-    """Bytes of a call: inputs, results, results that are inputs, intermediates, code."""
+    """Return the bytes of a call: inputs, results, aliases, intermediates, code, constants."""
 
     def nbytes(number: int) -> int:
         value = executable.values[number]
@@ -442,15 +450,15 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
 
 
 def _temp(executable: Executable, sizes: Sizes) -> int:
-    """Bytes of intermediates: the arena, partial results, and what a round holds of either."""
-    found = layout(executable.values, executable.launches, executable.arena, sizes).nbytes
-    held = 0
+    """Return the bytes of intermediates: arena, partial results, and those of the largest chunk."""
+    own_bytes = layout(executable.values, executable.launches, executable.arena, sizes).nbytes
+    chunk_bytes = 0
     for step in (s for group in executable.launches for s in group):
         if isinstance(step, CallStep) and isinstance(step.call, Turns):
             rounds = step.call.rounds
             rows = max((high - low for low, high in rounds.each(sizes)), default=0)
-            held = max(held, _temp(step.call.body, {**sizes, rounds.rows: rows}))
-    return found + held
+            chunk_bytes = max(chunk_bytes, _temp(step.call.body, {**sizes, rounds.rows: rows}))
+    return own_bytes + chunk_bytes
 
 
 # ---- decisions ---------------------------------------------------------------------------------
@@ -471,7 +479,7 @@ def _decision(number: int, fact: Decision, nodes: Sequence[NodeData]) -> Decisio
         verdict=fact.verdict,
         code=row.code if row is not None else "",
         reason=fact.reason,
-        sentence=row.explain(**_told(fact, nodes)) if row is not None else fact.reason,
+        sentence=row.explain(**_sentence_fields(fact, nodes)) if row is not None else fact.reason,
         override=row.override if row is not None else "",
         saves_bytes=int(fact.saves_bytes),
         saves_ns=float(fact.saves_ns),
@@ -486,10 +494,10 @@ def _decision(number: int, fact: Decision, nodes: Sequence[NodeData]) -> Decisio
     )
 
 
-def _told(fact: Decision, nodes: Sequence[NodeData]) -> dict[str, Any]:
-    """The fields of the reason's sentence, with values called by their labels."""
-    known = {n.name: n.label for n in nodes}
-    return {k: known.get(v, v) if isinstance(v, str) else v for k, v in fact.details.items()}
+def _sentence_fields(fact: Decision, nodes: Sequence[NodeData]) -> dict[str, Any]:
+    """Return the fields of the reason's sentence, with values named by their labels."""
+    label_of = {n.name: n.label for n in nodes}
+    return {k: label_of.get(v, v) if isinstance(v, str) else v for k, v in fact.details.items()}
 
 
 def _scalar(value: Any) -> Scalar:

@@ -1,7 +1,6 @@
-"""What a report needs of a compiled graph: a shape that the driver's result has.
+"""The interface that a report needs of a compiled graph; the driver's result implements it.
 
-The driver and this package are neighbours that do not import one another; whoever holds a compiled
-graph hands it over.
+The driver and this package do not import each other; whoever has a compiled graph passes it on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Sizes = Mapping[str, int] | Sequence[int]
 
 
 class Compiled(Protocol):
-    """A graph with everything that was made of it on the way to native code."""
+    """A compiled graph with all its intermediate representations."""
 
     @property
     def graph(self) -> Graph: ...
@@ -52,22 +51,22 @@ class Compiled(Protocol):
 
 
 def named_sizes(compiled: Compiled, sizes: Sizes | None) -> dict[str, int]:
-    """Sizes by name: given so, or as values of `size_names` in order.
+    """Return sizes by name, from a mapping or from values in the order of `size_names`.
 
     Raises ArgumentError for a size that is missing, unknown or negative.
     """
     names = compiled.size_names
     if sizes is None:
         sizes = {}
-    found = dict(sizes) if isinstance(sizes, Mapping) else dict(zip(names, sizes, strict=False))
-    known = {*names, *sizes_of_graph(compiled.graph)}
-    wrong = [n for n in found if n not in known] or [n for n in known if n not in found]
-    if wrong or any(n < 0 for n in found.values()):
-        asked = ", ".join(sorted(known)) or "none"
+    result = dict(sizes) if isinstance(sizes, Mapping) else dict(zip(names, sizes, strict=False))
+    expected = {*names, *sizes_of_graph(compiled.graph)}
+    wrong = [n for n in result if n not in expected] or [n for n in expected if n not in result]
+    if wrong or any(n < 0 for n in result.values()):
+        listed = ", ".join(sorted(expected)) or "none"
         raise ArgumentError(
             op=f"explain({compiled.graph.name})",
             argument="sizes",
-            value=found,
-            expected=f"a number for each size: {asked}",
+            value=result,
+            expected=f"a number for each size: {listed}",
         )
-    return {n: int(found[n]) for n in [*names, *sorted(known - set(names))]}
+    return {n: int(result[n]) for n in [*names, *sorted(expected - set(names))]}

@@ -1,7 +1,7 @@
-"""What a report says, as plain data: the one source of the text page, the JSON and its schema.
+"""Data model of a report: the source of its text, JSON and JSON schema.
 
-Numbers are at the sizes of the report.  Bytes are bytes, `_ns` are nanoseconds, `_seconds` seconds;
-None stands for what was not measured or does not apply.  References are numbers: of a node in
+Numbers are for the sizes of the report. Bytes are bytes, `_ns` are nanoseconds, `_seconds` seconds;
+None stands for what was not measured or does not apply. References are indices: of a node in
 `ReportData.nodes`, of a kernel in `kernels`, of a decision in `decisions`.
 
 >>> to_data(Place(file="q.py", line=14, function="f", text="y = sm.exp(x)"))["line"]
@@ -19,8 +19,8 @@ from smelt.dataclass import dataclass
 
 FORMAT = "smelt-report"
 VERSION = "1.5"
-"""Of the JSON form: the first number rises when a reader of the old form would go wrong, the second
-when something is added."""
+"""Version of the JSON form: an incompatible change raises the first number, an addition the second.
+"""
 
 NodeKind = Literal["input", "constant", "source", "view", "operator", "call", "check"]
 EdgeKind = Literal["virtual", "memory"]
@@ -43,9 +43,10 @@ class Place:
 class NodeData:
     """A value of the graph after the passes.
 
-    `name` is what the graph's text calls it, `label` what decisions call it; `kernels` compute it
-    (several if it is recomputed, none if it is an input).  `shape` is text over sizes, `dims` the
-    numbers."""
+    `name` is its name in the graph's text, `label` its name in decisions; `kernels` compute it
+    (several if it is recomputed, none if it is an input). `shape` is text over sizes, `dims` the
+    numbers.
+    """
 
     id: int
     name: str
@@ -65,7 +66,7 @@ class NodeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeData:
-    """`reader` reads `producer`: through memory, or `virtual` where the value stays in a kernel."""
+    """`reader` reads `producer`: from memory, or `virtual` where the value stays in a kernel."""
 
     producer: int
     reader: int
@@ -75,8 +76,11 @@ class EdgeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisData:
-    """An axis of a kernel and its role; `block` is the length it is cut into (None: whole), `parts`
-    the number of grid parts that a streamed axis is spread over (0: not)."""
+    """An axis of a kernel and its role.
+
+    `block` is its block length (None: not blocked), `parts` the number of grid parts that a
+    streamed axis is split into (0: not split).
+    """
 
     name: str
     extent: str
@@ -90,7 +94,8 @@ class AxisData:
 class ParamData:
     """An array that a kernel reads or writes.
 
-    `touched_bytes` are those of the different elements it visits, an upper bound unless `exact`."""
+    `touched_bytes` counts distinct elements that it visits, an upper bound unless `exact`.
+    """
 
     name: str
     role: Literal["in", "out"]
@@ -105,7 +110,7 @@ class ParamData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorData:
-    """A node in a kernel's order of execution; `recomputed` if another kernel computes it too."""
+    """A node in a kernel's execution order; `recomputed` if another kernel computes it too."""
 
     node: int
     recomputed: bool
@@ -113,7 +118,7 @@ class OperatorData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileData:
-    """How a kernel's code came about.  `cache` is hit-memory, hit-disk, miss or none (a call)."""
+    """The compilation of a kernel. `cache` is hit-memory, hit-disk, miss, or none for a call."""
 
     cache: Literal["hit-memory", "hit-disk", "miss", "none"]
     reason: str
@@ -126,7 +131,7 @@ class CompileData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeData:
-    """Times of one launch: the median, the least and how many runs there were."""
+    """Times of one launch: median and minimum over `runs` runs."""
 
     median_ns: float
     least_ns: float
@@ -135,15 +140,17 @@ class TimeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelData:
-    """A cluster with its kernel, one library call (`kind` call, without text), or what runs in
-    rounds over some rows (`kind` rounds): its numbers are those of all `rounds`.  The kernels of
-    one round follow behind all others, with the numbers of the first round; `within` is the number
-    of the entry whose rounds they are.  A kernel that only looks whether the inputs are as they
-    have to be (positions inside of their axes) is of `kind` check.
+    """A cluster: a kernel, a library call, a chunked part or a check.
 
-    `transfers` count arrays read and written, `*_unfused` what the same operators would move one by
-    one.  `floor_ns` is the least time for its bytes at the bandwidth of `level`, the smallest
-    memory that holds them; `predicted_ns` is the planner's model."""
+    `kind` "call" is a library call, without text. `kind` "rounds" is a part that runs in row
+    chunks; its numbers cover all `rounds` chunks. The kernels of a chunk follow all other entries,
+    with the numbers of the first chunk; `within` is the index of the chunked entry. `kind` "check"
+    only checks that the inputs are valid (indices inside of their axes).
+
+    `transfers` count arrays read and written, `*_unfused` what the same operators would move
+    unfused. `floor_ns` is the minimum time for its bytes at the bandwidth of `level`, the smallest
+    memory that holds them; `predicted_ns` is the planner's model.
+    """
 
     id: int
     name: str
@@ -173,11 +180,12 @@ class KernelData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferData:
-    """Where a value lives and from the writing kernel to the last reading one (`first`, `last`).
+    """The storage of a value, from writing kernel `first` to last reader `last`.
 
-    `offset` is in bytes from the start of the arena, or of the result `within` whose memory it
-    lives until that is written; None elsewhere.  `reuses` is the node whose memory it takes over
-    in place."""
+    `offset` is in bytes from the start of the arena, or of the result `within` whose memory holds
+    the value until that result is written; None elsewhere. `reuses` is the node whose memory is
+    overwritten in place.
+    """
 
     node: int
     place: Literal["input", "output", "arena", "within"]
@@ -191,9 +199,11 @@ class BufferData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantData:
-    """What is made of constant inputs alone and may be `kept` between calls: `what` is "packed" or
-    "computed"; keeping it takes `nbytes`, of which `room` were left, and saves about `saves_ns` in
-    every call."""
+    """A value computed from constant inputs alone, and whether it is `kept` between calls.
+
+    `what` is "packed" or "computed"; keeping it takes `nbytes`, with `room` left in the budget, and
+    saves about `saves_ns` per call.
+    """
 
     value: str
     what: str
@@ -205,8 +215,10 @@ class ConstantData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderData:
-    """The order in which what sums over `windows` make lies in memory, and what is made of that:
-    channels `last` or first, with what differs between the two as it was predicted for each."""
+    """The memory layout of results of `windows` windowed reductions: channels `last` or first.
+
+    `first_ns` and `last_ns` are the predicted times of what differs between the two.
+    """
 
     windows: int
     last: bool
@@ -218,10 +230,10 @@ class OrderData:
 class DecisionData:
     """A candidate fusion, in the planner's order.
 
-    `a` and `b` are names that the settings must_fuse and never_fuse take; `a_node`, `b_node` the
-    nodes that they mean, if that can be told, `a_label`, `b_label` what these are called.  `terms`
-    are the parts of the fused kernel's predicted time in ns; the rest is as in
-    `smelt.journal.Decision`."""
+    `a` and `b` are names that the settings must_fuse and never_fuse take; `a_node` and `b_node`
+    their nodes, where they are unique; `a_label` and `b_label` the labels of these. `terms` are the
+    parts of the fused kernel's predicted time in ns; the rest is as in `smelt.journal.Decision`.
+    """
 
     id: int
     a: str
@@ -285,8 +297,10 @@ class TargetData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryData:
-    """Bytes of a call, by JAX's names for them; `computed` and `packed` are what is worked on once,
-    from constant inputs, and kept between calls."""
+    """Bytes of a call, named as in JAX.
+
+    `computed` and `packed` are values computed once from constant inputs and kept between calls.
+    """
 
     argument: int
     output: int
@@ -299,9 +313,12 @@ class MemoryData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalData:
-    """Sums over all kernels, as often as they run; `kernels` counts those of rounds once, `bytes`
-    what rounds move across their border: in between is what they hold in fast memory.  `operators`
-    without views, constants and positions.  Checks count in times alone."""
+    """Sums over all kernels, as often as they run.
+
+    `kernels` counts those of a chunked part once, `bytes` only its traffic with the outside: what a
+    chunk holds stays in cache. `operators` excludes views, constants and positions. Checks count in
+    times only.
+    """
 
     operators: int
     kernels: int
@@ -321,7 +338,7 @@ class TotalData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """Everything that can be said about a compiled function at given sizes."""
+    """All data about a compiled function at given sizes."""
 
     format: str
     version: str
@@ -344,12 +361,12 @@ class ReportData:
     decisions: tuple[DecisionData, ...]
     constants: tuple[ConstantData, ...] = ()
     checks: tuple[int, ...] = ()
-    """Nodes that tell, beside the `outputs`, whether the inputs are as they have to be."""
+    """Nodes computed only to check the inputs, in addition to `outputs`."""
     orders: tuple[OrderData, ...] = ()
 
 
 def to_data(value: Any) -> Any:
-    """Dicts, lists and scalars for `json`; numbers that are not finite become None."""
+    """Convert to dicts, lists and scalars for `json`; non-finite numbers become None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_data(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple | list):

@@ -1,7 +1,7 @@
-"""The clusters of a plan as a report lists them: those of rounds behind all others.
+"""Entries of a report: the clusters of a plan, those of chunks last.
 
-What runs in rounds is one entry, with what all rounds do; the kernels of one round are entries of
-their own, in the names of the whole graph and with the sizes of the first round.
+A chunked part is one entry that covers all chunks; the kernels of one chunk are entries too, with
+the nodes of the full graph and the sizes of the first chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cluster with nodes of the whole graph, its kernel, and the sizes it is told at."""
+    """A cluster over nodes of the full graph, its kernel and its sizes."""
 
     number: int
     cluster: Cluster
@@ -38,62 +38,75 @@ class Entry:
     within: int | None = None
     rounds: int = 1
     work: Work | None = None
-    """For what runs in rounds, the work of all of them."""
+    """For a chunked part, the work of all chunks."""
 
 
 def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
-    """One entry for each of `plan.every`, in order."""
+    """Return one entry per cluster of `plan.every`, in order."""
     plan, kernels = compiled.plan, compiled.kernels
     times = [c.total for c in predict(plan, compiled.target, sizes)]
-    found = [Entry(k, c, kernels[k], sizes, times[k]) for k, c in enumerate(plan.clusters)]
+    result = [Entry(k, c, kernels[k], sizes, times[k]) for k, c in enumerate(plan.clusters)]
     for number, body in plan.in_rounds:
-        first = len(found)
-        own = kernels[first : first + len(body.plan.clusters)]
-        turns = Counter(high - low for low, high in body.rounds.each(sizes))
-        rows = max(turns, default=0)
-        at = {**sizes, body.rounds.rows: rows}
-        times = [c.total for c in predict(body.plan, compiled.target, at)]
+        first = len(result)
+        chunk_kernels = kernels[first : first + len(body.plan.clusters)]
+        chunk_counts = Counter(high - low for low, high in body.rounds.each(sizes))
+        rows = max(chunk_counts, default=0)
+        chunk_sizes = {**sizes, body.rounds.rows: rows}
+        times = [c.total for c in predict(body.plan, compiled.target, chunk_sizes)]
         for k, c in enumerate(body.plan.clusters):
-            found.append(
-                Entry(first + k, _as_whole(c, body), own[k], at, times[k], number, turns.total())
+            result.append(
+                Entry(
+                    first + k,
+                    _in_full_graph(c, body),
+                    chunk_kernels[k],
+                    chunk_sizes,
+                    times[k],
+                    number,
+                    chunk_counts.total(),
+                )
             )
-        found[number] = replace(
-            found[number],
-            rounds=turns.total(),
-            work=sum((in_turns(k, body, sizes) for k in own if k is not None), Work()),
+        result[number] = replace(
+            result[number],
+            rounds=chunk_counts.total(),
+            work=sum((in_turns(k, body, sizes) for k in chunk_kernels if k is not None), Work()),
         )
-    return found
+    return result
 
 
 def in_turns(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
-    """The work of a kernel in all rounds of a body."""
-    done = Work()
+    """Return the work of a kernel in all chunks of a body."""
+    total = Work()
     for rows, count in Counter(high - low for low, high in body.rounds.each(sizes)).items():
-        one = work(kernel, {**sizes, body.rounds.rows: rows})
-        done += Work(one.flops * count, one.transcendentals * count)
-    return done
+        chunk_work = work(kernel, {**sizes, body.rounds.rows: rows})
+        total += Work(chunk_work.flops * count, chunk_work.transcendentals * count)
+    return total
 
 
 def moved(cluster: Cluster, sizes: Sizes) -> Traffic:
-    """What a library call moves, its operands and results whole; or what rounds do."""
+    """Return the traffic of a library call or of a chunked part.
+
+    A call moves its operands and results in full.
+    """
 
     def touched(nodes: tuple[Node, ...], nbytes: tuple[int, ...] | None) -> dict[str, Touched]:
-        whole = [int(evaluate(n.type.nbytes, sizes)) for n in nodes]
+        full_bytes = [int(evaluate(n.type.nbytes, sizes)) for n in nodes]
         return {
-            str(k): Touched(int(evaluate(n.type.elements, sizes)), seen)
-            for k, (n, seen) in enumerate(zip(nodes, nbytes or whole, strict=True))
+            str(k): Touched(int(evaluate(n.type.elements, sizes)), touched_bytes)
+            for k, (n, touched_bytes) in enumerate(zip(nodes, nbytes or full_bytes, strict=True))
         }
 
     read, written = (None, None) if cluster.body is None else moved_in_rounds(cluster, sizes)
     return Traffic(touched(cluster.inputs, read), touched(cluster.outputs, written))
 
 
-def _as_whole(cluster: Cluster, body: Body) -> Cluster:
-    """A cluster of a round with the nodes of the whole graph that its own stand for; those that
-    stand for none are left out of what it computes."""
+def _in_full_graph(cluster: Cluster, body: Body) -> Cluster:
+    """Return a chunk's cluster with the corresponding nodes of the full graph.
 
-    def nodes(own: tuple[Node, ...]) -> tuple[Node, ...]:
-        return tuple(dict.fromkeys(body.of[n] for n in own if n in body.of))
+    Nodes without a counterpart are dropped from what it computes.
+    """
+
+    def nodes(chunk_nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(body.of[n] for n in chunk_nodes if n in body.of))
 
     inputs, outputs = (
         tuple(body.of[n] for n in side) for side in (cluster.inputs, cluster.outputs)

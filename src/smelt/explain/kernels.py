@@ -1,6 +1,6 @@
-"""One kernel of a report: what it does, what it moves, how long that should take.
+"""Build one kernel's data in a report: operators, traffic, work and predicted time.
 
-data = kernel_data(entry, target, labels, apart, note, None)
+data = kernel_data(entry, target, labels, unfused, compile_data, None)
 """
 
 from __future__ import annotations
@@ -44,45 +44,47 @@ def kernel_data(
     entry: Entry,
     target: Target,
     labels: Labels,
-    apart: Apart,
-    note: CompileData,
+    unfused: Apart,
+    compile_data: CompileData,
     measured: TimeData | None,
     *,
     check: bool,
 ) -> KernelData:
-    """The data of an entry; without a kernel it is a library call, whose work nobody counts, or
-    what runs in rounds."""
+    """Return the data of an entry.
+
+    Without a kernel it is a library call, whose work is not counted, or a chunked part.
+    """
     cluster, kernel, sizes = entry.cluster, entry.kernel, entry.sizes
     moved = moved_whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
-    done = entry.work or (Work() if kernel is None else work(kernel, sizes))
+    total_work = entry.work or (Work() if kernel is None else work(kernel, sizes))
     params = _params(cluster, kernel, moved, sizes, labels)
     level = target.level(moved.nbytes, target.cores)
-    again = set(cluster.recomputed)
+    recomputed = set(cluster.recomputed)
     return KernelData(
         id=entry.number,
         name=cluster.name,
         kind=_kind(entry, check=check),
         text=None if kernel is None else text(kernel),
         operators=tuple(
-            OperatorData(node=labels.number[n], recomputed=n in again) for n in cluster.nodes
+            OperatorData(node=labels.number[n], recomputed=n in recomputed) for n in cluster.nodes
         ),
         places=_places(cluster),
-        axes=_rounded(cluster, sizes) if kernel is None else _axes(kernel, sizes),
+        axes=_chunked_axis(cluster, sizes) if kernel is None else _axes(kernel, sizes),
         params=params,
         read_bytes=moved.read,
         written_bytes=moved.written,
         bytes=moved.nbytes,
-        bytes_unfused=apart.nbytes,
+        bytes_unfused=unfused.nbytes,
         exact=moved.exact,
         transfers=len(params),
-        transfers_unfused=apart.transfers,
-        flops=done.flops,
-        transcendentals=done.transcendentals,
+        transfers_unfused=unfused.transfers,
+        flops=total_work.flops,
+        transcendentals=total_work.transcendentals,
         level=level,
         floor_ns=target.transfer_ns(moved.read, moved.written, level),
         predicted_ns=entry.predicted_ns,
         measured=measured,
-        compile=note,
+        compile=compile_data,
         within=entry.within,
         rounds=entry.rounds,
     )
@@ -95,18 +97,18 @@ def _kind(entry: Entry, *, check: bool) -> Literal["kernel", "call", "rounds", "
 
 
 def _places(cluster: Cluster) -> tuple[Place, ...]:
-    found = (place_of(n.origin) for n in cluster.nodes)
-    return tuple(dict.fromkeys(p for p in found if p is not None))
+    places = (place_of(n.origin) for n in cluster.nodes)
+    return tuple(dict.fromkeys(p for p in places if p is not None))
 
 
 # ---- axes --------------------------------------------------------------------------------------
 
 
 def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
-    """Every axis with its role: what the grid does not cut and no stream visits is a tile."""
+    """Return every axis with its role; axes neither blocked nor streamed are tiles."""
     roles: dict[str, Role] = {}
     blocks: dict[str, int | None] = {}
-    for role, cut in _cuts(kernel):
+    for role, cut in _blocks(kernel):
         roles[cut.axis] = role
         blocks[cut.axis] = cut.size
     parts = {s.axis: int(evaluate(s.parts, sizes)) for s in kernel.grid if isinstance(s, Split)}
@@ -123,8 +125,8 @@ def _axes(kernel: Kernel, sizes: Sizes) -> tuple[AxisData, ...]:
     )
 
 
-def _rounded(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
-    """The rows that rounds go along; nothing for a call."""
+def _chunked_axis(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
+    """Return the chunked row axis; nothing for a call."""
     if cluster.body is None:
         return ()
     rounds = cluster.body.rounds
@@ -141,11 +143,11 @@ def _rounded(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
     )
 
 
-def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
-    found: list[tuple[Role, Block]] = [
+def _blocks(kernel: Kernel) -> list[tuple[Role, Block]]:
+    streamed: list[tuple[Role, Block]] = [
         ("stream", b) for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks
     ]
-    return found + [("grid", b) for b in kernel.grid if isinstance(b, Block)]
+    return streamed + [("grid", b) for b in kernel.grid if isinstance(b, Block)]
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -154,19 +156,19 @@ def _cuts(kernel: Kernel) -> list[tuple[Role, Block]]:
 def _params(
     cluster: Cluster, kernel: Kernel | None, moved: Traffic, sizes: Sizes, labels: Labels
 ) -> tuple[ParamData, ...]:
-    found: list[ParamData] = []
+    params: list[ParamData] = []
     sides: tuple[tuple[Literal["in", "out"], tuple[Node, ...], Mapping[str, Touched]], ...] = (
         ("in", cluster.inputs, moved.loads),
         ("out", cluster.outputs, moved.stores),
     )
     for role, nodes, touched in sides:
-        params = (
+        kernel_params = (
             (None,) * len(nodes)
             if kernel is None
             else (kernel.inputs if role == "in" else kernel.outputs)
         )
-        for node, param, seen in zip(nodes, params, touched.values(), strict=True):
-            found.append(
+        for node, param, counts in zip(nodes, kernel_params, touched.values(), strict=True):
+            params.append(
                 ParamData(
                     name=labels.name[node] if param is None else param.name,
                     role=role,
@@ -174,9 +176,9 @@ def _params(
                     dtype=node.type.dtype.name,
                     shape=shape_text(node.type.shape),
                     nbytes=int(evaluate(node.type.nbytes, sizes)),
-                    touched=seen.elements,
-                    touched_bytes=seen.nbytes,
-                    exact=seen.exact,
+                    touched=counts.elements,
+                    touched_bytes=counts.nbytes,
+                    exact=counts.exact,
                 )
             )
-    return tuple(found)
+    return tuple(params)

@@ -1,7 +1,7 @@
-"""What nodes are called in a report.
+"""Labels of nodes in a report.
 
-A label joins an operator's name and the number that the graph's text gives its value, `exp#3` for
-`v3 = exp(v2)`; an input is called by its own name, a constant by its number.
+A label joins an operator's name and the number of its value in the graph's text, `exp#3` for `v3 =
+exp(v2)`; an input's label is its name, a constant's its number.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[n]) {
@@ -24,7 +24,7 @@ __all__ = ["Labels"]
 
 
 class Labels:
-    """Numbers and names of the nodes of a graph, in order."""
+    """Numbers, names and labels of the nodes of a graph, in order."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = graph.nodes()

@@ -1,10 +1,10 @@
-"""Times of single kernels: each step of an executable launched alone, on the data it really gets.
+"""Measure single kernels: run each step of an executable alone, on its real data.
 
-The steps run in order; what they leave in the arena is kept while a later step reads it.  Each step
-is called again and again in an executable of its own, in turn with the same call without any
-kernel: the difference is the kernel, and the median of the differences is reported.  Data that fits
-a cache stays there between two runs, as it does in a program that uses it again.  All steps and the
-whole call take turns in several rounds, so that a busy moment of the machine meets all of them.
+The steps run in order; values in the arena are kept while a later step reads them. Each step is
+called repeatedly in an executable of its own, alternating with the same call without any kernel:
+the median of the differences is reported. Data that fits a cache stays there between two runs, as
+it does in a program that uses it again. All steps and the complete call alternate in several
+rounds, so that a busy moment of the machine affects all of them.
 
     times = measure(compiled.executable, arrays, {"n": 1000})
     times.steps[0].median_ns, times.call.median_ns
@@ -31,44 +31,51 @@ ROUNDS = 3
 MOST_RUNS = 33
 LEAST_RUNS = 2
 BUDGET_NS = 20_000_000
-"""Runs of a step in one round; long kernels run `LEAST_RUNS` times beyond this time."""
+"""Time of a step's runs in one round; a long kernel still runs `LEAST_RUNS` times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of every step, in the order of the launches; and of a whole call from Python."""
+    """Times of every step, in launch order, and of a complete call from Python."""
 
     steps: tuple[TimeData, ...]
     call: TimeData
 
 
 def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Times:
-    """Run and time everything.  `arrays` are the inputs; what a call raises goes through."""
+    """Run and time every step; `arrays` are the inputs.
+
+    Exceptions of a call propagate.
+    """
     numbers = tuple(sizes[name] for name in executable.size_names)
-    taken = {v.over for v in executable.values}  # a measurement leaves the caller's arrays alone
-    inputs = [a.copy() if k in taken else a for k, a in enumerate(arrays)]
+    overwritten = {
+        v.over for v in executable.values
+    }  # a measurement leaves the caller's arrays alone
+    inputs = [a.copy() if k in overwritten else a for k, a in enumerate(arrays)]
     steps = [step for group in executable.launches for step in group]
     last = {n: k for k, step in enumerate(steps) for n in _touched(step)}
-    found: list[list[int]] = [[] for _ in steps]
-    whole: list[int] = []
-    held = None if executable.prelude is None else executable.prelude.once(inputs)
-    ready = [] if held is None else held.arrays
-    results = executable.run(inputs, numbers, None, held)
-    out = None if len(taken) > 1 else results
+    step_samples: list[list[int]] = [[] for _ in steps]
+    call_samples: list[int] = []
+    prelude_run = None if executable.prelude is None else executable.prelude.once(inputs)
+    ready = [] if prelude_run is None else prelude_run.arrays
+    results = executable.run(inputs, numbers, None, prelude_run)
+    out = None if len(overwritten) > 1 else results
     for _ in range(ROUNDS):
-        known: dict[int, Array] = {
+        arrays_by_value: dict[int, Array] = {
             n: (inputs if v.place == "input" else ready)[v.number]
             for n, v in enumerate(executable.values)
             if v.place in ("input", "held")
         }
         for k, step in enumerate(steps):
-            alone = _Alone(executable, step, known, inputs)
-            found[k] += alone.samples(numbers)
-            known.update(alone.results(numbers))
-            for n in [n for n in known if last.get(n, len(steps)) <= k]:
-                del known[n]  # memory: what no later step reads is let go
-        whole += _samples(lambda: executable.run(inputs, numbers, out, held), _nothing)
-    return Times(tuple(_summary(s) for s in found), _summary(whole))
+            single = _SingleStep(executable, step, arrays_by_value, inputs)
+            step_samples[k] += single.samples(numbers)
+            arrays_by_value.update(single.results(numbers))
+            for n in [n for n in arrays_by_value if last.get(n, len(steps)) <= k]:
+                del arrays_by_value[n]  # free the memory of what no later step reads
+        call_samples += _samples(
+            lambda: executable.run(inputs, numbers, out, prelude_run), _no_call
+        )
+    return Times(tuple(_summary(s) for s in step_samples), _summary(call_samples))
 
 
 def _summary(samples: Sequence[int]) -> TimeData:
@@ -77,38 +84,38 @@ def _summary(samples: Sequence[int]) -> TimeData:
     )
 
 
-def _nothing() -> None: ...
+def _no_call() -> None: ...
 
 
 def _touched(step: Step) -> tuple[int, ...]:
-    """Numbers of the values that a step reads or writes."""
+    """Return the numbers of the values that a step reads or writes."""
     if isinstance(step, CallStep):
         return (*step.inputs, *step.outputs)
     return tuple(dict.fromkeys(what for kind, what in step.words if kind == "value"))
 
 
-class _Alone:
-    """One step as an executable: values of earlier steps come in as arrays."""
+class _SingleStep:
+    """A single step as an executable whose inputs include the values of earlier steps."""
 
     def __init__(
-        self, home: Executable, step: Step, known: Mapping[int, Array], inputs: Sequence[Array]
+        self, home: Executable, step: Step, available: Mapping[int, Array], inputs: Sequence[Array]
     ) -> None:
         self.home, self.step = home, step
         self.given = list(inputs)
         self.values: list[Value] = list(home.values)
         touched = _touched(step)
-        self.written = [n for n in touched if n not in known]
+        self.written = [n for n in touched if n not in available]
         for n, value in enumerate(home.values):
             if value.place == "input":
                 continue
-            if n in touched and n in known:
+            if n in touched and n in available:
                 self.values[n] = value._replace(place="input", number=len(self.given))
-                self.given.append(known[n])
+                self.given.append(available[n])
             else:
                 self.values[n] = value._replace(place="arena", number=-1, offset=0, over=-1)
 
     def _executable(self, launches: Sequence[Sequence[Step]], *, all_out: bool) -> Executable:
-        """With `all_out`, whatever the step writes is a result."""
+        """Build an executable; with `all_out`, everything that the step writes is a result."""
         values = list(self.values)
         outputs: list[int] = []
         top: Any = 0
@@ -125,12 +132,12 @@ class _Alone:
         )
 
     def results(self, sizes: tuple[int, ...]) -> dict[int, Array]:
-        """What the step writes, by the number of the value."""
-        found = self._executable([[self.step]], all_out=True).run(self.given, sizes)
-        return dict(zip(self.written, found, strict=True))
+        """Return what the step writes, by value number."""
+        arrays = self._executable([[self.step]], all_out=True).run(self.given, sizes)
+        return dict(zip(self.written, arrays, strict=True))
 
     def samples(self, sizes: tuple[int, ...]) -> list[int]:
-        """Times of the step in ns, everything around it subtracted."""
+        """Return times of the step in ns, without the overhead of the call."""
         full = self._executable([[self.step]], all_out=False)
         empty = self._executable([], all_out=False)
         out = full.run(self.given, sizes)
@@ -147,21 +154,21 @@ def _nbytes(value: Value) -> Any:
 
 
 def _samples(full: Callable[[], object], empty: Callable[[], object]) -> list[int]:
-    """Differences of two calls in turn, in ns.
+    """Return differences of two alternating calls in ns.
 
-    A difference below zero is noise of a step too short to be seen: it counts as zero.
+    A negative difference is noise of a step too short to measure: it counts as zero.
     """
     full()
     empty()
-    found: list[int] = []
+    differences: list[int] = []
     start = perf_counter_ns()
-    while len(found) < MOST_RUNS:
+    while len(differences) < MOST_RUNS:
         before = perf_counter_ns()
         full()
         between = perf_counter_ns()
         empty()
         after = perf_counter_ns()
-        found.append(max(0, 2 * between - before - after))
-        if len(found) >= LEAST_RUNS and after - start > BUDGET_NS:
+        differences.append(max(0, 2 * between - before - after))
+        if len(differences) >= LEAST_RUNS and after - start > BUDGET_NS:
             break
-    return found
+    return differences

@@ -1,4 +1,4 @@
-"""What a user means by `exp`, `exp#3`, `v3` or `model.py:41`: the nodes of a report by name.
+"""Resolve names such as `exp`, `exp#3`, `v3` or `model.py:41` to nodes of a report.
 
 >>> from smelt.explain.data import NodeData
 >>> def node(k, name, op):
@@ -39,25 +39,25 @@ _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
 
 def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
-    """The numbers of the nodes that `name` means: a label, a value's name, an operator's name (all
-    of that name) or a line of the program as `file.py:12` (all recorded there).
+    """Return the indices of the nodes that `name` refers to.
 
-    Raises UnknownNameError for a name that no node has.
+    A label, a value's name, an operator's name (all of that name) or a line of the program as
+    `file.py:12` (all recorded there). Raises UnknownNameError if no node matches.
     """
-    found = (
+    matches = (
         tuple(n.id for n in nodes if n.label == name)
         or tuple(n.id for n in nodes if n.name == name)
         or tuple(n.id for n in nodes if name in (n.op, n.op.rpartition(".")[2]))
     )
     line = _LINE.fullmatch(name)
-    if line is not None and not found:
+    if line is not None and not matches:
         file, number = line["file"], int(line["line"])
-        found = tuple(n.id for n in nodes if _is_at(n.place, file, number))
-    if found:
-        return found
-    known = [x for n in nodes for x in (n.label, n.op, short(n.place)) if n.kind != "constant"]
-    known = [x for x in dict.fromkeys(known) if x]
-    close = nearest(name, known)
+        matches = tuple(n.id for n in nodes if _is_at(n.place, file, number))
+    if matches:
+        return matches
+    candidates = [x for n in nodes for x in (n.label, n.op, short(n.place)) if n.kind != "constant"]
+    candidates = [x for x in dict.fromkeys(candidates) if x]
+    close = nearest(name, candidates)
     listed = ", ".join(n.label for n in nodes if n.kind in ("operator", "call"))
     listed = listed if len(listed) < 200 else listed[:200].rpartition(",")[0] + ", ..."
     hint = f"; did you mean {close}?" if close else f"; there are {listed}"
@@ -65,25 +65,25 @@ def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
 
 
 def one(nodes: Sequence[NodeData], name: str, place: Place | None) -> int | None:
-    """The node that a decision calls `name`, or None if that cannot be told."""
+    """Return the node that a decision calls `name`, or None if it is ambiguous."""
     try:
-        found = find(nodes, name)
+        matches = find(nodes, name)
     except UnknownNameError:
         return None
-    if len(found) > 1 and place is not None:
-        found = tuple(k for k in found if nodes[k].place == place)
-    return found[0] if len(found) == 1 else None
+    if len(matches) > 1 and place is not None:
+        matches = tuple(k for k in matches if nodes[k].place == place)
+    return matches[0] if len(matches) == 1 else None
 
 
 def _is_at(place: Place | None, file: str, line: int) -> bool:
     if place is None or place.line != line:
         return False
-    own, asked = PurePath(place.file).parts, PurePath(file).parts
-    return own[-len(asked) :] == asked
+    place_parts, wanted_parts = PurePath(place.file).parts, PurePath(file).parts
+    return place_parts[-len(wanted_parts) :] == wanted_parts
 
 
 def place_of(origin: Origin | None) -> Place | None:
-    """An origin as data; None if it is unknown."""
+    """Return an origin as data; None if it is unknown."""
     if origin is None or not origin.known:
         return None
     p = origin.place
@@ -91,5 +91,5 @@ def place_of(origin: Origin | None) -> Place | None:
 
 
 def short(place: Place | None) -> str:
-    """`model.py:41`; empty for no place."""
+    """Return `model.py:41`; empty for no place."""
     return f"{PurePath(place.file).name}:{place.line}" if place is not None else ""

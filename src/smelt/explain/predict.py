@@ -1,7 +1,7 @@
-"""The planner's model asked again, at the sizes of a report.
+"""Predicted costs of a plan at the sizes of a report.
 
-A plan was made for the sizes of the first call; the report's may be others, so the predictions are
-computed anew, term by term.  They are of a call that is repeated, whose code is in the cache.
+A plan was made for the sizes of the first call; the report's may differ, so the predictions are
+computed again, term by term. They are for repeated calls, whose code is in the cache.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ __all__ = ["predict"]
 
 
 def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
-    """The predicted cost of every cluster, in order; of one in rounds, that of all of them."""
+    """Return the predicted cost of every cluster; a chunked one includes all chunks."""
     return [_repeated(c) for c in costs(plan, target, sizes)]
 
 
 def _repeated(cost: Cost) -> Cost:
-    """The cost with what starting a kernel takes in repeated calls, instead of what plans are
-    charged for it."""
+    """Return the cost with the launch time of repeated calls instead of the planner's charge."""
     starts, rest = divmod(cost.launch, INLINE_LAUNCH_NS)
     if rest or starts not in (1, 2):
-        return cost  # it starts on other threads, or in a library
+        return cost  # it is launched on other threads, or is a library call
     launch = starts * INLINE_START_NS
     return replace(cost, total=cost.total - cost.launch + launch, launch=launch)

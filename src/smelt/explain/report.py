@@ -1,9 +1,9 @@
-"""`Report`: what was fused, what was not, why, and what it saves; the object behind `sm.explain`.
+"""`Report`, the object behind `sm.explain`: what was fused, what was not, and why.
 
     report = sm.explain(f, x, y)
     print(report)                        # a page of text
     print(report.why("exp", "sum"))      # one decision
-    report.kernels[0].asm                # generated when asked for
+    report.kernels[0].asm                # generated on demand
     report.to_json()                     # everything, versioned
 
 Everything but the generated texts is plain data (`report.data`).
@@ -36,9 +36,10 @@ __all__ = ["KernelReport", "Report", "report"]
 
 
 class KernelReport:
-    """One kernel: its numbers in `data`, its texts made when they are asked for.
+    """A kernel of a report: its numbers in `data`, its texts generated on demand.
 
-    A library call has no texts: they are empty."""
+    A library call has empty texts.
+    """
 
     def __init__(self, data: KernelData, kernel: Kernel | None, target: Target) -> None:
         self.data = data
@@ -47,13 +48,15 @@ class KernelReport:
 
     @cached_property
     def text(self) -> str:
-        """The kernel in its own language."""
+        """The kernel's text form."""
         return "" if self.kernel is None else kernel_text(self.kernel)
 
     @cached_property
     def llvm(self) -> str:
-        """The LLVM module, before LLVM's optimisations.  Takes milliseconds, also on a warm cache:
-        the cache keeps machine code only."""
+        """The LLVM module, before LLVM's optimisations.
+
+        Takes milliseconds, also with a warm cache, which keeps machine code only.
+        """
         return "" if self.kernel is None else llvm_text(self.kernel, self.target)
 
     @cached_property
@@ -69,7 +72,7 @@ class KernelReport:
         return self.data.compile.ir_size or self.llvm.count("\n")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "data":  # asked for while an object is made without its constructor
+        if name == "data":  # accessed while an object is created without its constructor
             raise AttributeError(name)
         return getattr(self.data, name)
 
@@ -78,12 +81,12 @@ class KernelReport:
 
 
 def show_line(text: str) -> str:
-    """The first line of a text."""
+    """Return the first line of a text."""
     return text.partition("\n")[0]
 
 
 class Report:
-    """What can be said about a compiled function at given sizes; `print` it."""
+    """A report on a compiled function at given sizes; `print` it."""
 
     def __init__(self, data: ReportData, compiled: Compiled) -> None:
         self.data = data
@@ -92,11 +95,11 @@ class Report:
             KernelReport(entry, kernel, compiled.target)
             for entry, kernel in zip(data.kernels, compiled.kernels, strict=True)
         )
-        """One for each of `data.kernels`."""
+        """One per entry of `data.kernels`."""
         self.kernels = tuple(k for k in self.entries if k.data.kind != "check")
-        """What computes: without those that look at positions."""
+        """The entries that compute, without checks."""
         self.checks = tuple(k for k in self.entries if k.data.kind == "check")
-        """Kernels that only look whether the inputs are as they have to be."""
+        """Kernels that only check that the inputs are valid."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -109,18 +112,21 @@ class Report:
         return self.data.decisions
 
     def text(self, level: int = 2) -> str:
-        """The page: level 1 totals and kernels, 2 as `print` shows it, 3 all kernels, 4 every
-        decision.  Raises ArgumentError for another level."""
+        """Return the page; raise ArgumentError for an unknown level.
+
+        Level 1 has totals and kernels, 2 is what `print` shows, 3 has all kernels, 4 every
+        decision.
+        """
         if level not in (1, 2, 3, 4):
             raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
         return page(self.data, level)
 
     def why(self, a: str | Node, b: str | Node) -> Why:
-        """Why two operators are, or are not, in one kernel, with the numbers of the decision.
+        """Explain why two operators are, or are not, in one kernel, with the decision's numbers.
 
         Operators are named as `exp` (any of that name), `exp#3` (as the page shows it), `v3` (as
-        the graph's text shows it), `model.py:41` (recorded on that line), in the words of the front
-        end that recorded them (PyTorch's `addmm`, and the path of a module), or given as nodes.
+        the graph's text shows it), `model.py:41` (recorded on that line), by names of the front end
+        that recorded them (PyTorch's `addmm`, and the path of a module), or passed as nodes.
 
         Raises UnknownNameError for a name that nothing in the graph has after the passes.
         """
@@ -136,29 +142,29 @@ class Report:
             return find(self.data.nodes, name)
         except UnknownNameError:
             nodes = enumerate(self.compiled.plan.graph.nodes())
-            found = tuple(k for k, n in nodes if n.origin is not None and n.origin.answers(name))
-            if not found:
+            matches = tuple(k for k, n in nodes if n.origin is not None and n.origin.answers(name))
+            if not matches:
                 raise
-            return found
+            return matches
 
     def to_data(self) -> dict[str, Any]:
-        """Dicts, lists and scalars, as `to_json` writes them."""
+        """Return dicts, lists and scalars, as `to_json` writes them."""
         entries = tuple(
             replace(k.data, compile=replace(k.data.compile, ir_size=k.ir_size))
             for k in self.entries
         )
-        found: dict[str, Any] = to_data(replace(self.data, kernels=entries))
-        return found
+        data: dict[str, Any] = to_data(replace(self.data, kernels=entries))
+        return data
 
     def to_json(self, *, times: bool = True, indent: int | None = None) -> str:
-        """The report as JSON, in the form that `report.schema.json` beside this module describes.
+        """Return the report as JSON, in the form of `report.schema.json` in this folder.
 
-        Keys come in the order of the schema.  Without `times`, whatever a clock or the cache's
-        state decided is null, so that equal programs give equal texts.
+        Keys come in the order of the schema. Without `times`, measured times and cache states are
+        null, so that equal programs give equal texts.
         """
         data = self.to_data()
         if not times:
-            data = _timeless(data)
+            data = _without_times(data)
         return json.dumps(data, allow_nan=False, indent=indent)
 
     def __str__(self) -> str:
@@ -175,13 +181,13 @@ def report(
     arrays: Sequence[Array] | None = None,
     times: Times | None = None,
 ) -> Report:
-    """The report of a compiled graph.
+    """Return the report of a compiled graph.
 
     Args:
-        compiled: what `smelt.driver.compile` gives.
+        compiled: the result of `smelt.driver.compile`.
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
-        times: what was measured already.
+        times: existing measurements.
 
     Raises:
         ArgumentError for sizes that are missing or unknown; with arrays, what running raises.
@@ -204,8 +210,8 @@ _TIMES = frozenset(
 )
 
 
-def _timeless(value: Any) -> Any:
+def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {k: None if k in _TIMES else _timeless(v) for k, v in value.items()}
-        return kept | {"cache": "none", "reason": ""} if "cache" in kept else kept
-    return [_timeless(v) for v in value] if isinstance(value, list) else value
+        cleaned = {k: None if k in _TIMES else _without_times(v) for k, v in value.items()}
+        return cleaned | {"cache": "none", "reason": ""} if "cache" in cleaned else cleaned
+    return [_without_times(v) for v in value] if isinstance(value, list) else value

@@ -1,11 +1,11 @@
-"""A report as one page of plain text for a terminal, a notebook or a log.
+"""Render a report as plain text for a terminal, a notebook or a log.
 
-print(page(data))
-softmax: 5 operators in 1 kernel        r=300 c=1000        AMD EPYC, 2 cores, avx512
-...
+    print(page(data))
+    softmax: 5 operators in 1 kernel        r=300 c=1000        AMD EPYC, 2 cores, avx512
+    ...
 
 Lines have at most `WIDTH` columns where names allow it; a small program fits a screen of 25 lines.
-`level` 1 is the totals and a line for each kernel, 2 adds the slowest kernel and the dearest
+`level` 1 is the totals and a line for each kernel, 2 adds the slowest kernel and the most expensive
 refused fusions, 3 all kernels, 4 every decision.
 """
 
@@ -22,14 +22,14 @@ __all__ = ["kernel_line", "kernel_time", "page", "refusals"]
 
 WIDTH = 100
 MOST_LINES = 14
-"""Of a kernel's text on level 2."""
+"""Maximum lines of a kernel's text on level 2."""
 MOST_REFUSALS = 3
 NAMES = 26
-"""Columns of the table that names of operators may fill."""
+"""Width in columns of the operators in the table of kernels."""
 
 
 def page(data: ReportData, level: int = 2) -> str:
-    """The whole page."""
+    """Return the page of a report."""
     parts = [_head(data), _kernel_table(data)]
     slowest = max(
         (k for k in data.kernels if k.kind != "rounds"),
@@ -58,8 +58,8 @@ def _head(data: ReportData) -> list[str]:
     t = data.total
     kernels = show_count(t.kernels, "kernel") if t.kernels or not t.calls else ""
     calls = show_count(t.calls, "library call") if t.calls else ""
-    found = " and ".join(part for part in (kernels, calls) if part)
-    title = f"{data.name}: {show_count(t.operators, 'operator')} in {found}"
+    units = " and ".join(part for part in (kernels, calls) if part)
+    title = f"{data.name}: {show_count(t.operators, 'operator')} in {units}"
     sizes = " ".join(f"{name}={n}" for name, n in data.sizes.items())
     m = data.target
     maker = m.name.replace("(R)", "").replace("(TM)", "").partition(" (")[0]
@@ -69,29 +69,34 @@ def _head(data: ReportData) -> list[str]:
         "   ".join(part for part in (title, sizes, machine) if part),
         f"moves    {_memory(data)}",
         f"takes    {_time(data)}",
-        *_once(data),
-        *_order(data),
+        *_constants_line(data),
+        *_layout_line(data),
     ]
 
 
-def _once(data: ReportData) -> list[str]:
-    """`once     2.4 MB packed, kept ..; 12 MB more would save ..`: what is worked on once, from
-    constant inputs, and what there was no room for."""
+def _constants_line(data: ReportData) -> list[str]:
+    """Return the line about kept constants, as `once     2.4 MB packed, kept ..`.
+
+    It lists constant subexpressions and packed operands, and those beyond the memory budget.
+    """
     pairs = (data.memory.packed, "packed"), (data.memory.computed, "computed")
     words = [f"{show_bytes(n)} {what}" for n, what in pairs if n]
-    told = [f"{', '.join(words)}, kept for the next calls"] if words else []
-    left = [c for c in data.constants if not c.kept]
-    if left:
-        more, gain = sum(c.nbytes for c in left), sum(c.saves_ns for c in left)
-        told.append(
+    sentences = [f"{', '.join(words)}, kept for the next calls"] if words else []
+    refused = [c for c in data.constants if not c.kept]
+    if refused:
+        more, gain = sum(c.nbytes for c in refused), sum(c.saves_ns for c in refused)
+        sentences.append(
             f"{show_bytes(more)} {'more' if words else 'of constants, kept,'} would save "
             f"{show_time(gain)} a call (constants_extra)"
         )
-    return [f"once     {'; '.join(told)}"] if told else []
+    return [f"once     {'; '.join(sentences)}"] if sentences else []
 
 
-def _order(data: ReportData) -> list[str]:
-    """`order    channels last: 27 ms instead of 31 ms`: where data came in another order."""
+def _layout_line(data: ReportData) -> list[str]:
+    """Return the line `order    channels last: 27 ms instead of 31 ms`.
+
+    Present where data came in another layout.
+    """
     return [
         f"order    channels last between kernels: {show_time(o.last_ns)} instead of "
         f"{show_time(o.first_ns)} (predicted)"
@@ -102,13 +107,15 @@ def _order(data: ReportData) -> list[str]:
 
 def _memory(data: ReportData) -> str:
     t = data.total
-    most = "" if t.exact else "at most "
-    words = [f"{most}{show_bytes(t.bytes)}"]
+    bound = "" if t.exact else "at most "
+    words = [f"{bound}{show_bytes(t.bytes)}"]
     if t.bytes_unfused > t.bytes:
-        less = f" ({show_times(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
-        words[0] += f" instead of {show_bytes(t.bytes_unfused)}{less}"
-    apart = f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
-    words.append(show_count(t.transfers, "array") + apart)
+        factor = f" ({show_times(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
+        words[0] += f" instead of {show_bytes(t.bytes_unfused)}{factor}"
+    unfused_arrays = (
+        f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
+    )
+    words.append(show_count(t.transfers, "array") + unfused_arrays)
     temp = data.memory.temp
     words.append(f"{show_bytes(temp)} of intermediates" if temp else "no intermediates in memory")
     return ", ".join(words)
@@ -129,25 +136,25 @@ def _time(data: ReportData) -> str:
 
 
 def _cached(data: ReportData) -> str:
-    """` (2 of 3 cached)`"""
+    """Return how many kernels were cached, as in ` (2 of 3 cached)`."""
     states = [k.compile.cache for k in data.kernels if k.kind in ("kernel", "check")]
     hits = sum(s.startswith("hit") for s in states)
     some = f"{hits} of {len(states)} " if hits < len(states) else ""
     return f" ({some}cached)" if hits else ""
 
 
-# ---- a line a kernel ---------------------------------------------------------------------------
+# ---- the table of kernels ----------------------------------------------------------------------
 
 
 def kernel_time(k: KernelData) -> float:
-    """The best known time of a kernel in ns: measured, predicted, or the floor."""
+    """Return the best available time of a kernel in ns: measured, predicted, or the floor."""
     if k.measured is not None:
         return k.measured.median_ns
     return k.floor_ns if k.predicted_ns is None else k.predicted_ns
 
 
 def kernel_line(data: ReportData, k: KernelData) -> list[str]:
-    """The columns of a kernel's line: number, operators, axes, time, rate, saved, place."""
+    """Return the cells of a kernel's row: number, operators, axes, time, rate, saved, place."""
     time = kernel_time(k)
     about = "" if k.measured is not None else "~"
     saved = k.bytes_unfused - k.bytes
@@ -165,9 +172,10 @@ def kernel_line(data: ReportData, k: KernelData) -> list[str]:
 
 
 def _rate(data: ReportData, k: KernelData, time: float) -> str:
-    """`61 GB/s (91 % of roof)`, or operations where arithmetic is the nearer roof.
+    """Return `61 GB/s (91 % of roof)`, or GFLOP/s where arithmetic is the nearer roof.
 
-    Nothing is said of a call that was not measured: the model knows its traffic only."""
+    Empty for a call without a measurement, since the model covers its traffic only.
+    """
     if not time or (k.kind == "call" and k.measured is None):
         return ""
     peak = k.flops / data.target.gflops if data.target.gflops else 0.0
@@ -177,7 +185,7 @@ def _rate(data: ReportData, k: KernelData, time: float) -> str:
 
 
 def _operators(data: ReportData, k: KernelData) -> str:
-    """Names of the operators that compute, as many as fit, then how many more there are."""
+    """Return the names of as many operators as fit, then the number of the others."""
     nodes = [data.nodes[o.node] for o in k.operators]
     names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
     names = names or [n.op for n in nodes if n.kind != "constant"]
@@ -226,7 +234,7 @@ def _kernel_table(data: ReportData) -> list[str]:
 
 
 def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
-    """Its operators in order, then its text."""
+    """Return a kernel's lines: its operators in order, then its text."""
     share = ""
     total = sum(kernel_time(x) for x in data.kernels if x.within is None)
     if len(data.kernels) > 1 and total:
@@ -245,19 +253,19 @@ def _kernel(data: ReportData, k: KernelData, most: int = 0) -> list[str]:
     text = (k.text or "").splitlines()
     if most and len(text) > most:
         left = len(text) - most + 1
-        text = [*text[: most - 1], f"  ... {left} lines more: {_entry(data, k)}.text"]
+        text = [*text[: most - 1], f"  ... {left} lines more: {_report_name(data, k)}.text"]
     return lines + [f"  {line}" for line in text]
 
 
-def _entry(data: ReportData, k: KernelData) -> str:
-    """How a report names it."""
-    of = "checks" if k.kind == "check" else "kernels"
-    alike = [x.id for x in data.kernels if (x.kind == "check") == (k.kind == "check")]
-    return f"report.{of}[{alike.index(k.id)}]"
+def _report_name(data: ReportData, k: KernelData) -> str:
+    """Return the expression that accesses an entry in a report."""
+    attribute = "checks" if k.kind == "check" else "kernels"
+    same_kind = [x.id for x in data.kernels if (x.kind == "check") == (k.kind == "check")]
+    return f"report.{attribute}[{same_kind.index(k.id)}]"
 
 
 def _compiled(k: KernelData) -> str:
-    """`reads 1.20 MB, writes 1.20 MB, 1.5 M operations, 300 k functions, compiled in 34 ms`"""
+    """Return `reads 1.20 MB, writes 1.20 MB, 1.5 M operations, compiled in 34 ms`."""
     words = [f"reads {show_bytes(k.read_bytes)}", f"writes {show_bytes(k.written_bytes)}"]
     if k.flops:
         words.append(f"{_millions(k.flops)} operations")
@@ -288,7 +296,7 @@ def _step(data: ReportData, node: int, recomputed: bool) -> str:
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
-    """Words apart by two blanks; a line that repeats the place of the word before leaves it out."""
+    """Wrap words into lines; omit a place that equals that of the previous word."""
     lines: list[str] = []
     before = ""
     for word in words:
@@ -306,20 +314,20 @@ def _wrapped(words: Sequence[str]) -> list[str]:
 
 
 def refusals(data: ReportData) -> list[DecisionData]:
-    """The refused fusions that cost most: what they would have saved, the dearest first.
+    """Return the refused fusions that would have saved most, in descending order.
 
-    Left out are pairs that came together in another way.
+    Pairs that share a kernel after all are left out.
     """
-    found: dict[tuple[str, str], DecisionData] = {}
+    last_verdicts: dict[tuple[str, str], DecisionData] = {}
     for d in data.decisions:
-        if d.verdict == "split" and not _met(data, d):
-            found[d.a, d.b] = d
-    kept = [d for d in found.values() if d.saves_bytes or d.saves_ns]
-    kept.sort(key=lambda d: (-d.saves_ns, -d.saves_bytes, d.id))
-    return kept[:MOST_REFUSALS]
+        if d.verdict == "split" and not _share_kernel(data, d):
+            last_verdicts[d.a, d.b] = d
+    costly = [d for d in last_verdicts.values() if d.saves_bytes or d.saves_ns]
+    costly.sort(key=lambda d: (-d.saves_ns, -d.saves_bytes, d.id))
+    return costly[:MOST_REFUSALS]
 
 
-def _met(data: ReportData, d: DecisionData) -> bool:
+def _share_kernel(data: ReportData, d: DecisionData) -> bool:
     if d.a_node is None or d.b_node is None:
         return False
     return bool(set(data.nodes[d.a_node].kernels) & set(data.nodes[d.b_node].kernels))

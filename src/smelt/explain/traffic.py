@@ -1,9 +1,9 @@
-"""Bytes that a kernel has to move: every element it touches, counted once, without running it.
+"""Count the bytes that a kernel moves, each touched element once, without running it.
 
-Each load and store names the elements it visits by index expressions over axes.  Once the sizes are
-numbers these sets are products of arithmetic progressions, so their union can be counted without
-listing it.  What is no such product is listed if it is small and bounded from above otherwise; then
-`exact` is False, as it is for positions that depend on data.
+Each load and store names the elements it visits by index expressions over axes. With numbers for
+the sizes these sets are products of arithmetic progressions, whose union can be counted without
+enumerating it. Other sets are enumerated if they are small and bounded from above otherwise; then
+`exact` is False, as it is for data-dependent indices.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -58,14 +58,14 @@ from smelt.types.expr import (
 __all__ = ["Touched", "Traffic", "traffic"]
 
 LISTED = 1 << 22
-"""Most elements that are listed one by one where no formula counts them."""
+"""Maximum elements that are enumerated where no formula counts them."""
 PERIOD = 64
-"""Longest common period of strides for which a union is counted by residues."""
+"""Maximum common period of strides for which a union is counted by residues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Different elements of a parameter that a kernel reads (or writes), and their bytes."""
+    """Distinct elements of a parameter that a kernel reads (or writes), and their bytes."""
 
     elements: int
     nbytes: int
@@ -74,7 +74,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What crosses memory if every element does so once, by parameter."""
+    """Memory traffic by parameter, if every element is transferred once."""
 
     loads: Mapping[str, Touched]
     stores: Mapping[str, Touched]
@@ -95,12 +95,12 @@ class Traffic:
 
     @property
     def exact(self) -> bool:
-        """Whether no number is an upper bound only."""
+        """Whether all numbers are exact, not upper bounds."""
         return all(t.exact for t in (*self.loads.values(), *self.stores.values()))
 
 
 def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> Traffic:
-    """Elements and bytes that one launch touches.  Raises KeyError for a size without a number."""
+    """Return the elements and bytes that a launch touches; raise KeyError for a missing size."""
     visit = _Visit(kernel, sizes)
     visit.run()
     loads = {p.name: visit.count(p, visit.loads.get(p.name, [])) for p in kernel.inputs}
@@ -110,8 +110,10 @@ def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> Traffic:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One load or store: index expressions whose sizes are numbers, and whether every position in
-    them is touched for sure."""
+    """A load or store: index expressions over axes, with numbers for sizes.
+
+    `sure` if every position in them is certainly touched.
+    """
 
     index: tuple[Index, ...]
     sure: bool
@@ -119,14 +121,14 @@ class _Access:
 
 @dataclass
 class _Visit:
-    """The accesses of a kernel's statements that are executed at all."""
+    """Collects the accesses of all statements that are executed."""
 
     kernel: Kernel
     sizes: Mapping[str, int]
     loads: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
     stores: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
     positions: dict[str, Axes] = field(default_factory=dict[str, Axes])
-    """The axes that a computed position varies along."""
+    """The axes that a computed index varies along."""
 
     def __post_init__(self) -> None:
         self.env = Env.after(self.kernel)
@@ -149,15 +151,17 @@ class _Visit:
                     self.stores.setdefault(param, []).append(access)
                 case Stream(blocks=blocks, body=inner, where=where, sees=sees):
                     if all(self.extents[b.axis] for b in blocks):
-                        whole = where is None and not sees and all(b.stop is None for b in blocks)
-                        self._statements(inner, sure and whole)
+                        unmasked = (
+                            where is None and not sees and all(b.stop is None for b in blocks)
+                        )
+                        self._statements(inner, sure and unmasked)
                 case _:
                     pass
 
     def _value(self, value: Value, sure: bool) -> None:
         if isinstance(value, Load) and self._points(value.index):
-            found = self.loads.setdefault(value.param, [])
-            found.append(self._access(value.index, sure))
+            accesses = self.loads.setdefault(value.param, [])
+            accesses.append(self._access(value.index, sure))
         for child in children(value):
             self._value(child, sure and not isinstance(value, If))
 
@@ -174,18 +178,18 @@ class _Visit:
 
     # ---- counting ------------------------------------------------------------------------------
 
-    def count(self, param: Param, found: Sequence[_Access]) -> Touched:
-        """The union of what the accesses of one parameter touch."""
+    def count(self, param: Param, accesses: Sequence[_Access]) -> Touched:
+        """Count the union of the elements that the accesses of a parameter touch."""
         shape = tuple(int(evaluate(d, self.sizes)) for d in param.shape)
-        live = list(dict.fromkeys(a for a in found if self._points(a.index)))
-        if not live or 0 in shape:
+        distinct = list(dict.fromkeys(a for a in accesses if self._points(a.index)))
+        if not distinct or 0 in shape:
             return Touched(0, 0)
-        elements, exact = self._union(shape, live)
+        elements, exact = self._union(shape, distinct)
         size = param.dtype.itemsize * max(param.each, 1)
         return Touched(elements, elements * size, exact and not param.each)
 
     def _points(self, index: tuple[Index, ...]) -> int:
-        """Positions of the axes in an index, those behind computed positions too."""
+        """Return the number of positions of an index's axes, computed indices included."""
         names: set[str] = set()
         for e in index:
             names.update(axes_of(e))
@@ -194,27 +198,29 @@ class _Visit:
                     names.update(self.positions.get(a.name, frozenset()))
         return math.prod(self.extents[n] for n in names)
 
-    def _union(self, shape: tuple[int, ...], found: list[_Access]) -> tuple[int, bool]:
-        whole = math.prod(shape)
-        if any(a.kind == "value" for x in found for e in x.index for a in atoms(e)):
-            return min(whole, sum(self._points(x.index) for x in found)), False
-        exact = all(x.sure for x in found)
-        boxes = [_box(x.index, shape) for x in found]
-        known = [b for b in boxes if b is not None]
-        if any(b.elements == whole for b in known):
-            return whole, exact
-        if len(known) == len(boxes):
-            elements = known[0].elements if len(known) == 1 else _joined(known)
+    def _union(self, shape: tuple[int, ...], accesses: list[_Access]) -> tuple[int, bool]:
+        all_elements = math.prod(shape)
+        if any(a.kind == "value" for x in accesses for e in x.index for a in atoms(e)):
+            return min(all_elements, sum(self._points(x.index) for x in accesses)), False
+        exact = all(x.sure for x in accesses)
+        boxes = [_as_box(x.index, shape) for x in accesses]
+        counted_boxes = [b for b in boxes if b is not None]
+        if any(b.elements == all_elements for b in counted_boxes):
+            return all_elements, exact
+        if len(counted_boxes) == len(boxes):
+            elements = (
+                counted_boxes[0].elements if len(counted_boxes) == 1 else _union_size(counted_boxes)
+            )
             if elements is not None:
                 return elements, exact
-        points = [self._points(x.index) for x in found]
-        if whole <= LISTED and sum(points) <= LISTED:
-            return self._listed(shape, found), exact
-        return min(whole, sum(points)), False
+        points = [self._points(x.index) for x in accesses]
+        if all_elements <= LISTED and sum(points) <= LISTED:
+            return self._enumerate(shape, accesses), exact
+        return min(all_elements, sum(points)), False
 
-    def _listed(self, shape: tuple[int, ...], found: list[_Access]) -> int:
+    def _enumerate(self, shape: tuple[int, ...], accesses: list[_Access]) -> int:
         seen = np.zeros(shape, bool)
-        for x in found:
+        for x in accesses:
             names = list(dict.fromkeys(a for e in x.index for a in axes_of(e)))
             grid = np.ogrid[tuple(slice(self.extents[n]) for n in names)]
             places = dict(zip(names, grid, strict=True))
@@ -227,12 +233,12 @@ class _Visit:
         return int(seen.sum())
 
 
-# ---- products of progressions ------------------------------------------------------------------
+# ---- products of arithmetic progressions -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """first, first + step, ..., below `stop`, among `extent` positions."""
+    """The progression first, first + step, ... below `stop`, among `extent` positions."""
 
     first: int
     stop: int
@@ -248,7 +254,8 @@ class _Steps:
 class _Box:
     """A product of progressions over runs of dimensions, each run flattened into one.
 
-    `dims` are the lengths of the runs."""
+    `dims` are the lengths of the runs.
+    """
 
     dims: tuple[int, ...]
     sides: tuple[_Steps, ...]
@@ -258,12 +265,12 @@ class _Box:
         return math.prod(s.count for s in self.sides)
 
 
-def _box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
-    """The positions that an index takes as a box, if they are one."""
+def _as_box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
+    """Return the positions of an index as a box, or None if impossible."""
     dims: list[int] = []
     sides: list[_Steps] = []
-    for first, stop in _runs(index):
-        side = _side(index[first:stop], shape[first:stop])
+    for first, stop in _dimension_runs(index):
+        side = _as_progression(index[first:stop], shape[first:stop])
         if side is None:
             return None
         dims.append(stop - first)
@@ -271,8 +278,8 @@ def _box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
     return _Box(tuple(dims), tuple(sides))
 
 
-def _runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
-    """Shortest runs of dimensions such that no two share an axis."""
+def _dimension_runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
+    """Return the shortest runs of dimensions such that no two share an axis."""
     last: dict[str, int] = {}
     for d, e in enumerate(index):
         last.update(dict.fromkeys(axes_of(e), d))
@@ -289,8 +296,8 @@ def _runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
     return runs
 
 
-def _side(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps | None:
-    """The flat positions of a run as one progression; None if they are not one."""
+def _as_progression(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps | None:
+    """Return the flat positions of a run as one progression, or None."""
     extent = math.prod(shape)
     if len(index) > 1 and not all(_inside(e, n) for e, n in zip(index, shape, strict=True)):
         return None
@@ -298,31 +305,31 @@ def _side(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps | None:
     for e, n in zip(index, shape, strict=True):
         flat = flat * n + e
     if isinstance(flat, int):
-        return _clipped(_Steps(flat, flat + 1, 1, extent))
+        return _clip(_Steps(flat, flat + 1, 1, extent))
     parts: list[tuple[int, int]] = []
     rest: Index = flat
     low = 0
     for name in axes_of(flat):
         c = coefficient(flat, name)
-        own = next(a for a in atoms(flat) if a.kind == "axis" and a.name == name)
-        if not isinstance(c, int) or not isinstance(own.extent, int):
+        atom = next(a for a in atoms(flat) if a.kind == "axis" and a.name == name)
+        if not isinstance(c, int) or not isinstance(atom.extent, int):
             return None
-        rest = rest - own_index(own) * c
-        low += min(0, c * (own.extent - 1))
+        rest = rest - own_index(atom) * c
+        low += min(0, c * (atom.extent - 1))
         if c:
-            parts.append((abs(c), own.extent))
+            parts.append((abs(c), atom.extent))
     if not isinstance(rest, int):
         return None
-    summed = _summed(sorted(parts))
+    summed = _sum_progressions(sorted(parts))
     if summed is None:
         return None
     step, count = summed
     start = rest + low
-    return _clipped(_Steps(start, start + (count - 1) * step + 1, step, extent))
+    return _clip(_Steps(start, start + (count - 1) * step + 1, step, extent))
 
 
 def own_index(atom: Atom) -> Expr:
-    """An axis as an expression of its own."""
+    """Return an axis as an index expression."""
     return Expr((((atom,), 1),))
 
 
@@ -331,8 +338,8 @@ def _inside(e: Index, limit: int) -> bool:
     return span is not None and all(isinstance(x, int) and 0 <= x < limit for x in span)
 
 
-def _summed(parts: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """{c*i + d*j + ..} as (step, count), for (c, extent of i) in increasing order of c."""
+def _sum_progressions(parts: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return {c*i + d*j + ..} as (step, count), given (c, extent) by increasing c."""
     if not parts:
         return 1, 1
     step, count = parts[0]
@@ -343,34 +350,36 @@ def _summed(parts: list[tuple[int, int]]) -> tuple[int, int] | None:
     return step, count
 
 
-def _clipped(s: _Steps) -> _Steps:
-    """The part inside 0 .. extent-1."""
+def _clip(s: _Steps) -> _Steps:
+    """Return the part of a progression inside 0 .. extent-1."""
     first = s.first if s.first >= 0 else s.first % s.step
     return _Steps(first, max(first, min(s.stop, s.extent)), s.step, s.extent)
 
 
-def _joined(boxes: list[_Box]) -> int | None:
-    """Elements of a union of boxes; None where they are cut differently or their strides have a
-    long common period."""
+def _union_size(boxes: list[_Box]) -> int | None:
+    """Return the elements of a union of boxes, or None if it cannot be counted.
+
+    That is where boxes flatten different dimensions or their strides have a long common period.
+    """
     if len({b.dims for b in boxes}) > 1:
         return None
     everywhere = (1 << len(boxes)) - 1
-    total: dict[int, int] = {everywhere: 1}
+    cells_of_prefix: dict[int, int] = {everywhere: 1}
     for k in range(len(boxes[0].dims)):
-        cells = _cells([b.sides[k] for b in boxes])
-        if cells is None:
+        cells_of_side = _cells([b.sides[k] for b in boxes])
+        if cells_of_side is None:
             return None
-        folded: dict[int, int] = {}
-        for a, m in total.items():
-            for b, n in cells.items():
+        combined: dict[int, int] = {}
+        for a, m in cells_of_prefix.items():
+            for b, n in cells_of_side.items():
                 if a & b:
-                    folded[a & b] = folded.get(a & b, 0) + m * n
-        total = folded
-    return sum(total.values())
+                    combined[a & b] = combined.get(a & b, 0) + m * n
+        cells_of_prefix = combined
+    return sum(cells_of_prefix.values())
 
 
 def _cells(sides: list[_Steps]) -> dict[int, int] | None:
-    """How many positions lie in exactly which of the progressions (a bit for each)."""
+    """Count positions by the set of progressions that contain them (a bit for each)."""
     period = math.lcm(*(s.step for s in sides))
     if period > PERIOD:
         return None
@@ -378,11 +387,11 @@ def _cells(sides: list[_Steps]) -> dict[int, int] | None:
     cells: dict[int, int] = {}
     for low, high in pairwise(cuts):
         for r in range(period):
-            found = 0
+            members = 0
             for k, s in enumerate(sides):
                 if s.first <= low and high <= s.stop and (r - s.first) % s.step == 0:
-                    found |= 1 << k
+                    members |= 1 << k
             count = (high - 1 - r) // period - (low - 1 - r) // period
-            if found and count:
-                cells[found] = cells.get(found, 0) + count
+            if members and count:
+                cells[members] = cells.get(members, 0) + count
     return cells

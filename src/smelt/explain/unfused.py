@@ -1,7 +1,7 @@
-"""What the operators of each cluster would move one by one: the other side of every comparison.
+"""Traffic of each cluster's operators without fusion, the baseline of every comparison.
 
-The same planner is asked for a plan without fusion at the same sizes, its kernels are lowered, and
-their bytes counted exactly as those of the fused ones.
+The same planner makes a plan without fusion at the same sizes; its kernels are lowered, and their
+bytes counted as those of the fused ones.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Apart:
 
 
 def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
-    """One entry a cluster.  An operator that several clusters compute counts in the first."""
-    with knobs.config(require_fused=()):  # a demand is about the plan, not about this comparison
+    """Return one entry per cluster; an operator in several clusters counts in the first."""
+    with knobs.config(require_fused=()):  # the demand concerns the real plan only
         single = fusion.plan(plan.graph, target, None, sizes, fuse=False)
     home: dict[Node, int] = {}
     for number, cluster in enumerate(plan.clusters):
         for node in cluster.nodes:
             home.setdefault(node, number)
-    found = [Apart()] * len(plan.clusters)
+    result = [Apart()] * len(plan.clusters)
     for cluster in single.clusters:
         number = home.get(cluster.outputs[0]) if cluster.outputs else None
         if number is not None:
-            found[number] += _moved(cluster, sizes)
-    return found
+            result[number] += _cluster_traffic(cluster, sizes)
+    return result
 
 
-def _moved(cluster: Cluster, sizes: Sizes) -> Apart:
+def _cluster_traffic(cluster: Cluster, sizes: Sizes) -> Apart:
     transfers = len(cluster.inputs) + len(cluster.outputs)
     if cluster.is_extern:
         return Apart(moved_by_call(cluster, sizes), transfers)
@@ -56,5 +56,5 @@ def _moved(cluster: Cluster, sizes: Sizes) -> Apart:
 
 
 def moved_by_call(cluster: Cluster, sizes: Sizes) -> int:
-    """Bytes of a library call: its inputs and outputs, whole."""
+    """Return the bytes of a library call: its inputs and outputs in full."""
     return sum(int(evaluate(n.type.nbytes, sizes)) for n in (*cluster.inputs, *cluster.outputs))

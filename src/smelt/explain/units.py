@@ -1,4 +1,4 @@
-"""Numbers with units, as people read them: three digits, decimal prefixes.
+"""Format numbers with units for people: three digits, decimal prefixes.
 
 >>> show_bytes(25_165_824), show_time(1_423_000), show_rate(61e9), show_times(4.01)
 ('25.2 MB', '1.42 ms', '61 GB/s', '4.0x')
@@ -10,7 +10,7 @@ __all__ = ["show_bytes", "show_count", "show_rate", "show_time", "show_times", "
 
 
 def three(number: float) -> str:
-    """A number from 0 to 1000 with three digits.
+    """Format a number from 0 to 1000 with three digits.
 
     >>> three(0), three(1.234), three(12.34), three(123.4), three(999.7)
     ('0', '1.23', '12.3', '123', '1000')
@@ -34,27 +34,27 @@ def _scaled(number: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def show_bytes(number: float) -> str:
-    """`201 MB`; whole bytes below a thousand."""
+    """Format bytes, as in `201 MB`; whole bytes below a thousand."""
     if abs(number) < 1000:
         return f"{number:.0f} B"
     return _scaled(number, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")))
 
 
 def show_time(ns: float) -> str:
-    """`1.42 ms` for nanoseconds."""
+    """Format nanoseconds, as in `1.42 ms`."""
     return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")))
 
 
 def show_rate(per_second: float) -> str:
-    """`61 GB/s` for bytes a second."""
+    """Format bytes per second, as in `61 GB/s`."""
     return f"{per_second / 1e9:.3g} GB/s"
 
 
 def show_count(number: int, one: str) -> str:
-    """`1 kernel`, `3 kernels`."""
+    """Format a count, as in `1 kernel`, `3 kernels`."""
     return f"{number} {one if number == 1 else one + 's'}"
 
 
 def show_times(ratio: float) -> str:
-    """`4.0x`"""
+    """Format a factor, as in `4.0x`."""
     return f"{ratio:.1f}x"

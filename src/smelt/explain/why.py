@@ -1,9 +1,9 @@
-"""Why two operators are, or are not, in one kernel: the decisions between them, with their numbers.
+"""Answer why two operators are, or are not, in one kernel, from the planner's decisions.
 
     print(why(data, find(nodes, "exp"), find(nodes, "model.py:41")))
 
-The planner decides about pairs of neighbours.  Of operators further apart the whole chain is told:
-the decisions along the way from one to the other.
+The planner decides about pairs of neighbours. For operators further apart the answer has the
+decisions along the path from one to the other.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _CODE = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """An answer: `a` and `b` are node numbers, `decisions` the chain of decision numbers.
+    """An answer: `a` and `b` are node numbers, `decisions` a chain of decision numbers.
 
-    `together` tells whether some kernel computes both, `kernels` which.  `others` counts further
-    pairs that the same names mean."""
+    `together` is true if some kernel computes both; these are in `kernels`. `others` counts further
+    pairs that match the same names.
+    """
 
     data: ReportData
     a: int
@@ -42,10 +43,10 @@ class Why:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The codes of the decisions, `F010`; of the rule that applies if none was recorded."""
+        """Codes of the decisions, as `F010`, or of the applicable rule if none was recorded."""
         if self.decisions:
             return tuple(self.data.decisions[d].code for d in self.decisions)
-        return (_rule(self),) if _rule(self) else ()
+        return (_implied_reason(self),) if _implied_reason(self) else ()
 
     def __str__(self) -> str:
         lines = [_verdict(self)]
@@ -53,7 +54,7 @@ class Why:
             for number in self.decisions:
                 lines += ["", *decision_text(self.data.decisions[number])]
         else:
-            lines += [f"  {line}" for line in _unrecorded(self)]
+            lines += [f"  {line}" for line in _explain_unrecorded(self)]
         if self.others:
             more = f"The names mean {show_count(self.others + 1, 'pair')}; this is the closest"
             lines += ["", f"{more}. Say which with a number, as in {_label(self, self.a)}."]
@@ -61,15 +62,15 @@ class Why:
 
 
 def why(data: ReportData, a: Sequence[int], b: Sequence[int]) -> Why:
-    """The answer about the closest pair of the given nodes (numbers into `data.nodes`)."""
+    """Return the answer about the closest pair of the given nodes (numbers into `data.nodes`)."""
     pairs = [(x, y) for x in a for y in b if x != y] or [(a[0], b[0])]
-    first, second = _closest(data, pairs)
+    first, second = _closest_pair(data, pairs)
     homes = [data.nodes[n].kernels for n in (first, second)]
     common = tuple(k for k in homes[0] if k in homes[1])
     if common:
-        chain = _joined(data, first, second, common[0])
+        chain = _fused_chain(data, first, second, common[0])
     else:
-        chain = _parted(data, first, second)
+        chain = _refusals_between(data, first, second)
     others = len({frozenset(p) for p in pairs}) - 1
     return Why(data, first, second, bool(common), common, tuple(chain), others)
 
@@ -77,8 +78,8 @@ def why(data: ReportData, a: Sequence[int], b: Sequence[int]) -> Why:
 # ---- finding the decisions ---------------------------------------------------------------------
 
 
-def _closest(data: ReportData, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """A pair that a decision is about if there is one, else the one with the shortest way."""
+def _closest_pair(data: ReportData, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return a pair with a decision, or else the pair with the shortest path."""
     decided = {frozenset((d.a_node, d.b_node)) for d in data.decisions}
     for pair in pairs:
         if frozenset(pair) in decided:
@@ -88,10 +89,10 @@ def _closest(data: ReportData, pairs: Sequence[tuple[int, int]]) -> tuple[int, i
     near = _neighbours(data)
     best, least = pairs[0], len(data.nodes) + 1
     for a in dict.fromkeys(a for a, _ in pairs):
-        wanted = {y for x, y in pairs if x == a}
-        found = _way(a, wanted, near)
-        if found and len(found) < least:
-            best, least = (a, found[-1]), len(found)
+        goals = {y for x, y in pairs if x == a}
+        path = _shortest_path(a, goals, near)
+        if path and len(path) < least:
+            best, least = (a, path[-1]), len(path)
     return best
 
 
@@ -105,26 +106,26 @@ def _neighbours(data: ReportData) -> dict[int, list[int]]:
     return near
 
 
-def _way(start: int, goals: set[int], near: Mapping[int, Iterable[int]]) -> list[int]:
-    """A shortest way from `start` to one of `goals`; empty if there is none."""
-    before: dict[int, int] = {start: start}
+def _shortest_path(start: int, goals: set[int], near: Mapping[int, Iterable[int]]) -> list[int]:
+    """Return a shortest path from `start` to one of `goals`; empty if there is none."""
+    predecessor: dict[int, int] = {start: start}
     queue = deque([start])
     while queue:
-        here = queue.popleft()
-        if here in goals:
-            way = [here]
-            while way[-1] != start:
-                way.append(before[way[-1]])
-            return way[::-1]
-        for there in near.get(here, ()):
-            if there not in before:
-                before[there] = here
-                queue.append(there)
+        node = queue.popleft()
+        if node in goals:
+            path = [node]
+            while path[-1] != start:
+                path.append(predecessor[path[-1]])
+            return path[::-1]
+        for neighbour in near.get(node, ()):
+            if neighbour not in predecessor:
+                predecessor[neighbour] = node
+                queue.append(neighbour)
     return []
 
 
-def _joined(data: ReportData, a: int, b: int, kernel: int) -> list[int]:
-    """Decisions to fuse that lead from `a` to `b` inside a kernel."""
+def _fused_chain(data: ReportData, a: int, b: int, kernel: int) -> list[int]:
+    """Return the decisions to fuse on a path from `a` to `b` inside a kernel."""
     inside = {n.id for n in data.nodes if kernel in n.kernels}
     near: dict[int, list[int]] = {}
     by_pair: dict[frozenset[int], int] = {}
@@ -134,46 +135,46 @@ def _joined(data: ReportData, a: int, b: int, kernel: int) -> list[int]:
             near.setdefault(d.a_node, []).append(d.b_node)
             near.setdefault(d.b_node, []).append(d.a_node)
             by_pair[frozenset((d.a_node, d.b_node))] = d.id
-    start, goal = _decided(data, a, near), _decided(data, b, near)
-    way = _way(start, {goal}, near)
-    return [by_pair[frozenset(step)] for step in itertools.pairwise(way)]
+    start, goal = _deciding_node(data, a, near), _deciding_node(data, b, near)
+    path = _shortest_path(start, {goal}, near)
+    return [by_pair[frozenset(step)] for step in itertools.pairwise(path)]
 
 
-def _decided(data: ReportData, node: int, known: Mapping[int, object]) -> int:
-    """The operator whose decisions speak for a node: of a view, the one it looks at."""
-    while node not in known and data.nodes[node].kind == "view" and data.nodes[node].inputs:
+def _deciding_node(data: ReportData, node: int, decided_nodes: Mapping[int, object]) -> int:
+    """Return the operator whose decisions apply to a node: for a view, the viewed one."""
+    while node not in decided_nodes and data.nodes[node].kind == "view" and data.nodes[node].inputs:
         node = data.nodes[node].inputs[0]
     return node
 
 
-def _parted(data: ReportData, a: int, b: int) -> list[int]:
-    """The refusals on the way from `a` to `b`: about them, or wherever the kernel changes."""
+def _refusals_between(data: ReportData, a: int, b: int) -> list[int]:
+    """Return the refusals about `a` and `b`, or where the kernel changes between them."""
     split = [d for d in data.decisions if d.verdict == "split"]
-    direct = _last(split, lambda d: {d.a_node, d.b_node} == {a, b})
+    direct = _last_matching(split, lambda d: {d.a_node, d.b_node} == {a, b})
     if direct is not None:
         return [direct]
-    found: list[int] = []
-    way = [n for n in _way(a, {b}, _neighbours(data)) if data.nodes[n].kernels]
-    for x, y in itertools.pairwise(way):
+    numbers: list[int] = []
+    path = [n for n in _shortest_path(a, {b}, _neighbours(data)) if data.nodes[n].kernels]
+    for x, y in itertools.pairwise(path):
         left, right = data.nodes[x].kernels, data.nodes[y].kernels
         if not set(left) & set(right):
             number = _between(data, split, x, y)
-            found += [number] if number is not None and number not in found else []
-    if not found and len(way) > 2:  # what lies between is computed in both kernels
+            numbers += [number] if number is not None and number not in numbers else []
+    if not numbers and len(path) > 2:  # the nodes between them are computed in both kernels
         number = _between(data, split, a, b)
-        found = [number] if number is not None else []
-    return found
+        numbers = [number] if number is not None else []
+    return numbers
 
 
 def _between(data: ReportData, split: Sequence[DecisionData], x: int, y: int) -> int | None:
-    """The refusal between two nodes, or between anything of their kernels."""
-    direct = _last(split, lambda d: {d.a_node, d.b_node} == {x, y})
+    """Return the refusal between two nodes, or between any nodes of their kernels."""
+    direct = _last_matching(split, lambda d: {d.a_node, d.b_node} == {x, y})
     if direct is not None:
         return direct
     sides = [
         {n.id for n in data.nodes if set(n.kernels) & set(data.nodes[k].kernels)} for k in (x, y)
     ]
-    return _last(
+    return _last_matching(
         split,
         lambda d: (
             (d.a_node in sides[0] and d.b_node in sides[1])
@@ -182,25 +183,27 @@ def _between(data: ReportData, split: Sequence[DecisionData], x: int, y: int) ->
     )
 
 
-def _last(decisions: Sequence[DecisionData], fits: Callable[[DecisionData], bool]) -> int | None:
-    """The last verdict counts: candidates come up again as kernels grow."""
+def _last_matching(
+    decisions: Sequence[DecisionData], fits: Callable[[DecisionData], bool]
+) -> int | None:
+    """Return the last matching decision; candidates come up again as kernels grow."""
     return next((d.id for d in reversed(decisions) if fits(d)), None)
 
 
-# ---- words -------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------
 
 
 def _label(answer: Why, node: int) -> str:
     return answer.data.nodes[node].label
 
 
-def _named(answer: Why, node: int) -> str:
+def _label_with_place(answer: Why, node: int) -> str:
     place = short(answer.data.nodes[node].place)
     return _label(answer, node) + (f" ({place})" if place else "")
 
 
 def _verdict(answer: Why) -> str:
-    a, b = _named(answer, answer.a), _named(answer, answer.b)
+    a, b = _label_with_place(answer, answer.a), _label_with_place(answer, answer.b)
     if answer.a == answer.b:
         return f"{a} is one operator, in {_kernels(answer, answer.a)}."
     if answer.together:
@@ -214,21 +217,21 @@ def _names(answer: Why, kernels: Sequence[int]) -> str:
 
 
 def _kernels(answer: Why, node: int) -> str:
-    found = answer.data.nodes[node]
-    if found.kind == "input":
+    data = answer.data.nodes[node]
+    if data.kind == "input":
         return "memory (an input)"
-    return _names(answer, found.kernels) or "no kernel"
+    return _names(answer, data.kernels) or "no kernel"
 
 
-def _free(node: NodeData) -> bool:
+def _is_free(node: NodeData) -> bool:
     return node.kind in ("view", "source", "constant")
 
 
-def _rule(answer: Why) -> str:
-    """The code of the reason that applies where nothing had to be decided."""
+def _implied_reason(answer: Why) -> str:
+    """Return the code of the reason that applies without a recorded decision."""
     nodes = [answer.data.nodes[n] for n in (answer.a, answer.b)]
     if answer.together:
-        return REASONS["free-view"].code if any(_free(n) for n in nodes) else ""
+        return REASONS["free-view"].code if any(_is_free(n) for n in nodes) else ""
     if any(n.kind == "call" for n in nodes):
         return REASONS["extern-barrier"].code
     if any(n.kind == "input" for n in nodes):
@@ -236,10 +239,10 @@ def _rule(answer: Why) -> str:
     return REASONS["no-shared-data"].code
 
 
-def _unrecorded(answer: Why) -> list[str]:
-    """What to say where no decision was recorded."""
+def _explain_unrecorded(answer: Why) -> list[str]:
+    """Return the explanation for a pair without a recorded decision."""
     nodes = [answer.data.nodes[n] for n in (answer.a, answer.b)]
-    code = _rule(answer)
+    code = _implied_reason(answer)
     if answer.a == answer.b:
         return []
     if not answer.together and any(n.kind == "input" for n in nodes):
@@ -247,12 +250,12 @@ def _unrecorded(answer: Why) -> list[str]:
     if not code:
         return ["Nothing had to be decided: neither could be anywhere else."]
     row = next(r for r in REASONS.values() if r.code == code)
-    about = next((n for n in nodes if _free(n) or n.kind == "call"), nodes[0])
+    about = next((n for n in nodes if _is_free(n) or n.kind == "call"), nodes[0])
     return [f"{row.code} {row.name}: {row.explain(op=about.label)}."]
 
 
 def decision_text(d: DecisionData) -> list[str]:
-    """A decision in a few lines: what it would save, what it would cost, how to override it."""
+    """Return a decision as a few lines: savings, costs, and how to override it."""
     fused = d.verdict == "fused"
     head = f"{'fused' if fused else 'not fused'}: {pair_text(d)}"
     code = f"{d.code} {d.reason}"
@@ -274,20 +277,22 @@ def decision_text(d: DecisionData) -> list[str]:
 
 
 def pair_text(d: DecisionData) -> str:
-    """`exp#3 -> reduce.sum#4`"""
+    """Return the labels of a pair, as in `exp#3 -> reduce.sum#4`."""
     return f"{d.a_label} -> {d.b_label}"
 
 
 def _terms(total: float, terms: Mapping[str, float]) -> str:
-    """The parts of the fused kernel's time, largest first; some of it overlaps."""
+    """List the parts of the fused kernel's time, largest first; some of it overlaps."""
     parts = sorted(terms.items(), key=lambda t: -t[1])
     shown = ", ".join(f"{name} {show_time(ns)}" for name, ns in parts if ns >= 0.005 * total)
     return f"  {'one kernel':<12} {show_time(total)}: {shown}"
 
 
 def _is_net(d: DecisionData, ns: float) -> bool:
-    """Whether an amount is the difference of the totals, which the verdict tells already, rather
-    than the time of the bytes."""
+    """Return whether an amount is the difference of the totals, not of transfer times.
+
+    The verdict shows that difference already.
+    """
     return d.fused_ns is not None and d.split_ns is not None and ns == abs(d.split_ns - d.fused_ns)
 
 
@@ -304,13 +309,13 @@ def _comparison(d: DecisionData) -> str:
     if d.fused_ns is None or d.split_ns is None:
         return "fused" if d.verdict == "fused" else "split"
     gap = d.split_ns - d.fused_ns
-    if not gap:  # how folds of one kernel follow one another, which costs nothing by itself
+    if not gap:  # a decision about reductions inside a kernel, which costs nothing by itself
         return f"in one kernel of {show_time(d.fused_ns)}"
     return f"{'fused' if gap >= 0 else 'split'} is {show_time(abs(gap))} faster"
 
 
 def _override(d: DecisionData) -> str:
-    """How to get the opposite, ready to paste where there is a setting for it."""
+    """Return how to get the opposite, ready to paste where a setting exists."""
     pair = f'("{d.a}", "{d.b}")'
     code = _CODE.search(d.override)
     if code is not None and "(a, b)" in code[1]:

@@ -1,8 +1,8 @@
-"""Arithmetic that a kernel does: operations counted from its text, as XLA counts them.
+"""Count the arithmetic operations of a kernel from its text, as XLA counts them.
 
-An operator on a value that varies along some axes runs once for each position of them; a fold does
-one step an element, a dot two.  What depends on carried state runs again in every block of the
-stream.  Conversions, positions and moves count nothing.
+An operator on a value that varies along some axes runs once for each position of them; a reduction
+takes one operation per element, a dot two. Values that depend on carried state run again in every
+block of the stream. Conversions, indices and moves count nothing.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -50,12 +50,12 @@ __all__ = ["Work", "work"]
 
 Axes = frozenset[str]
 TRANSCENDENTAL = frozenset(row.name for row in scalar_functions.ROWS)
-"""Elementary functions beyond the four operations: counted apart, as in JAX's cost analysis."""
+"""Elementary functions beyond the four operations, counted separately as in JAX's cost analysis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations: plain ones (comparisons and choices among them), and elementary functions."""
+    """Plain operations (including comparisons and selects) and elementary functions."""
 
     flops: int = 0
     transcendentals: int = 0
@@ -65,14 +65,14 @@ class Work:
 
 
 def work(kernel: Kernel, sizes: Mapping[str, int]) -> Work:
-    """The operations of one launch.  Raises KeyError for a size without a number."""
+    """Return the operations of a launch; raise KeyError for a missing size."""
     return _Count(kernel, sizes).run()
 
 
 class _Count:
-    """Statements in order, with the axes of every name.
+    """Walks statements in order, with the axes of every name.
 
-    Repetition that a kernel's text leaves unsaid has axes of its own: `visits:n` are the blocks of
+    Repetition that is implicit in a kernel's text has axes of its own: `visits:n` are the blocks of
     `n` that a stream visits (all parts together), and the name of a split's grid axis its parts.
     """
 
@@ -86,7 +86,7 @@ class _Count:
         self.names: dict[str, Axes] = {}
         self.new: dict[str, Axes] = {}
         self.visited: Axes = frozenset()
-        """Axes of the streams around."""
+        """Axes of the enclosing streams."""
         self.total = Work()
 
     def run(self) -> Work:
@@ -99,7 +99,7 @@ class _Count:
         for s in body:
             for value in values_of(s):
                 for v in visit(value):
-                    self.total += self._own(v)
+                    self.total += self._operations(v)
             match s:
                 case Let(name=name, value=value) | Position(name=name, value=value):
                     self.names[name] = self.axes(value)
@@ -120,9 +120,9 @@ class _Count:
         for b in s.blocks:
             self.extents[f"visits:{b.axis}"] = self._visits(b)
         around = self.fixed | {f"visits:{a}" for a in outer}
-        own = around | {f"visits:{b.axis}" for b in s.blocks}
+        inside = around | {f"visits:{b.axis}" for b in s.blocks}
         for state in s.states:
-            self.names[state.name] = frozenset(state.axes) | own
+            self.names[state.name] = frozenset(state.axes) | inside
         if all(self.extents[b.axis] for b in s.blocks):
             self._body(s.body)
         parts = frozenset(b.part for b in s.blocks if b.part is not None)
@@ -131,7 +131,7 @@ class _Count:
         self.visited = outer
 
     def _visits(self, b: Block) -> int:
-        """Blocks of an axis, over all parts."""
+        """Return the number of blocks of an axis, over all parts."""
         parts = 1 if b.part is None else self.extents[b.part]
         extent = -(-self.extents[b.axis] // parts)
         return parts * (-(-extent // b.size) if b.size else min(extent, 1))
@@ -143,12 +143,12 @@ class _Count:
             self.total += Work(flops=joins * self._points(self.names[name]))
 
     def _points(self, axes: Axes) -> int:
-        """Positions of axes; the visits of an axis are among its positions."""
-        within = {f"visits:{a}" for a in axes}
-        return math.prod(self.extents[a] for a in axes if a not in within)
+        """Return the number of positions of axes, which include the axes' visits."""
+        implied = {f"visits:{a}" for a in axes}
+        return math.prod(self.extents[a] for a in axes if a not in implied)
 
     def axes(self, v: Value) -> Axes:
-        """What a value varies along, repetition included."""
+        """Return the axes that a value varies along, including implicit repetition."""
         match v:
             case Ref(name=name, next=new):
                 return (self.new if new else self.names)[name]
@@ -167,7 +167,7 @@ class _Count:
     def _index_axes(self, index: Iterable[Index]) -> Axes:
         return axes_through(index, self.names.__getitem__)
 
-    def _own(self, v: Value) -> Work:
+    def _operations(self, v: Value) -> Work:
         match v:
             case Apply(op=op):
                 points = self._points(self.axes(v))

@@ -1,9 +1,9 @@
-"""Every setting: typed, documented, with three faces.  The only module that reads the environment.
+"""Settings ("knobs"): typed, documented, and set in three ways.
 
-A setting is a row of the table below.  It is given by an environment variable (`SMELT_THREADS=2`,
-read when the setting is first needed), for a while by `with config(threads=2):`, or as a mapping of
-options, `config({"threads": 2})`.  The innermost wins.  All faces take the same values and refuse
-the same mistakes with `KnobError`.
+A setting is a row of the table below. It is set by an environment variable (`SMELT_THREADS=2`, read
+when the setting is first needed), temporarily by `with config(threads=2):`, or as a mapping of
+options, `config({"threads": 2})`. The innermost wins. All ways take the same values and reject the
+same mistakes with `KnobError`. Only this module reads the environment.
 
 >>> THREADS.env, ROUNDING.default
 ('SMELT_THREADS', 'eager')
@@ -37,7 +37,7 @@ _PREFIX = "SMELT_"
 
 
 class _Scope(dict[str, Any]):
-    """The settings in force: overrides on top of a parent, filled in as they are asked for."""
+    """The settings in force: overrides on top of a parent, cached on first use."""
 
     __slots__ = ("given", "parent", "printed")
 
@@ -58,11 +58,10 @@ _SCOPE: ContextVar[_Scope] = ContextVar("smelt_knobs", default=_BASE)
 
 
 class Knob(Generic[T]):
-    """One setting.  `get()` costs about 100 ns.
+    """A setting. `get()` costs about 100 ns.
 
-    `values` says in words what it takes; `changes` marks the settings that belong into the key of a
-    compiled kernel ("code"), or into that of a program only, whose kernels stay as they are
-    ("plan").
+    `values` describes the accepted values; `changes` is "code" for settings that belong in the
+    cache key of a compiled kernel, and "plan" for those that affect a program's key only.
     """
 
     __slots__ = ("changes", "default", "doc", "name", "parse", "show", "values")
@@ -87,7 +86,7 @@ class Knob(Generic[T]):
         self.show = show
 
     def get(self) -> T:
-        """The value in force here and now; raises `KnobError` if the environment's is wrong."""
+        """Return the value in force; raise `KnobError` if the environment's is wrong."""
         return _SCOPE.get()[self.name]
 
     @property
@@ -96,7 +95,7 @@ class Knob(Generic[T]):
 
     @property
     def source(self) -> Literal["config", "environment", "default"]:
-        """Which face gave the value in force."""
+        """The origin of the value in force."""
         scope: _Scope | None = _SCOPE.get()
         while scope is not None:
             if self.name in scope.given:
@@ -105,7 +104,7 @@ class Knob(Generic[T]):
         return "environment" if os.environ.get(self.env) else "default"
 
     def checked(self, value: object, given_as: str, origin: Origin) -> T:
-        """`value` as this knob's type; `given_as` is the spelling to blame in the `KnobError`."""
+        """Convert `value` to this knob's type; `given_as` is its name in a `KnobError`."""
         try:
             return self.parse(value)
         except (ValueError, TypeError) as error:
@@ -140,8 +139,8 @@ THREADS: Knob[int] = Knob(
     "threads",
     values.threads,
     0,
-    "Threads that work on one call, the caller included. auto: as many as the process may use, by "
-    "affinity and container quota.",
+    "Threads of one call, including the caller. auto: as many as the process may use, by affinity "
+    "and container quota.",
     values="auto | 1 ... 1024",
     show=lambda n: str(n) if n else "auto",
 )
@@ -149,7 +148,7 @@ SPIN_US: Knob[int] = Knob(
     "spin_us",
     values.integer(0, 1_000_000),
     50,
-    "Microseconds that an idle helper thread looks for work before it sleeps.",
+    "Microseconds that an idle helper thread spins before it sleeps.",
     values="0 ... 1000000",
 )
 CACHE = _switch("cache", True, "Keep compiled kernels on disk for the next process.")
@@ -157,7 +156,7 @@ CACHE_DIR: Knob[Path | None] = Knob(
     "cache_dir",
     values.directory,
     None,
-    "Where compiled kernels are kept. It must belong to you and be writable by nobody else.",
+    "Directory of compiled kernels. It must belong to you and be writable by nobody else.",
     values="a directory; default: the user's cache directory",
     show=lambda path: str(path) if path else "auto",
 )
@@ -174,10 +173,10 @@ ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     "rounding",
     values.choice("fast", "eager", "exact"),
     "eager",
-    "What fusion may change about rounding: intermediates keep more bits (fast), are rounded as if "
-    "stored (eager), or sums keep the order of one kernel per operator as well, so that no axis is "
-    "streamed and results have the bits of such kernels; but for products of few rows over axes so "
-    "long that a kernel of its own splits them (exact).",
+    "How fusion may change rounding: intermediates keep more bits (fast), or are rounded as if "
+    "stored (eager); with exact, sums also keep the order of one kernel per operator, so that no "
+    "axis is streamed and results are bitwise equal to those of such kernels, except products of "
+    "few rows over an axis so long that a kernel of its own splits it.",
     values="fast | eager | exact",
     changes="code",
 )
@@ -191,7 +190,7 @@ MUST_FUSE: Knob[values.Pairs] = Knob(
     "must_fuse",
     values.pairs,
     (),
-    "Pairs of operators to fuse wherever that is legal, whatever the model says.",
+    "Pairs of operators to fuse wherever that is legal, regardless of the cost model.",
     values="a+b,c+d (operators, values or file:line)",
     changes="plan",
     show=values.show_pairs,
@@ -200,8 +199,8 @@ TUNE: Knob[Literal["off", "remembered", "race"]] = Knob(
     "tune",
     values.choice("off", "remembered", "race"),
     "remembered",
-    "Where the model of costs is unsure: race the plans at the first call and remember the fastest "
-    "on disk (race), take what was found earlier on this machine (remembered), or trust the model "
+    "What to do if the cost model is unsure: measure the plans at the first call and store the "
+    "fastest on disk (race), use earlier results of this machine (remembered), or trust the model "
     "(off).",
     values="off | remembered | race",
     changes="plan",
@@ -210,7 +209,7 @@ TUNE_SECONDS: Knob[int] = Knob(
     "tune_seconds",
     values.integer(1, 3600),
     5,
-    "Most seconds that racing the plans of one program may take, its compilation aside.",
+    "Maximum seconds for racing the plans of one program, without its compilation.",
     values="1 ... 3600",
 )
 NEVER_FUSE: Knob[values.Pairs] = Knob(
@@ -226,8 +225,8 @@ REQUIRE_FUSED: Knob[values.Pairs] = Knob(
     "require_fused",
     values.groups,
     (),
-    "Operators that must share a kernel: a program whose plan cannot do that is refused with the "
-    "reason. all: the whole program is one kernel.",
+    "Operators that must share a kernel: a program whose plan cannot do that is rejected with the "
+    "reason. all: the complete program is one kernel.",
     values="all | a+b+c,d+e (operators, values or file:line)",
     changes="plan",
     show=values.show_pairs,
@@ -236,20 +235,20 @@ MAX_EXTRA_MEMORY: Knob[int | None] = Knob(
     "max_extra_memory",
     values.limit,
     None,
-    "Most bytes a call may use beyond its inputs, for what stands between kernels and for results: "
-    "large values are made for some rows at a time where that keeps within it, whatever the time; "
-    "more is refused before the call starts.",
+    "Maximum bytes a call may use beyond its inputs, for intermediates and results: large values "
+    "are computed in row chunks where that keeps within it, regardless of time; otherwise the call "
+    "fails before it starts.",
     values="none | bytes, such as 2GiB",
     changes="plan",
     show=values.show_bytes,
 )
-POOL_LIMIT = _size("pool_limit", 2**31, "Most bytes kept for reuse after results are released.")
+POOL_LIMIT = _size("pool_limit", 2**31, "Maximum bytes kept for reuse after results are released.")
 CONSTANTS: Knob[int] = Knob(
     "constants",
     values.size,
     2**32,
-    "Most bytes for what is computed once from constant inputs (parameters, captured arrays) and "
-    "kept; 0 computes it in every call.",
+    "Maximum bytes for values computed once from constant inputs (parameters, captured arrays) "
+    "and kept between calls; 0 computes them in every call.",
     values="bytes, such as 4GiB",
     changes="plan",
     show=values.show_bytes,
@@ -258,13 +257,13 @@ CONSTANTS_EXTRA: Knob[int | None] = Knob(
     "constants_extra",
     values.limit,
     0,
-    "Bytes that a program may keep of such constants beyond the memory that fusing it saves: with "
-    "0 it takes no more than its operators would one by one. none: as much as `constants` allows.",
+    "Bytes of such kept values beyond the memory that fusion saves: with 0 a program takes no "
+    "more memory than unfused execution. none: as much as `constants` allows.",
     values="none | bytes, such as 64MiB",
     changes="plan",
     show=values.show_bytes,
 )
-HUGE_PAGES = _switch("huge_pages", True, "Ask the system to back large arrays with huge pages.")
+HUGE_PAGES = _switch("huge_pages", True, "Back large arrays with huge pages.")
 TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
     "target",
     values.choice("auto", "avx512", "avx2", "portable"),
@@ -277,7 +276,7 @@ HOST_ISA: Knob[Literal["auto", "avx2", "portable"]] = Knob(
     "host_isa",
     values.choice("auto", "avx2", "portable"),
     "auto",
-    "Treat this processor as one without wider instructions, as a test of other machines does.",
+    "Hide wider instructions of this processor, to test other machines.",
     values="auto | avx2 | portable",
     changes="code",
 )
@@ -293,8 +292,8 @@ PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
     "probe",
     values.choice("auto", "off", "now"),
     "auto",
-    "Measuring this machine for the cost model: once in the background (auto), never, or before "
-    "the first plan (now).",
+    "When to measure this machine for the cost model: once in the background (auto), never (off), "
+    "or before the first plan (now).",
     values="auto | off | now",
 )
 VERIFY = _switch("verify", False, "Check every representation after every step.")
@@ -307,22 +306,22 @@ BOUNDS_CHECK = _switch(
 CHECK_POSITIONS = _switch(
     "check_positions",
     True,
-    "Look whether positions that data tells are inside of their axis, which is an error otherwise; "
-    "without, whoever calls promises that they are.",
+    "Check that data-dependent indices are inside of their axis, and raise an error otherwise; "
+    "off: the caller guarantees that they are.",
     changes="plan",
 )
 NATIVE_CALLS = _switch(
     "native_calls",
     True,
-    "Answer repeated calls of a jitted function by native code; off: by Python, to find a bug.",
+    "Dispatch repeated calls of a jitted function in native code; off: in Python, to find a bug.",
 )
 NATIVE_FROM_CALL = 2
-"""Nothing is loaded or written down for calls that do not repeat."""
+"""Number of the first call that uses native dispatch: earlier calls may be the only ones."""
 STRICT = _switch(
     "strict",
     False,
-    "Refuse array operators that would run outside the compiler (extern); behind torch.compile, "
-    "raise where a graph would fall back to eager.",
+    "Raise an error for array operators that would run outside the compiler (extern), and behind "
+    "torch.compile for a graph that would fall back to eager.",
 )
 QUIET = _switch("quiet", False, "No progress bars.")
 
@@ -332,7 +331,7 @@ KNOBS: Mapping[str, Knob[Any]] = {
 _CODE = tuple(knob for knob in KNOBS.values() if knob.changes == "code")
 _PLAN = tuple(knob for knob in KNOBS.values() if knob.changes != "nothing")
 
-# Variables of others that Smelt honours, so that this stays the only place that reads them.
+# Other programs' variables that Smelt honours: this module alone reads the environment.
 FOREIGN: Mapping[str, str] = {
     "OMP_NUM_THREADS": "An upper limit for threads, as for other numerical libraries.",
     "XDG_CACHE_HOME": "The parent of the cache directory on Linux, unless SMELT_CACHE_DIR is set.",
@@ -340,13 +339,13 @@ FOREIGN: Mapping[str, str] = {
 }
 
 
-# --- the faces ---------------------------------------------------------------------------------
+# --- setting and reading -----------------------------------------------------------------------
 
 
 class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
     """Settings for a `with` block or a decorated function, in this thread or task only.
 
-    Takes settings as keywords or as one mapping of options; nests; raises `KnobError` right away.
+    Takes settings as keywords or as one mapping of options; nests; raises `KnobError` immediately.
 
     >>> with config(fuse=False, rounding="exact"):
     ...     with config({"fuse": "on"}):
@@ -365,7 +364,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The settings by name, checked."""
+        """The settings by name, validated."""
         return self._given
 
     def __enter__(self) -> None:
@@ -381,7 +380,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
         _SCOPE.set(_SCOPE.get().parent or _BASE)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate: the settings hold while the function runs."""
+        """Decorate a function: the settings apply while it runs."""
 
         @wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -392,7 +391,7 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
 
 
 def fingerprint() -> str:
-    """The settings in force that change a plan or its code, as one line: a part of its key.
+    """Return the settings that change a plan or its code, for cache keys.
 
     >>> with config(rounding="exact", opt_level=1):
     ...     "rounding=exact" in fingerprint() and "opt_level=1" in fingerprint()
@@ -400,43 +399,43 @@ def fingerprint() -> str:
     """
     scope = _SCOPE.get()
     if scope.printed is None:
-        scope.printed = _printed(scope, _PLAN)
+        scope.printed = _format_settings(scope, _PLAN)
     return scope.printed
 
 
 def variable() -> tuple[ContextVar[Any], type]:
-    """The context variable that holds the settings in force, and the class of its value.
+    """Return the context variable that holds the settings in force, and its value's class.
 
-    While it holds the same object, and that the same text in its slot `printed`, all settings are
-    what they were.
+    While it holds the same object, with the same text in the slot `printed`, no setting has
+    changed.
     """
     return _SCOPE, _Scope
 
 
 def code_fingerprint() -> str:
-    """Those of them that change the code of a kernel whose text is given."""
-    return _printed(_SCOPE.get(), _CODE)
+    """Return the settings that change the code of a kernel with a given text."""
+    return _format_settings(_SCOPE.get(), _CODE)
 
 
-def _printed(scope: _Scope, chosen: tuple[Knob[Any], ...]) -> str:
-    # Exact values, not show(): that rounds bytes for people.
-    return " ".join(f"{knob.name}={_exact(scope[knob.name])}" for knob in chosen)
+def _format_settings(scope: _Scope, chosen: tuple[Knob[Any], ...]) -> str:
+    # Exact values: `show` rounds bytes.
+    return " ".join(f"{knob.name}={_exact_text(scope[knob.name])}" for knob in chosen)
 
 
-def _exact(value: object) -> str:
+def _exact_text(value: object) -> str:
     return (
         values.show_pairs(cast("values.Pairs", value)) if isinstance(value, tuple) else str(value)
     )
 
 
 def foreign(name: str) -> str | None:
-    """An environment variable of the table `FOREIGN`; None if unset or empty."""
+    """Return an environment variable of the table `FOREIGN`; None if unset or empty."""
     assert name in FOREIGN, name
     return os.environ.get(name) or None
 
 
 def reset() -> None:
-    """Forget what was read from the environment, so that changed variables count."""
+    """Forget the values read from the environment, so that changed variables count."""
     _BASE.clear()
     _BASE.printed = None
 
@@ -459,10 +458,10 @@ def _from_environment(name: str) -> object:
 
 
 def _warn_unknown() -> None:
-    """A misspelt variable has no effect, which is worth a word; once a process, and at a reset."""
-    known = {knob.env for knob in KNOBS.values()}
+    """Warn about misspelt variables, which have no effect; once per process and reset."""
+    names = {knob.env for knob in KNOBS.values()}
     for name in sorted(os.environ):
-        if name.startswith(_PREFIX) and name not in known:
-            close = nearest(name, sorted(known)) or "one of them (smelt doctor --knobs)"
+        if name.startswith(_PREFIX) and name not in names:
+            close = nearest(name, sorted(names)) or "one of them (smelt doctor --knobs)"
             warning = KnobWarning(name=name, suggestion=close, origin=UNKNOWN)
             warnings.warn(warning, stacklevel=5)

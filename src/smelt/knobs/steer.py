@@ -1,7 +1,7 @@
-"""`sm.fuse`: what must, and must not, become one kernel, for a `with` block or a function.
+"""`sm.fuse`: require or forbid fusion in a `with` block or a function.
 
-Settings for the planner under one name.  `must` is a demand, other than the knob `must_fuse`, which
-is a wish: a plan that cannot meet it is refused, with the reason.
+Combines settings of the planner under one name. `must` is a requirement, unlike the knob
+`must_fuse`, which is a preference: a plan that cannot meet it is rejected, with the reason.
 
 >>> from smelt.knobs import NEVER_FUSE, REQUIRE_FUSED, ROUNDING
 >>> with fuse(must=[("exp", "sum", "div")], never="log+add", rounding="fast"):
@@ -24,7 +24,7 @@ from smelt.knobs import config
 from smelt.origin import here
 
 RECORDING: ContextVar[bool] = ContextVar("smelt_recording", default=False)
-"""Whether a function is being recorded, which is planned when that is done."""
+"""Whether a function is being recorded; it is planned afterwards."""
 
 Names: TypeAlias = bool | str | Iterable[str] | Iterable[tuple[str, ...]]
 """Groups of operators by name, value or `file:line`: `"exp+sum,log+add"`, a list of tuples, or one
@@ -32,26 +32,26 @@ tuple of names."""
 
 
 class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
-    """Steers fusion in a `with` block or a decorated function, in this thread or task only.
+    """Control fusion in a `with` block or a decorated function, in this thread only.
 
     Args:
-        must: operators to have in one kernel, whatever the model says: True for all of a program,
-            or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
+        must: operators to have in one kernel, whatever the cost model says: True for all of a
+            program, or groups of names, such as `[("exp", "sum", "div")]` or `"exp+sum"`.
         never: operators to keep in separate kernels: True for all, or pairs of names.
-        max_extra_memory: the most bytes that a call may use beyond its arguments, results among
-            them: large values are made for some rows at a time where that keeps within it; more is
-            refused before it starts (`OutOfMemory`).
+        max_extra_memory: maximum bytes that a call may use beyond its arguments, results included.
+            Large values are computed in row chunks where that keeps within the limit; otherwise the
+            call fails before it starts (`OutOfMemory`).
         rounding: "fast", "eager" or "exact", as the setting of that name.
 
-    Functions made by `jit` take the same as arguments, and `torch.compile` as options.  Outside of
+    Functions made by `jit` take the same as arguments, and `torch.compile` as options. Outside of
     them, everything that is pending when a lazy array is read inside the block is one program.
-    Inside of a function that is recorded it has no effect, and says so (`SteeringWarning`).
+    Inside of a function that is being recorded it has no effect, and warns (`SteeringWarning`).
 
-    A name is an operator's (`reduce.sum`), a value's as the graph's text has it (`v3`), or the
-    user's line (`model.py:41`); names that a program does not have demand nothing of it.
+    A name is an operator's (`reduce.sum`), a value's as in the graph's text (`v3`), or the user's
+    line (`model.py:41`); names that do not occur in a program have no effect on it.
 
-    Raises `FusionError` where a program is compiled whose plan cannot have what `must` demands;
-    `KnobError` right away for wrong values.
+    Raises `FusionError` if a program is compiled whose plan cannot meet `must`; `KnobError`
+    immediately for wrong values.
     """
 
     __slots__ = ()
@@ -65,8 +65,8 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         rounding: str | None = None,
     ) -> None:
         more = {"max_extra_memory": max_extra_memory, "rounding": rounding}
-        told = {name: value for name, value in more.items() if value is not None}
-        super().__init__(steered({"must": must, "never": never, **told}))
+        passed = {name: value for name, value in more.items() if value is not None}
+        super().__init__(steered({"must": must, "never": never, **passed}))
 
     def __enter__(self) -> None:
         if RECORDING.get() and self.given:
@@ -76,17 +76,17 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
 
 
 def steered(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which `must` and `never`, as `fuse` takes them, are what they stand for.
+    """Translate the options `must` and `never` of `fuse` into settings.
 
     >>> steered({"must": "exp+sum", "never": False, "threads": 2})
     {'threads': 2, 'require_fused': 'exp+sum'}
     """
-    found = {name: x for name, x in settings.items() if name not in ("must", "never")}
+    result = {name: x for name, x in settings.items() if name not in ("must", "never")}
     must, never = (settings.get(name, ()) for name in ("must", "never"))
     if must is not False and must != ():
-        found["require_fused"] = must
+        result["require_fused"] = must
     if never is True:
-        found["fuse"] = False
+        result["fuse"] = False
     elif never is not False and never != ():
-        found["never_fuse"] = never
-    return found
+        result["never_fuse"] = never
+    return result

@@ -1,6 +1,6 @@
-"""What the values of settings look like: parsers from text or Python values, and printers.
+"""Parse and format the values of settings.
 
-A parser takes what was given and returns the typed value, or raises `ValueError` whose only
+A parser takes text or a Python value and returns the typed value, or raises `ValueError` whose only
 argument completes the sentence *... is not ...*.
 
 >>> size("64MiB"), flag("off"), pairs("exp+sum")
@@ -22,7 +22,7 @@ EVERYTHING: Pairs = (("*", "*"),)
 
 
 def flag(value: object) -> bool:
-    """A switch: booleans and the usual words for them."""
+    """Parse a switch: a boolean or a usual word for one."""
     text = str(value).strip().lower()
     if isinstance(value, bool) or text in ("0", "1", "on", "off", "true", "false", "yes", "no"):
         return text in ("1", "on", "true", "yes")
@@ -30,7 +30,7 @@ def flag(value: object) -> bool:
 
 
 def integer(low: int, high: int) -> Callable[[object], int]:
-    """A parser of integers within inclusive bounds."""
+    """Return a parser of integers within inclusive bounds."""
 
     def parse(value: object) -> int:
         expected = f"an integer from {low} to {high}"
@@ -44,7 +44,7 @@ def integer(low: int, high: int) -> Callable[[object], int]:
 
 
 def threads(value: object) -> int:
-    """A number of threads; 0 and auto mean as many as there are."""
+    """Parse a number of threads; 0 and auto mean all available ones."""
     return 0 if isinstance(value, str) and value.strip().lower() == "auto" else _count(value)
 
 
@@ -55,32 +55,32 @@ _UNITS = {"": 1, "b": 1, **_DECIMAL, **{name.lower(): size for name, size in _BI
 
 
 def size(value: object) -> int:
-    """A number of bytes, with a unit or without; KiB are binary, KB decimal."""
+    """Parse a number of bytes, with or without a unit; KiB are binary, KB decimal."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
-    written = value if isinstance(value, str) else ""
-    found = re.fullmatch(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-zA-Z]*)\s*", written)
-    unit = _UNITS.get(found[3].lower()) if found else None
-    if found is not None and unit is not None:
-        part = found[2] or "0"  # exact integers: a float has 53 bits
-        count = int(found[1]) * unit + int(part) * unit // 10 ** len(part)
+    source = value if isinstance(value, str) else ""
+    match = re.fullmatch(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-zA-Z]*)\s*", source)
+    unit = _UNITS.get(match[3].lower()) if match else None
+    if match is not None and unit is not None:
+        part = match[2] or "0"  # exact integers: a float has 53 bits
+        count = int(match[1]) * unit + int(part) * unit // 10 ** len(part)
         if count < 2**63:
             return count
     raise ValueError("a number of bytes such as 4096, '64MiB' or '1GiB'")
 
 
 def limit(value: object) -> int | None:
-    """A number of bytes, or None for no limit."""
+    """Parse a number of bytes, or None for no limit."""
     none = value is None or str(value).strip().lower() in ("none", "")
     return None if none else size(value)
 
 
 def choice(*names: str) -> Callable[[object], Any]:
-    """A parser of one word of several."""
+    """Return a parser of one word out of several."""
 
     def parse(value: object) -> str:
         text = str(value).strip().lower()
-        if isinstance(value, bool):  # on and off may be written as what they are
+        if isinstance(value, bool):  # on and off may be passed as booleans
             text = "on" if value else "off"
         if text not in names:
             raise ValueError(f"one of {', '.join(names)}")
@@ -90,7 +90,7 @@ def choice(*names: str) -> Callable[[object], Any]:
 
 
 def directory(value: object) -> Path | None:
-    """A path with `~` expanded, or None."""
+    """Parse a path and expand `~`; None for no path."""
     if value is None or value == "":
         return None
     if not isinstance(value, (str, os.PathLike)):
@@ -102,14 +102,14 @@ def directory(value: object) -> Path | None:
 
 
 def text(value: object) -> str:
-    """Any string."""
+    """Parse any string."""
     if not isinstance(value, str):
         raise ValueError("a string")
     return value.strip()
 
 
-def _listed(value: object, expected: str) -> list[Any]:
-    """The groups in a text, or in a list of texts or of tuples; names alone are one group."""
+def _parse_groups(value: object, expected: str) -> list[Any]:
+    """Return the groups in a text or list; plain names are one group."""
     if isinstance(value, str):
         value = value.replace(" ", "").split(",")
     elif isinstance(value, Iterable):
@@ -122,23 +122,23 @@ def _listed(value: object, expected: str) -> list[Any]:
 
 
 def pairs(value: object) -> Pairs:
-    """Pairs of names, as `a+b,c+d`, as a list of tuples, or one pair alone.
+    """Parse pairs of names: `a+b,c+d`, a list of tuples, or one pair.
 
     >>> pairs("a+b, c+d"), pairs([("a", "b")]), pairs(("a", "b"))
     ((('a', 'b'), ('c', 'd')), (('a', 'b'),), (('a', 'b'),))
     """
     expected = "pairs of names: 'a+b,c+d' or [('a', 'b'), ('c', 'd')]"
-    found: list[tuple[str, str]] = []
-    for pair in _listed(value, expected):
+    result: list[tuple[str, str]] = []
+    for pair in _parse_groups(value, expected):
         names = tuple(pair) if isinstance(pair, (tuple, list)) else ()
         if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise ValueError(expected)
-        found.append((names[0], names[1]))
-    return tuple(found)
+        result.append((names[0], names[1]))
+    return tuple(result)
 
 
 def groups(value: object) -> Pairs:
-    """Names that belong together, as pairs of neighbours; `all` for everything.
+    """Parse groups of names into pairs of neighbours; `all` means everything.
 
     >>> groups("a+b+c,d+e"), groups([("a", "b", "c")]), groups("all")
     ((('a', 'b'), ('b', 'c'), ('d', 'e')), (('a', 'b'), ('b', 'c')), (('*', '*'),))
@@ -148,20 +148,20 @@ def groups(value: object) -> Pairs:
     if value is True or (isinstance(value, str) and value.strip().lower() in ("all", "*+*")):
         return EVERYTHING
     expected = "all, or groups of names: 'a+b+c,d+e' or [('a', 'b', 'c'), ('d', 'e')]"
-    found: list[tuple[str, str]] = []
-    for group in _listed(value, expected):
+    result: list[tuple[str, str]] = []
+    for group in _parse_groups(value, expected):
         names: list[Any] = list(group) if isinstance(group, (tuple, list)) else []
         if len(names) < 2:
             raise ValueError(expected)
         try:
-            found += pairs(list(pairwise(names)))
+            result += pairs(list(pairwise(names)))
         except ValueError:
             raise ValueError(expected) from None
-    return tuple(found)
+    return tuple(result)
 
 
 def show_bytes(count: int | None) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes for people.
 
     >>> show_bytes(1610612736), show_bytes(4096), show_bytes(17), show_bytes(None)
     ('1.5 GiB', '4 KiB', '17 B', 'none')
@@ -176,10 +176,10 @@ def show_bytes(count: int | None) -> str:
 
 
 def show_flag(value: bool) -> str:
-    """on or off."""
+    """Format a switch as on or off."""
     return "on" if value else "off"
 
 
 def show_pairs(value: Pairs) -> str:
-    """The text that `pairs` reads."""
+    """Format pairs as the text that `pairs` reads."""
     return ",".join(f"{a}+{b}" for a, b in value) or "none"

@@ -1,9 +1,9 @@
-"""Plans raced by measurement where the model of costs is unsure, and remembered on this machine.
+"""Autotuning: race alternative plans where the cost model is unsure, and remember the winner.
 
-A decision whose two times differ by little is turned over: operators that the plan fuses are kept
-apart, or the other way round.  Each plan that differs is compiled, must give the same numbers, and
-runs in turns with the best one so far.  What wins is kept on disk under the program's text, the
-machine and the sizes' magnitudes; the setting `tune` says when to race and when to remember.
+A decision whose two predicted times differ little is flipped: operators that the plan fuses are
+separated, or the other way round. Each plan that differs is compiled, must give the same results,
+and alternates with the best one so far. The winner is kept on disk under the program's text, the
+machine and the sizes' magnitudes; the setting `tune` says when to race and when to use the result.
 
     settings = choose(program, build, target, journal)
     with knobs.config(settings):

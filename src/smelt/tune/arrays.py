@@ -1,4 +1,4 @@
-"""Arrays to run a program on when nobody gives any.
+"""Random inputs for running a program, and comparison of results.
 
 >>> from smelt.types.dtype import f32
 >>> random_array(TensorType(f32, (2, 3)), {}, 0).shape
@@ -21,33 +21,33 @@ from smelt.types.tensor import TensorType, check_bytes
 Array = np.ndarray[Any, Any]
 
 ROUNDINGS = {2: 2.0**-3, 4: 2.0**-11}
-"""What two plans may differ by, over the largest value, by bytes an element; see `agree`."""
+"""Tolerance relative to the largest value for `agree`, by bytes per element."""
 
 
 def random_array(tensor: TensorType, sizes: Mapping[str, int], seed: int) -> Array:
-    """Standard normal floats; small integers, which are positions in any array that is not small;
-    the same for the same seed.
+    """Return a random array of a type, the same for the same seed.
 
-    Raises OverflowSizeError or OutOfMemory for more than there may be, or is.
+    Floats are standard normal; integers are small, so that they are valid indices in most arrays.
+    Raises OverflowSizeError or OutOfMemory for an array that is too large.
     """
     shape = dims_at(tensor.shape, sizes)
     check_bytes(TensorType(f64, shape))
-    check_room(prod(shape) * f64.itemsize)  # as which numbers are drawn
+    check_room(prod(shape) * f64.itemsize)  # random numbers are float64 at first
     rng = np.random.default_rng(seed)
     if tensor.dtype.kind == "bool":
         return rng.random(shape) < 0.5
     if not tensor.dtype.is_float:
-        most = min([n for n in sizes.values() if n > 0], default=8)
-        return rng.integers(0, max(min(most, 8), 1), shape).astype(tensor.dtype.numpy)
+        largest_index = min([n for n in sizes.values() if n > 0], default=8)
+        return rng.integers(0, max(min(largest_index, 8), 1), shape).astype(tensor.dtype.numpy)
     return np.asarray(rng.standard_normal(shape)).astype(tensor.dtype.numpy)
 
 
 def agree(one: Array, other: Array) -> bool:
-    """Whether two plans gave the same numbers, but for the order of sums.
+    """Return whether two plans gave the same numbers up to the order of sums.
 
-    This finds wrong code, not rounding: what two orders of a sum may differ by depends on how much
-    its terms cancel, which nobody knows here, so that thousands of roundings of the largest value
-    pass.
+    Detects wrong code, not rounding: how much two orders of a sum may differ depends on
+    cancellation between its terms, which is unknown here, so thousands of roundings of the largest
+    value are allowed.
     """
     if one.dtype.kind in "biu":
         return bool(np.array_equal(one, other))

@@ -1,7 +1,7 @@
-"""What races found: settings of a program, kept in the cache of compiled code.
+r"""Results of races: a program's settings, stored in the cache of compiled code.
 
 >>> from smelt.graph.text import parse
->>> graph = parse("graph f(x: f32[n]) {\\n  v0 = exp(x)\\n  return v0\\n}")
+>>> graph = parse("graph f(x: f32[n]) {\n  v0 = exp(x)\n  return v0\n}")
 >>> a, b, c = (Program(graph, {"n": n}) for n in (1000, 1010, 5000))
 >>> machine = Target.for_isa("avx2")
 >>> a.key(machine) == b.key(machine), a.key(machine) == c.key(machine)
@@ -31,16 +31,17 @@ from smelt.target import Target
 
 FORMAT = "smelt tuned plan 1"
 GUESS = 64
-"""A size that nobody gives."""
+"""Default of a size without a hint."""
 
 Settings: TypeAlias = Mapping[str, Pairs]
-"""`must_fuse` and `never_fuse`, complete: with what the user has asked for."""
+"""`must_fuse` and `never_fuse`, including the user's own."""
 
 
 class Program:
-    """A graph and the sizes that its plan is chosen for; those that nobody gives are guessed.
+    """A graph with the sizes that its plan is chosen for.
 
-    `allowance` is the memory that it may take, where somebody knows."""
+    Sizes without a hint get a default. `allowance` is the memory that it may take, if limited.
+    """
 
     def __init__(
         self, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None
@@ -50,12 +51,15 @@ class Program:
 
     @cached_property
     def text(self) -> str:
-        """The graph's text, whatever its name.  Raises SmeltError for a graph that has none."""
+        """The graph's text, independent of its name; raises SmeltError for a graph without one."""
         return text(replace(self.graph, name="program"))
 
     def key(self, target: Target) -> bytes:
-        """What a found plan holds for: the program, the settings, this machine, and sizes of the
-        same magnitude (between two powers of two).  Raises SmeltError as `text`."""
+        """Return the key of a race's result; raises SmeltError as `text`.
+
+        It consists of the program, the settings, this machine, and the magnitudes of the sizes
+        (their power of two).
+        """
         magnitudes = " ".join(f"{n}:{s.bit_length()}" for n, s in sorted(self.sizes.items()))
         with knobs.config(tune="off"):
             settings = knobs.fingerprint()
@@ -64,7 +68,10 @@ class Program:
 
 
 def recall(program: Program, target: Target) -> Settings | None:
-    """What an earlier race found for a program, None if there was none or it is not asked for."""
+    """Return an earlier race's settings for a program, or None.
+
+    There are none if `tune` is off.
+    """
     if knobs.TUNE.get() == "off" or not (knobs.CACHE.get() and knobs.FUSE.get()):
         return None
     try:
@@ -77,7 +84,7 @@ def recall(program: Program, target: Target) -> Settings | None:
 
 
 def remember(program: Program, target: Target, settings: Settings, gain: float) -> None:
-    """Keep what was found; `gain` says how many times faster than the first plan it was."""
+    """Store the winning settings; `gain` is the speed-up over the first plan."""
     if not knobs.CACHE.get():
         return
     meta: dict[str, object] = {name: list(map(list, pairs)) for name, pairs in settings.items()}

@@ -1,7 +1,7 @@
-"""The race: which decisions are turned over, and which plan is the fastest.
+"""Race plans with flipped decisions, and choose the fastest.
 
-Times of two plans are taken in turns, since a machine's speed changes by more than what is looked
-for; what counts is the median of the ratios of neighbours.
+Runs of two plans alternate, since a machine's speed varies by more than the difference of interest;
+the result is the median of the ratios of neighbouring runs.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from smelt.tune.memory import Program, Settings, recall, remember
 _LOG = logging.getLogger("smelt.tune")
 
 UNSURE = 0.1
-"""Two times nearer than this part of the larger are one to the model."""
+"""Relative difference of two predicted times below which the model does not decide."""
 CONTENDERS = 8
-"""Most plans that race for one program."""
+"""Maximum plans that race for one program."""
 ROUNDS = 15
-"""Most turns of two plans."""
+"""Maximum alternations of two plans."""
 CLEAR = 0.97
-"""The ratio of times below which a plan is the faster one."""
+"""Ratio of times below which a plan counts as faster."""
 MEMORY = 1 << 30
 """Bytes of inputs above which nothing is raced."""
 
 
 class Contender(Protocol):
-    """A compiled program."""
+    """A compiled program in a race."""
 
     @property
     def plan(self) -> Plan: ...
@@ -60,46 +60,48 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A decision turned over."""
+    """A flipped decision."""
 
     wish: Literal["must_fuse", "never_fuse"]
     pair: tuple[str, str]
     ns: float
-    """What is at stake by the model's figures."""
+    """The predicted time that is at stake."""
 
     def applied(self, settings: Settings) -> Settings:
-        """The settings with this wish."""
+        """Return the settings with this flip."""
         return {**settings, self.wish: (*settings[self.wish], self.pair)}
 
 
 def choose(
     program: Program, build: Callable[[], Contender], target: Target, journal: Journal
 ) -> Settings:
-    """The settings under which the program is planned: those of a race now or of an earlier one, as
-    the setting `tune` says; empty if the model's plan stands.
+    """Return the settings to plan a program with, from this or an earlier race.
 
-    `build` compiles the program under the settings in force.
+    The setting `tune` decides which; empty if the model's plan stands. `build` compiles the program
+    under the settings in force.
     """
-    found = recall(program, target)
-    if found is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
-        return found or {}
-    given = {"must_fuse": knobs.MUST_FUSE.get(), "never_fuse": knobs.NEVER_FUSE.get()}
-    raced = Race(program, build, journal).run(given)
-    if raced is None:
+    remembered = recall(program, target)
+    if remembered is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
+        return remembered or {}
+    user_settings = {"must_fuse": knobs.MUST_FUSE.get(), "never_fuse": knobs.NEVER_FUSE.get()}
+    winner = Race(program, build, journal).run(user_settings)
+    if winner is None:
         return {}
-    remember(program, target, *raced)
-    return raced[0]
+    remember(program, target, *winner)
+    return winner[0]
 
 
-def _ready(c: Contender, arrays: list[Array], sizes: tuple[int, ...]) -> Callable[[], object]:
-    """A call of a contender, whose constant inputs have been worked on already."""
+def _prepared_call(
+    c: Contender, arrays: list[Array], sizes: tuple[int, ...]
+) -> Callable[[], object]:
+    """Return a call of a contender whose prelude has run."""
     held = c.held(arrays)
     return lambda: c.run(arrays, sizes, None, held)
 
 
 def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
-    """The decisions that the model is unsure of, those about the most time first."""
-    found: dict[tuple[str, str], Flip] = {}
+    """Return the decisions that the model is unsure of, those about the most time first."""
+    flips: dict[tuple[str, str], Flip] = {}
     for d in decisions:
         if d.fused_ns is None or d.split_ns is None or d.reason == "free-view":
             continue
@@ -107,50 +109,50 @@ def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
         if larger <= 0 or abs(d.fused_ns - d.split_ns) > UNSURE * larger:
             continue
         wish = "never_fuse" if d.verdict == "fused" else "must_fuse"
-        found[d.a, d.b] = Flip(wish, (d.a, d.b), larger)
-    return sorted(found.values(), key=lambda f: -f.ns)[:CONTENDERS]
+        flips[d.a, d.b] = Flip(wish, (d.a, d.b), larger)
+    return sorted(flips.values(), key=lambda f: -f.ns)[:CONTENDERS]
 
 
 class Race:
-    """Plans of one program against one another."""
+    """Plans of one program racing each other."""
 
     def __init__(self, program: Program, build: Callable[[], Contender], journal: Journal) -> None:
         self.program, self.build, self.journal = program, build, journal
 
-    def run(self, given: Settings) -> tuple[Settings, float] | None:
-        """The fastest settings and their gain over `given`; None where nothing can be raced."""
-        best = self.built(given)
+    def run(self, initial: Settings) -> tuple[Settings, float] | None:
+        """Return the fastest settings and their gain over `initial`; None if compiling fails."""
+        best = self.built(initial)
         if best is None:
             return None
         flips = close_calls(best.plan.decisions)
         sizes = {n: max(self.program.sizes.get(n, 1), 0) for n in best.size_names}
         if not flips or self._nbytes(sizes) > MEMORY:
-            return given, 1.0
+            return initial, 1.0
         arrays = [random_array(x.type, sizes, k) for k, x in enumerate(self.program.graph.inputs)]
         call = arrays, tuple(sizes[n] for n in best.size_names)
         expected = best.run(*call)
-        settings, gain = given, 1.0
+        settings, gain = initial, 1.0
         seen = {plan_text(best.plan)}
         ends = perf_counter() + knobs.TUNE_SECONDS.get()
         for flip in flips:
-            wished = flip.applied(settings)
-            contender = self.built(wished)
+            flipped = flip.applied(settings)
+            contender = self.built(flipped)
             if contender is None or plan_text(contender.plan) in seen:
                 continue
             seen.add(plan_text(contender.plan))
             if not all(map(agree, expected, contender.run(*call))):
                 _LOG.warning("a plan gives other numbers and is left out: %s %s", *flip.pair)
                 continue
-            ratio = compare(_ready(best, *call), _ready(contender, *call), ends)
+            ratio = compare(_prepared_call(best, *call), _prepared_call(contender, *call), ends)
             self._note(flip, ratio)
             if ratio < CLEAR:
-                best, settings, gain = contender, wished, gain / ratio
+                best, settings, gain = contender, flipped, gain / ratio
             if perf_counter() > ends:
                 break
         return settings, gain
 
     def built(self, settings: Settings) -> Contender | None:
-        """The program under settings; None if it cannot be planned so."""
+        """Compile the program under settings; None if that fails."""
         with knobs.config(dict(settings), tune="off"):
             try:
                 return self.build()
@@ -168,7 +170,7 @@ class Race:
 
 
 def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> float:
-    """The time of `other` over that of `one`: the median over turns, until the clock shows `ends`.
+    """Return the median ratio of the times of `other` and `one`, until `ends`.
 
     >>> from time import sleep
     >>> compare(lambda: sleep(0.002), lambda: sleep(0.004), perf_counter() + 1) > 1.5
@@ -177,17 +179,17 @@ def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> fl
     one()
     other()
     ratios: list[float] = []
-    for turn in _turns(ends):
+    for number in _alternations(ends):
         times = dict.fromkeys((False, True), 0)
-        for late in (turn % 2 == 0, turn % 2 == 1):
+        for is_other in (number % 2 == 0, number % 2 == 1):
             start = perf_counter_ns()
-            (other if late else one)()
-            times[late] = max(perf_counter_ns() - start, 1)
+            (other if is_other else one)()
+            times[is_other] = max(perf_counter_ns() - start, 1)
         ratios.append(times[True] / times[False])
     return float(np.median(ratios))
 
 
-def _turns(ends: float) -> Iterator[int]:
+def _alternations(ends: float) -> Iterator[int]:
     for turn in range(ROUNDS):
         yield turn
         if perf_counter() > ends and turn >= 2:

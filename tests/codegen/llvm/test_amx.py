@@ -179,11 +179,11 @@ def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
 def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux refuses tiles to processes whose threads leave too little room for interrupts."""
     found = Processor("x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",))
-    monkeypatch.setattr(processor, "_may_use_tiles", lambda: False)
+    monkeypatch.setattr(processor, "_amx_permitted", lambda: False)
     kept = processor.permitted(found)
     assert kept.features == ("avx2",)
     assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
-    monkeypatch.setattr(processor, "_may_use_tiles", lambda: True)
+    monkeypatch.setattr(processor, "_amx_permitted", lambda: True)
     assert processor.permitted(found) == found
 
 
