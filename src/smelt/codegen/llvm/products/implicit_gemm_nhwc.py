@@ -200,11 +200,11 @@ class ImplicitGemmNhwc(Packer):
         low, high = home.ranges[c.n]
 
         def columns(n: Value) -> None:
-            row_scopes = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
+            scopes = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
                 rows: list[Value] = []
-                for row_scope in row_scopes:
+                for row_scope in scopes:
                     inner = Scope(row_scope, {c.depth: at}, lanes=Lanes(c.depth, at, lanes, mask))
                     home.enter(inner, 2)
                     rows.append(home.get(c.left, inner, True))

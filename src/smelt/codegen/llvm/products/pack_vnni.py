@@ -89,12 +89,12 @@ class GroupPacker:
         """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        row_scopes = lines_from(self.home, self.top, self.c.k, k, count, last)
+        scopes = lines_from(self.home, self.top, self.c.k, k, count, last)
         exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
             rows: list[Value] = []
-            for r, row_scope in enumerate(row_scopes):
+            for r, row_scope in enumerate(scopes):
                 bits = self._bits(row_scope, self.c.n, at, mask)
                 zero = ir.Constant(bits.type, None)
                 rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
@@ -110,10 +110,10 @@ class GroupPacker:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        row_scopes = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+        scopes = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows = [units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in row_scopes]
+            rows = [units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in scopes]
             for t, column in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 
