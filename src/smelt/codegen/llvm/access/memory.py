@@ -23,13 +23,13 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
-def lie_in_lines(b: ir.IRBuilder, first: Value, apart: Value, size: int) -> Value:
+def lie_in_lines(b: ir.IRBuilder, first: Value, pitch: Value, size: int) -> Value:
     """Return whether vectors of `size` bytes are within one cache line each.
 
-    Their rows begin at `first` and are `apart` bytes apart.  Vectors across two lines are loaded
+    Their rows begin at `first` and are `pitch` bytes apart.  Vectors across two lines are loaded
     twice.
     """
-    inside = b.and_(b.or_(b.ptrtoint(first, I64), apart), I64(size - 1))
+    inside = b.and_(b.or_(b.ptrtoint(first, I64), pitch), I64(size - 1))
     return b.icmp_signed("==", inside, I64(0))
 
 

@@ -287,9 +287,9 @@ def _base_and_offset(
 def _periodic_mask(home: NestEmitter, truths: list[bool], scope: Scope) -> Value:
     """Emit a periodic truth value as a mask of all lanes."""
     assert scope.lanes is not None
-    b, count, period, apart = home.b, scope.lanes.count, len(truths), scope.lanes.apart
+    b, count, period, alignment = home.b, scope.lanes.count, len(truths), scope.lanes.apart
     words = [sum(truths[(r + i) % period] << i for i in range(count)) for r in range(period)]
-    firsts = {x % period for x in range(0, period * apart, apart)}
+    firsts = {x % period for x in range(0, period * alignment, alignment)}
     offset = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
     return b.bitcast(_table_entry(b, words, offset, ir.IntType(count)), ir.VectorType(I1, count))
 

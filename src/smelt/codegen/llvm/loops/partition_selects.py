@@ -146,7 +146,7 @@ class _Flips:
         self.found: dict[Index, tuple[bool, Index] | None] = {}
 
     def told(self, gap: Index, number: int) -> bool | None:
-        """Return whether a gap is >= 0 in a piece, or None if the cuts do not say."""
+        """Return whether a gap is >= 0 in a piece, None if the cuts do not say."""
         if gap not in self.found:
             self.found[gap] = _flip(gap, self.name)
         flip = self.found[gap]
@@ -157,7 +157,7 @@ class _Flips:
         return None
 
     def holds(self, gap: Index, number: int, facts: Facts) -> bool | None:
-        """Return whether a gap is >= 0 in all of a piece or nowhere in it, else None."""
+        """Return whether a gap is >= 0 everywhere in a piece or nowhere, else None."""
         if (answer := self.told(gap, number)) is not None:
             return answer
         if nonnegative(gap, facts):
