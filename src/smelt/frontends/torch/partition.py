@@ -155,7 +155,10 @@ class _Cut:
         return sum(held.values())
 
     def _flow_network(self) -> Any:
-        """Build the flow network: (n, 0) says that `n` is computed, (n, 1) that it exists."""
+        """Build the flow network of the cut.
+
+        Node (n, 0) says that `n` is computed, (n, 1) that it exists.
+        """
         net: Any = nx.DiGraph()
         seen: set[Any] = set()
         pending = list(self.wanted)

@@ -1,6 +1,7 @@
-"""Generate one Python function for a lowered program: graphs run as kernels, calls go to torch.
+"""Generate one Python function that runs a lowered program.
 
-The function is written as text and compiled once, so that a call costs no interpretation:
+Graphs run as kernels, calls go to torch. The function is written as text and compiled once, so that
+a call costs no interpretation:
 
     def call(args):
         t0, t1, n0 = args
@@ -294,7 +295,10 @@ class Program:
         return f"({name} if {condition} else {converted}.contiguous())"
 
     def _name(self, node: Any) -> str:
-        """Return the variable of a value, computed now if it is a view or a size."""
+        """Return the variable of a value.
+
+        A view or a size is computed now.
+        """
         variable = self._names.get(node)
         if variable is not None:
             return variable
@@ -312,7 +316,10 @@ class Program:
         return self._names[node]
 
     def _expression(self, n: Any) -> str | None:
-        """Return a size as text over sizes of the arguments; None if they do not determine it."""
+        """Return a size as text over sizes of the arguments.
+
+        None if they do not determine it.
+        """
         try:
             size_expression = self.lowering.sizes.index(n)
         except UnsupportedError:

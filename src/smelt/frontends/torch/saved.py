@@ -254,9 +254,9 @@ def _without_data(x: Any, source: Any) -> Any:
 
 
 def _traced_float(node: torch.fx.Node) -> tuple[Any, float] | None:
-    """Return the symbol and traced value of an argument that is a float; None for others.
+    """Return the symbol and traced value of an argument that is a float.
 
-    Guards on the value could not be decided without it.
+    None for others. Guards on the value could not be decided without it.
     """
     number = getattr(node.meta.get("example_value"), "item_memo", None)
     if not isinstance(number, torch.SymFloat) or number.node.hint is None:
