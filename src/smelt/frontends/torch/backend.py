@@ -353,12 +353,16 @@ def compile_traced(
             on_memory(traced.graph)
             if kind != "backward":  # a backward graph cannot add guards
                 _add_guards(traced.graph)
-            looks = kind != "backward"  # backward reads at positions that forward has checked
-            among = varying if kind == "backward" else _varying_dims(traced.graph)
+            check_bounds = (
+                kind != "backward"
+            )  # backward reads at positions that forward has checked
+            varying_dims = varying if kind == "backward" else _varying_dims(traced.graph)
 
             def make(lowering: Lowering) -> Program:
                 budget = Budget(held, traced, cast)
-                return Program(traced, lowering, budget, looks=looks, among=among)
+                return Program(
+                    traced, lowering, budget, check_bounds=check_bounds, varying_dims=varying_dims
+                )
 
             program, failure = narrowed(traced.graph, make)
             _check_required_fusion(program)

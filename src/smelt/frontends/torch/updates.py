@@ -159,8 +159,8 @@ class Update:
     def __init__(self, fresh: Any) -> None:
         self._fresh, self._write = fresh, _IN_PLACE[str(fresh)]
 
-    def __call__(self, there: bool, x: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
-        if not there:
+    def __call__(self, in_place: bool, x: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
+        if not in_place:
             return self._fresh(x, *more, **options)
         self._write(x, *more, **options)
         return x
