@@ -323,9 +323,9 @@ def compile_traced(
     traced: torch.fx.GraphModule,
     settings: Mapping[str, Any],
     kind: str,
-    held: int | None = None,
+    eager_bytes: int | None = None,
     retained: tuple[Kept, ...] = (),
-    cast: tuple[bool, ...] = (),
+    cached: tuple[bool, ...] = (),
     varying: set[int] | None = None,
 ) -> Callable[..., Any]:
     """Compile a traced program of pure operators to a function of one list.
@@ -337,9 +337,9 @@ def compile_traced(
         settings: knobs under which it is compiled and called.
         kind: "forward", "backward" or "inference". Arguments of backward graphs have strides that
             no guard checks.
-        held: peak bytes of eager code, if known.
+        eager_bytes: peak bytes of eager code, if known.
         retained: what a forward graph keeps, for the records.
-        cast: for each argument, whether autocast keeps a converted copy of it.
+        cached: for each argument, whether autocast keeps a converted copy of it.
         varying: numbers that the graphs take for sizes; a forward graph adds to the set, its
             backward graph reads it.
     """
@@ -353,13 +353,12 @@ def compile_traced(
             on_memory(traced.graph)
             if kind != "backward":  # a backward graph cannot add guards
                 _add_guards(traced.graph)
-            check_bounds = (
-                kind != "backward"
-            )  # backward reads at positions that forward has checked
+            # The backward graph reads at positions that the forward graph has checked.
+            check_bounds = kind != "backward"
             varying_dims = varying if kind == "backward" else _varying_dims(traced.graph)
 
             def make(lowering: Lowering) -> Program:
-                budget = Budget(held, traced, cast)
+                budget = Budget(eager_bytes, traced, cached)
                 return Program(
                     traced, lowering, budget, check_bounds=check_bounds, varying_dims=varying_dims
                 )
