@@ -132,9 +132,8 @@ def compiled(
                 _drop_hidden_gradients(traced)
             else:
                 show_views(traced, facts.results, arguments)
-            cached = (
-                facts.cast if kind != "backward" else ()
-            )  # a backward graph has other arguments
+            # A backward graph has other arguments.
+            cached = facts.cast if kind != "backward" else ()
             return compile_traced(traced, settings, kind, facts.held, retained, cached, varying)
 
         return run

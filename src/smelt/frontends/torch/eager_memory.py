@@ -36,9 +36,8 @@ class Budget:
     ) -> None:
         traced_peak = None if eager_peak is None else peak(traced.graph, "val")
         if eager_peak is not None and traced_peak is not None:
-            eager_peak = min(
-                eager_peak, traced_peak
-            )  # AOTAutograd has removed results that nobody reads
+            # AOTAutograd has removed results that nobody reads.
+            eager_peak = min(eager_peak, traced_peak)
         self._eager_peak = (
             None if eager_peak is None else eager_peak + converted(traced.graph, cached)
         )
