@@ -1,7 +1,7 @@
 """Save compiled programs through PyTorch and load them without tracing again.
 
-    made = torch.compile(f, fullgraph=True, backend="smelt").aot_compile(((x,), {}))
-    made.save_compiled_function("f.pt")                              # one process
+    program = torch.compile(f, fullgraph=True, backend="smelt").aot_compile(((x,), {}))
+    program.save_compiled_function("f.pt")                           # one process
     with open("f.pt", "rb") as file:                                 # another one
         f = torch.compiler.load_compiled_function(file)
 
