@@ -260,7 +260,10 @@ class Builder:
             return False
 
     def scale(self, g: Node, slope: Node) -> Node | None:
-        """Return g times a derivative in as few operators as possible; None if it is 0."""
+        """Return g times a derivative in as few operators as possible.
+
+        None if it is 0.
+        """
         number = self.number(slope)
         if number is not None:
             return self._scale_by_number(g, number)

@@ -324,7 +324,7 @@ def _concat(op: Concat, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
 
 
 def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
-    """Axes that are not indexed, or indexed by 0, 1, 2, .. in order, keep their δ."""
+    """Keep δ along axes that are not indexed, or indexed by 0, 1, 2, .."""
     form = _first(forms)
     _, *index = inputs
     middle = broadcast_shapes(*(t.shape for t in types[1:-1]))

@@ -140,7 +140,10 @@ class Sums:
     # Sum swap
 
     def swap(self, x: Node, axes: Axes) -> Swap | None:
-        """Return a cheaper form of the sum of a product x over `axes`, from a known contraction."""
+        """Derive the sum of a product x over `axes` from a known contraction.
+
+        None if no contraction fits.
+        """
         if not self.contractions or form_of(x) != "mul":
             return None
         factors = _factors(x)

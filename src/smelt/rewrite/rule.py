@@ -82,7 +82,7 @@ class Rule:
 
 
 class RuleSet:
-    """Rules in the order in which they are tried, indexed by the operator of their left side."""
+    """Rules in order of trial, indexed by the operator of their left side."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)

@@ -41,7 +41,10 @@ class Var:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Num:
-    """Number: matches a constant of this value, or of the value that `of` gives for the type."""
+    """Number: matches a constant of this value.
+
+    `of` gives the value for each element type instead.
+    """
 
     value: Number
     of: Callable[[DType], Number | None] | None = None
@@ -92,7 +95,10 @@ class Values(Protocol[V]):
     def dtype(self, value: V) -> DType: ...
 
     def apply(self, op: str, args: tuple[V, ...], like: V) -> V:
-        """Make a new value; `like` is the one that it is a part of (for its origin)."""
+        """Make a new value.
+
+        `like` is the value that it is a part of (for its origin).
+        """
         ...
 
     def constant(self, number: Number, dtype: DType, like: V) -> V: ...

@@ -91,7 +91,7 @@ def overlaps(e: Index) -> bool:
 
 
 def _nested(steps: dict[Atom, Index], count: int) -> bool:
-    """Whether axes can be ordered so that each steps over all that those before it reach."""
+    """Whether some order lets each axis step over all that earlier ones reach."""
     if len(steps) < count:
         return False
     reach: Index = 0

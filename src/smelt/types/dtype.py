@@ -20,7 +20,10 @@ Kind = Literal["bool", "int", "uint", "float", "complex"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DType:
-    """An element type; `name` is the short spelling of the IRs, `long` the array API's name."""
+    """An element type.
+
+    `name` is the short spelling of the IRs, `long` the array API's name.
+    """
 
     name: str
     long: str

@@ -120,7 +120,7 @@ def _atom(atom: Atom) -> Expr:
 
 @lru_cache(maxsize=4096)
 def size(name: str) -> Expr:
-    """Return a size symbol: a number >= 0 that is known when the program is called."""
+    """Return a size symbol: a number >= 0, known at the call."""
     return _atom(Atom("size", name))
 
 
@@ -130,7 +130,7 @@ def axis(name: str, extent: Index) -> Expr:
 
 
 def value(name: str, extent: Index) -> Expr:
-    """Return a position computed by the program (an index of a gather), in 0 .. extent-1."""
+    """Return a position in 0 .. extent-1 that the program computes (a gather)."""
     return _atom(Atom("value", name, extent))
 
 
@@ -407,13 +407,16 @@ def _positive_floordiv(e: Index, divisor: Index) -> Index:
 
 
 def _is_in_range(e: Index, limit: Index) -> bool:
-    """Whether 0 <= e < limit for all values of the axes, with sizes >= 1."""
+    """Whether 0 <= e < limit for all axes, with sizes >= 1."""
     low, high = bounds(e) or (-1, 0)
     return nonnegative(low) and nonnegative(sub(add(limit, -1), high))
 
 
 def nonnegative(e: Index) -> bool:
-    """Whether `e` is provably >= 0 when sizes are >= 1 and axes inside their extents."""
+    """Whether `e` is provably >= 0.
+
+    Sizes are taken to be >= 1, and axes inside their extents.
+    """
     if isinstance(e, int):
         return e >= 0
     if any(a.kind in ("axis", "value") for a in atoms(e)):

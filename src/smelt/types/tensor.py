@@ -37,7 +37,10 @@ def shape_text(shape: Shape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Element type and shape.  A dimension is an int >= 0 or an expression over sizes."""
+    """Element type and shape.
+
+    A dimension is an int >= 0 or an expression over sizes.
+    """
 
     dtype: DType
     shape: Shape = ()

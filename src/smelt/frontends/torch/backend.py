@@ -132,9 +132,8 @@ def compiled(
                 _drop_hidden_gradients(traced)
             else:
                 show_views(traced, facts.results, arguments)
-            cached = (
-                facts.cast if kind != "backward" else ()
-            )  # a backward graph has other arguments
+            # A backward graph has other arguments.
+            cached = facts.cast if kind != "backward" else ()
             return compile_traced(traced, settings, kind, facts.held, retained, cached, varying)
 
         return run
@@ -323,9 +322,9 @@ def compile_traced(
     traced: torch.fx.GraphModule,
     settings: Mapping[str, Any],
     kind: str,
-    held: int | None = None,
+    eager_bytes: int | None = None,
     retained: tuple[Kept, ...] = (),
-    cast: tuple[bool, ...] = (),
+    cached: tuple[bool, ...] = (),
     varying: set[int] | None = None,
 ) -> Callable[..., Any]:
     """Compile a traced program of pure operators to a function of one list.
@@ -337,9 +336,9 @@ def compile_traced(
         settings: knobs under which it is compiled and called.
         kind: "forward", "backward" or "inference". Arguments of backward graphs have strides that
             no guard checks.
-        held: peak bytes of eager code, if known.
+        eager_bytes: peak bytes of eager code, if known.
         retained: what a forward graph keeps, for the records.
-        cast: for each argument, whether autocast keeps a converted copy of it.
+        cached: for each argument, whether autocast keeps a converted copy of it.
         varying: numbers that the graphs take for sizes; a forward graph adds to the set, its
             backward graph reads it.
     """
@@ -353,12 +352,15 @@ def compile_traced(
             on_memory(traced.graph)
             if kind != "backward":  # a backward graph cannot add guards
                 _add_guards(traced.graph)
-            looks = kind != "backward"  # backward reads at positions that forward has checked
-            among = varying if kind == "backward" else _varying_dims(traced.graph)
+            # The backward graph reads at positions that the forward graph has checked.
+            check_bounds = kind != "backward"
+            varying_dims = varying if kind == "backward" else _varying_dims(traced.graph)
 
             def make(lowering: Lowering) -> Program:
-                budget = Budget(held, traced, cast)
-                return Program(traced, lowering, budget, looks=looks, among=among)
+                budget = Budget(eager_bytes, traced, cached)
+                return Program(
+                    traced, lowering, budget, check_bounds=check_bounds, varying_dims=varying_dims
+                )
 
             program, failure = narrowed(traced.graph, make)
             _check_required_fusion(program)

@@ -71,7 +71,7 @@ def _cause(error: StageError) -> Exception:
 
 
 def _split_stage(lowering: Lowering, stage: int, operators: Sequence[Any]) -> dict[Any, int]:
-    """Assign a stage to every operator, with one stage cut in the middle of its operators."""
+    """Assign a stage to every operator, cutting one stage in its middle."""
     second_half = {*operators[len(operators) // 2 :]}
     stages = {n: k for k in range(len(lowering.stages)) for n in lowering.operators(k)}
     return {n: k + (k > stage or n in second_half) for n, k in stages.items()}

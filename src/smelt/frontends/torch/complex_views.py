@@ -261,9 +261,8 @@ def _mean(x: Any, dims: Any = None, keep: bool = False, *, dtype: Any = None) ->
     for d in {d % x.dim() for d in dims} if dims else range(x.dim()):
         count = count * x.shape[d]
     a, b = parts_of(total)
-    return joined(
-        (a + b * 0.0) / count, (b - a * 0.0) / count
-    )  # as complex division by count + 0j: infinities give NaN
+    # Divides by count + 0j as complex division does: infinities give NaN.
+    return joined((a + b * 0.0) / count, (b - a * 0.0) / count)
 
 
 @straight

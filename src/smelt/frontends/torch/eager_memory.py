@@ -36,9 +36,8 @@ class Budget:
     ) -> None:
         traced_peak = None if eager_peak is None else peak(traced.graph, "val")
         if eager_peak is not None and traced_peak is not None:
-            eager_peak = min(
-                eager_peak, traced_peak
-            )  # AOTAutograd has removed results that nobody reads
+            # AOTAutograd has removed results that nobody reads.
+            eager_peak = min(eager_peak, traced_peak)
         self._eager_peak = (
             None if eager_peak is None else eager_peak + converted(traced.graph, cached)
         )
@@ -46,10 +45,11 @@ class Budget:
         self._constant_bytes = 0
 
     def allowance(self, *, alone: bool) -> Allowance | None:
-        """Return what the next graph may take; None if the peak of eager code is unknown.
+        """Return what the next graph may take.
 
-        With `alone`, the graph is the whole program. Otherwise it may take no more than the traced
-        operators one by one, and the rest of the budget is for constants.
+        None if the peak of eager code is unknown. With `alone`, the graph is the whole program.
+        Otherwise it may take no more than the traced operators one by one, and the rest of the
+        budget is for constants.
         """
         if self._eager_peak is None:
             return None
@@ -92,7 +92,10 @@ def _enters_autocast(node: torch.fx.Node) -> bool:
 
 
 def _is_autocast_cached(argument: torch.fx.Node) -> bool:
-    """Whether autocast caches a copy of an argument: a leaf that the program does not convert."""
+    """Whether autocast caches a copy of an argument.
+
+    It caches leaves that the program does not convert itself.
+    """
     x = argument.meta.get("example_value")
     if not isinstance(x, torch.Tensor) or not (x.is_leaf and x.requires_grad):
         return False
@@ -124,9 +127,10 @@ def converted(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
 
 
 def peak(graph: torch.fx.Graph, kind: str) -> int | None:
-    """Return the peak bytes of a graph run operator by operator; None if a size is unknown.
+    """Return the peak bytes of a graph run operator by operator.
 
-    `kind` is the metadata key of the values. Memory of arguments is not counted.
+    None if a size is unknown. `kind` is the metadata key of the values. Memory of arguments is not
+    counted.
     """
     nodes = list(graph.nodes)
     storages_of = {n: [*storages(n.meta.get(kind))] for n in nodes}
@@ -174,7 +178,7 @@ def unwrapped(x: torch.Tensor) -> torch.Tensor:
 
 
 def nbytes(size: Any) -> int | None:
-    """Return a size as a number in the traced call; None if it depends on data."""
+    """Return a size in the traced call; None if it depends on data."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

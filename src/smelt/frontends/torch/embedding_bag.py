@@ -54,7 +54,7 @@ def _bags(
     last: bool = False,
     padding: int = -1,
 ) -> Any:
-    """Return the bags, the bag of each position, the size of each bag, and no maxima."""
+    """Return the bags, the bag of each position, bag sizes, and no maxima."""
     if not _is_supported(frequency, mode, sparse, factors, padding) or weight.dtype not in _DTYPES:
         return NotImplemented
     n, width = indices.shape[0], weight.shape[1]
@@ -90,7 +90,10 @@ def _bags_backward(
     factors: Any,
     padding: int = -1,
 ) -> Any:
-    """Return the gradient of the table; bags are recomputed, as eager code may not pass them."""
+    """Return the gradient of the table.
+
+    The bags are recomputed, as eager code may not pass them.
+    """
     if not _is_supported(frequency, mode, sparse, factors, padding) or grad.dtype not in _DTYPES:
         return NotImplemented
     if mode == _MEAN:

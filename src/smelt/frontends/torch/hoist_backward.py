@@ -178,7 +178,10 @@ def _cut_shape_dependence(graph: Any, backward_nodes: set[Node]) -> None:
 
 
 def _value_bytes(node: Node) -> int:
-    """Return the bytes of a value in the traced call; 0 if it is not a tensor."""
+    """Return the bytes of a value in the traced call.
+
+    0 if it is not a tensor.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 0

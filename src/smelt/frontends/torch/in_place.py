@@ -104,7 +104,7 @@ def _same_layout(argument: Any, value: Any) -> bool:
 def late(
     last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
 ) -> list[Any]:
-    """Return the values that final copies read from memory that is also written at the end."""
+    """Return the values that final copies read from memory also written then."""
     written_arguments = {x for n in last for x in n.args[:1]}
     sources = (
         x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & written_arguments
@@ -197,7 +197,7 @@ class Places:
 
 
 def span(t: torch.Tensor) -> int:
-    """Return the bytes from the first element of a tensor to the end of its last."""
+    """Return the bytes from the first element to the end of the last."""
     if not t.numel():
         return 0
     return (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))) * t.itemsize

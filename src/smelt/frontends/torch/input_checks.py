@@ -69,7 +69,9 @@ class Difference:
 def check(
     model: Callable[..., Any], /, *args: Any, margin: float = MARGIN, **kwargs: Any
 ) -> Difference | None:
-    """Return None if the compiled model is as accurate as eager code, else the first difference.
+    """Compare a compiled model with eager code; return the first difference.
+
+    None if the compiled model is as accurate as eager code.
 
     Args:
         model: a module or function without randomness; it is called five times.

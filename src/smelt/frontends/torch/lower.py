@@ -200,7 +200,7 @@ class Lowering:
         self.last = [n for n in self.last if n not in done]
 
     def row(self, node: Any) -> Row | None:
-        """Return the row of an operator that a graph computes; None if torch has the value."""
+        """Return the row of an operator; None if torch has the value."""
         return self._entries[node].row
 
     def _lower_operator(self, node: Any) -> None:
@@ -312,7 +312,10 @@ class Lowering:
         return self.stages[k]
 
     def value(self, node: Any, k: int) -> Any:
-        """Return a traced value as graph `k` reads it: a value, or a tuple of values."""
+        """Return a traced value as graph `k` reads it.
+
+        A tuple of values for an operator with several results.
+        """
         cached = self._values.get((node, k))
         if cached is not None:
             return cached
@@ -385,7 +388,7 @@ class Lowering:
         self.wanted[node] = None
 
     def _replace_by_view(self, node: Any) -> None:
-        """Let torch make a result as a view of a value that is stored completely after all.
+        """Let torch make a result as a view of a completely stored value.
 
         A call of torch had required the result alone.
         """
@@ -425,7 +428,10 @@ class Lowering:
         return row is None or (row.alias and node not in self.stage(stage_number).outputs)
 
     def _is_shared_view(self, node: Any) -> bool:
-        """Whether torch makes a view: of memory that exists, or of all elements of a value."""
+        """Whether torch makes a view.
+
+        It does for memory that exists, and for all elements of a value.
+        """
         while True:
             entry = self._entries[node]
             if entry.row is None or node in self.wanted:

@@ -17,7 +17,7 @@ _ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
 
 
 class Traced(Origin):
-    """Origin of an operator that torch has traced; `line` is 0 if torch added it itself.
+    """Origin of a traced operator; `line` is 0 if torch added it itself.
 
     >>> str(Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"))
     'model.py:12'
@@ -92,7 +92,10 @@ def _innermost_path(stack: tuple[str, ...], single_root: bool) -> str:
 
 
 def _module_stack(node: Any) -> list[str]:
-    """Return the modules that an operator is in, the innermost last, as the tracer names them."""
+    """Return the modules around an operator, the innermost last.
+
+    Named as the tracer names them.
+    """
     return [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
 
 

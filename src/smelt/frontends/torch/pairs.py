@@ -245,9 +245,10 @@ def _product_by_columns(x: Any, y: Any) -> Any:
 
 
 def _product_by_rows(x: Any, y: Any) -> Any:
-    """Double the rows and the columns: real and imaginary rows of `x` times `y` in place.
+    """Double the rows and columns: real and imaginary rows of `x` times `y`.
 
-    For few rows of `x` and many weights in `y`; half of the product is then multiplied by i.
+    For few rows of `x` and many weights in `y`, which is read in place; half of the product is then
+    multiplied by i.
     """
     conjugated = y.is_conj()
     pairs = ATEN.view_as_real.default(ATEN._conj.default(y) if conjugated else y).flatten(-2)

@@ -39,7 +39,10 @@ def is_complex(x: Any) -> bool:
 
 
 def parts_of(x: Any) -> tuple[Any, Any]:
-    """Return real and imaginary part of a tensor or number; None for an imaginary part of zero."""
+    """Return real and imaginary part of a tensor or number.
+
+    None for an imaginary part of zero.
+    """
     if isinstance(x, complex):
         return x.real, x.imag
     if not is_complex(x):
@@ -65,7 +68,10 @@ def joined(a: Any, b: Any) -> Any:
 
 
 def depends(x: Any) -> bool:
-    """Whether a size of the tensor depends on data: its strides are then not known in advance."""
+    """Whether a size of the tensor depends on data.
+
+    Its strides are then not known in advance.
+    """
     return any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in x.shape)
 
 

@@ -155,7 +155,10 @@ class _Cut:
         return sum(held.values())
 
     def _flow_network(self) -> Any:
-        """Build the flow network: (n, 0) says that `n` is computed, (n, 1) that it exists."""
+        """Build the flow network of the cut.
+
+        Node (n, 0) says that `n` is computed, (n, 1) that it exists.
+        """
         net: Any = nx.DiGraph()
         seen: set[Any] = set()
         pending = list(self.wanted)
@@ -211,10 +214,10 @@ class _Cut:
             return 0.0 if is_kept_now and n.op == "placeholder" else math.inf
         if not is_kept_now and (_memory(n) in self.changed or _is_unchecked(n)):
             return math.inf
-        there = n.op == "placeholder" and n not in self.mutated
-        if there and (is_kept_now or n in self.static):
+        exists = n.op == "placeholder" and n not in self.mutated
+        if exists and (is_kept_now or n in self.static):
             return 0.0
-        return self.prices.keep(n, there=there) * (1.0 if is_kept_now else NEW)
+        return self.prices.keep(n, exists=exists) * (1.0 if is_kept_now else NEW)
 
     def decisions(self) -> list[Kept]:
         """Return what becomes of each value that PyTorch's cut keeps, and what replaces them."""

@@ -132,7 +132,10 @@ def _put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
 
 
 def _distances(a: Any, b: Any, p: float, mode: int | None) -> Any:
-    """Return the distances of all pairs of points, unless eager code computes them by a product."""
+    """Return the distances of all pairs of points.
+
+    Left to torch where eager code computes them by a product.
+    """
     if p == 2 and (mode == 1 or (mode in (None, 0) and not _uses_direct_distances(a, b))):
         return NotImplemented
     if a.shape[-1] == 0 or 0 in a.shape or 0 in b.shape:

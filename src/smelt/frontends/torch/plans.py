@@ -60,9 +60,9 @@ class _Planned(NamedTuple):
 def found(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
 ) -> tuple[Compiled | Found, Mapping[str, Index]] | None:
-    """Return a cached plan that serves a graph, and its sizes in terms of the graph's.
+    """Return a cached plan that serves a graph.
 
-    None if there is none.
+    Also its sizes in terms of the sizes of the graph. None if there is none.
     """
     settings, nodes = knobs.fingerprint(), len(graph.nodes())
     for (_, *others), other in reversed(_PLANS.items()):
@@ -124,14 +124,17 @@ def made(
 
 
 def _entry_for(plan: Compiled | Found, program: Program) -> _Planned:
-    """Return the cache entry of a plan; a stored plan may have been made for other sizes."""
+    """Return the cache entry of a plan.
+
+    A stored plan may have been made for other sizes.
+    """
     made_for = getattr(plan, "program", program)
     nodes = len(program.graph.nodes())
     return _Planned(plan, program.graph, made_for.hints, made_for.allowance, nodes)
 
 
 def _serves(entry: _Planned, hints: Mapping[str, int], allowance: Allowance | None) -> bool:
-    """Whether a plan is good for sizes and memory other than those that it was made for."""
+    """Whether a plan is good for these sizes and this memory."""
     graph = entry.graph
     if _elements(graph, hints) >= _MAX_SIZE_RATIO * _elements(graph, entry.hints):
         return False

@@ -48,14 +48,14 @@ class Prices:
         self._read_ns = 1 / read
         self._cache: dict[Any, tuple[V | None, ...]] = {}
 
-    def keep(self, node: Any, *, there: bool = False) -> float:
+    def keep(self, node: Any, *, exists: bool = False) -> float:
         """Return the ns of keeping a value.
 
-        Its bytes are read in main memory, and written unless they exist anyway (`there`).
+        Its bytes are read in main memory, and written unless the value `exists` anyway.
         """
         value = node.meta["val"]
         count = nbytes(value.numel() * value.element_size())
-        return math.inf if count is None else count * (self._read_ns if there else self._byte_ns)
+        return math.inf if count is None else count * (self._read_ns if exists else self._byte_ns)
 
     def again(self, node: Any, siblings: Iterable[int] = ()) -> float:
         """Return the ns of recomputing a value from its operands and existing results.

@@ -1,6 +1,7 @@
-"""Generate one Python function for a lowered program: graphs run as kernels, calls go to torch.
+"""Generate one Python function that runs a lowered program.
 
-The function is written as text and compiled once, so that a call costs no interpretation:
+Graphs run as kernels, calls go to torch. The function is written as text and compiled once, so that
+a call costs no interpretation:
 
     def call(args):
         t0, t1, n0 = args
@@ -65,17 +66,18 @@ class Program:
         lowering: Lowering,
         budget: Budget | None = None,
         *,
-        looks: bool = True,
-        among: Collection[int] | None = None,
+        check_bounds: bool = True,
+        varying_dims: Collection[int] | None = None,
     ) -> None:
         """Compile the graphs of a lowering and generate the function.
 
         `budget` is the memory that the graphs may take together; None: each what its operators
-        would take one by one. Without `looks` positions were checked before. Dimensions that are
-        numbers `among` may vary in another trace of the same program; None: none does.
+        would take one by one. Without `check_bounds` positions were checked before. Dimensions that
+        are numbers among `varying_dims` may vary in another trace of the same program; None: none
+        does.
         """
-        self._among = among
-        self.lowering, self._budget, self._looks = lowering, budget, looks
+        self._varying_dims = varying_dims
+        self.lowering, self._budget, self._emit_checks = lowering, budget, check_bounds
         self.segments: list[Segment] = []
         self.module = module
         self._names: dict[Any, str] = {}
@@ -219,7 +221,11 @@ class Program:
 
     def _segment(self, stage: Stage) -> None:
         segment = make_segment(
-            stage, self.lowering.sizes, self._allowance(), looks=self._looks, among=self._among
+            stage,
+            self.lowering.sizes,
+            self._allowance(),
+            check_bounds=self._emit_checks,
+            varying_dims=self._varying_dims,
         )
         if self._budget is not None:
             self._budget.keep(segment.kept)
@@ -294,7 +300,10 @@ class Program:
         return f"({name} if {condition} else {converted}.contiguous())"
 
     def _name(self, node: Any) -> str:
-        """Return the variable of a value, computed now if it is a view or a size."""
+        """Return the variable of a value.
+
+        A view or a size is computed now.
+        """
         variable = self._names.get(node)
         if variable is not None:
             return variable
@@ -312,7 +321,10 @@ class Program:
         return self._names[node]
 
     def _expression(self, n: Any) -> str | None:
-        """Return a size as text over sizes of the arguments; None if they do not determine it."""
+        """Return a size as text over sizes of the arguments.
+
+        None if they do not determine it.
+        """
         try:
             size_expression = self.lowering.sizes.index(n)
         except UnsupportedError:

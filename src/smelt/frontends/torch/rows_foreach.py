@@ -35,7 +35,10 @@ _LISTS: Mapping[str, str] = {
 
 
 def _each(rule: Callable[..., Any], values: bool) -> Callable[..., tuple[Any, ...]]:
-    """Apply `rule` at every position of the lists; with `values` a third list is a factor."""
+    """Apply `rule` at every position of the lists.
+
+    With `values` a third list is a factor.
+    """
 
     def lower(c: Call, *args: Any, **options: Any) -> tuple[Any, ...]:
         count = len(c.out)

@@ -36,7 +36,10 @@ def _searchsorted(
     side: str | None = None,
     sorter: V | None = None,
 ) -> V:
-    """`searchsorted`: each row of `x` in its own row, or all of `x` in the only one."""
+    """Lower `searchsorted`: each row of `x` in its own sorted row.
+
+    Or all of `x` in the only one.
+    """
     if sorter is not None:
         raise UnsupportedError("a search in rows that are sorted by positions")
     if not isinstance(x, V):
@@ -45,7 +48,7 @@ def _searchsorted(
 
 
 def _bucketize(c: Call, x: Any, row: V, *, out_int32: bool = False, right: bool = False) -> V:
-    """`bucketize`: all of `x` in one row."""
+    """Lower `bucketize`: all of `x` in one row."""
     return _searchsorted(c, row, x, out_int32=out_int32, right=right)
 
 

@@ -53,7 +53,10 @@ def on_memory(graph: torch.fx.Graph) -> None:
 
 
 def _base_value(x: Any) -> Any:
-    """Return the value of which a view shows a part: the first of nested parts, else itself."""
+    """Return the value of which a view shows a part.
+
+    For nested parts the outermost value; the view itself if it is no part.
+    """
     base = x
     while x.op == "call_function":
         called: Any = x.args[0] if x.target is operator.getitem else x
@@ -74,7 +77,7 @@ def _share_storage(x: torch.fx.Node, y: torch.fx.Node) -> bool:
 
 @dataclass(slots=True)
 class _Level:
-    """A dimension of a value in memory order, and the result dimensions that step along it."""
+    """A dimension of a value in memory order, with the steps along it."""
 
     extent: Index
     first: int = 0

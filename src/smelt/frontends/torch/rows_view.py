@@ -81,7 +81,10 @@ def _t(c: Call, x: V) -> V:
 
 
 def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
-    """Expand, even if nothing is repeated: in another trace, whose batch is not 1, it is."""
+    """Expand, even if nothing is repeated.
+
+    In another trace, whose batch is not 1, elements are repeated.
+    """
     return x.op(Expand(c.shape))
 
 
@@ -179,7 +182,10 @@ def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
 
 
 def _split_padding(c: Call, n: Index) -> tuple[Index, Index]:
-    """Return what a padding removes and what it adds: the tracer adds no guard of its sign."""
+    """Return what a padding removes and what it adds.
+
+    The tracer adds no guard of its sign.
+    """
     negated = sub(0, n)
     if nonnegative(n) or nonnegative(negated):
         c.sizes.counted(n)

@@ -274,7 +274,7 @@ def _bounds(x: V, m: int, n: int) -> tuple[V, V]:
 
 
 def _count_of(x: V, a: int, n: int, m: int) -> V:
-    """Return the sizes of m windows over n elements, to broadcast along axis `a` of x."""
+    """Return the sizes of m windows over n elements, along axis `a`."""
     first, end = _bounds(x, m, n)
     return (end - first).cast(x.dtype).reshape(m, *[1] * (x.rank - 1 - a))
 

@@ -1,7 +1,7 @@
 """Save compiled programs through PyTorch and load them without tracing again.
 
-    made = torch.compile(f, fullgraph=True, backend="smelt").aot_compile(((x,), {}))
-    made.save_compiled_function("f.pt")                              # one process
+    program = torch.compile(f, fullgraph=True, backend="smelt").aot_compile(((x,), {}))
+    program.save_compiled_function("f.pt")                           # one process
     with open("f.pt", "rb") as file:                                 # another one
         f = torch.compiler.load_compiled_function(file)
 
@@ -254,9 +254,9 @@ def _without_data(x: Any, source: Any) -> Any:
 
 
 def _traced_float(node: torch.fx.Node) -> tuple[Any, float] | None:
-    """Return the symbol and traced value of an argument that is a float; None for others.
+    """Return the symbol and traced value of an argument that is a float.
 
-    Guards on the value could not be decided without it.
+    None for others. Guards on the value could not be decided without it.
     """
     number = getattr(node.meta.get("example_value"), "item_memo", None)
     if not isinstance(number, torch.SymFloat) or number.node.hint is None:

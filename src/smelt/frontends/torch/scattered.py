@@ -155,7 +155,7 @@ def accumulated(graph: torch.fx.Graph) -> None:
 
 
 def _merge_add(graph: torch.fx.Graph, node: Any) -> None:
-    """Replace the sum of a value and a scatter into zeros by a scatter into the value."""
+    """Replace a + scatter(zeros, ..) by scatter(a, ..)."""
     for a, b in (node.args, node.args[::-1]):
         if not all(isinstance(x, torch.fx.Node) for x in (a, b)) or a is b:
             continue
@@ -186,7 +186,7 @@ def _is_filled(node: Any, *, with_zeros: bool = False) -> bool:
 
 
 def _same_layout(*values: Any) -> bool:
-    """Whether values have one type and one shape, and the last has the strides of the first."""
+    """Whether values have one type and shape, and first and last equal strides."""
     fakes = [n.meta.get("val") for n in values]
     if not all(isinstance(x, torch.Tensor) and x.dtype in _FULL_PRECISION for x in fakes):
         return False

@@ -322,13 +322,13 @@ def make_segment(
     sizes: Sizes,
     allowance: Allowance | None,
     *,
-    looks: bool = True,
-    among: Collection[int] | None = None,
+    check_bounds: bool = True,
+    varying_dims: Collection[int] | None = None,
 ) -> Segment:
     """Compile the graph of a stage, or find its plan (`smelt.frontends.torch.plans`).
 
-    With `looks` the graph checks whether its reads are in bounds. Numbers `among` which dimensions
-    may vary become sizes of the graph; None: dimensions stay as traced.
+    With `check_bounds` the graph checks whether its reads are in bounds. Numbers among
+    `varying_dims` become sizes of the graph; None: dimensions stay as traced.
     """
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
@@ -345,11 +345,11 @@ def make_segment(
     written = {result_nodes.index(n): argument_nodes.index(x) for n, x in stage.written.items()}
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
-    ready = _prepare(stage, _as_traced(stage, traced), sizes, looks)
+    ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
     plan_and_sizes = plans.found(ready.graph, ready.hints, allowance, donate)
     if plan_and_sizes is None:
         plan_and_sizes, ready = _find_or_make_plan(
-            stage, traced, sizes, among, looks, allowance, donate
+            stage, traced, sizes, varying_dims, check_bounds, allowance, donate
         )
     plan, names = plan_and_sizes
     if ready.looks.flag is not None:
@@ -384,10 +384,10 @@ class _Ready(NamedTuple):
     hints: Mapping[str, int]
 
 
-def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, looks: bool) -> _Ready:
+def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, check_bounds: bool) -> _Ready:
     """Add bounds checks and size inputs to a stage's graph."""
     graph, checks = generalized.graph, Looks()
-    if looks:
+    if check_bounds:
         new = {str(e): size(n) for n, e in generalized.sizes.items() if not isinstance(e, int)}
         signed = {n for n, e in generalized.sizes.items() if sizes.signed.intersection(sizes_of(e))}
         reads = [
@@ -414,35 +414,35 @@ def _find_or_make_plan(
     stage: Stage,
     traced: Graph,
     sizes: Sizes,
-    among: Collection[int] | None,
-    looks: bool,
+    varying_dims: Collection[int] | None,
+    check_bounds: bool,
     allowance: Allowance | None,
     donate: Donate,
 ) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:
     """Return a plan of the graph with varying numbers as sizes, cached or new.
 
-    The cached plans are searched with each choice of numbers `among` which dimensions may vary.
+    The cached plans are searched with each choice of numbers among `varying_dims`.
     """
     first: _Ready | None = None
-    for generalized in _generalizations(stage, traced, sizes, among):
-        ready = _prepare(stage, generalized, sizes, looks)
+    for generalized in _generalizations(stage, traced, sizes, varying_dims):
+        ready = _prepare(stage, generalized, sizes, check_bounds)
         first = first or ready
         if (cached := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
             return cached, ready
         if not plans.alike(ready.graph):
             break
-    first = first or _prepare(stage, _as_traced(stage, traced), sizes, looks)
+    first = first or _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
     return plans.made(first.graph, first.hints, allowance, donate), first
 
 
 def _generalizations(
-    stage: Stage, graph: Graph, sizes: Sizes, among: Collection[int] | None
+    stage: Stage, graph: Graph, sizes: Sizes, varying_dims: Collection[int] | None
 ) -> Iterator[Generalized]:
     """Yield the graph with varying numbers replaced by sizes, the likeliest choice first.
 
     Nothing if no numbers may vary.
     """
-    if among is None:
+    if varying_dims is None:
         return
     checked = _with_checked_positions(stage, graph)
     fixed = [_input_node(v.node) for x, v in stage.inputs.items() if is_fixed(x)]
@@ -451,7 +451,7 @@ def _generalizations(
         for x, v in stage.inputs.items()
         if (axis := parts_at(x)) is not None
     }
-    choices = generalize(checked, fixed=fixed, hints=sizes.hints, among=among, counts=counts)
+    choices = generalize(checked, fixed=fixed, hints=sizes.hints, among=varying_dims, counts=counts)
     try:
         for choice in choices:
             yield _without_checked_positions(stage, choice)

@@ -336,7 +336,7 @@ def _is_at_least(env: Any, symbol: Any, least: int) -> bool:
 
 
 def _hint(env: Any, symbol: Any) -> int | None:
-    """Return the value of a symbol in the traced call; None if it depends on data."""
+    """Return the traced value of a symbol; None if it depends on data."""
     table = "backed_var_to_val" if hasattr(env, "backed_var_to_val") else "var_to_val"
     value: Any = getattr(env, table, {}).get(symbol)
     if value is None or not getattr(sympy.sympify(value), "is_Integer", False):

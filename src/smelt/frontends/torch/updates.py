@@ -1,4 +1,4 @@
-"""Write parts of arguments in place: a row of a cache, a slot of a queue.
+"""Write parts of arguments in place, such as a row of a cache.
 
 PyTorch turns `cache[:, at] = x` into a complete new value of the cache that is copied into the old
 one at the end. If nothing else needs the old value, the part is written in place, as eager code
@@ -39,7 +39,7 @@ _MIN_RATIO = 4
 
 
 def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[Any, Any]:
-    """Return the operators that write a part of an argument and may do so in place.
+    """Return the operators that may write a part of an argument in place.
 
     Maps each to its argument. What reads the old value must lead to the write and nowhere else, and
     no result may share the argument's memory.
@@ -74,7 +74,10 @@ def _is_update(node: Any) -> bool:
 
 
 def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
-    """Whether torch would be called anyway, or a small part of a large array is written."""
+    """Whether writing in place pays.
+
+    It does if torch would be called anyway, or a small part of a large array is written.
+    """
     row = row_of(step)
     if row is None or row.copies:
         return True
@@ -118,7 +121,10 @@ def _is_type_only(user: Any, n: Any) -> bool:
 
 
 def _value_bytes(node: Any) -> int:
-    """Return the bytes of a tensor in the traced call; 0 for a number or unknown sizes."""
+    """Return the bytes of a tensor in the traced call.
+
+    0 for a number or unknown sizes.
+    """
     fake = node.meta.get("val")
     return (nbytes(fake.numel()) or 0) * fake.itemsize if isinstance(fake, torch.Tensor) else 0
 
@@ -153,15 +159,18 @@ class Update:
     def __init__(self, fresh: Any) -> None:
         self._fresh, self._write = fresh, _IN_PLACE[str(fresh)]
 
-    def __call__(self, there: bool, x: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
-        if not there:
+    def __call__(self, in_place: bool, x: torch.Tensor, *more: Any, **options: Any) -> torch.Tensor:
+        if not in_place:
             return self._fresh(x, *more, **options)
         self._write(x, *more, **options)
         return x
 
 
 def settled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Return an argument with its new value, copied in if it was not written in place."""
+    """Return an argument with its new value.
+
+    The value is copied in if it was not written in place.
+    """
     return old if new is old else old.copy_(new)
 
 

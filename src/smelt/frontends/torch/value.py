@@ -207,7 +207,10 @@ class V:
 
 
 class Real:
-    """A Python float computed from sizes; like a Python number it takes no part in promotion."""
+    """A Python float computed from sizes.
+
+    Like a Python number it takes no part in promotion.
+    """
 
     __slots__ = ("value",)
 
@@ -216,9 +219,9 @@ class Real:
 
 
 def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
-    """Return a Python number, a computed number or a size as a value of rank 0.
+    """Return a Python number or a size as a value of rank 0.
 
-    Raises UnsupportedError for others.
+    Also a number computed from sizes. Raises UnsupportedError for others.
     """
     if isinstance(x, Real):
         return x.value.cast(dtype)
