@@ -128,7 +128,7 @@ def _plan_ns(model: Model, state: State) -> float:
 def _cost(model: Model, cluster: Cluster) -> Cost:
     region = replace(cluster.region, work=-1.0)
     if cluster.cost.stream >= 0:
-        stream_cost = streamed_along(model, region, cluster.cost.stream)
-        if stream_cost is not None:
-            return stream_cost
+        prediction = streamed_along(model, region, cluster.cost.stream)
+        if prediction is not None:
+            return prediction
     return model.cost(region)

@@ -141,15 +141,15 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> Found:
     search, chosen = new_search(options.sizes), Hints()
     if options.fuse:
         search.run()
-        larger_sizes = (
+        call_sizes = (
             None
             if options.shorter
             else larger(units, options.sizes, min(target.l2_bytes, target.l3_bytes))
         )
-        if larger_sizes is not None and may_gain(search, (other := new_search(larger_sizes)).model):
+        if call_sizes is not None and may_gain(search, (other := new_search(call_sizes)).model):
             other.run()
             if serves(search, other):
-                search, chosen = other, larger_sizes
+                search, chosen = other, call_sizes
         if options.thrifty:
             Refinement(search, search.decisions).overwrite()
     else:

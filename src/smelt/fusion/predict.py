@@ -59,7 +59,7 @@ def _cost(model: Model, cluster: Cluster) -> Cost:
     if cluster.stream is not None:
         node, index = cluster.stream
         axis = region.ends[model.units.number[node]][index]
-        stream_cost = streamed_along(model, region, axis)
-        if stream_cost is not None:
-            return stream_cost
+        prediction = streamed_along(model, region, axis)
+        if prediction is not None:
+            return prediction
     return model.cost(region)
