@@ -15,13 +15,12 @@ from examples.norm import norm
 
 import smelt as sm
 from smelt import driver
-from smelt.codegen.build import Built, build, llvm_text
+from smelt.codegen.build import Built, build
 from smelt.errors import REASONS
-from smelt.explain.report import Report, report
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Graph
 from smelt.graph.text import text as graph_text
-from smelt.journal import Journal, PassRan
+from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text as kernel_text
 from smelt.target import Target
@@ -58,11 +57,6 @@ def _built() -> Built:
     return build(kernel(), TARGET)
 
 
-@cache
-def _report() -> Report:
-    return report(compiled(), SIZES)
-
-
 def fenced(text: str, language: str = "text") -> str:
     """Return a Markdown code block."""
     return f"```{language}\n{text.strip()}\n```\n"
@@ -70,14 +64,6 @@ def fenced(text: str, language: str = "text") -> str:
 
 def _source() -> str:
     return fenced(re.sub(r" *# noqa.*", "", inspect.getsource(norm)), "python")
-
-
-def _passes() -> str:
-    """List the passes of the first round, with the number of nodes before and after."""
-    ran = compiled().journal.of(PassRan)
-    rows = [f"{fact.name:<14} {fact.before:>2} -> {fact.after} nodes" for fact in ran]
-    second_round = next(k for k, fact in enumerate(ran) if k and fact.name == ran[0].name)
-    return fenced("\n".join(rows[:second_round]))
 
 
 def _plan() -> str:
@@ -96,17 +82,6 @@ def _decisions() -> str:
     return fenced("\n".join(lines))
 
 
-def _llvm() -> str:
-    """Return the head of the function and its first loop."""
-    text = llvm_text(kernel(), TARGET)
-    head = re.search(r"^define .*{\n", text, re.MULTILINE)
-    loop = re.search(r"^loop:\n(?:  .*\n)+", text, re.MULTILINE)
-    assert head and loop
-    lines = [head[0].rstrip(), "  ...", loop[0].rstrip(), "  ..."]
-    assert all(len(line) <= WIDEST for line in "\n".join(lines).splitlines())
-    return fenced("\n".join(lines), "llvm")
-
-
 def _calls() -> str:
     """List what the runtime needs to call the code."""
     built = _built()
@@ -120,20 +95,12 @@ def _calls() -> str:
     return fenced("\n".join(lines))
 
 
-def _explained() -> str:
-    return fenced(str(_report()))
-
-
 PARTS: Mapping[str, Callable[[], str]] = {
     "source": _source,
-    "recorded": lambda: fenced(graph_text(recorded())),
-    "passes": _passes,
     "graph": lambda: fenced(graph_text(compiled().graph)),
     "decisions": _decisions,
     "plan": _plan,
     "kernel": lambda: fenced(kernel_text(kernel())),
-    "llvm": _llvm,
     "calls": _calls,
-    "report": _explained,
 }
 """Part of ARCHITECTURE.md -> the function that generates it."""
