@@ -13,6 +13,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if find_spec(f"smelt.cli.{cmd_name}") is None:
+            raise click.ClickException(
+                f"`smelt {cmd_name}` is part of the repository, not of the installed package: "
+                f"clone it, run `make setup`, then `.venv/bin/smelt {cmd_name}`."
+            )
         command: Any = import_module(f"smelt.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
