@@ -45,7 +45,7 @@ def every_word(path: str) -> list[str]:
         ("x = 1  # lies along the rows", "lies along"),
         ("def f():\n    'Emit a running fold.'", "running fold"),
         ("def f():\n    'The same for rows.'", "The same "),
-        ("def f():\n    '" + "word " * 16 + "'", "16 words"),
+        ("def f():\n    '" + "word " * 18 + "'", "18 words"),
     ],
 )
 def test_a_planted_violation_is_found(source, word):
@@ -57,7 +57,7 @@ def test_a_planted_violation_is_found(source, word):
     [
         "def returned(x): ...",
         "def f():\n    'Return `turned` rows.'",
-        "def f():\n    '" + "word " * 15 + "'",
+        "def f():\n    '" + "word " * 17 + "'",
         "x.update(found=1)",
     ],
 )
