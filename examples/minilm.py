@@ -23,7 +23,7 @@ def similarities(texts: list[str], engine: str = "numpy") -> np.ndarray:
     running = engines.by_name(engine).start(weights.load())
     # A budget that all of them fit into: one batch, the rows of which are in order of length.
     tokens = tokenise.tokenise(texts)
-    (batch,) = tokenise.compose(tokens, budget=len(texts) * tokenise.LONGEST)
+    (batch,) = tokenise.make_batches(tokens, budget=len(texts) * tokenise.LONGEST)
     encoded = running.encode(batch.ids, batch.mask)
     vectors = np.empty_like(encoded)
     vectors[list(batch.rows)] = encoded

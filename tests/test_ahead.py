@@ -11,7 +11,7 @@ import pytest
 import smelt as sm
 from smelt import ahead, driver
 from smelt.explain import report
-from smelt.fusion.unfused_memory import held_apart, held_by
+from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import ConstantWeighed
@@ -54,8 +54,10 @@ def weighed(made: driver.Compiled) -> list[ConstantWeighed]:
 @pytest.mark.parametrize("rows", [1, 40, 300, 3000])
 def test_with_what_is_kept_no_more_than_the_operators_apart(rows: int):
     made = compiled(layers(4), rows)
-    held = held_by(made.plan, {"n": rows}) + kept(made)
-    assert held <= max(held_apart(made.graph, {"n": rows}), held_by(made.plan, {"n": rows}))
+    held = plan_peak_bytes(made.plan, {"n": rows}) + kept(made)
+    assert held <= max(
+        unfused_peak_bytes(made.graph, {"n": rows}), plan_peak_bytes(made.plan, {"n": rows})
+    )
 
 
 def test_more_rows_save_more_and_pack_more():
@@ -73,7 +75,7 @@ def test_a_setting_gives_more(extra: int):
 
 def test_half_of_an_allowance_counts_instead():
     graph = layers(3)
-    own = held_by(compiled(graph, 300).plan, {"n": 300})
+    own = plan_peak_bytes(compiled(graph, 300).plan, {"n": 300})
     for panels in range(4):
         room = 2 * panels * 256 * 1024 + 100
         assert kept(compiled(graph, 300, Allowance(own + room, 1 << 40))) == panels * 256 * 1024

@@ -54,7 +54,7 @@ SOURCES = {"softmax": SOFTMAX, "map": MAP, "sums": SUMS, "product": PRODUCT}
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, as a new process finds it."""
-    driver.host(), code_identity.generator()  # what these keep belongs to another cache
+    driver.host(), code_identity.generator_identity()  # what these keep belongs to another cache
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"
@@ -200,7 +200,7 @@ def test_what_changes_code_changes_the_key(
 ) -> None:
     compiled(MAP)
     if "generator" in change:
-        monkeypatch.setattr(driver, "generator", lambda: "another")
+        monkeypatch.setattr(driver, "generator_identity", lambda: "another")
     if "llvm" in change:
         monkeypatch.setattr(driver.llvmlite, "__version__", "0")
     given = {k: v for k, v in change.items() if k in knobs.KNOBS}
@@ -221,7 +221,7 @@ def test_smelt_is_named_by_its_own_text(tmp_path: Path) -> None:
 
     def digests(where: str, changed: str = "") -> code_identity.Digests:
         package = tmp_path / where / "smelt"
-        for folder in ("fusion", "runtime", *code_identity.CODE):
+        for folder in ("fusion", "runtime", *code_identity.CODEGEN_SOURCES):
             (package / folder).mkdir(parents=True)
             text = f"x = {int(folder == changed)}\n"
             (package / folder / "a.py").write_text(text)

@@ -234,7 +234,7 @@ def test_warnings_are_filtered_by_the_users_module(module, count):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         warnings.filterwarnings("ignore", module=re.escape(module))
-        errors.tell(errors.FallbackWarning(graph="graph 0", reason="none"))
+        errors.warn_at_origin(errors.FallbackWarning(graph="graph 0", reason="none"))
     assert len(seen) == count and all(warning.filename == __file__ for warning in seen)
 
 

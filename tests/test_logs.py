@@ -11,7 +11,7 @@ import pytest
 from smelt import journal, knobs, logs
 from smelt.errors import KnobError
 from smelt.journal import CacheMiss, Decision, Journal, PassRan
-from smelt.logs import chosen, line
+from smelt.logs import format_fact, selected_topics
 from smelt.origin import Origin
 
 
@@ -34,24 +34,24 @@ def installed():
         ("-fusion,fusion", "fusion"),
         ("help", ""),
         ("help,run", "run"),
-        ("all", " ".join(logs.ABOUT)),
+        ("all", " ".join(logs.TOPIC_HELP)),
         ("all,-all", ""),
         ("-tune,-run", "trace passes fusion memory lower codegen cache"),
     ],
 )
 def test_grammar(setting, topics):
-    assert chosen(setting) == set(topics.split())
+    assert selected_topics(setting) == set(topics.split())
 
 
 def test_unknown_topic():
     with pytest.raises(KnobError, match="did you mean fusion"):
-        chosen("fussion")
+        selected_topics("fussion")
     with knobs.config(log="xyz"), pytest.raises(KnobError, match="SMELT_LOG=help"):
         Journal().record(PassRan("a", 1, 1, 0.0))
 
 
 def test_every_topic_is_described():
-    assert set(logs.ABOUT) == set(journal.TOPICS)
+    assert set(logs.TOPIC_HELP) == set(journal.TOPICS)
 
 
 # --- where lines go -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_programs_own_handlers_are_used_instead():
 
 def test_help_lists_the_topics():
     lines = run("help").stderr.splitlines()
-    assert lines == [f"smelt.{topic}: {about}" for topic, about in logs.ABOUT.items()]
+    assert lines == [f"smelt.{topic}: {about}" for topic, about in logs.TOPIC_HELP.items()]
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize(("fact", "expected"), SAMPLES.items(), ids=lambda x: type(x).__name__)
 def test_line(fact, expected):
-    assert line(fact) == expected
+    assert format_fact(fact) == expected
 
 
 def test_every_kind_has_a_line():
@@ -168,7 +168,7 @@ def test_decision_line_has_both_times():
         split_ns=3.76e5,
         details={"slower_ns": 534e3},
     )
-    assert line(fact) == (
+    assert format_fact(fact) == (
         "not fused: gather -> norm: F010 cost, the fused kernel is predicted to be 534,000 ns "
         "slower [910 us fused, 376 us apart]"
     )

@@ -283,17 +283,17 @@ def test_cpu_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cpu", ["znver5", "x86-64-v4", "emeraldrapids", "cooperlake"])
 def test_pairs_of_bfloats_are_for_processors_that_are_faster_with_them(cpu: str) -> None:
     target = replace(Target.for_isa("avx512"), cpu=cpu)
-    assert not target.multiplies_bfloats
+    assert not target.has_fast_bf16_dot
     target = replace(target, features=(*target.features, "avx512bf16"))
-    assert target.multiplies_bfloats == (cpu in ("znver5", "x86-64-v4"))
+    assert target.has_fast_bf16_dot == (cpu in ("znver5", "x86-64-v4"))
 
 
 @pytest.mark.parametrize(("cpu", "few"), [("znver5", False), ("cascadelake", True)])
 def test_processors_that_start_few_instructions(cpu: str, few: bool) -> None:
     target = replace(Target.for_isa("avx512"), cpu=cpu)
-    assert target.starts_few is few and target.foresees_pages is not few
+    assert target.is_issue_bound is few and target.prefetches_across_pages is not few
 
 
 @pytest.mark.parametrize(("nbytes", "ways"), [(48 << 10, 12), (32 << 10, 8), (1 << 10, 1)])
 def test_first_caches_have_a_page_for_each_way(nbytes: int, ways: int) -> None:
-    assert replace(Target.for_isa("avx512"), l1_bytes=nbytes).ways == ways
+    assert replace(Target.for_isa("avx512"), l1_bytes=nbytes).l1_ways == ways

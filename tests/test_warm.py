@@ -27,13 +27,13 @@ from smelt.fusion.text import text as plan_text
 from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import parse
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.journal import CacheHit, CacheMiss, KernelEmitted, subscribe
 from smelt.origin import Origin
 from smelt.runtime import code
 from smelt.runtime.cache import SUFFIX, Cache, decode, encode
 from smelt.runtime.executable_format import Recipe
-from smelt.warm import Found
+from smelt.warm import CachedProgram
 
 Array = np.ndarray[Any, Any]
 RELU = """graph relu(x: f32[n], b: f32[n]) {
@@ -61,7 +61,7 @@ def next_process() -> None:
 
 def start(source: str | Graph = RELU, donate: tuple[int, ...] = (), **hints: int) -> Any:
     graph = source if isinstance(source, Graph) else parse(source)
-    named = {n: hints.get(n, SIZES.get(n, 64)) for n in size_names(graph)}
+    named = {n: hints.get(n, SIZES.get(n, 64)) for n in input_size_names(graph)}
     return warm.compile(graph, hints=named, donate=donate)
 
 
@@ -115,7 +115,7 @@ def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         wanted = run(first, given, graph)
         found = again(HEAD, n=150, d=24, v=301)
-        assert isinstance(found, Found)
+        assert isinstance(found, CachedProgram)
         assert all(map(same_bits, run(found, given, graph), wanted))
     assert plan_text(found.plan) == plan_text(first.plan)
 
@@ -129,8 +129,8 @@ def test_a_stored_plan_runs_and_explains_as_the_first_one(name: str) -> None:
     given = arrays(graph.inputs, SIZES)
     cold = start(graph)
     second = again(graph)
-    assert not isinstance(cold, Found)
-    assert isinstance(second, Found)
+    assert not isinstance(cold, CachedProgram)
+    assert isinstance(second, CachedProgram)
     for a, b in zip(run(cold, given, graph), run(second, given, graph), strict=True):
         assert same_bits(a, b)
     assert "_recompiled" not in vars(second), "nothing was planned for a run"
@@ -149,9 +149,9 @@ def test_random_programs_run_the_same_from_their_recipe(program: Program) -> Non
     graph, given_arrays = program
     cold = start(graph)
     facts = json.loads(json.dumps(cold.recipe.facts()))
-    assert json.loads(json.dumps(Recipe.read(facts).facts())) == facts
+    assert json.loads(json.dumps(Recipe.from_data(facts).to_data())) == facts
     second = again(graph)
-    assert isinstance(second, Found)
+    assert isinstance(second, CachedProgram)
     for a, b in zip(run(cold, given_arrays, graph), run(second, given_arrays, graph), strict=True):
         assert same_bits(a, b)
 
@@ -159,7 +159,7 @@ def test_random_programs_run_the_same_from_their_recipe(program: Program) -> Non
 def test_library_calls_are_stored_as_text() -> None:
     graph = parse(TEXTS["library"])
     cold, second = start(graph), again(graph)
-    assert isinstance(second, Found)
+    assert isinstance(second, CachedProgram)
     assert [type(s).__name__ for s in second.recipe.steps].count("CallUse") == 1
     given_arrays = arrays(graph.inputs, SIZES)
     assert same_bits(run(cold, given_arrays, graph)[0], run(second, given_arrays, graph)[0])
@@ -220,29 +220,29 @@ def test_settings_that_decide_are_part_of_the_key(setting: dict[str, Any]) -> No
     start()
     with knobs.config(**setting):
         other, reasons = misses(again)
-        assert not isinstance(other, Found)
-        assert isinstance(again(), Found)
+        assert not isinstance(other, CachedProgram)
+        assert isinstance(again(), CachedProgram)
     assert "settings" in reasons[0] or "processor" in reasons[0]
-    assert isinstance(again(), Found)
+    assert isinstance(again(), CachedProgram)
 
 
 @pytest.mark.parametrize("setting", [{"threads": 1}, {"spin_us": 0}, {"quiet": True}], ids=str)
 def test_settings_of_a_run_are_not(setting: dict[str, Any]) -> None:
     start()
     with knobs.config(**setting):
-        assert isinstance(again(), Found)
+        assert isinstance(again(), CachedProgram)
 
 
 def test_sizes_and_version_decide_and_names_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     start(n=64)
-    assert isinstance(again(n=64), Found)
-    assert isinstance(again(RELU.replace("graph relu", "graph other"), n=64), Found)
+    assert isinstance(again(n=64), CachedProgram)
+    assert isinstance(again(RELU.replace("graph relu", "graph other"), n=64), CachedProgram)
     found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, Found)
+    assert not isinstance(found, CachedProgram)
     assert reasons[0] == "changed: sizes"
     monkeypatch.setattr(warm, "sources", lambda: "0.0.0 other")
     found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, Found)
+    assert not isinstance(found, CachedProgram)
     assert reasons[0] == "changed: version"
     _, reasons = misses(lambda: again(RELU.replace("log", "exp")))
     assert reasons[0] == "no entry"
@@ -256,18 +256,18 @@ def test_lines_decide_where_a_setting_names_one() -> None:
         return graph
 
     start(placed(1))
-    assert isinstance(again(placed(2)), Found)
+    assert isinstance(again(placed(2)), CachedProgram)
     with knobs.config(never_fuse="model.py:1+model.py:1"):
         start(placed(1))
-        assert isinstance(again(placed(1)), Found)
-        assert not isinstance(again(placed(2)), Found)
+        assert isinstance(again(placed(1)), CachedProgram)
+        assert not isinstance(again(placed(2)), CachedProgram)
 
 
 def test_with_verification_everything_is_made_anew() -> None:
     start()
     next_process()
     with knobs.config(verify=True):
-        assert not isinstance(start(), Found)
+        assert not isinstance(start(), CachedProgram)
 
 
 def test_strict_refuses_as_ever() -> None:
@@ -315,11 +315,11 @@ def test_a_damaged_entry_is_told_replaced_and_never_used(
     whole = path.read_bytes()
     path.write_bytes(DAMAGE[damage](whole))
     found, reasons = misses(lambda: again(graph))
-    assert not isinstance(found, Found)
+    assert not isinstance(found, CachedProgram)
     assert any(reason.startswith("damaged: ") for reason in reasons)
     for a, b in zip(run(cold, given_arrays, graph), run(found, given_arrays, graph), strict=True):
         assert same_bits(a, b)
-    assert isinstance(again(graph), Found), "repaired"
+    assert isinstance(again(graph), CachedProgram), "repaired"
     if what == "plan":
         assert path.read_bytes() == whole
 
@@ -344,9 +344,9 @@ def test_a_whole_entry_that_is_no_plan_is_not_used(place: Path, meaning: str) ->
     meta = entry.meta | {"recipe": MEANT[meaning](entry.meta["recipe"])}
     path.write_bytes(encode(key, meta, b""))
     found, reasons = misses(again)
-    assert not isinstance(found, Found)
+    assert not isinstance(found, CachedProgram)
     assert "a plan of another form" in reasons
-    assert isinstance(again(), Found)
+    assert isinstance(again(), CachedProgram)
 
 
 def test_swapped_entries_are_of_another_key(place: Path) -> None:
@@ -357,7 +357,7 @@ def test_swapped_entries_are_of_another_key(place: Path) -> None:
     one.write_bytes(contents[1])
     other.write_bytes(contents[0])
     found, reasons = misses(lambda: again(RELU))
-    assert not isinstance(found, Found)
+    assert not isinstance(found, CachedProgram)
     assert "damaged: entry of another key" in reasons
 
 
@@ -365,8 +365,8 @@ def test_a_plan_whose_code_is_gone_is_made_anew(place: Path) -> None:
     start(TEXTS["apart"])
     for path in stored(place, "kernel"):
         path.unlink()
-    assert not isinstance(again(TEXTS["apart"]), Found)
-    assert isinstance(again(TEXTS["apart"]), Found)
+    assert not isinstance(again(TEXTS["apart"]), CachedProgram)
+    assert isinstance(again(TEXTS["apart"]), CachedProgram)
 
 
 def test_upkeep_knows_plans(place: Path) -> None:
@@ -378,7 +378,7 @@ def test_upkeep_knows_plans(place: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     assert list(cache.verify()) == [path.name]
     assert cache.clear() == len(list(place.glob("*"))) or not list(place.glob(f"*{SUFFIX}"))
-    assert not isinstance(again(), Found)
+    assert not isinstance(again(), CachedProgram)
 
 
 def test_without_a_cache_nothing_is_stored(place: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_graph_without_a_text_is_compiled_as_ever(monkeypatch: pytest.MonkeyPa
         raise SmeltError("no text")
 
     monkeypatch.setattr(warm, "text", no_text)
-    assert not isinstance(start(), Found)
+    assert not isinstance(start(), CachedProgram)
 
 
 def test_threads_that_start_together_agree() -> None:
@@ -476,7 +476,7 @@ def test_the_front_end_s_functions_explain_from_a_stored_plan() -> None:
     second = sm.jit(norm)
     second(x)
     (trace,) = next(iter(second.traces.values()))
-    assert isinstance(trace.executable, Found)
+    assert isinstance(trace.executable, CachedProgram)
     told = sm.explain(second, x)
     assert "norm" in str(told)
     assert str(told.why("square", "sum"))

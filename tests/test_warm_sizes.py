@@ -12,12 +12,12 @@ from tests.test_warm import RELU, again, next_process, place
 from smelt import driver, warm
 from smelt.graph.text import parse
 from smelt.runtime.cache import Cache
-from smelt.warm import Found
+from smelt.warm import CachedProgram
 
 __all__ = ["place"]
 
 
-def near(serves: Callable[[Found], bool], **hints: int) -> Any:
+def near(serves: Callable[[CachedProgram], bool], **hints: int) -> Any:
     next_process()
     return warm.compile(parse(RELU), hints=hints, near=serves)
 
@@ -26,7 +26,7 @@ def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
     """Without planning; it says what it was made for, and is right for the sizes at hand."""
     first = near(lambda _: False, n=1000)
     found = near(lambda plan: plan.program.hints == {"n": 1000}, n=300)
-    assert not isinstance(first, Found) and isinstance(found, Found)
+    assert not isinstance(first, CachedProgram) and isinstance(found, CachedProgram)
     assert found.program.hints == {"n": 1000}
     x, b = np.random.default_rng(0).random((2, 300), dtype=np.float32)
     (y,) = found.run([x, b], (300,))
@@ -37,18 +37,18 @@ def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
 def test_a_plan_for_other_sizes_is_asked_about_and_not_found_by_others() -> None:
     asked: list[dict[str, int]] = []
 
-    def refuse(plan: Found) -> bool:
+    def refuse(plan: CachedProgram) -> bool:
         asked.append(dict(plan.program.hints))
         return False
 
-    assert not any(isinstance(near(refuse, n=n), Found) for n in (1000, 2000, 4000))
-    assert isinstance(near(refuse, n=2000), Found)
+    assert not any(isinstance(near(refuse, n=n), CachedProgram) for n in (1000, 2000, 4000))
+    assert isinstance(near(refuse, n=2000), CachedProgram)
     assert asked == [
         {"n": 1000},
         {"n": 2000},
         {"n": 1000},
     ]  # the latest first; equal sizes need not
-    assert not isinstance(again(n=3000), Found)  # who does not ask gets a plan of his own
+    assert not isinstance(again(n=3000), CachedProgram)  # who does not ask gets a plan of his own
 
 
 def test_what_is_known_of_other_sizes_may_be_damaged(place: Path) -> None:
@@ -59,4 +59,4 @@ def test_what_is_known_of_other_sizes_may_be_damaged(place: Path) -> None:
     kinds: list[Any] = [7, [[]], [[{"n": 5}, [1]]], [["n", None]], [[{"n": "x"}, None]]]
     for k, damaged in enumerate(kinds):
         store.put(warm._family_key(parts), {"made for": damaged}, b"")  # pyright: ignore[reportPrivateUsage]
-        assert not isinstance(near(lambda _: True, n=2000 + k), Found)
+        assert not isinstance(near(lambda _: True, n=2000 + k), CachedProgram)

@@ -1,4 +1,5 @@
-"""The project's names and docstrings use the field's words: `tools/words.py` finds what does not."""
+"""The project's names and docstrings use the field's words: `tools/words.py` finds what does
+not."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def tree(p: Any, make: Callable[[Array], Any]) -> Any:
     return {k: tree(v, make) for k, v in p.items()} if isinstance(p, dict) else make(p)
 
 
-def named(code: Code, names: Any) -> Code:
+def with_namespace(code: Code, names: Any) -> Code:
     """Return the function, with `sm` bound to `names`.
 
     The functions of its module that it calls are rebound too.
@@ -118,7 +118,7 @@ def of_jax(code: Code, x: Array, p: Any) -> Run:
     """Return the call of JAX, with captured weights."""
     jax: Any = importlib.import_module("jax")
     constants, image = tree(p, jax.device_put), jax.device_put(x)
-    rebound = named(code, jax_names(jax))
+    rebound = with_namespace(code, jax_names(jax))
     compiled = jax.jit(lambda x: rebound(x, constants))
     return lambda: compiled(image).block_until_ready()
 
@@ -131,7 +131,7 @@ def of_torch(code: Code, x: Array, p: Any) -> dict[str, Run]:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
     torch.compiler.reset()
-    rebound = named(code, torch_names(torch))
+    rebound = with_namespace(code, torch_names(torch))
 
     class Network(torch.nn.Module):
         def __init__(self) -> None:

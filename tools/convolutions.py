@@ -28,9 +28,9 @@ from tools import measured
 from tools.convolution_peers import PEERS, Code, Run
 
 import smelt as sm
-from smelt.bench.process import kept_to
-from smelt.bench.products import rest
-from smelt.bench.sheet import below
+from smelt.bench.process import pin_to_cpus
+from smelt.bench.products import wait_until_idle
+from smelt.bench.sheet import rows_below_targets
 from smelt.bench.table import Table
 
 PAGE = Path(__file__).parent.parent / "docs" / "convolutions.md"
@@ -62,7 +62,7 @@ def best(runs: dict[str, Run]) -> dict[str, float]:
         run()
     for _ in range(ROUNDS):
         for name, run in runs.items():
-            rest()
+            wait_until_idle()
             run()
             start, count = time.process_time(), 0
             while count < 3 or time.process_time() - start < 0.02:
@@ -171,13 +171,13 @@ def table() -> str:
     ]
     no_grad = importlib.import_module("torch").no_grad() if find_spec("torch") else nullcontext()
     networks = [(name, batch) for name in NETWORKS for batch in (1, 8)]
-    with no_grad, sm.config(threads=1), kept_to(1):
+    with no_grad, sm.config(threads=1), pin_to_cpus(1):
         rows += [alone(case, rng) for case in track(CASES, "convolutions")]
         rows += [channels_last(case, rng) for case in track(LAST, "channels last")]
         rows += [block(rng), pair(rng)]
         rows += [whole(name, batch) for name, batch in track(networks, "networks")]
     markdown = "\n".join(rows) + "\n"
-    return f"{markdown}\n{below(Table.of_markdown(markdown), AIMS)}\n"
+    return f"{markdown}\n{rows_below_targets(Table.of_markdown(markdown), AIMS)}\n"
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ class Case:
 
     graph: str
     sizes: Mapping[str, int]
-    asked: tuple[str, str]
+    operator_pair: tuple[str, str]
     shows_graph: bool = True
 
 
@@ -76,18 +76,18 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def told(case: Case) -> str:
+def render_case(case: Case) -> str:
     """Return the graph and the answer of `why`, as code blocks."""
     graph = parse(case.graph)
     for node in graph.nodes():
         node.origin = UNKNOWN
     with sm.config(cache=False):
         compiled = driver.compile(graph, hints=case.sizes, target=TARGET, journal=Journal())
-    answer = str(report(compiled, case.sizes).why(*case.asked))
+    answer = str(report(compiled, case.sizes).why(*case.operator_pair))
     return f"```text\n{case.graph}\n```\n\n```text\n{answer.strip()}\n```\n"
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
-    name: lambda case=case: told(case) for name, case in CASES.items()
+    name: lambda case=case: render_case(case) for name, case in CASES.items()
 }
 """Part of docs/fusion.md -> the function that generates it."""

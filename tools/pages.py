@@ -75,12 +75,12 @@ def parts_of(page: str) -> dict[str, str]:
     return {found["name"]: found["text"] for found in _MARKED.finditer(page)}
 
 
-def replaced(page: str, parts: Mapping[str, str]) -> str:
+def replace_parts(page: str, parts: Mapping[str, str]) -> str:
     """Return the page with new texts for its parts."""
     return _MARKED.sub(lambda m: m["open"] + parts[m["name"]] + m["close"], page)
 
 
-def steady(text: str) -> str:
+def normalise(text: str) -> str:
     """Remove what differs between machines: times, rates and the machine's name.
 
     >>> steady("takes  1.5 ms a call; compiled in 3.21 ms (cached)")
@@ -98,7 +98,7 @@ def stale(name: str, root: Path = ROOT) -> list[str]:
     wrong = [f"{name}: no part {part!r}" for part in parts.keys() - current.keys()]
     wrong += [f"{name}: nothing writes the part {part!r}" for part in current.keys() - parts.keys()]
     for part in current.keys() & parts.keys():
-        old, new = steady(current[part]).splitlines(), steady(parts[part]()).splitlines()
+        old, new = normalise(current[part]).splitlines(), normalise(parts[part]()).splitlines()
         if old != new:
             wrong += [f"{name}: {part} is stale", *unified_diff(old, new, "page", "now", "", "", 1)]
     return wrong
@@ -111,9 +111,9 @@ def write(name: str, root: Path = ROOT) -> None:
     current = parts_of(page)
     generated = {part: PAGES[name][part]() for part in current}
     updated = {
-        p: current[p] if steady(current[p]) == steady(t) else t for p, t in generated.items()
+        p: current[p] if normalise(current[p]) == normalise(t) else t for p, t in generated.items()
     }
-    path.write_text(replaced(page, updated), encoding="utf-8")
+    path.write_text(replace_parts(page, updated), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

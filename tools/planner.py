@@ -107,9 +107,9 @@ def ratios(count: int = GRAPHS) -> list[float]:
         total = 0.0
         for c in plan(graph, test_optimum.MACHINE, None, g.sizes).clusters:
             region = region_of(best.units, c)
-            cost = best.state.judge(region.members, region.stored).cost
+            cost = best.state.evaluate(region.members, region.stored).cost
             assert cost is not None
-            total += cost.burden
+            total += cost.objective_ns
         cost_ratios.append(total / best.burden)
     return cost_ratios
 

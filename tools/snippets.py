@@ -54,7 +54,7 @@ def run(page: str, where: str) -> list[str]:
     return outputs
 
 
-def printed(page: str, where: str) -> str:
+def run_last_block(page: str, where: str) -> str:
     """Return what the last block prints, on a generic machine with an empty cache."""
     with sm.config(target="avx512", cache=False):
         return run(page, where)[-1]
@@ -64,4 +64,4 @@ def output_before(page: str, part: str, where: str) -> str:
     """Return what the block before a generated part prints, as a code block."""
     before, marker, _ = page.partition(f"<!-- generated: {part} -->")
     assert marker, f"{where} has no part {part}"
-    return f"```text\n{printed(before, where).strip()}\n```\n"
+    return f"```text\n{run_last_block(before, where).strip()}\n```\n"

@@ -15,7 +15,7 @@ from examples.norm import norm
 
 import smelt as sm
 from smelt import driver
-from smelt.codegen.build import Built, build
+from smelt.codegen.build import CompiledKernel, build
 from smelt.errors import REASONS
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Graph
@@ -53,7 +53,7 @@ def kernel() -> Kernel:
 
 
 @cache
-def _built() -> Built:
+def _built() -> CompiledKernel:
     return build(kernel(), TARGET)
 
 

@@ -184,7 +184,7 @@ from smelt.frontends.array.numerical import (
     pad,
     trapezoid,
 )
-from smelt.frontends.array.numpy_hints import missing
+from smelt.frontends.array.numpy_hints import raise_missing
 from smelt.frontends.array.order import (
     median,
     nanmedian,
@@ -233,7 +233,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.frontends.array.top import top_k
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.types.dtype import bf16 as bfloat16
@@ -287,9 +287,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `torch` and its `record`, which need PyTorch, on first use."""
     if name not in ("record", "torch"):
-        missing(name)
+        raise_missing(name)
     try:
-        torch_module = imported("smelt.torch")
+        torch_module = fork_safe_import("smelt.torch")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -26,21 +26,21 @@ from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.unfused_memory import held_apart, held_by
+from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph, Node
 from smelt.journal import ConstantWeighed, Journal
-from smelt.kernel.canonical import Plain
+from smelt.kernel.canonical import CanonicalKernel
 from smelt.kernel.ir import Kernel
-from smelt.kernel.packed_weights import Panel, panelled_shape, read_panels
+from smelt.kernel.packed_weights import Panel, packed_shape, read_panels
 from smelt.ops.create import Input
-from smelt.passes.constant_subgraph import Split, panelled
+from smelt.passes.constant_subgraph import Split, pack_panels
 from smelt.runtime.executable import Value
 from smelt.runtime.prelude import Allowance, Part, Step
 from smelt.target import Target
 from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
 
-TOGETHER = 128
+PACK_SHARING_ROWS = 128
 """Rows that share a packed block: a task packs it once for so many rows."""
 
 
@@ -62,16 +62,17 @@ class _Candidate:
     """The readers: cluster number, and the panel with the kernel's parameter."""
 
 
-class Room(NamedTuple):
-    """Bytes of constants that a plan may keep: in all (`whole`), and with prepacking (`packed`)."""
+class ConstantBudget(NamedTuple):
+    """Bytes of constants that a plan may keep: in all (`total_bytes`), and with prepacking
+    (`with_packing_bytes`)."""
 
-    whole: int
-    packed: int
+    total_bytes: int
+    with_packing_bytes: int
 
 
-def room_of(
+def constant_budget(
     graph: Graph, plan: Plan, hints: Mapping[str, int], allowance: Allowance | None
-) -> Room:
+) -> ConstantBudget:
     """Return the budget for kept constants of a plan of `graph`.
 
     What the plan holds less than unfused execution at these sizes (or than `allowance`), plus the
@@ -79,19 +80,19 @@ def room_of(
     """
     limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
     if extra is None or not any(_is_constant(x) for x in graph.inputs):
-        return Room(limit, limit)
-    unfused_bytes = held_apart(graph, hints) if allowance is None else allowance.nbytes
-    saved = max(unfused_bytes - held_by(plan, hints), 0)
+        return ConstantBudget(limit, limit)
+    unfused_bytes = unfused_peak_bytes(graph, hints) if allowance is None else allowance.nbytes
+    saved = max(unfused_bytes - plan_peak_bytes(plan, hints), 0)
     if allowance is not None:
-        saved = min(saved, allowance.kept)
+        saved = min(saved, allowance.constant_bytes)
     packed = saved if allowance is None else saved // 2
-    return Room(min(saved + extra, limit), min(packed + extra, limit))
+    return ConstantBudget(min(saved + extra, limit), min(packed + extra, limit))
 
 
-def beyond(constants: Split, room: int) -> tuple[Node, ...]:
+def values_over_budget(constants: Split, room: int) -> tuple[Node, ...]:
     """Return the constant values that exceed the budget, those of least gain per byte."""
     ranked = sorted(
-        zip(constants.held, constants.work, strict=True),
+        zip(constants.hoisted, constants.work, strict=True),
         key=lambda pair: -pair[1] / max(_nbytes(pair[0]), 1),
     )
     refused: list[Node] = []
@@ -103,16 +104,19 @@ def beyond(constants: Split, room: int) -> tuple[Node, ...]:
     return tuple(refused)
 
 
-class Ahead:
+class PreludeBuilder:
     """Collects what a plan's prelude computes: constant subexpressions and packed operands."""
 
-    def __init__(self, graph: Graph, constants: Split, room: Room) -> None:
-        self.given = graph.inputs
+    def __init__(self, graph: Graph, constants: Split, room: ConstantBudget) -> None:
+        self.caller_inputs = graph.inputs
         """The inputs that the caller passes."""
         self._input_numbers = {x: k for k, x in enumerate(graph.inputs)}
         self.computes = bool(constants.parts)
         """Whether the prelude computes values, apart from packing."""
-        self._budget, self._packing_reserve = room.whole, room.whole - room.packed
+        self._budget, self._packing_reserve = (
+            room.total_bytes,
+            room.total_bytes - room.with_packing_bytes,
+        )
         added = constants.graph.inputs[len(graph.inputs) :]
         self._computed = dict(zip(added, constants.parts, strict=True))
         self._work = dict(zip(added, constants.work, strict=True))
@@ -120,13 +124,13 @@ class Ahead:
         """The packed value that a kernel reads, by (cluster, parameter)."""
         self._part_numbers: dict[_KeptValue, int] = {}
         self.parts: list[Part] = []
-        """The computations of all values requested by `held`."""
+        """The computations of all values requested by `held_value`."""
 
-    def packed(
+    def pack_operands(
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[CanonicalKernel, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
         journal: Journal,
@@ -171,13 +175,15 @@ class Ahead:
         self,
         clusters: Sequence[Cluster],
         kernels: Sequence[Kernel | None],
-        canonical_forms: Sequence[tuple[Plain, Mapping[str, str]] | None],
+        canonical_forms: Sequence[tuple[CanonicalKernel, Mapping[str, str]] | None],
         target: Target,
         hints: Mapping[str, int],
     ) -> dict[_KeptValue, _Candidate]:
         """Return the constant operands for which products prefer packed panels."""
         candidates: dict[_KeptValue, _Candidate] = {}
-        panels_of: dict[tuple[Plain, frozenset[str]], tuple[tuple[Panel, Index], ...]] = {}
+        panels_of: dict[
+            tuple[CanonicalKernel, frozenset[str]], tuple[tuple[Panel, Index], ...]
+        ] = {}
         for k, (cluster, kernel, canonical_form) in enumerate(
             zip(clusters, kernels, canonical_forms, strict=True)
         ):
@@ -197,12 +203,12 @@ class Ahead:
                 value = _KeptValue(cluster.inputs[n], replace(panel, param=""))
                 nbytes = prod(_shape(value)) * value.node.type.dtype.itemsize
                 candidate = candidates.setdefault(value, _Candidate(nbytes))
-                pack_count = -(-at_hints(rows, sizes) // TOGETHER)
+                pack_count = -(-at_hints(rows, sizes) // PACK_SHARING_ROWS)
                 candidate.saves_ns += pack_count * target.transfer_ns(nbytes, nbytes, "l3", 1)
                 candidate.readers.append((k, replace(panel, param=kernel.inputs[n].name)))
         return candidates
 
-    def held(self, cluster: str, param: str, node: Node) -> Value | None:
+    def held_value(self, cluster: str, param: str, node: Node) -> Value | None:
         """Return the prelude's value for a kernel's parameter; None if it reads the input."""
         value = self._packed.get((cluster, param))
         if value is None:
@@ -220,10 +226,10 @@ class Ahead:
         computed = self._computed.get(node)
         steps = [] if computed is None else [Step(computed, {})]
         if panel is not None:
-            packing = panelled(
-                node.type, node.op.strides, panel.across, panel.along, panel.width, panel.group
+            packing = pack_panels(
+                node.type, node.op.strides, panel.n_dim, panel.k_dim, panel.width, panel.group
             )
-            sizes = {f"d{a}": n for a, n in enumerate(fixed(node.type.shape))}
+            sizes = {f"d{a}": n for a, n in enumerate(static_shape(node.type.shape))}
             steps.append(Step(packing, sizes))
         sources = tuple(self._input_numbers[x] for x in (computed.inputs if computed else (node,)))
         nbytes = prod(_shape(value)) * node.type.dtype.itemsize
@@ -242,16 +248,16 @@ def _work_ns(elements: int, node: Node, target: Target) -> float:
 
 
 def _nbytes(node: Node) -> int:
-    return prod(fixed(node.type.shape)) * node.type.dtype.itemsize
+    return prod(static_shape(node.type.shape)) * node.type.dtype.itemsize
 
 
 def _shape(value: _KeptValue) -> tuple[int, ...]:
     """Return the shape of a kept value."""
-    shape, panel = fixed(value.node.type.shape), value.panel
-    return shape if panel is None else fixed(panelled_shape(shape, panel))
+    shape, panel = static_shape(value.node.type.shape), value.panel
+    return shape if panel is None else static_shape(packed_shape(shape, panel))
 
 
-def fixed(shape: Sequence[Index]) -> tuple[int, ...]:
+def static_shape(shape: Sequence[Index]) -> tuple[int, ...]:
     """Return a static shape as integers; raise VerifyError if it has symbolic sizes."""
     dims = tuple(d for d in shape if isinstance(d, int))
     if len(dims) != len(shape):
@@ -259,4 +265,4 @@ def fixed(shape: Sequence[Index]) -> tuple[int, ...]:
     return dims
 
 
-__all__ = ["Ahead", "Room", "beyond", "room_of"]
+__all__ = ["ConstantBudget", "PreludeBuilder", "constant_budget", "values_over_budget"]

@@ -27,20 +27,20 @@ from smelt.types.expr import Index, add, evaluate, floordiv, maximum, minimum, m
 
 BLOCK = 2048
 """Positions of the vector axis per task, when that axis is a grid axis."""
-FOLD_COLUMNS, LEAST_COLUMNS = 512, 32
+REDUCTION_COLUMNS, LEAST_COLUMNS = 512, 32
 """Maximum and minimum columns per task when every column is reduced: rows are read in long runs."""
 SUM_BYTES = 8
 """Bytes of one accumulator of a sum."""
 
-SHORT_SUM = 64
+UNROLL_TERMS = 64
 """Maximum products of a dot that are unrolled instead of looped over, where nothing can be blocked.
 """
-SHORT_TERMS = 12
-"""As `SHORT_SUM`, for an operand with a stride above 1 across neighbouring outputs. Unrolling would
-turn every load into a gather that touches one cache line per lane, so rows are read along
+UNROLL_STRIDED_TERMS = 12
+"""As `UNROLL_TERMS`, for an operand with a stride above 1 across neighbouring outputs. Unrolling
+would turn every load into a gather that touches one cache line per lane, so rows are read along
 themselves instead."""
-FEW_TAPS = 9
-"""As `SHORT_SUM`, for dots over several axes: more windows share what is packed once."""
+UNROLL_TAPS = 9
+"""As `UNROLL_TERMS`, for dots over several axes: more windows share what is packed once."""
 
 SHORT_ROW = 8
 """Maximum length of a reduced row for which vectors run across rows instead of along them. Empty
@@ -81,7 +81,7 @@ SPLIT_ABOVE = 1 << 15
 """Elements of a reduction up to which one thread is faster than a split."""
 
 
-def fold_columns(sums: int) -> int:
+def reduction_columns(sums: int) -> int:
     """Return the neighbouring columns that a task reduces with `sums` accumulators each.
 
     All accumulators stay in the L1 cache, with room for what is read.
@@ -90,10 +90,10 @@ def fold_columns(sums: int) -> int:
     (512, 256, 32)
     """
     fitting = STREAM_BYTES // (SUM_BYTES * max(sums, 1))
-    return min(max(1 << fitting.bit_length() >> 1, LEAST_COLUMNS), FOLD_COLUMNS)
+    return min(max(1 << fitting.bit_length() >> 1, LEAST_COLUMNS), REDUCTION_COLUMNS)
 
 
-def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
+def split_parts(extent: Index, rows: int = PART_ROWS) -> Index:
     """Return how many parts to split an axis into, of `rows` or more positions.
 
     >>> [parts_of(n) for n in (10, 1000, 100_000)]
@@ -102,7 +102,7 @@ def parts_of(extent: Index, rows: int = PART_ROWS) -> Index:
     return maximum(1, minimum(PARTS, floordiv(extent, rows)))
 
 
-def fold_parts(extent: Index, width: Index) -> Index:
+def reduction_parts(extent: Index, width: Index) -> Index:
     """Return the parts of a reduction axis with `width` elements per position.
 
     Each part has one result.
@@ -114,26 +114,26 @@ def fold_parts(extent: Index, width: Index) -> Index:
     return maximum(1, minimum(most, floordiv(mul(extent, width), PART_WORK)))
 
 
-def product_parts(extent: Index) -> Index:
+def split_k_parts(extent: Index) -> Index:
     """Return the split-K parts of a product's reduction axis."""
     return maximum(1, minimum(PRODUCT_PARTS, floordiv(extent, LONG_SUM // PRODUCT_PARTS)))
 
 
 ROW_BLOCK = 8192
 """Elements of streamed rows per visit: they stay in the L1 cache from one reduction to the next."""
-WRITTEN_OUT = 16
+UNROLL_RESULTS = 16
 """Maximum positions of a result axis that is unrolled: each position has vectors of its own, and
 common subexpressions are computed once."""
 STREAM_COLUMNS, COLUMN_BLOCK = 1024, 64
 """Neighbouring columns that one task of a stream reduces, and the rows that it visits at once."""
-TAKEN, MADE = (64, 512), (192, 256)
+CONTRACTED_BLOCK, PRODUCED_BLOCK = (64, 512), (192, 256)
 """Rows per task of a stream, and streamed elements per visit: where a contraction reduces over the
 streamed elements, and where a contraction produces them (running-shift in
 `docs/derivations.md`)."""
-SWATH = 192
+STREAM_ROW_BLOCK = 192
 """Row block inside a stream's task: whole register tiles and vectors; the block's intermediates
 stay in the L2 cache."""
-WIDE_TAKEN, LEAST_TAKEN = 1 << 18, 64
+STREAM_ELEMENTS, LEAST_STREAM_ROWS = 1 << 18, 64
 """Maximum elements of a value that a visit of a stream makes where it makes whole rows, and the
 minimum rows per visit: such values live in or near the L2 cache, and all rows of a visit share
 the packed operands."""
@@ -158,7 +158,7 @@ WHOLE_ROWS = 48
 WHOLE_BYTES = 1 << 18
 """Bytes of a panel of more full-width rows: it stays in L2 with what is packed, which all of them
 share."""
-BESIDE_BYTES = 512
+UNFOLDED_COLUMN_BYTES = 512
 """Maximum bytes of a column of several products in one task whose rows are not reduced: these
 results need not stay in L2 completely, and every task packs all operands."""
 STREAM_ROWS = 192
@@ -170,10 +170,10 @@ DEPTH = 256
 RUN = 256
 """Products that are accumulated one after another. A longer sum adds up the sums of such runs: a
 single chain of additions of equal sign may accumulate its rounding errors in one direction."""
-HELD_RUN = 384
+REGISTER_RUN = 384
 """As `RUN`, where a tile holds its accumulators in registers over the whole k axis: joining runs
 costs more there than at block boundaries."""
-LINES_RUN = 512
+AXPY_RUN = 512
 """As `RUN`, for the axpy form of a GEMV: the sums of a run are an array of their own, which is
 cleared and added to the total."""
 
@@ -182,7 +182,7 @@ WINDOW_ROWS = 192
 WINDOW_COLUMNS = 512
 """Columns of 4 bytes per task of a product over windows, approximately: whole image rows."""
 
-HOSTED_TASKS, HOSTED_PLACES = 2, 64
+FUSED_DEPTHWISE_TASKS, FUSED_DEPTHWISE_PIXELS = 2, 64
 """Depthwise convolution fused into the packer of a pointwise one: minimum tasks, and minimum pixels
 per task."""
 
@@ -194,7 +194,7 @@ SMALL, SMALL_DEPTH = 192, 384
 """Maximum rows and columns, and maximum summed positions, of a product that reads its operands in
 place."""
 
-NEAR = 40_000
+IN_PLACE_ELEMENTS = 40_000
 """Maximum elements of a right operand that is read in place by all rows: a part of L2."""
 
 THIN = 16
@@ -207,19 +207,20 @@ THIN_ROWS = 16
 THIN_COLUMNS = 2080
 """Columns per task of a skinny product: long runs of each row.  No power of two, so that rows of
 accumulators do not compete for the same cache sets."""
-THIN_LINES = 64
+THIN_DOT_ROWS = 64
 """As `THIN_COLUMNS`, where the larger operand is contiguous along k: long rows, a few at a time."""
 THIN_DEPTH, THIN_LONG = 2048, 4096
 """k block of a skinny product, whose packed small operand stays in L1 and L2; and the k block of a
 single row, which reads longer runs of the other operand."""
 
-ROUND_ROWS = 48
+CHUNK_ROWS = 48
 """Multiple of the rows of a chunk, where a chunk has more: whole register tiles."""
 WHOLE, FIRST_ROW = -1, -2
-"""In place of the axis of a `Cut`: the whole value in every chunk; the number of the first row."""
+"""In place of the axis of a `ChunkSlice`: the whole value in every chunk; the number of the first
+row."""
 
 
-class Cut(NamedTuple):
+class ChunkSlice(NamedTuple):
     """The slice of an operand or result that a chunk reads or makes.
 
     A block along `axis` of the operand or result at index `place`, or all of it (`WHOLE`). A whole
@@ -231,7 +232,7 @@ class Cut(NamedTuple):
     combine: str = ""
 
 
-def even_rows(rows: int) -> int:
+def round_up_chunk_rows(rows: int) -> int:
     """Round the rows of a chunk up to whole register tiles or k blocks.
 
     A chunk of `DEPTH` rows or more is a multiple of `DEPTH`: products over rows pack as many.
@@ -239,33 +240,33 @@ def even_rows(rows: int) -> int:
     >>> even_rows(100), even_rows(250), even_rows(300)
     (144, 256, 512)
     """
-    unit = ROUND_ROWS if -(-rows // ROUND_ROWS) * ROUND_ROWS < DEPTH else DEPTH
+    unit = CHUNK_ROWS if -(-rows // CHUNK_ROWS) * CHUNK_ROWS < DEPTH else DEPTH
     return -(-rows // unit) * unit
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class Chunks:
     """Row chunking: a program's body runs for one block of rows after another.
 
     The body's inputs are `reads`, then the previous result for each whole result; its results are
     `makes`. The size `rows` holds the rows of the current block.
     """
 
-    reads: tuple[Cut, ...]
-    makes: tuple[Cut, ...]
+    reads: tuple[ChunkSlice, ...]
+    makes: tuple[ChunkSlice, ...]
     extent: Index
     rows: str
     block: int
     """Maximum rows of a chunk."""
 
-    def each(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    def ranges(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
         """Yield the first row of each chunk and the end of its rows.
 
         There are as few chunks as `block` allows, of nearly equal length except the last one.
         """
         total = int(evaluate(self.extent, sizes))
         times = max(-(-total // self.block), 1)
-        step = max(min(self.block, even_rows(-(-total // times))), 1)
+        step = max(min(self.block, round_up_chunk_rows(-(-total // times))), 1)
         for low in range(0, total, step):
             yield low, min(low + step, total)
 
@@ -291,7 +292,7 @@ WIDE_RUN = 1024
 the epilogue dominates, and wants long runs."""
 WIDE_COLUMNS = 64
 """Minimum columns of a wide product: two panels share the reads of a row."""
-WIDE_ACROSS = 160_000
+TRANSPOSED_LEFT_ELEMENTS = 160_000
 """Maximum elements of a transposed left operand that is multiplied in place: more do not stay in
 L2."""
 DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
@@ -321,18 +322,18 @@ WIDE_ROWS, WIDE_TASKS, WIDE_LEAST = 512, 4, 192
 """Minimum rows for which a task packs its operand, unless that leaves fewer than `WIDE_TASKS`
 tasks; and the minimum rows even then."""
 
-TURNED_COLUMNS, TURNED_PITCH = 48, 64
+SWAPPED_COLUMNS, SWAPPED_PITCH = 48, 64
 """Small-M product with swapped operands (the columns of C are its rows): columns that are read
 together, whole tiles and whole vectors; and the pitch of its rows of accumulators, of which a
 tile's last vectors use more."""
 FEW_ACROSS = 768
 """Maximum columns per task of a small-M product: their accumulators stay in L2."""
-TURNED_BYTES = 1 << 20
+SWAPPED_PACKED_BYTES = 1 << 20
 """Maximum bytes of the operand that every task of a swapped small-M product packs: it stays in L2.
 """
 
 
-def rows_together(columns: Index) -> Index:
+def rows_per_task(columns: Index) -> Index:
     """Return the rows of `columns` positions that one task takes; long rows are few."""
     least = 16
     if not isinstance(columns, int):  # an open size may be 0, which factors of 16 do not say
@@ -346,7 +347,7 @@ def window_columns(itemsize: int) -> int:
     return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
 
 
-def band_of_windows(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
+def windows_per_task(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
     """Return how many of the windows one task takes, to hold about `most` positions.
 
     Each window has `length` positions and starts `step` after the one before. With a `width` of 0
@@ -387,20 +388,20 @@ def wide_blocks(
     fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
     run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
     most = minimum(mul(tile, maximum(fitting, 1)), run)
-    across = mul(tile, maximum(ceiling(evenly(columns, ceiling(columns, most)), tile), 1))
+    across = mul(tile, maximum(ceiling(even_block(columns, ceiling(columns, most)), tile), 1))
     least = minimum(WIDE_ROWS, floordiv(positions, mul(WIDE_TASKS, across)))
     more = floordiv(positions, mul(TASKS, across))
     block_rows = minimum(maximum(maximum(more, least), WIDE_LEAST), TALL_ROWS)
     blocks = minimum(ceiling(rows, block_rows), floordiv(rows, WIDE_LEAST))
-    return mul(HEIGHT, maximum(ceiling(evenly(rows, blocks), HEIGHT), 1)), across
+    return mul(HEIGHT, maximum(ceiling(even_block(rows, blocks), HEIGHT), 1)), across
 
 
-def evenly(size: Index, blocks: Index) -> Index:
+def even_block(size: Index, blocks: Index) -> Index:
     """Return the positions per block when `size` is split into `blocks` blocks (at least one)."""
     return ceiling(size, maximum(blocks, 1))
 
 
-def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
+def tile_instruction_block(rows: Index, positions: Index) -> tuple[Index, Index]:
     """Return rows and columns per task of a product by matrix instructions (AMX).
 
     These are so fast that packing counts: blocks are whole pairs of tiles, and have twice as many
@@ -411,11 +412,11 @@ def matrix_block(rows: Index, positions: Index) -> tuple[Index, Index]:
     """
     across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, 1 << 19))))
     fair = minimum(floordiv(positions, mul(LEAST_TASKS, across)), MATRIX_ROWS)
-    even = evenly(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
+    even = even_block(rows, ceiling(rows, maximum(fair, MATRIX_LEAST)))
     return mul(MATRIX_HEIGHT, ceiling(even, MATRIX_HEIGHT)), across
 
 
-def grouped_block(
+def dot_instruction_block(
     rows: Index, positions: Index, tasks: int, *, in_place: bool
 ) -> tuple[Index, Index]:
     """Return rows and columns per task of a product by dot-product instructions (VNNI, bf16).
@@ -436,10 +437,10 @@ def grouped_block(
     across = mul(COLUMNS, add(wide, 1))
     most = MATRIX_ROWS if in_place else ROW_BYTES // 4 // HEIGHT * HEIGHT
     least = maximum(minimum(floordiv(fair, across), most), ROWS)
-    return mul(HEIGHT, ceiling(evenly(rows, ceiling(rows, least)), HEIGHT)), across
+    return mul(HEIGHT, ceiling(even_block(rows, ceiling(rows, least)), HEIGHT)), across
 
 
-def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
+def full_width_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) -> Index:
     """Return the rows per task of a product where a task takes all `columns`."""
     # A size counts as 1 or more in expressions, and there may be no columns: hence 16, not 1.
     fit = floordiv(WHOLE_BYTES // (HEIGHT * itemsize * products), maximum(columns, 16))
@@ -447,19 +448,19 @@ def whole_rows(rows: Index, columns: Index, itemsize: int, products: int = 1) ->
     return mul(HEIGHT, maximum(WHOLE_ROWS // HEIGHT, fair_rows))
 
 
-def beside_rows(rows: Index, itemsize: int) -> Index:
+def unfolded_rows(rows: Index, itemsize: int) -> Index:
     """Return the rows per task of several products whose rows are not reduced."""
     most = floordiv(rows, 8 * LEAST_TASKS)
-    return mul(8, maximum(WHOLE_ROWS // 8, minimum(BESIDE_BYTES // (8 * itemsize), most)))
+    return mul(8, maximum(WHOLE_ROWS // 8, minimum(UNFOLDED_COLUMN_BYTES // (8 * itemsize), most)))
 
 
-def rows_taken(most: int, width: int) -> int:
+def stream_task_rows(most: int, width: int) -> int:
     """Return the streamed rows of `width` elements per visit, at most `most`.
 
     The result is `most` or a power of two, so that calls of similar sizes share a kernel.
     """
-    fit = WIDE_TAKEN // max(width, 1)
-    return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_TAKEN))
+    fit = STREAM_ELEMENTS // max(width, 1)
+    return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_STREAM_ROWS))
 
 
 def rows_axis(
@@ -481,7 +482,7 @@ def rows_axis(
     return max(reversed(candidates), key=lambda a: sizes[a], default=None)
 
 
-def rows_visited(width: int) -> int:
+def stream_block_rows(width: int) -> int:
     """Return the positions per visit of a streamed axis without products.
 
     Each position has `width` elements.
@@ -491,15 +492,15 @@ def rows_visited(width: int) -> int:
     return max(1 << (ROW_BLOCK // max(width, 1)).bit_length() >> 1, 1)
 
 
-def has_parts(grid: Iterable[int], visits: int) -> bool:
+def splits_stream(grid: Iterable[int], visits: int) -> bool:
     """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
     return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS
 
 
 # ---- scatter-reduce ------------------------------------------------------------------------------
 
-JOINED_WIDTH = 16
+SCATTER_PART_WIDTH = 16
 """Elements of a row per part, when the rows of a scatter-reduced result are split into parts.
 Skipping an update that belongs to another part costs about as much as adding so many elements."""
-JOINED_PARTS = 8
+SCATTER_PARTS = 8
 """Maximum parts of such a row."""

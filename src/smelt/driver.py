@@ -20,49 +20,57 @@ import llvmlite
 import numpy as np
 
 from smelt import fusion, knobs, lower, passes
-from smelt.ahead import Ahead, beyond, room_of
-from smelt.codegen.build import build, build_all, forms
+from smelt.ahead import PreludeBuilder, constant_budget, values_over_budget
+from smelt.codegen.build import build, build_all, code_variants
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
-from smelt.fusion.cascade.proofs import SHELF, VERSION
+from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
 from smelt.fusion.plan import Cluster, Donate, Donated, Plan
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import size_names, sizes
+from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.artifact import Built, Form, Forms, form_for, meant
-from smelt.kernel.canonical import Plain, canonical
+from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_variant, size_or_number
+from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.ir import Kernel
-from smelt.kernel.parametrize_constants import but_for_numbers, freed
-from smelt.kernel.specialize_small_sizes import lengths, turned_sizes
+from smelt.kernel.parametrize_constants import erase_numbers, parametrize
+from smelt.kernel.specialize_small_sizes import row_counts, transposed_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.ops.create import Input
-from smelt.passes.constant_subgraph import Split, split
-from smelt.runtime.code import Code, add, find, key_of
-from smelt.runtime.code_identity import generator
+from smelt.passes.constant_subgraph import Split, split_constant_subgraph
+from smelt.runtime.code import LoadedKernel, add, find, key_of
+from smelt.runtime.code_identity import generator_identity
 from smelt.runtime.executable import Executable, Value
-from smelt.runtime.executable_format import CallUse, KernelUse, Recipe, RoundsUse
-from smelt.runtime.frames import roomy
-from smelt.runtime.garbage import set_aside
+from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, Recipe
+from smelt.runtime.frames import with_frame_room
+from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.runtime.proofs import shelve
+from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
 from smelt.tune.memory import Program
 from smelt.tune.race import choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
 
-__all__ = ["Compiled", "Named", "assemble", "compile", "host", "identify", "size_names"]
+__all__ = [
+    "Compiled",
+    "KernelIdentity",
+    "assemble",
+    "compile",
+    "host",
+    "identify",
+    "input_size_names",
+]
 
 Array = np.ndarray[Any, Any]
-Bare: TypeAlias = tuple[Plain, Mapping[str, str]]
+RenamedKernel: TypeAlias = tuple[CanonicalKernel, Mapping[str, str]]
 """A kernel in canonical form, and the original name of each of its names: the result of
-`canonical`."""
+`canonical_kernel`."""
 
-shelve(SHELF, VERSION)
+persist_claims(PROOF_CACHE, VERSION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,18 +80,18 @@ class Compiled:
     graph: Graph
     plan: Plan
     kernels: tuple[Kernel | None, ...]
-    """One per cluster of `plan.every`; None for a library call and for a chunked part."""
+    """One per cluster of `plan.all_clusters`; None for a library call and for a chunked part."""
     target: Target
     journal: Journal
     executable: Executable
     recipe: Recipe
     """The executable as serialisable data."""
-    named: tuple[Named | None, ...]
+    identities: tuple[KernelIdentity | None, ...]
     size_names: tuple[str, ...]
 
-    def code(self, use: KernelUse, form: Form, streaming: bool) -> Code:
+    def code(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return the code of a variant of a kernel; compile it unless it is cached."""
-        (named,) = (n for n in self.named if n is not None and n.kernel.name == use.name)
+        (named,) = (n for n in self.identities if n is not None and n.kernel.name == use.name)
         return code_of(named, self.target, self.journal, form, streaming=streaming)
 
     def run(
@@ -96,13 +104,13 @@ class Compiled:
         """See `smelt.runtime.executable.Executable.run`."""
         return self.executable.run(arrays, sizes, out, held)
 
-    def held(self, arrays: Sequence[Array]) -> Run | None:
+    def run_prelude(self, arrays: Sequence[Array]) -> Run | None:
         """Run the prelude on these inputs, to exclude it from timed calls of `run`."""
         prelude = self.executable.prelude
-        return None if prelude is None else prelude.once(arrays)
+        return None if prelude is None else prelude.run_uncached(arrays)
 
 
-@roomy
+@with_frame_room
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
     *,
@@ -127,7 +135,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target = host() if target is None else target
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
-    with set_aside():
+    with hide_live_objects():
         settings = choose(
             program, lambda: _compile(program, (), Journal(), target, parts), target, journal
         )
@@ -144,38 +152,40 @@ def _compile(
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = _hints(plan, sizes)
     lowered, canonical_forms = _lower_all(
-        plan.every, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
+        plan.all_clusters, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
     )
     count = len(plan.clusters)
     kernels = (
-        *ahead.packed(
+        *ahead.pack_operands(
             plan.clusters, lowered[:count], canonical_forms[:count], target, sizes, journal
         ),
         *lowered[count:],
     )
     identities = _identify_all(
         [
-            None if k is None else b if b and k is before else canonical(k)
+            None if k is None else b if b and k is before else canonical_kernel(k)
             for k, before, b in zip(kernels, lowered, canonical_forms, strict=True)
         ],
         kernels,
         target,
     )
-    variants_by_key: dict[Told, Forms] = {}
-    open_ends = lengths((n.type.shape for n in graph.nodes()), sizes)
-    uses: list[tuple[Cluster, Named, Forms, Form]] = [
+    variants_by_key: dict[VariantKey, Variants] = {}
+    open_ends = row_counts((n.type.shape for n in graph.nodes()), sizes)
+    uses: list[tuple[Cluster, KernelIdentity, Variants, Variant]] = [
         (
             cluster,
             identity,
             variants := _variants_of(identity, target, cluster_hints, open_ends, variants_by_key),
-            form_for(variants, cluster_hints),
+            select_variant(variants, cluster_hints),
         )
-        for cluster, identity, cluster_hints in zip(plan.every, identities, hints, strict=True)
+        for cluster, identity, cluster_hints in zip(
+            plan.all_clusters, identities, hints, strict=True
+        )
         if identity is not None
     ]
     codes = _build_codes([(identity, form) for _, identity, _, form in uses], target, journal)
     built = {
-        cluster: Made(identity, variants, code)
+        cluster: BuiltKernel(identity, variants, code)
         for (cluster, identity, variants, _), code in zip(uses, codes, strict=True)
     }
     recipe, executable = assemble(plan, built, target, journal, ahead, compiler, program.graph)
@@ -188,24 +198,24 @@ def _compile(
         executable,
         recipe,
         tuple(identities),
-        size_names(graph),
+        input_size_names(graph),
     )
 
 
 def _hints(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """Return the sizes that each cluster of `plan.every` is compiled for.
+    """Return the sizes that each cluster of `plan.all_clusters` is compiled for.
 
     Chunked clusters also know the rows of a chunk.
     """
     result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
-    for _, body in plan.in_rounds:
-        result += _hints(body.plan, {**sizes, body.rounds.rows: body.rounds.block})
+    for _, body in plan.chunked_clusters:
+        result += _hints(body.plan, {**sizes, body.chunks.rows: body.chunks.block})
     return result
 
 
 def _plan_with_prelude(
     graph: Graph, program: Program, donate: Donate, journal: Journal, target: Target
-) -> tuple[Plan, Ahead]:
+) -> tuple[Plan, PreludeBuilder]:
     """Plan the graph without its constant subexpressions, and return the prelude for those.
 
     The budget for kept constants is known only from the plan. If the constants exceed it, those of
@@ -214,7 +224,9 @@ def _plan_with_prelude(
     sizes = program.sizes
     refused: tuple[Node, ...] = ()
     while True:
-        constants = split(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
+        constants = (
+            split_constant_subgraph(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
+        )
         plan_journal = Journal(full=journal.full) if constants.parts else journal
         plan = fusion.plan(
             constants.graph,
@@ -224,12 +236,12 @@ def _plan_with_prelude(
             fuse=knobs.FUSE.get(),
             donated=_donated(constants.graph, graph, donate),
         )
-        room = room_of(graph, plan, sizes, program.allowance)
-        over_budget = beyond(constants, room.whole)
+        room = constant_budget(graph, plan, sizes, program.allowance)
+        over_budget = values_over_budget(constants, room.total_bytes)
         if not over_budget:
             if plan_journal is not journal:
                 journal.facts += plan_journal.facts
-            return plan, Ahead(graph, constants, room)
+            return plan, PreludeBuilder(graph, constants, room)
         refused += over_budget
 
 
@@ -247,20 +259,20 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
 
 def _lower_all(
     clusters: Sequence[Cluster], hints: Sequence[Mapping[str, int]], journal: Journal
-) -> tuple[list[Kernel | None], list[Bare | None]]:
+) -> tuple[list[Kernel | None], list[RenamedKernel | None]]:
     """Lower each cluster; return kernels and canonical forms.
 
     Isomorphic clusters are lowered once.
     """
-    lowered_by_key: dict[Hashable, tuple[Cluster, Kernel, Bare]] = {}
+    lowered_by_key: dict[Hashable, tuple[Cluster, Kernel, RenamedKernel]] = {}
     lowered: list[Kernel | None] = []
-    canonical_forms: list[Bare | None] = []
+    canonical_forms: list[RenamedKernel | None] = []
     for cluster, cluster_hints in zip(clusters, hints, strict=True):
         if cluster.is_extern or cluster.body is not None:
             lowered.append(None)
             canonical_forms.append(None)
             continue
-        key = lower.spelled(cluster), tuple(cluster_hints.items())
+        key = lower.cluster_signature(cluster), tuple(cluster_hints.items())
         kernel, canonical_form = _lower_one(
             cluster, journal, cluster_hints, lowered_by_key.get(key)
         )
@@ -274,14 +286,14 @@ def _lower_one(
     cluster: Cluster,
     journal: Journal,
     hints: Mapping[str, int],
-    like: tuple[Cluster, Kernel, Bare] | None,
-) -> tuple[Kernel, Bare]:
+    like: tuple[Cluster, Kernel, RenamedKernel] | None,
+) -> tuple[Kernel, RenamedKernel]:
     """Lower a cluster, or rename the kernel of an isomorphic one (`like`)."""
     start = perf_counter()
-    renamed = None if like is None else lower.again(like[1], like[0], cluster)
+    renamed = None if like is None else lower.reuse_kernel(like[1], like[0], cluster)
     if like is None or renamed is None:
         kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
-        canonical_form = canonical(kernel)
+        canonical_form = canonical_kernel(kernel)
     else:
         kernel, new = renamed
         plain, names = like[2]
@@ -299,11 +311,11 @@ def _lower_one(
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class KernelIdentity:
     """A kernel as canonical form and names; kernels that differ in names share code."""
 
     kernel: Kernel
-    plain: Plain
+    plain: CanonicalKernel
     names: Mapping[str, str]
     """The original name of each name in the canonical kernel."""
     stem: bytes
@@ -311,38 +323,40 @@ class Named:
     instruction set, cores and caches."""
 
 
-def identify(kernel: Kernel, target: Target, canonical_form: Bare | None = None) -> Named:
+def identify(
+    kernel: Kernel, target: Target, canonical_form: RenamedKernel | None = None
+) -> KernelIdentity:
     """Return a kernel's canonical form and the digest under which its code is cached.
 
-    `canonical_form` is the result of `canonical`, where it is available.
+    `canonical_form` is the result of `canonical_kernel`, where it is available.
     """
-    plain, names = canonical_form or canonical(kernel)
+    plain, names = canonical_form or canonical_kernel(kernel)
     parts = (
         plain.text,
-        generator(),
+        generator_identity(),
         str(ABI_VERSION),
         llvmlite.__version__,
         target.fingerprint(),
-        f"{target.tasks} {target.l1_bytes} {target.l2_bytes}",
+        f"{target.gemm_tasks} {target.l1_bytes} {target.l2_bytes}",
         knobs.code_fingerprint(),
     )
     stem = hashlib.sha256("\0".join(parts).encode()).digest()
-    return Named(kernel, plain, names, stem)
+    return KernelIdentity(kernel, plain, names, stem)
 
 
 def _identify_all(
-    canonical_forms: Sequence[Bare | None],
+    canonical_forms: Sequence[RenamedKernel | None],
     kernels: Sequence[Kernel | None],
     target: Target,
-) -> list[Named | None]:
+) -> list[KernelIdentity | None]:
     """Return the identities of kernels, merging kernels that differ only in constant offsets.
 
     Kernels that differ in such numbers alone, as the steps of an unrolled loop do, share one kernel
     with the numbers as size parameters.
     """
-    merged_kernels: dict[Plain, dict[Plain, None]] = {}
-    merged: dict[int, Bare] = {}
-    skeleton = {b[0]: but_for_numbers(b[0].text) for b in canonical_forms if b is not None}
+    merged_kernels: dict[CanonicalKernel, dict[CanonicalKernel, None]] = {}
+    merged: dict[int, RenamedKernel] = {}
+    skeleton = {b[0]: erase_numbers(b[0].text) for b in canonical_forms if b is not None}
     skeleton_count = Counter(skeleton.values())
     parametrized = {
         at: f
@@ -350,10 +364,10 @@ def _identify_all(
         if k is not None
         and b is not None
         and skeleton_count[skeleton[b[0]]] > 1
-        and (f := freed(k))[1]
+        and (f := parametrize(k))[1]
     }
     for at, (kernel, numbers) in parametrized.items():
-        plain, names = canonical(kernel)
+        plain, names = canonical_kernel(kernel)
         merged[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
         if (b := canonical_forms[at]) is not None:
             merged_kernels.setdefault(plain, {})[b[0]] = None
@@ -367,16 +381,16 @@ def _identify_all(
     ]
 
 
-Told = tuple[Plain, tuple[tuple[str, int], ...]]
+VariantKey = tuple[CanonicalKernel, tuple[tuple[str, int], ...]]
 
 
 def _variants_of(
-    named: Named,
+    named: KernelIdentity,
     target: Target,
     sizes: Mapping[str, int],
     open_ends: set[str],
-    variants_by_key: dict[Told, Forms],
-) -> Forms:
+    variants_by_key: dict[VariantKey, Variants],
+) -> Variants:
     """Return a kernel's code variants with their guards, for the sizes of the first call.
 
     Sizes in `open_ends` (lengths that vary) are not specialised on. Kernels with the same canonical
@@ -385,12 +399,12 @@ def _variants_of(
     plain = named.plain
     at = {short: n for short, name in named.names.items() if (n := sizes.get(name)) is not None}
     closed = {short for short in at if named.names[short] in open_ends}
-    closed -= turned_sizes(plain.kernel, at) if closed else set()
+    closed -= transposed_sizes(plain.kernel, at) if closed else set()
     at = {short: n for short, n in at.items() if short not in closed}
     key = plain, tuple(at.items())
     if key not in variants_by_key:
-        variants_by_key[key] = forms(plain.kernel, target, at)
-    size_names = {short: meant(name) for short, name in named.names.items()}
+        variants_by_key[key] = code_variants(plain.kernel, target, at)
+    size_names = {short: size_or_number(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
         for form, limits in variants_by_key[key]
@@ -398,8 +412,13 @@ def _variants_of(
 
 
 def code_of(
-    named: Named, target: Target, journal: Journal, form: Form, *, streaming: bool = False
-) -> Code:
+    named: KernelIdentity,
+    target: Target,
+    journal: Journal,
+    form: Variant,
+    *,
+    streaming: bool = False,
+) -> LoadedKernel:
     """Return the code of a kernel variant; generate it unless it is cached."""
     key = key_of(named.stem, form, streaming)
     cached = find(key, journal)
@@ -411,8 +430,8 @@ def code_of(
 
 
 def _build_codes(
-    uses: Sequence[tuple[Named, Form]], target: Target, journal: Journal
-) -> list[Code]:
+    uses: Sequence[tuple[KernelIdentity, Variant]], target: Target, journal: Journal
+) -> list[LoadedKernel]:
     """Return the code of kernel variants; generate missing ones together, each once.
 
     The journal records them one by one.
@@ -425,7 +444,7 @@ def _build_codes(
         [(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get()
     )
     built = dict(zip(new, outputs, strict=True))
-    codes: dict[bytes, Code] = {}
+    codes: dict[bytes, LoadedKernel] = {}
     for key, (named, _) in zip(keys, uses, strict=True):
         if key in codes:
             journal.record(CacheHit(key.hex(), "memory"))
@@ -436,8 +455,13 @@ def _build_codes(
 
 
 def _cache_code(
-    key: bytes, named: Named, artifact: Built, seconds: float, target: Target, journal: Journal
-) -> Code:
+    key: bytes,
+    named: KernelIdentity,
+    artifact: CompiledKernel,
+    seconds: float,
+    target: Target,
+    journal: Journal,
+) -> LoadedKernel:
     """Cache freshly generated code and record it."""
     text = kernel_text(named.kernel) if journal.full else ""
     emitted = KernelEmitted(
@@ -450,20 +474,20 @@ def _cache_code(
 # ---- assembly ----------------------------------------------------------------------------------
 
 
-class Made(NamedTuple):
+class BuiltKernel(NamedTuple):
     """A kernel's code variant for the first call, and all of its variants."""
 
-    named: Named
-    forms: Forms
-    code: Code
+    named: KernelIdentity
+    forms: Variants
+    code: LoadedKernel
 
 
 def assemble(
     plan: Plan,
-    kernels: Mapping[Cluster, Made],
+    kernels: Mapping[Cluster, BuiltKernel],
     target: Target,
     journal: Journal,
-    ahead: Ahead,
+    ahead: PreludeBuilder,
     compiler: Compiler,
     graph: Graph | None = None,
 ) -> tuple[Recipe, Executable]:
@@ -475,7 +499,7 @@ def assemble(
     recipe = _recipe(plan, kernels, target, ahead)
     by_name = {m.named.kernel.name: m for m in kernels.values()}
 
-    def look_up(use: KernelUse, form: Form, streaming: bool) -> Code:
+    def look_up(use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         return code_of(by_name[use.name].named, target, journal, form, streaming=streaming)
 
     codes = [by_name[use.name].code for use in recipe.kernels]
@@ -483,13 +507,13 @@ def assemble(
 
 
 def _recipe(
-    plan: Plan, kernels: Mapping[Cluster, Made], target: Target, ahead: Ahead | None
+    plan: Plan, kernels: Mapping[Cluster, BuiltKernel], target: Target, ahead: PreludeBuilder | None
 ) -> Recipe:
     """Return a plan as serialisable data.
 
     `ahead` is the prelude, or None for a chunked part of another plan.
     """
-    inputs = plan.graph.inputs if ahead is None else ahead.given
+    inputs = plan.graph.inputs if ahead is None else ahead.caller_inputs
     numbers, values = _values(plan, inputs)
     held: dict[Value, int] = {}
 
@@ -498,31 +522,31 @@ def _recipe(
         numbers_read: list[int] = []
         for k, node in enumerate(cluster.inputs):
             param = kernels[cluster].named.kernel.inputs[k].name if cluster in kernels else ""
-            value = None if ahead is None else ahead.held(cluster.name, param, node)
+            value = None if ahead is None else ahead.held_value(cluster.name, param, node)
             if value is not None and value not in held:
                 held[value] = len(values)
                 values.append(value)
             numbers_read.append(numbers[node] if value is None else held[value])
         return numbers_read
 
-    def step(cluster: Cluster) -> KernelUse | CallUse | RoundsUse:
+    def step(cluster: Cluster) -> KernelUse | CallUse | ChunkedUse:
         if cluster in kernels:
             return _use(cluster, kernels[cluster], reads(cluster), numbers)
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
         body = _recipe(cluster.body.plan, kernels, target, None)
-        return RoundsUse(
+        return ChunkedUse(
             cluster.name,
-            cluster.body.rounds,
+            cluster.body.chunks,
             body,
             tuple(reads(cluster)),
             tuple(numbers[n] for n in cluster.outputs),
         )
 
     steps = tuple(map(step, plan.clusters))
-    names = dict.fromkeys(size_names(plan.graph))
+    names = dict.fromkeys(input_size_names(plan.graph))
     if ahead is None:  # a chunk's sizes are passed by the outer plan, not matched from shapes
-        names |= dict.fromkeys(sizes(plan.graph))
+        names |= dict.fromkeys(all_size_names(plan.graph))
     return Recipe(
         tuple(names),
         tuple(values),
@@ -556,7 +580,10 @@ def _values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[V
         s.node: numbers[s.reuses] for s in plan.slots if s.offset is None and s.reuses is not None
     }
     for k, node in enumerate(results):
-        add(node, Value(node.type.dtype, node.type.shape, "output", k, over=over.get(node, -1)))
+        add(
+            node,
+            Value(node.type.dtype, node.type.shape, "output", k, overwrites=over.get(node, -1)),
+        )
     for slot in plan.slots:
         if slot.offset is not None:
             kind, host = slot.node.type, slot.within
@@ -566,14 +593,14 @@ def _values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[V
 
 
 def _use(
-    cluster: Cluster, built: Made, reads: Sequence[int], numbers: Mapping[Node, int]
+    cluster: Cluster, built: BuiltKernel, reads: Sequence[int], numbers: Mapping[Node, int]
 ) -> KernelUse:
     named = built.named
     params = (*named.kernel.inputs, *named.kernel.outputs)
     places = (*reads, *(numbers[n] for n in cluster.outputs))
     values = {p.name: n for p, n in zip(params, places, strict=True)}
     return KernelUse(
-        named.kernel.name, named.stem, built.code.built.form, built.forms, named.names, values
+        named.kernel.name, named.stem, built.code.compiled.variant, built.forms, named.names, values
     )
 
 

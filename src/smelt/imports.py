@@ -16,7 +16,7 @@ import threading
 from importlib import import_module
 from typing import Any
 
-__all__ = ["imported"]
+__all__ = ["fork_safe_import"]
 
 _LOCK: Any = threading.RLock()
 _PATIENCE = 10.0
@@ -26,7 +26,7 @@ _HELD = threading.local()
 """Per fork in progress, whether it holds the lock; several may overlap."""
 
 
-def imported(name: str) -> Any:
+def fork_safe_import(name: str) -> Any:
     """Import and return a module by name; raise ImportError if there is none."""
     with _LOCK:
         return import_module(name)

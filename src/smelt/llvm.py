@@ -33,7 +33,7 @@ from typing import Any, ParamSpec, TypeVar
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
 
-__all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_passes"]
+__all__ = ["llvm", "llvm_lock", "machine_code", "newpassmanagers", "run_passes", "worker_threads"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,7 +57,7 @@ if "smelt_options" not in ffi.__dict__:
 _LOCK: Any = getattr(ffi.lib, "_lock", None) or threading.RLock()
 
 
-def alone() -> Any:
+def llvm_lock() -> Any:
     """Return the reentrant lock around LLVM, to hold over several calls: `with alone(): ...`."""
     return _LOCK
 
@@ -119,7 +119,7 @@ def machine_code(machine: Any, module: Any) -> bytes:
 
 
 @contextmanager
-def beside(threads: int = 1) -> Generator[Callable[..., Callable[[], Any]]]:
+def worker_threads(threads: int = 1) -> Generator[Callable[..., Callable[[], Any]]]:
     """Provide threads for LLVM calls, which release Python's lock.
 
     Yields a function that starts a call on a thread and returns a function that waits for its

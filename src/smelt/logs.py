@@ -21,7 +21,7 @@ from smelt.errors import KnobError, nearest, reason
 from smelt.journal import Fact
 from smelt.origin import UNKNOWN, Origin
 
-ABOUT = {
+TOPIC_HELP = {
     "trace": "functions recorded, and why one was retraced",
     "passes": "what each pass did to the graph",
     "fusion": "every decision with its reason and numbers",
@@ -54,12 +54,12 @@ def install() -> None:
     if not _installed:
         _installed.append(journal.subscribe(_listen))
         if "help" in knobs.LOG.get().split(","):
-            for topic, about in ABOUT.items():
+            for topic, about in TOPIC_HELP.items():
                 _send(_LOGGERS[topic], about, None)
 
 
 @lru_cache(maxsize=64)
-def chosen(setting: str) -> frozenset[str]:
+def selected_topics(setting: str) -> frozenset[str]:
     """Return the topics that a setting enables.
 
     A comma-separated list of topics, `all`, and topics to exclude with a minus; with exclusions
@@ -67,13 +67,13 @@ def chosen(setting: str) -> frozenset[str]:
     """
     words = [word.strip().lower() for word in setting.split(",") if word.strip()]
     only_minus = bool(words) and all(word.startswith("-") for word in words)
-    topics: set[str] = set(ABOUT) if only_minus else set()
+    topics: set[str] = set(TOPIC_HELP) if only_minus else set()
     for word in words:
         name = word.lstrip("+-")
         if name == "all":
-            topics = set() if word.startswith("-") else set(ABOUT)
-        elif name not in ABOUT and name != "help":
-            close = nearest(name, list(ABOUT))
+            topics = set() if word.startswith("-") else set(TOPIC_HELP)
+        elif name not in TOPIC_HELP and name != "help":
+            close = nearest(name, list(TOPIC_HELP))
             hint = f"did you mean {close}?" if close else "SMELT_LOG=help lists the topics"
             raise KnobError(name="log", reason=f"no topic {name!r}; {hint}", origin=UNKNOWN)
         elif name != "help":
@@ -84,8 +84,8 @@ def chosen(setting: str) -> frozenset[str]:
 def _listen(fact: Fact) -> None:
     setting = knobs.LOG.get()
     logger = _LOGGERS[fact.topic]
-    if (setting and fact.topic in chosen(setting)) or logger.isEnabledFor(logging.INFO):
-        _send(logger, line(fact), getattr(fact, "origin", None))
+    if (setting and fact.topic in selected_topics(setting)) or logger.isEnabledFor(logging.INFO):
+        _send(logger, format_fact(fact), getattr(fact, "origin", None))
 
 
 def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
@@ -94,7 +94,7 @@ def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
     (logger if logger.hasHandlers() else _STDERR).handle(record)
 
 
-def line(fact: Fact) -> str:
+def format_fact(fact: Fact) -> str:
     """Format a fact as one line for people.
 
     >>> line(journal.PassRan("cse", 7, 5, 1e-4))

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["Lives", "lower_bound", "pack", "peak"]
+__all__ = ["BufferLifetime", "lower_bound", "pack", "peak"]
 
 
-class Lives(Protocol):
+class BufferLifetime(Protocol):
     """A buffer with a lifetime and an offset."""
 
     hint: int
@@ -37,7 +37,7 @@ class Lives(Protocol):
     """Its offset in bytes."""
 
 
-def pack(buffers: Sequence[Lives]) -> int:
+def pack(buffers: Sequence[BufferLifetime]) -> int:
     """Set the offset of every buffer; return the bytes of the arena."""
     bound = lower_bound(buffers)
     best: list[int] | None = None
@@ -58,9 +58,9 @@ def pack(buffers: Sequence[Lives]) -> int:
     return least
 
 
-def _first_fit(order: Iterable[Lives]) -> None:
+def _first_fit(order: Iterable[BufferLifetime]) -> None:
     """Place each buffer into the smallest gap that fits, or above all overlapping ones."""
-    placed: dict[int, list[Lives]] = {}
+    placed: dict[int, list[BufferLifetime]] = {}
     for b in order:
         times = [placed.setdefault(t, []) for t in range(b.first, b.last + 1)]
         overlapping = {id(c): c for at_time in times for c in at_time}
@@ -77,12 +77,12 @@ def _first_fit(order: Iterable[Lives]) -> None:
             at_time.append(b)
 
 
-def peak(buffers: Iterable[Lives]) -> int:
+def peak(buffers: Iterable[BufferLifetime]) -> int:
     """Return the bytes of the arena that the buffers occupy."""
     return max((b.at + b.hint for b in buffers), default=0)
 
 
-def lower_bound(buffers: Sequence[Lives]) -> int:
+def lower_bound(buffers: Sequence[BufferLifetime]) -> int:
     """Return the maximum bytes live at one time: no arena is smaller."""
     live = most = 0
     changes: dict[int, int] = {}

@@ -121,7 +121,7 @@ class Origin:
     def known(self) -> bool:
         return self.place.line > 0
 
-    def answers(self, name: str) -> bool:
+    def matches_name(self, name: str) -> bool:
         """Return whether a front end knows this operator by `name` (such as a module path)."""
         return False
 

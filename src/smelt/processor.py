@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from smelt.dataclass import dataclass
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 
 _TUNING_PREFIXES = ("prefer-", "slow-", "fast-", "false-deps-", "tuning-", "idivl-", "idivq-")
 
@@ -54,7 +54,7 @@ class CacheSizes:
     line: int = 64
 
 
-SHARE = 16 << 20
+L3_BYTES_PER_CPU = 16 << 20
 """Maximum L3 bytes to count per visible CPU. A virtual machine with a few CPUs sees the L3 of a
 whole socket that other tenants use as well; data that is written once and read once is then
 better stored with non-temporal stores."""
@@ -82,7 +82,7 @@ def _read_file(path: Path, most: int = 1 << 12) -> str:
 def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
     """Return the first CPU's cache sizes from sysfs, with defaults for missing entries.
 
-    The L3 size is limited to `SHARE` bytes for each CPU that shares it.
+    The L3 size is limited to `L3_BYTES_PER_CPU` bytes for each CPU that shares it.
     """
     sizes_by_name: dict[str, int] = {}
     for index in sorted(cpus.glob("cpu0/cache/index*")):
@@ -98,7 +98,9 @@ def cache_sizes(cpus: Path = _CPUS) -> CacheSizes:
             )
             nbytes = int(digits) * scale
             shared = level == "3" and sharing > 0
-            sizes_by_name[f"l{level}"] = min(nbytes, SHARE * sharing) if shared else nbytes
+            sizes_by_name[f"l{level}"] = (
+                min(nbytes, L3_BYTES_PER_CPU * sharing) if shared else nbytes
+            )
         if line.isdigit() and int(line) > 0:
             sizes_by_name["line"] = int(line)
     defaults = CacheSizes()
@@ -183,11 +185,11 @@ def _amx_permitted() -> bool:
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
-    ctypes: Any = imported("ctypes")
+    ctypes: Any = fork_safe_import("ctypes")
     return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILES) == 0
 
 
-def permitted(cpu: Processor) -> Processor:
+def permitted_processor(cpu: Processor) -> Processor:
     """Return the processor without features that the system denies to this process."""
     tiles = {name for name in cpu.features if name.startswith("amx-")}
     if not tiles or _amx_permitted():
@@ -199,7 +201,7 @@ def permitted(cpu: Processor) -> Processor:
 @cache
 def processor() -> Processor:
     """Detect this processor with LLVM, which the first call imports."""
-    llvm: Any = imported("llvmlite.binding")
+    llvm: Any = fork_safe_import("llvmlite.binding")
     flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
     return Processor(

@@ -30,7 +30,7 @@ from smelt.processor import (
     Processor,
     cache_sizes,
     cpu_model,
-    permitted,
+    permitted_processor,
     processor,
     usable_cores,
 )
@@ -117,7 +117,7 @@ PAGE = 4096
 """Bytes of a page. An x86 L1 cache has as many pages as ways, so that its set index does not depend
 on address translation: lines that are whole pages apart share a set."""
 
-MOST_TASKS = 8
+MAX_GEMM_TASKS = 8
 """Maximum tasks that a product is cut into for load balance over cores."""
 
 DEFAULT_OP_NS: dict[str, float] = {
@@ -190,31 +190,31 @@ class Target:
         return feature in self.features
 
     @property
-    def multiplies_bfloats(self) -> bool:
+    def has_fast_bf16_dot(self) -> bool:
         """Whether a bfloat16 dot-product instruction is faster than float32 FMAs."""
         return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
 
     @property
-    def divides_fast(self) -> bool:
+    def has_fast_division(self) -> bool:
         """Whether dividing vectors is cheaper than multiplying by an exact reciprocal."""
         return self.cpu in _FAST_DIVISIONS
 
     @property
-    def starts_few(self) -> bool:
+    def is_issue_bound(self) -> bool:
         """Whether instruction issue, and not the number of FMAs, limits matrix products."""
         return self.cpu in _SKYLAKE
 
     @property
-    def foresees_pages(self) -> bool:
+    def prefetches_across_pages(self) -> bool:
         """Whether hardware prefetching crosses pages: one stream is as fast as several."""
         return self.cpu not in _SKYLAKE
 
     @property
-    def ways(self) -> int:
+    def l1_ways(self) -> int:
         """Associativity of the L1 cache, as lines that are whole pages apart."""
         return max(1, self.l1_bytes // PAGE)
 
-    def holds(self, lines: int, distance: int | None) -> bool:
+    def fits_l1_sets(self, lines: int, distance: int | None) -> bool:
         """Return whether the L1 cache holds `lines` lines at a distance of `distance` bytes.
 
         With `distance` None the distance is unknown, and the worst case counts.
@@ -223,23 +223,23 @@ class Target:
         >>> [target.holds(12, apart) for apart in (4096, 3072, 2048, None)]
         [False, True, True, False]
         """
-        if lines <= self.ways or distance is None:
-            return lines <= self.ways
+        if lines <= self.l1_ways or distance is None:
+            return lines <= self.l1_ways
         sets = PAGE // self.line_bytes
         lines_per_set = Counter(i * distance // self.line_bytes % sets for i in range(lines))
-        return max(lines_per_set.values()) <= self.ways
+        return max(lines_per_set.values()) <= self.l1_ways
 
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of `itemsize` bytes fill a vector register."""
         return max(1, self.vector_bytes // itemsize)
 
     @property
-    def tasks(self) -> int:
+    def gemm_tasks(self) -> int:
         """Tasks that a product is cut into before blocks grow.
 
-        Two per core, at most `MOST_TASKS`: a late task then costs half of a core's work.
+        Two per core, at most `MAX_GEMM_TASKS`: a late task then costs half of a core's work.
         """
-        return min(2 * self.cores, MOST_TASKS)
+        return min(2 * self.cores, MAX_GEMM_TASKS)
 
     @property
     def feature_string(self) -> str:
@@ -369,12 +369,14 @@ class Target:
     @classmethod
     def host(cls) -> Target:
         """Return the running machine, without measuring anything."""
-        return cls.of_processor(processor(), usable_cores())
+        return cls.from_processor(processor(), usable_cores())
 
     @classmethod
-    def of_processor(cls, host_processor: Processor, cores: int) -> Target:
+    def from_processor(cls, host_processor: Processor, cores: int) -> Target:
         """Return this machine with the given processor and cores, limited by the knob HOST_ISA."""
-        return _of_processor(limited(permitted(host_processor), knobs.HOST_ISA.get()), cores)
+        return _of_processor(
+            limit_isa(permitted_processor(host_processor), knobs.HOST_ISA.get()), cores
+        )
 
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
@@ -430,7 +432,7 @@ def classify(triple: str, features: frozenset[str]) -> Isa:
     return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
 
 
-def limited(cpu: Processor, widest: HostIsa) -> Processor:
+def limit_isa(cpu: Processor, widest: HostIsa) -> Processor:
     """Disable the features that an x86 instruction set lacks; `auto` keeps all.
 
     Processors of other architectures are returned unchanged.

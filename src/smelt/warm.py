@@ -32,20 +32,20 @@ from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
-from smelt.kernel.artifact import Form
+from smelt.kernel.artifact import Variant
 from smelt.ops.symbolic import has_system
 from smelt.runtime.cache import Cache
-from smelt.runtime.code import Code, find, key_of
-from smelt.runtime.code_identity import sources
-from smelt.runtime.executable import Executable, of_references
+from smelt.runtime.code import LoadedKernel, find, key_of
+from smelt.runtime.code_identity import package_identity
+from smelt.runtime.executable import Executable, reference_executable
 from smelt.runtime.executable_format import KernelUse, Recipe
-from smelt.runtime.frames import roomy
+from smelt.runtime.frames import with_frame_room
 from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Runnable
-from smelt.runtime.reference import is_spared, tell_spared
+from smelt.runtime.reference import is_recoverable, warn_fallback
 from smelt.target import Target
 from smelt.tune.memory import Program, Settings, recall
 
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from smelt.fusion.plan import Donate, Plan
     from smelt.kernel.ir import Kernel
 
-__all__ = ["Found", "compile"]
+__all__ = ["CachedProgram", "compile"]
 
 Array = np.ndarray[Any, Any]
 
-MOST_NEAR = 4
+MAX_NEARBY_PLANS = 4
 """Maximum sizes per graph whose stored plans are remembered."""
 
 
@@ -71,21 +71,21 @@ def _driver() -> Any:
     collected = gc.isenabled()
     gc.disable()
     try:
-        return imported("smelt.driver")
+        return fork_safe_import("smelt.driver")
     finally:
         if collected:
             gc.enable()
 
 
-@roomy
+@with_frame_room
 def compile(  # noqa: A001 - the field's word, as re.compile
     graph: Graph,
     *,
     hints: Mapping[str, int],
     donate: Donate = (),
     program: Program | None = None,
-    near: Callable[[Found], bool] | None = None,
-) -> Compiled | Found:
+    near: Callable[[CachedProgram], bool] | None = None,
+) -> Compiled | CachedProgram:
     """Load or compile `graph`; see `smelt.driver.compile`.
 
     Args:
@@ -129,10 +129,12 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     key = _digest("plan", parts)
     stored = _load(store, key, parts, journal) if raced is None else None
     if stored is not None:
-        return Found(program, donate, target, *stored, journal)
+        return CachedProgram(program, donate, target, *stored, journal)
     for nearby in _other_sizes(store, parts, program) if near and raced is None else ():
         stored = _load(store, _digest("plan", parts | _size_parts(nearby)), parts, journal)
-        candidate = None if stored is None else Found(nearby, donate, target, *stored, journal)
+        candidate = (
+            None if stored is None else CachedProgram(nearby, donate, target, *stored, journal)
+        )
         if candidate is not None and near is not None and near(candidate):
             return candidate
     compiled = raced or make()
@@ -148,10 +150,10 @@ def compile_part(graph: Graph, sizes: Mapping[str, int]) -> Runnable:
         try:
             return compile(graph, hints=sizes)
         except Exception as error:
-            if not is_spared(error):
+            if not is_recoverable(error):
                 raise
-            tell_spared("what is computed once of constants", error)
-        return of_references(graph)
+            warn_fallback("what is computed once of constants", error)
+        return reference_executable(graph)
 
 
 # ---- cache keys ----------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def _key_parts(
         **_size_parts(program),
         "donated": repr(donate),
         "settings": settings_text,
-        "version": f"{sources()} abi {ABI_VERSION}",
+        "version": f"{package_identity()} abi {ABI_VERSION}",
         "libraries": f"llvmlite {llvmlite.__version__} numpy {np.__version__}"
         f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
@@ -206,7 +208,7 @@ def _last_key(parts: Mapping[str, str]) -> bytes:
 
 def _miss_reason(store: Cache, key: bytes, parts: Mapping[str, str]) -> str:
     """Return why there is no plan: a damaged entry or a changed part."""
-    why = store.why(key)
+    why = store.miss_reason(key)
     last = store.get(_last_key(parts))
     if why != "no entry" or last is None:
         return why
@@ -229,7 +231,7 @@ def _store(
 ) -> None:
     start = perf_counter()
     try:
-        facts = recipe.facts()
+        facts = recipe.to_data()
     except SmeltError:  # a library call that cannot be written down
         return
     store.put(key, {"what": "plan", "recipe": facts}, b"")
@@ -240,7 +242,7 @@ def _store(
 
 def _load(
     store: Cache, key: bytes, parts: Mapping[str, str], journal: Journal
-) -> tuple[Recipe, list[Code]] | None:
+) -> tuple[Recipe, list[LoadedKernel]] | None:
     """Return the stored plan with its kernels' code, or None; record the reason."""
     start = perf_counter()
     entry = store.get(key)
@@ -248,14 +250,14 @@ def _load(
         journal.record(CacheMiss(key.hex(), _miss_reason(store, key, parts)))
         return None
     try:
-        recipe = Recipe.read(entry.meta["recipe"])
+        recipe = Recipe.from_data(entry.meta["recipe"])
     except (KeyError, TypeError, ValueError, SmeltError):  # an intact entry of another format
         journal.record(CacheMiss(key.hex(), "a plan of another form"))
         return None
     journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
-    codes: list[Code] = []
+    codes: list[LoadedKernel] = []
     for use in recipe.kernels:
-        code = find(key_of(use.stem, use.form, streaming=False), journal)
+        code = find(key_of(use.stem, use.variant, streaming=False), journal)
         if code is None:
             return None
         codes.append(code)
@@ -269,7 +271,7 @@ def _remember_sizes(store: Cache, parts: Mapping[str, str], program: Program) ->
         [dict(p.hints), p.allowance and astuple(p.allowance)]
         for p in _other_sizes(store, parts, program)
     ]
-    made_for = [now, *(p for p in before if p != now)][:MOST_NEAR]
+    made_for = [now, *(p for p in before if p != now)][:MAX_NEARBY_PLANS]
     store.put(_family_key(parts), {"what": "sizes of plans", "made for": made_for}, b"")
 
 
@@ -292,7 +294,7 @@ def _family_key(parts: Mapping[str, str]) -> bytes:
     return _digest("family", {**parts, "sizes": "", "memory allowed": ""})
 
 
-class Found:
+class CachedProgram:
     """A compiled graph loaded from the cache, with the interface of `driver.Compiled`.
 
     `graph`, `plan`, `kernels` and `journal` are recomputed when they are accessed.
@@ -304,7 +306,7 @@ class Found:
         donate: Donate,
         target: Target,
         recipe: Recipe,
-        codes: Sequence[Code],
+        codes: Sequence[LoadedKernel],
         lookups: Journal,
     ) -> None:
         """Load an executable; `codes` are the recipe's kernels, `found` records the cache hits."""
@@ -321,7 +323,7 @@ class Found:
         self._context = copy_context()  # the settings it was compiled under
         self._hits = {f.key: f for f in lookups.of(CacheHit)}
 
-    def _look_up(self, use: KernelUse, form: Form, streaming: bool) -> Code:
+    def _look_up(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
         """Return another variant of a kernel's code; compile it if it is not cached."""
         code = find(key_of(use.stem, form, streaming), Journal())
         return self._recompiled.code(use, form, streaming) if code is None else code

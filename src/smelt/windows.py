@@ -43,20 +43,20 @@ def window_steps(taps: int) -> Iterator[tuple[int, int]]:
                 yield step, dilation
 
 
-REMAINDERS = 8
+MAX_PHASES = 8
 """Maximum stride for which the sum over all windows that contain a position is split into one
 product per phase (position modulo stride)."""
 
 
-def is_laid(step: int, dilation: int, taps: int) -> bool:
+def is_transposed_convolution(step: int, dilation: int, taps: int) -> bool:
     """Return whether a col2im sum can be computed as a transposed convolution.
 
     True if windows do not overlap, or if stride and dilation are coprime and the stride is at most
-    `taps` and `REMAINDERS`: then every phase has taps, and a product over windows of its own.
+    `taps` and `MAX_PHASES`: then every phase has taps, and a product over windows of its own.
 
     >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(9, 1, 10)
     (True, True, False, True, False)
     """
     if taps <= step and dilation == 1:
         return True
-    return gcd(step, dilation) == 1 and step <= min(taps, REMAINDERS)
+    return gcd(step, dilation) == 1 and step <= min(taps, MAX_PHASES)

@@ -37,9 +37,9 @@ def run(function: Any, arrays: list[Array]) -> list[Array]:
     trace = sm.jit(function).lower(*arrays).trace
     sizes = matched(trace, [n for a in arrays for n in a.shape])
     found = interp.run(trace.graph, inputs(trace, arrays), sizes)
-    places = {r.place for r in trace.results if r.kind == "graph"}
+    places = {r.position for r in trace.results if r.kind == "graph"}
     assert len(places) <= len(found)
-    return [found[r.place] if r.kind == "graph" else arrays[r.place] for r in trace.results]
+    return [found[r.position] if r.kind == "graph" else arrays[r.position] for r in trace.results]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id.replace(" ", "_"))

@@ -13,7 +13,7 @@ from tests.autodiff.differences import check
 
 import smelt as sm
 from smelt.autodiff.sums import Sums
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.graph import interp
 from smelt.graph.ir import Graph
 
@@ -171,9 +171,9 @@ def run(function: Callable[..., Any], arrays: list[Array], *, compiled: bool) ->
     if compiled:
         return [np.asarray(g) for g in sm.jit(function)(*arrays)]
     trace = sm.jit(function).lower(*arrays).trace
-    given = [arrays[k] for k in trace.arguments] + [realise(x) for x in trace.captured]
+    given = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
     found = interp.run(trace.graph, given)
-    return [found[r.place] for r in trace.results]
+    return [found[r.position] for r in trace.results]
 
 
 def by_us(case: Case, arrays: list[Array], *, twice: bool, compiled: bool = False) -> list[Array]:

@@ -189,7 +189,7 @@ def test_nothing_is_kept_afterwards() -> None:
     with pytest.raises(GradientError):
         sm.grad(lambda x: x)(array(1, 2))
     assert STATE.tapes == 0
-    assert not STATE.kept
+    assert not STATE.retained
 
 
 def test_vjp_after_the_values_were_read() -> None:

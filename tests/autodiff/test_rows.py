@@ -222,7 +222,7 @@ def test_every_fold_of_floats_has_a_derivative() -> None:
     for row in COMBINES.values():
         same = row.grow in ("same", "integer") and "float" in row.kinds
         assert (row.pullback is not None) == same
-        assert (row.running_pullback is not None) == (same and row.prefix is not None)
+        assert (row.scan_pullback is not None) == (same and row.prefix is not None)
 
 
 @pytest.mark.parametrize("name", ["floordiv", "floor", "ceil", "round", "trunc", "sign"])

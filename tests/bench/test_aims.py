@@ -9,7 +9,7 @@ import pytest
 from tools import convolutions
 
 from smelt.bench import apart, attention, losses, products
-from smelt.bench.sheet import below, sheet
+from smelt.bench.sheet import rows_below_targets, sheet
 from smelt.bench.table import Table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,7 +26,7 @@ PAGES = {
 def test_pages_list_what_is_below(page: str, aims: Mapping[str, float]) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     table = _listed(text)
-    assert table.rows and below(table, aims) in text
+    assert table.rows and rows_below_targets(table, aims) in text
 
 
 def _listed(text: str) -> Table:

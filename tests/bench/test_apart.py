@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.bench.apart import ALONE, Timed, check, contests, recorded, table, to_json
+from smelt.bench.apart import ALONE, KernelTimes, check, contests, recorded, table, to_json
 from smelt.bench.parts import cuts
 from smelt.graph.text import parse
 
@@ -55,11 +55,11 @@ def test_cuts_read_folds_and_compute_the_rest_again() -> None:
     }""")
     one, again, both = cuts(graph)
     assert [n.op.name for n in one.graphs[0].outputs] == ["exp"]
-    assert one.gives == ((1, 0), (1, 1))
+    assert one.output_sources == ((1, 0), (1, 1))
     assert again.at == both.at == "reduce.sum"
     assert again.reads == ((True, 0), (False, 0))  # exp once more, from x
     assert both.reads == ((False, 0), (False, 1))
-    assert again.gives == ((1, 0), (0, 0))
+    assert again.output_sources == ((1, 0), (0, 0))
 
 
 def test_sizes_that_no_input_tells_are_told() -> None:
@@ -73,11 +73,11 @@ def test_sizes_that_no_input_tells_are_told() -> None:
 
 def test_table() -> None:
     found = [
-        Timed("a", "mul add", 1000.0, {ALONE: 2000.0, "cut at mul 3": 900.0}),
-        Timed("b", "exp sum", 1000.0, {ALONE: 1600.0}),
+        KernelTimes("a", "mul add", 1000.0, {ALONE: 2000.0, "cut at mul 3": 900.0}),
+        KernelTimes("b", "exp sum", 1000.0, {ALONE: 1600.0}),
     ]
     first, second, mean = table(found).rows
     assert first == ("a", "2", "1.00 µs", "2.00", "0.90", "cut at mul")
     assert second == ("b", "2", "1.00 µs", "1.60", "1.60", ALONE)
     assert mean[3:5] == ("1.79", "1.20")
-    assert [Timed(**row) for row in json.loads(to_json(found))] == found
+    assert [KernelTimes(**row) for row in json.loads(to_json(found))] == found

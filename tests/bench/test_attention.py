@@ -9,9 +9,9 @@ import pytest
 
 from smelt import driver
 from smelt.bench.attention import arithmetic_ns, measure, page
-from smelt.bench.attention_cases import CASES, Case, documents, visited
+from smelt.bench.attention_cases import CASES, Case, documents, visited_pairs
 from smelt.bench.attention_peers import PEERS, calls
-from smelt.bench.products import Timed
+from smelt.bench.products import ProductTimes
 from smelt.types.dtype import bf16, f32
 
 WIDE = 2 * driver.host().vector_bytes // 4
@@ -56,10 +56,10 @@ def test_pairs_are_those_that_a_mask_leaves() -> None:
 
 
 def test_what_is_visited_is_whole_tiles_of_bands_and_sums_of_finer_ones() -> None:
-    assert visited(Case("plain", 10), 32) == 100
-    assert visited(Case("causal", 24), 32) == (24 * 24 + 12 * 12 + 12 * 24) / 2
+    assert visited_pairs(Case("plain", 10), 32) == 100
+    assert visited_pairs(Case("causal", 24), 32) == (24 * 24 + 12 * 12 + 12 * 24) / 2
     for case in (Case("window", 700), Case("documents", 700), Case("causal", 700)):
-        assert case.pairs < visited(case, 16) < visited(case, 32) < 700 * 700
+        assert case.pairs < visited_pairs(case, 16) < visited_pairs(case, 32) < 700 * 700
 
 
 def test_floor_is_arithmetic_or_memory() -> None:
@@ -72,9 +72,9 @@ def test_floor_is_arithmetic_or_memory() -> None:
 def test_times_and_their_page() -> None:
     timed = measure(SMALL[0], rounds=1, peers=("smelt",))
     assert set(timed.times) == {"smelt"} and timed.times["smelt"] > 0
-    told = page([Timed("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
+    told = page([ProductTimes("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
     assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % | – |" in told
     done = Case("causal", 128)
-    share = f"{50 * visited(done, WIDE) / done.pairs:.0f} %"
-    told = page([Timed(done.title, 50.0, {"smelt": 100.0, "torch": 250.0})])
+    share = f"{50 * visited_pairs(done, WIDE) / done.pairs:.0f} %"
+    told = page([ProductTimes(done.title, 50.0, {"smelt": 100.0, "torch": 250.0})])
     assert f"| 2.50 | 50 % | {share} |" in told

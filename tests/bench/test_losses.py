@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.bench.losses import MAKERS, TITLES, measure, operands, page, table
+from smelt.bench.losses import BUILDERS, TITLES, measure, operands, page, table
 
 
 def flat(made: Any) -> list[np.ndarray[Any, Any]]:
@@ -21,7 +21,7 @@ def flat(made: Any) -> list[np.ndarray[Any, Any]]:
 def test_every_library_computes_the_same(case: str) -> None:
     pytest.importorskip("torch")
     arrays = operands(case, 16)
-    ours, theirs = (flat(MAKERS[peer](case)(*arrays)) for peer in ("smelt", "torch"))
+    ours, theirs = (flat(BUILDERS[peer](case)(*arrays)) for peer in ("smelt", "torch"))
     for got, want in zip(ours[-len(theirs) :], theirs, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from smelt.bench import cases, first, models
-from smelt.bench.cases import CASES, given_model
+from smelt.bench.cases import CASES, model_and_inputs
 from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
@@ -74,7 +74,7 @@ def test_cases_can_be_made_and_called():
     pytest.importorskip("transformers")
     for name in ("distilbert", "minilm", "diffusion"):
         try:
-            model, given = given_model(torch, CASES[name])
+            model, given = model_and_inputs(torch, CASES[name])
         except (ImportError, FileNotFoundError) as error:
             pytest.skip(f"{name}: {error}")
         with torch.no_grad():

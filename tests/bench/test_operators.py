@@ -12,7 +12,7 @@ from smelt.bench.operators import (
     OPERATORS,
     SIZES,
     Operator,
-    Timed,
+    OperatorTimes,
     calls,
     measure,
     operands,
@@ -48,13 +48,13 @@ def test_times_and_their_table() -> None:
     assert timed.times["smelt"] > 0
     assert timed.times["numpy"] > 0
     found = [
-        Timed("a", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 150.0}),
-        Timed("a", "1 MiB", {"smelt": 100.0, "numpy": 50.0}),
-        Timed("b", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 600.0}),
+        OperatorTimes("a", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 150.0}),
+        OperatorTimes("a", "1 MiB", {"smelt": 100.0, "numpy": 50.0}),
+        OperatorTimes("b", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 600.0}),
     ]
     first, second, mean = table(found).rows
     assert first == ("a", "100 ns", "2.50", "1.50", "1.50", "100 ns", "0.50", "–", "0.50")
     assert second[4:] == ("2.50", "–", "–", "–", "–")
     assert mean[:5] == ("geometric mean", "", "2.50", "3.00", "1.94")
     assert "| a | 100 ns |" in page(found)
-    assert [Timed(**row) for row in json.loads(to_json(found))] == found
+    assert [OperatorTimes(**row) for row in json.loads(to_json(found))] == found

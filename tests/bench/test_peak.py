@@ -27,5 +27,5 @@ def test_results_and_arena_are_blocks():
     x = np.ones((512, 512), "f4")
     f = sm.jit(lambda x: sm.matmul(x, sm.sort(x, axis=0)))
     f(x)
-    before = STOCK.usage().asked
+    before = STOCK.usage().requested
     assert x.nbytes * 2 <= smelt_peak(lambda: f(x), before) < x.nbytes * 4

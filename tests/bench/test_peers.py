@@ -163,7 +163,7 @@ def test_inductor_is_right(tmp_path: Path) -> None:
 
 def _ask_to_load(worker: Worker, name: str, folder: Path) -> None:
     save_reference(WORKLOADS[name], folder, small=True)
-    reply = worker.ask({"do": "load", "row": name, "reference": str(folder)}, 120)
+    reply = worker.request({"do": "load", "row": name, "reference": str(folder)}, 120)
     assert reply.get("failures") == {}, (name, reply)
     assert max(reply["errors"].values()) <= 1.0, (name, reply)
     assert reply["ns"] > 0

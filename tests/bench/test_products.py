@@ -13,7 +13,7 @@ from smelt.bench import around
 from smelt.bench.products import (
     PEERS,
     Case,
-    Timed,
+    ProductTimes,
     calls,
     floor_ns,
     measure,
@@ -29,7 +29,7 @@ SMALL = (
     Case("turned", (3, 40), (24, 40), True),
     Case("vector", (24, 40), (40,)),
     Case("batch", (5, 8, 16), (5, 16, 8)),
-    Case("in turn", (24, 40), (32, 40), True, turns=3),
+    Case("in turn", (24, 40), (32, 40), True, operand_count=3),
     Case("bfloat16", (24, 40), (40, 32), dtype=bf16),
     Case("int8", (24, 40), (40, 32), dtype=i8),
     Case("bfloat16 constant", (24, 40), (200, 40), True, True, bf16),
@@ -51,14 +51,14 @@ def test_every_library_computes_the_same_product(case: Case) -> None:
     close = 2**-6 if case.dtype == bf16 else 1e-4
     for y in (*ys, ys[0]):  # in turn, and once more from the first one on
         right = y.astype("f8")
-        wanted = x.astype("f8") @ (np.swapaxes(right, -1, -2) if case.turned else right)
+        wanted = x.astype("f8") @ (np.swapaxes(right, -1, -2) if case.right_transposed else right)
         for name, call in known.items():
             value = host(call()).astype("f8")
             assert np.allclose(value, wanted, rtol=close, atol=close), name
 
 
 @pytest.mark.parametrize("case", around.CASES, ids=lambda c: c.title)
-def test_what_stands_around_is_the_same_everywhere(case: around.Around) -> None:
+def test_what_stands_around_is_the_same_everywhere(case: around.FusedProduct) -> None:
     """At a sixteenth of the sizes, or the heads would not divide them; Inductor's compiler is
     another form of the same module."""
     peers = tuple(p for p in around.PEERS if p != "inductor")
@@ -71,7 +71,7 @@ def test_what_stands_around_is_the_same_everywhere(case: around.Around) -> None:
             assert np.allclose(got, want, rtol=close, atol=close), name
 
 
-def smaller(case: around.Around) -> around.Around:
+def smaller(case: around.FusedProduct) -> around.FusedProduct:
     """A case with every size of over 16 divided by 16."""
 
     def less(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -108,6 +108,6 @@ def test_times_and_their_table() -> None:
     timed = measure(SMALL[0], rounds=1, peers=("smelt", "numpy"))
     assert set(timed.times) == {"smelt", "numpy"}
     assert all(ns > 0 for ns in timed.times.values())
-    rows = table([Timed("a", 50.0, {"smelt": 100.0, "numpy": 250.0, "torch": 150.0})]).rows
+    rows = table([ProductTimes("a", 50.0, {"smelt": 100.0, "numpy": 250.0, "torch": 150.0})]).rows
     assert rows == (("a", "100 ns", "250 ns", "150 ns", "50.0 ns", "1.50", "50 %"),)
-    assert "| a | 100 ns |" in page([Timed("a", 50.0, {"smelt": 100.0})])
+    assert "| a | 100 ns |" in page([ProductTimes("a", 50.0, {"smelt": 100.0})])

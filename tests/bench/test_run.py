@@ -15,7 +15,7 @@ import pytest
 
 from smelt.bench import run as runner
 from smelt.bench.cold import import_ns, measure_cold
-from smelt.bench.process import Worker, command, heard, kept_to, variables
+from smelt.bench.process import Worker, command, pin_to_cpus, run_and_report, variables
 from smelt.bench.results import (
     Cold,
     Entry,
@@ -56,26 +56,28 @@ def test_wrong_answers_are_not_timed(tmp_path: Path) -> None:
 def test_worker_process_answers_and_survives_a_bad_order(tmp_path: Path) -> None:
     with Worker("numpy", threads=1, small=True) as worker:
         assert worker.problem == ""
-        assert "KeyError" in worker.ask({"do": "load", "row": "x", "reference": "."}, 60)["failed"]
-        assert "failed" in worker.ask({"do": "explode"}, 60)
+        assert (
+            "KeyError" in worker.request({"do": "load", "row": "x", "reference": "."}, 60)["failed"]
+        )
+        assert "failed" in worker.request({"do": "explode"}, 60)
         save_reference(WORKLOADS["tiny"], tmp_path, small=True)
         order = {"do": "load", "row": "tiny", "reference": str(tmp_path)}
-        assert worker.ask(order, 60)["variant"] == "array API"
-        assert worker.ask({"do": "time", "repeat": 10, "warm": 1}, 60)["ns"] > 0
+        assert worker.request(order, 60)["variant"] == "array API"
+        assert worker.request({"do": "time", "repeat": 10, "warm": 1}, 60)["ns"] > 0
     assert not worker.alive
 
 
 def test_dead_worker_is_a_finding() -> None:
     with Worker("numpy", threads=1, small=True) as worker:
         os.kill(worker._process.pid, signal.SIGKILL)
-        assert "SIGKILL" in worker.ask({"do": "record"}, 60)["failed"]
-        assert "SIGKILL" in worker.ask({"do": "record"}, 60)["failed"]
+        assert "SIGKILL" in worker.request({"do": "record"}, 60)["failed"]
+        assert "SIGKILL" in worker.request({"do": "record"}, 60)["failed"]
 
 
 def test_hung_worker_is_ended() -> None:
     with Worker("numpy", threads=1, small=True) as worker:
         os.kill(worker._process.pid, signal.SIGSTOP)
-        assert "no answer" in worker.ask({"do": "record"}, seconds=0.0)["failed"]
+        assert "no answer" in worker.request({"do": "record"}, seconds=0.0)["failed"]
         assert not worker.alive
 
 
@@ -212,10 +214,10 @@ def test_entries_say_why_there_is_no_time() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
 def test_run_keeps_to_its_cores_and_gives_them_back() -> None:
     before = os.sched_getaffinity(0)
-    with kept_to(1):
+    with pin_to_cpus(1):
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == before
-    with kept_to(10**6):
+    with pin_to_cpus(10**6):
         assert os.sched_getaffinity(0) == before
 
 
@@ -294,8 +296,8 @@ def test_quartiles_are_samples() -> None:
 def test_what_a_process_measures_is_said_as_it_comes() -> None:
     code = "print('one', flush=True); print('two'); print('[' + '1, ' * 200000 + '1]')"
     said: list[str] = []
-    last = heard([sys.executable, "-c", code], said.append)
+    last = run_and_report([sys.executable, "-c", code], said.append)
     assert said == ["one", "two"]
     assert len(json.loads(last)) == 200001
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        heard([sys.executable, "-c", "print('one'); 1 / 0"], said.append)
+        run_and_report([sys.executable, "-c", "print('one'); 1 / 0"], said.append)

@@ -35,10 +35,10 @@ from tests.catalogue.sweeps import reads
 
 import smelt as sm
 from smelt import driver, fusion, knobs, lower, passes
-from smelt.explain.entries import moved
+from smelt.explain.entries import entry_traffic
 from smelt.explain.traffic import traffic
-from smelt.explain.unfused import apart
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.explain.unfused import unfused_traffic
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import flatten
 from smelt.fusion.plan import Plan
@@ -134,19 +134,19 @@ class Made:
         known = matched(self.recorded, [n for a in arrays for n in a.shape])
         sizes = tuple(known[n] for n in self.program.size_names)
         found = self.program.run(inputs(self.recorded, arrays), sizes)
-        return [found[r.place] for r in self.recorded.results]
+        return [found[r.position] for r in self.recorded.results]
 
 
 def inputs(recorded: Trace, arrays: Sequence[Array]) -> list[Array]:
     """The inputs of the recorded graph: arguments that it reads, then arrays it met on the way."""
-    return [arrays[k] for k in recorded.arguments] + [realise(x) for x in recorded.captured]
+    return [arrays[k] for k in recorded.arguments] + [evaluate(x) for x in recorded.captured]
 
 
 def matched(recorded: Trace, dims: Sequence[int]) -> Sizes:
     """The values of a recording's size symbols, from all dimensions of its arguments."""
     values = recorded.match(*dims)
     assert values is not None, f"recorded for other sizes than {dims}"
-    return dict(zip(driver.size_names(recorded.graph), values, strict=True))
+    return dict(zip(driver.input_size_names(recorded.graph), values, strict=True))
 
 
 _SKETCHED: dict[tuple[Any, ...], Made] = {}
@@ -174,7 +174,7 @@ def sketch(
         plan = fusion.plan(graph, machine, None, hints)
         kernels = tuple(
             None if c.is_extern or c.body is not None else lower.run(c, rounding, hints)
-            for c in plan.every
+            for c in plan.all_clusters
         )
         _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels), machine)
     return _SKETCHED[key]
@@ -227,12 +227,12 @@ def count(made: Made) -> Counts:
     fused = sweeps = 0
     for cluster, kernel in zip(plan.clusters, made.sketch.kernels, strict=False):
         if kernel is None:
-            fused += moved(cluster, sizes).nbytes
+            fused += entry_traffic(cluster, sizes).nbytes
         else:
             fused += traffic(kernel, sizes).nbytes
             sweeps = max([sweeps, *reads(kernel, made.machine, sizes).values()])
     calls = sum(c.is_extern for c in plan.clusters)
-    kernels = sum(c.body is None for c in plan.every) - calls
+    kernels = sum(c.body is None for c in plan.all_clusters) - calls
     return Counts(kernels, calls, len(plan.launches), tuple(stored), fused, sweeps)
 
 
@@ -245,7 +245,10 @@ def is_exact(made: Made) -> bool:
 
 def unfused(made: Made) -> int:
     """Bytes that the operators would move one by one."""
-    return sum(a.nbytes for a in apart(made.sketch.plan, made.machine, made.sizes(made.row.sizes)))
+    return sum(
+        a.nbytes
+        for a in unfused_traffic(made.sketch.plan, made.machine, made.sizes(made.row.sizes))
+    )
 
 
 # ---- comparing ---------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ def compare(row: Row, recorded: Trace, arrays: Sequence[Array], got: Sequence[Ar
     sizes = matched(recorded, [n for a in arrays for n in a.shape])
     allowed = tolerances(recorded.graph, given, sizes)
     for k, (want, found) in enumerate(zip(expected(row, arrays), got, strict=True)):
-        problem = differ(want, found, allowed[recorded.results[k].place])
+        problem = differ(want, found, allowed[recorded.results[k].position])
         assert not problem, f"result {k} for {[a.shape for a in arrays]}: {problem}"
 
 

@@ -289,7 +289,7 @@ def made(v: Variant) -> tuple[Any, driver.Compiled]:
         large = arguments(v, v.heads, LONG * (16 if v.parts else 1))
         values = trace.match(*(n for a in large for n in a.shape))
         assert values is not None
-        hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+        hints = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
             _MADE[v.name] = trace, driver.compile(trace.graph, hints=hints, target=RUNS)
     return _MADE[v.name]

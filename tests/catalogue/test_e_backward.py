@@ -106,7 +106,7 @@ def planned(v: Variant) -> tuple[Trace, Plan, list[Kernel | None], dict[str, int
         trace = sm.jit(gradients(v.code)).lower(*given(v, 2, 5)).trace
         values = trace.match(*(n for a in given(v, v.heads, LONG) for n in a.shape))
         assert values is not None
-        sizes = dict(zip(driver.size_names(trace.graph), values, strict=True))
+        sizes = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
             plan = fusion.plan(passes.run(trace.graph, Journal(), "fast"), RUNS, None, sizes)
             kernels = [None if c.is_extern else lower.run(c, "fast", sizes) for c in plan.clusters]
@@ -129,7 +129,7 @@ def test_blocks_see_what_masks_leave(variant: Variant) -> None:
     told = [
         {word for word, end in (("from", b.start), ("to", b.stop)) if end is not None}
         for s in streams
-        for b in s.sees
+        for b in s.bounds
     ]
     wanted = set(SEEN.get(variant.name, "").split())
     assert told == ([wanted] if wanted else [])
@@ -159,7 +159,7 @@ def test_numbers(name: str) -> None:
         values = trace.match(*(d for a in operands for d in a.shape))
         assert values is not None
         found = compiled.run([operands[k] for k in trace.arguments], tuple(values))
-        _compare(variant, operands, [found[r.place] for r in trace.results])
+        _compare(variant, operands, [found[r.position] for r in trace.results])
 
 
 def _compare(variant: Variant, operands: list[Array], found: list[Array]) -> None:

@@ -33,7 +33,7 @@ from smelt import driver, knobs
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm import program as code
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.mask_ranges import bands_of
+from smelt.codegen.llvm.schedule.mask_ranges import find_row_groups
 from smelt.kernel.ir import Dot, Stream
 from smelt.kernel.walk import statements, values_of, visit
 from smelt.target import Target
@@ -63,7 +63,7 @@ def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
             trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*halves(v, 2, 5)).trace
             values = trace.match(*(n for a in halves(v, HEADS, LONG) for n in a.shape))
             assert values is not None
-            hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+            hints = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
             _MADE[v.name, machine] = trace, driver.compile(trace.graph, hints=hints, target=machine)
     return _MADE[v.name, machine]
 
@@ -102,7 +102,9 @@ def test_bands_of_rows_are_as_high_as_tiles(variant: Variant) -> None:
     plain = Target.for_isa("avx512")
     for features, rows in ((AMX[:1], (24, 12)), (AMX, (32, 16))):
         target = replace(plain, features=(*plain.features, *features))
-        found = [b for p in code.program(kernel).phases for b in bands_of(schedule(p, target))]
+        found = [
+            b for p in code.program(kernel).phases for b in find_row_groups(schedule(p, target))
+        ]
         assert {(b.size, b.fine) for b in found} == {rows}
 
 

@@ -12,7 +12,7 @@ from tests.catalogue.rows import Row
 import smelt as sm
 from smelt import fusion, passes
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.compose import held
+from smelt.fusion.compose import total_kept_bytes
 from smelt.journal import Journal
 
 MATRIX = {"r": 8192, "c": 4096}
@@ -179,5 +179,5 @@ def test_gradients_of_contrast_never_store_the_scores(code: Any) -> None:
     graph = passes.run(graph, Journal(), "eager")
     sizes = Hints({"n0": 16384, "n1": 512, "n2": 16384, "n3": 512})
     plan = fusion.plan(graph, MACHINE, None, sizes)
-    assert plan.in_rounds
-    assert held(plan, sizes) < 16384 * 16384 * 4 // 4
+    assert plan.chunked_clusters
+    assert total_kept_bytes(plan, sizes) < 16384 * 16384 * 4 // 4

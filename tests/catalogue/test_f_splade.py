@@ -118,7 +118,7 @@ def made(code: Code) -> tuple[Any, driver.Compiled]:
         shapes = [(n, s, k), (v, k), (v,), (n,) if small[-1].ndim == 1 else (n, s)]
         values = trace.match(*(d for shape in shapes for d in shape))
         assert values is not None
-        hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+        hints = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
         _MADE[code.__name__] = trace, driver.compile(trace.graph, hints=hints, target=RUNS)
     return _MADE[code.__name__]
 

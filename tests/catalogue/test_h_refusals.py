@@ -10,7 +10,7 @@ from tests.catalogue.rows import Row, draw
 import smelt as sm
 from smelt import knobs
 from smelt.frontends.array import evaluate_pending
-from smelt.fusion.legal import CODE, OPERANDS
+from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
 from smelt.fusion.units import Units
 from smelt.kernel.ir import Split
 from smelt.kernel.text import text
@@ -212,9 +212,9 @@ def test_five_hundred_operators_are_cut_where_one_array_crosses() -> None:
     ]
     assert len(crossing) == len(program.plan.clusters) - 1
     for c in program.plan.clusters:
-        assert len(c.inputs) + len(c.outputs) <= OPERANDS
+        assert len(c.inputs) + len(c.outputs) <= MAX_OPERANDS
         size = sum(units.size[units.number[n]] for n in c.nodes if n in units.number)
-        assert size <= CODE
+        assert size <= MAX_CODE_SIZE
 
 
 def test_a_set_function_outside_jit_lets_both_sides_fuse(monkeypatch: pytest.MonkeyPatch) -> None:

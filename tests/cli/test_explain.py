@@ -228,8 +228,8 @@ def test_what_differs_counts():
     from smelt.types.dtype import f32, i64
 
     nan, inf = np.array([np.nan, 1, np.inf], np.float32), np.array([np.nan, 1, 3], np.float32)
-    assert judges.compare(nan, nan, f32).fine
-    assert not judges.compare(nan, inf, f32).fine
-    assert judges.compare(np.float32([1, 2]), np.float32([1, 2.00001]), f32).fine
-    assert not judges.compare(np.float32([1, 2]), np.float32([1, 2.01]), f32).fine
-    assert not judges.compare(np.array([1, 2]), np.array([1, 3]), i64).fine
+    assert judges.compare(nan, nan, f32).within_limit
+    assert not judges.compare(nan, inf, f32).within_limit
+    assert judges.compare(np.float32([1, 2]), np.float32([1, 2.00001]), f32).within_limit
+    assert not judges.compare(np.float32([1, 2]), np.float32([1, 2.01]), f32).within_limit
+    assert not judges.compare(np.array([1, 2]), np.array([1, 3]), i64).within_limit

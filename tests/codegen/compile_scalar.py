@@ -46,7 +46,7 @@ class FakeTarget:
     """An instruction set level; enough of a target for the LLVM machine."""
 
     isa: str
-    divides_fast: bool = False
+    has_fast_division: bool = False
 
     def has(self, feature: str) -> bool:
         return self.isa != "portable" and feature in ("f16c", "fma", "avx2")

@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_body, compile_row
 from tests.codegen.scalar_values import Array, error_limit, grid, operands, special, ulps
 
-from smelt.ops.approximate import most_over
+from smelt.ops.approximate import max_over_argument
 from smelt.ops.coefficients import FITS
 from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
@@ -36,7 +36,7 @@ def same(op: ScalarOp, got: Array, want: Array, dtype: DType, arrays: list[Array
         if dtype in (f32, f64):
             far = np.where(gap <= size * np.finfo(dtype.numpy).eps, 0, far)
     if op.name.endswith("_over"):  # what is that small may count as 0, or not yet
-        least = 2.0 ** (1 + FITS["f64" if dtype == f64 else "f32"].least_weight)
+        least = 2.0 ** (1 + FITS["f64" if dtype == f64 else "f32"].min_weight_exponent)
         far = np.where((abs(got) < least) & (abs(want) < least), 0, far)
     worst = int(np.argmax(far))
     case = [a[worst] for a in arrays]
@@ -86,7 +86,7 @@ def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
     """Of operands, those that kernels ask for."""
     if not op.name.endswith("_over"):
         return arrays
-    asked = ~(arrays[0].astype(np.float64) > most_over(dtype.compute))
+    asked = ~(arrays[0].astype(np.float64) > max_over_argument(dtype.compute))
     return [a[asked] for a in arrays]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.access.prefetch import shares
+from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.kernel.text import parse
@@ -76,14 +76,14 @@ def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
   v = x[r,c]
   d = v - sum(v over c) / f32(size(c))
   y[r,c] = d / sqrt(sum(square(d) over c) / f32(size(c)))
-""").kept
+""").materialised
     assert set(kept.values()) == {("r",)}
 
 
 def test_every_nest_asks_for_the_rows_of_the_next_task() -> None:
     s = made(SOFTMAX)
     assert [nest.order for nest in s.nests] == [("r", "c")] * 3
-    assert sum(ask.share for asks in shares(s).values() for ask in asks) == 1
+    assert sum(ask.share for asks in assign_row_shares(s).values() for ask in asks) == 1
 
 
 KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
@@ -106,5 +106,5 @@ KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
 def test_what_costs_more_than_a_store_and_a_load_is_kept_for_the_next_visit(
     dtype: str, value: str, kept: bool
 ) -> None:
-    found = made(KEPT.format(dtype, value)).kept
+    found = made(KEPT.format(dtype, value)).materialised
     assert any("c" in item.axes for item in found) == kept

@@ -10,7 +10,7 @@ import pytest
 import smelt as sm
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
+from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.kernel.text import parse
 from smelt.target import Target
 
@@ -49,7 +49,7 @@ def test_rows_that_are_found_are_rows_too(row: str, place: str) -> None:
     """Where a row stands may be no multiple of the result's position, or be read from memory."""
     for k, left in ((12, False), (16, True), (64, True)):
         (phase,) = program(parse(PICKED.format(k=k, row=row, place=place))).phases
-        short_products(phase)
+        unroll_short_dots(phase)
         assert any(i.kind == "dot" for i in phase.items) == left
 
 

@@ -107,7 +107,7 @@ def test_stages_share_what_they_ask_memory_for() -> None:
     for count in (6, 12):
         (kernel,) = sm.explain(sm.jit(run), *(np.ones((64, 1024), "f4"),) * count).kernels
         (nest,) = (n for n in nests_of(kernel.text) if n.order)
-        lines = Target.host().lanes(4) * nest.wide * 4 // distribute.LINE
+        lines = Target.host().lanes(4) * nest.unroll * 4 // distribute.CACHE_LINE
         asked = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
         assert len(nest.stages) > 2 * lines
         assert asked == count * lines

@@ -104,9 +104,9 @@ def test_failure_and_disagreement_are_not_well():
     failed = Result("torch", "PyTorch", failed="ValueError: [no]")
     apart = Result("torch", "PyTorch", turns=[1.0], agreement=0.9)
     absent = Result("torch", "PyTorch", absent="not installed")
-    assert not outcome(NUMPY, failed).well
-    assert not outcome(NUMPY, apart).well
-    assert outcome(NUMPY, absent).well
+    assert not outcome(NUMPY, failed).succeeded
+    assert not outcome(NUMPY, apart).succeeded
+    assert outcome(NUMPY, absent).succeeded
     assert "PyTorch failed: ValueError: [no]" in text_of(outcome(NUMPY, failed))
     assert "PyTorch disagrees with NumPy" in text_of(outcome(NUMPY, apart))
 

@@ -10,7 +10,7 @@ import pytest
 from smelt.demo import engines, facts, memory, race, tokenise, weights
 from smelt.demo.engines import Engine
 
-BATCHES = tokenise.compose([[101, 7, 102], [101, 102], [101, 5, 6, 102]])
+BATCHES = tokenise.make_batches([[101, 7, 102], [101, 102], [101, 5, 6, 102]])
 
 
 class Stand:
@@ -148,7 +148,7 @@ def test_a_peak_can_be_forgotten():
     held = memory.peak_bytes()
     assert held >= memory.resident_bytes() > large.nbytes
     del large
-    assert memory.forget_peak()
+    assert memory.reset_peak()
     assert memory.peak_bytes() < held - (32 << 20)
 
 

@@ -41,7 +41,7 @@ def test_questions_find_their_modules():
     texts = [*(passage.searchable for passage in passages), *wanted]
     running = engines.by_name("numpy").start(weights.load())
     vectors = np.empty((len(texts), 384), dtype=np.float32)
-    for batch in tokenise.compose(tokenise.tokenise(texts)):
+    for batch in tokenise.make_batches(tokenise.tokenise(texts)):
         vectors[list(batch.rows)] = running.encode(batch.ids, batch.mask)
     index = search.Index(passages, vectors[: len(passages)])
     found = [index.nearest(vector, 3) for vector in vectors[len(passages) :]]

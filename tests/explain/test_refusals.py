@@ -42,7 +42,7 @@ def report(case: Case) -> Report:
     small = [np.zeros([kinds[n] for n in s], d) for s, d in zip(case.sizes, dtypes, strict=True)]
     with sm.config(opt_level=0, **case.settings):
         trace = sm.jit(case.code).lower(*small).trace
-        names = driver.size_names(trace.graph)
+        names = driver.input_size_names(trace.graph)
         dims = [n for s in case.sizes for n in s]
         known = trace.match(*dims)
         sizes = dict(zip(names, known, strict=True)) if known is not None else {}

@@ -16,7 +16,7 @@ from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster
 from smelt.graph.interp import solve_sizes
 from smelt.kernel import interp
-from smelt.kernel.sizes import members, sizes_of_call
+from smelt.kernel.sizes import input_arrays, sizes_of_call
 from smelt.kernel.text import parse
 from smelt.ops.create import Input
 
@@ -69,7 +69,7 @@ def test_equal_to_the_interpreter_on_random_programs(program, large):
 def test_goldens(name):
     kernel = parse(GOLDENS[name])
     arrays = REFERENCES[name].inputs(np.random.default_rng(1), 2)
-    given_ = members(kernel, arrays)
+    given_ = input_arrays(kernel, arrays)
     sizes = sizes_of_call(kernel, {k: v[0] for k, v in given_.items()}, extra_sizes(name, arrays))
     if not any(p.each for p in kernel.inputs):
         check(kernel, arrays, sizes)

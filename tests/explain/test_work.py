@@ -11,7 +11,7 @@ from smelt.explain.work import Work, work
 from smelt.kernel import interp
 from smelt.kernel.evaluate import Evaluator
 from smelt.kernel.ir import Stream
-from smelt.kernel.sizes import members, sizes_of_call
+from smelt.kernel.sizes import input_arrays, sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.walk import blocks, statements
 
@@ -83,7 +83,7 @@ def test_no_more_than_an_interpreter_does(name, monkeypatch):
     if any(isinstance(s, Stream) and s.where is not None for s in statements(kernel)):
         pytest.skip("a stream that passes over blocks does less than its text says")
     arrays = REFERENCES[name].inputs(np.random.default_rng(1), 2)
-    given = {k: v[0] for k, v in members(kernel, arrays).items()}
+    given = {k: v[0] for k, v in input_arrays(kernel, arrays).items()}
     sizes = sizes_of_call(kernel, given, extra_sizes(name, arrays))
     done = [0]
     for method in ("apply", "_reduce", "_scan", "_dot"):

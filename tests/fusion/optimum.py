@@ -17,7 +17,7 @@ from tests.fusion.formulas import MACHINE
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
-from smelt.fusion.legal import Wishes
+from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -34,12 +34,14 @@ class Kernel:
 
 
 class Optimum:
-    """The cheapest plan of a graph: `burden` in nanoseconds, `kernels` in order."""
+    """The cheapest plan of a graph: `objective_ns` in nanoseconds, `kernels` in order."""
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int], target: Target = MACHINE) -> None:
         self.units = Units(graph)
         self.state = State(
-            self.units, Model(self.units, target, Hints(sizes)), Wishes(self.units, (), ())
+            self.units,
+            Model(self.units, target, Hints(sizes)),
+            FusionConstraints(self.units, (), ()),
         )
         self.numbers = [u.number for u in self.units.units]
         self.inputs = (1 << len(self.units.inputs)) - 1
@@ -83,9 +85,9 @@ class Optimum:
                 if self.units.users[u] & ~members or self.units.outputs >> u & 1
             )
             for more in _subsets(may):
-                found = self.state.judge(members, must | more)
+                found = self.state.evaluate(members, must | more)
                 if found.cost is not None and found.refusal is None:
-                    yield Kernel(members, must | more, reads, found.cost.burden)
+                    yield Kernel(members, must | more, reads, found.cost.objective_ns)
 
     # ---- search --------------------------------------------------------------------------------
 

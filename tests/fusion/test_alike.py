@@ -10,12 +10,12 @@ from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, Formula
 from tests.fusion.test_planning_time import Asked, asked, encoder, powers
 
-from smelt.driver import size_names
+from smelt.driver import input_size_names
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
-from smelt.fusion.isomorphism import Alike, renamed
-from smelt.fusion.region import look
+from smelt.fusion.isomorphism import Isomorphism, rename_region
+from smelt.fusion.region import build_region
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
@@ -37,12 +37,12 @@ def picked(layers: int) -> Graph:
 
 def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
     units = Units(picked(2))
-    alike = Alike(units, Model(units, MACHINE, Hints(n=640, k=999, d=48)))
-    one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.picked))
-    this, that = alike.look(*one), alike.look(*other)
+    alike = Isomorphism(units, Model(units, MACHINE, Hints(n=640, k=999, d=48)))
+    one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.gathers))
+    this, that = alike.signature(*one), alike.signature(*other)
     assert this is not None and that is not None and this.form == that.form
-    found, known = renamed(look(units, *one), this, that), look(units, *other)
-    assert known.picks
+    found, known = rename_region(build_region(units, *one), this, that), build_region(units, *other)
+    assert known.data_positions
     for field in fields(known):
         assert getattr(found, field.name) == getattr(known, field.name), field.name
 
@@ -60,8 +60,8 @@ def test_plans_are_those_without_looking_for_what_is_alike(
     name: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = GRAPHS[name]()
-    hints = dict.fromkeys(size_names(graph), 512)
+    hints = dict.fromkeys(input_size_names(graph), 512)
     found, few = text(plan(graph, MACHINE, None, hints)), asked.looks
-    monkeypatch.setattr(Alike, "look", lambda *_: None)
+    monkeypatch.setattr(Isomorphism, "signature", lambda *_: None)
     assert text(plan(graph, MACHINE, None, hints)) == found
     assert name != "picked" or 3 * few < asked.looks

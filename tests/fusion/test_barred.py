@@ -9,7 +9,7 @@ from tests.fusion.formulas import MACHINE
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
-from smelt.fusion.legal import CROSSING, Wishes
+from smelt.fusion.legal import CROSSING, FusionConstraints
 from smelt.fusion.state import State
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
@@ -68,7 +68,7 @@ def test_no_region_of_both_is_a_kernel(read: str, kind: str) -> None:
       {behind(kind, rank)}
     }}""")
     )
-    state = State(units, Model(units, MACHINE, Hints(n=640)), Wishes(units, (), ()))
+    state = State(units, Model(units, MACHINE, Hints(n=640)), FusionConstraints(units, (), ()))
     numbers = [u.number for u in units.units]
     barred = 0
     for chosen in product((0, 1), repeat=len(numbers)):
@@ -81,7 +81,7 @@ def test_no_region_of_both_is_a_kernel(read: str, kind: str) -> None:
         )
         region = state._region(members, stored, ())  # type: ignore[reportPrivateUsage]
         assert region.fault == CROSSING
-        found = state.judge(members, stored)
+        found = state.evaluate(members, stored)
         assert found.is_final and found.refusal is not None
         assert found.refusal.reason == "read-elsewhere"
     windowed = read == "windows" and kind in ("largest", "sums")  # which folds may look through

@@ -14,7 +14,7 @@ from smelt import driver, passes
 from smelt.errors import OutsideError, VerifyError
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.checks import apart
+from smelt.fusion.checks import split_checks
 from smelt.fusion.text import parse as plan_parse
 from smelt.fusion.text import text as plan_text
 from smelt.fusion.verify import verify
@@ -41,7 +41,7 @@ AT = np.arange(512) % 100
 def test_text_tells_what_is_a_check() -> None:
     assert text(parse(text(ROWS))) == text(ROWS)
     assert text(ROWS).endswith("return v4, v0; check v6\n}") or "; check " in text(ROWS)
-    assert (len(ROWS.results), len(ROWS.asked), ROWS.checks) == (2, 1, 1)
+    assert (len(ROWS.results), len(ROWS.check_outputs), ROWS.checks) == (2, 1, 1)
     assert replace(ROWS, checks=0) != ROWS and text(replace(ROWS, checks=0)) != text(ROWS)
     only = parse("graph f(i: bool[]) {\n  return ; check i\n}")
     assert not only.results and parse(text(only)).checks == 1
@@ -79,7 +79,7 @@ def test_long_positions_are_looked_at_where_they_are_read() -> None:
   v2 = reduce.any(v1) {axes=(0,)}
   return v0; check v2
 }""")
-    assert apart(flat, Hints({"n": 100, "k": 100_000})) is None
+    assert split_checks(flat, Hints({"n": 100, "k": 100_000})) is None
     made = plan(flat, AVX2, None, {"n": 100, "k": 100_000})
     assert not made.checks and len(made.clusters) == 1
     made = plan(flat, AVX2, None, {"n": 100_000, "k": 100})
@@ -96,7 +96,7 @@ def test_what_is_dear_is_not_computed_twice() -> None:
   v4 = reduce.any(v3) {axes=(0,)}
   return v2; check v4
 }""")
-    assert apart(graph, Hints({"n": 10_000, "m": 64, "k": 2})) is None
+    assert split_checks(graph, Hints({"n": 10_000, "m": 64, "k": 2})) is None
 
 
 @pytest.mark.parametrize("bad", [False, True])
@@ -197,4 +197,4 @@ def test_positions_that_are_computed_count_though_nothing_is_read() -> None:
   v4 = reduce.any(v3) {axes=(0,)}
   return v2; check v4
 }""")
-    assert apart(graph, Hints({"n": 1_000_000})) is None
+    assert split_checks(graph, Hints({"n": 1_000_000})) is None

@@ -21,7 +21,7 @@ from smelt.kernel.walk import statements
 from smelt.ops.scalar import SCALARS
 from smelt.ops.symbolic import MEANINGS
 from smelt.runtime.cache import Cache
-from smelt.runtime.proofs import shelve
+from smelt.runtime.proofs import persist_claims
 
 EVERY = pytest.mark.parametrize("program", PROGRAMS, ids=str)
 DERIVED = [p for p in PROGRAMS if p.derived]
@@ -52,7 +52,7 @@ def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Cascade]:
 def test_verdict(program: Program, analysed: list[Cascade]) -> None:
     _, kernel = streamed(replace(case(program), name=f"{program} judged"))
     assert len(streams(kernel)) == program.sweeps
-    blockers = {h.blocker for h in analysed[-1].how.values() if h.action == "recompute"}
+    blockers = {h.blocker for h in analysed[-1].treatments.values() if h.action == "recompute"}
     assert blockers == ({program.blocker} if program.blocker else set())
 
 
@@ -205,7 +205,7 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """No claim is known yet."""
     monkeypatch.setattr(proofs, "PROVED", frozenset[str]())
     forget(monkeypatch)
-    monkeypatch.setattr(proofs, "SHELF", proofs.Shelf())
+    monkeypatch.setattr(proofs, "PROOF_CACHE", proofs.ProofCache())
 
 
 def fresh(program: Program, name: str) -> Kernel:
@@ -255,8 +255,8 @@ def test_without_a_prover_nothing_new_is_carried(
     program = next(p for p in PROGRAMS if p.name == "powers of 1.7")
     kernel = fresh(program, "unproved")
     assert len(streams(kernel)) == 2
-    assert proofs.wanting
-    (how,) = {h.blocker for h in analysed[-1].how.values() if h.action == "recompute"}
+    assert proofs.unproved
+    (how,) = {h.blocker for h in analysed[-1].treatments.values() if h.action == "recompute"}
     assert "smelt[derive]" in how
 
 
@@ -264,13 +264,13 @@ def test_without_a_prover_nothing_new_is_carried(
 def test_proofs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     program = next(p for p in PROGRAMS if p.name == "powers of 1.7")
     with sm.config(cache_dir=tmp_path, cache=True):
-        shelve(proofs.SHELF, proofs.VERSION)
+        persist_claims(proofs.PROOF_CACHE, proofs.VERSION)
         assert len(streams(fresh(program, "kept"))) == 1
         assert [e.what for e in Cache.default().entries()].count("proof") == 1
         forget(monkeypatch)
         monkeypatch.setattr(proofs, "has_system", lambda: False)
         assert len(streams(fresh(program, "kept again"))) == 1
-        shelve(proofs.SHELF, proofs.VERSION + 1)
+        persist_claims(proofs.PROOF_CACHE, proofs.VERSION + 1)
         forget(monkeypatch)
         assert len(streams(fresh(program, "of another version"))) == 2
 
@@ -290,7 +290,7 @@ def test_false_claims_are_not_proved() -> None:
     """A difference under tanh has no rank; and looking for a proof of it comes to an end."""
     program = Program("tanh", lambda x: sm.sum(sm.tanh(x - sm.max(x, **ROW)), axis=-1))
     seen: list[Any] = []
-    gauged = derive.gauged
+    gauged = derive.find_gauge
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "smelt.fusion.cascade.follow.gauged", lambda f: (seen.append(f), gauged(f))[1]

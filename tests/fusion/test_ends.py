@@ -12,7 +12,7 @@ from tests.fusion.formulas import MACHINE
 import smelt as sm
 from smelt.fusion import plan, plan_single
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.plan_for_sizes import LARGE_CALL, larger
+from smelt.fusion.plan_for_sizes import LARGE_CALL, larger_sizes
 from smelt.fusion.predict import costs
 from smelt.fusion.text import parse as parse_plan
 from smelt.fusion.text import text as plan_text
@@ -44,7 +44,7 @@ ROWS = """graph f(x: f32[n,d], w: f32[d]) {
 )
 def test_what_grows(args: str, hints: dict[str, int], grown: set[str]) -> None:
     graph = parse(f"graph f({args}) {{\n  v0 = exp(x)\n  return v0\n}}")
-    found = larger(Units(graph), Hints(hints), 1 << 20)
+    found = larger_sizes(Units(graph), Hints(hints), 1 << 20)
     if not grown:
         assert found is None
         return
@@ -61,11 +61,11 @@ def test_a_small_first_call_leaves_a_plan_for_large_ones(monkeypatch: pytest.Mon
     found = plan(graph, machine, None, small)
     assert found.sizes
     assert parse_plan(plan_text(found), graph).sizes == found.sizes
-    monkeypatch.setattr(plan_single, "larger", lambda *_: None)
+    monkeypatch.setattr(plan_single, "larger_sizes", lambda *_: None)
     alone = plan(graph, machine, None, small)
 
     def takes(made: Any, sizes: dict[str, int]) -> float:
-        return sum(c.burden for c in costs(made, machine, sizes))
+        return sum(c.objective_ns for c in costs(made, machine, sizes))
 
     assert takes(found, small) < 1.3 * takes(alone, small)
     assert 1.25 * takes(found, large) < takes(alone, large)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fusion.formulas import Formula
 
-from smelt.fusion.gather_cost import gathered
+from smelt.fusion.gather_cost import gathered_reads
 from smelt.fusion.plan import Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.units import Units
@@ -33,4 +33,4 @@ def test_rows_that_are_cut_otherwise_are_read_in_lines_once() -> None:
     assert readers == 1
     units = Units(found.graph)
     regions = [region_of(units, c) for c in found.clusters]
-    assert not any(axes for r in regions for axes in gathered(r))
+    assert not any(axes for r in regions for axes in gathered_reads(r))

@@ -78,7 +78,7 @@ def as_a_whole() -> Generator[None]:
 def planned(graph: Graph, g: Formula) -> tuple[Plan, Plan, int]:
     """The plan, that of the graph as a whole, and how often layers were left out."""
     times: list[bool] = []
-    expanded = Layers.expanded
+    expanded = Layers.expand
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             Layers,
@@ -190,8 +190,10 @@ def test_layers_beyond_the_least_number_are_not_asked_about() -> None:
         g = Formula(n=256, m=128)
         graph = g.graph(products(g, g.input("x", "n", "m"), count)[-1])
         with pytest.MonkeyPatch.context() as patch:
-            judge, found = State.judge, list[None]()
-            patch.setattr(State, "judge", lambda *a, f=judge, k=found: (k.append(None), f(*a))[1])
+            judge, found = State.evaluate, list[None]()
+            patch.setattr(
+                State, "evaluate", lambda *a, f=judge, k=found: (k.append(None), f(*a))[1]
+            )
             plan(graph, MACHINE, Journal(), g.sizes)
         asked.append(len(found))
     assert asked[0] == asked[1]

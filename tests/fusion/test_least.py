@@ -10,7 +10,7 @@ from smelt import passes
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
-from smelt.fusion.legal import Wishes
+from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.state import State
 from smelt.fusion.streamable_axes import is_masked
@@ -27,31 +27,31 @@ def test_no_kernel_takes_less(block: int) -> None:
         g, graph = random_graph(seed, 8 + seed % 4, results=2)
         units = Units(passes.run(graph, Journal(), "eager"))
         model = Model(units, MACHINE, Hints(g.sizes))
-        state, bounds = State(units, model, Wishes(units, (), ())), Bounds(model)
+        state, bounds = State(units, model, FusionConstraints(units, (), ())), Bounds(model)
         for unit in units.units:
-            if unit.is_library or unit.joins:
+            if unit.is_library or unit.is_scatter:
                 continue
-            one = state.judge(1 << unit.number, 1 << unit.number)
+            one = state.evaluate(1 << unit.number, 1 << unit.number)
             assert one.cost is not None
-            moved = state.moved_alone(unit.number)
+            moved = state.unfused_bytes(unit.number)
             assert moved <= one.cost.moved
             if all(e.same for e in unit.edges):
                 assert moved == one.cost.moved
-            least = bounds.alone(one.region, 1)
-            assert least <= one.cost.burden * (1 + 1e-9)
-            assert bounds.alone(one.region, 2) > least
+            least = bounds.single(one.region, 1)
+            assert least <= one.cost.objective_ns * (1 + 1e-9)
+            assert bounds.single(one.region, 2) > least
             for p in (e.producer for e in unit.edges if e.producer >= len(units.inputs)):
-                other = state.judge(1 << p, 1 << p)
-                both = state.judge(1 << p | 1 << unit.number, 1 << unit.number)
+                other = state.evaluate(1 << p, 1 << p)
+                both = state.evaluate(1 << p | 1 << unit.number, 1 << unit.number)
                 if both.cost is None or is_masked(model, both.region):
                     continue
-                least = bounds.both(one.region, other.region, 1 << unit.number, 1)
-                assert least <= both.cost.burden * (1 + 1e-9)
+                least = bounds.pair(one.region, other.region, 1 << unit.number, 1)
+                assert least <= both.cost.objective_ns * (1 + 1e-9)
                 if not units.outputs >> p & 1:
                     assert other.cost is not None
-                    apart = one.cost.burden + other.cost.burden
-                    least = bounds.alone(both.region, 2, 1 << p)
-                    assert bounds.alone(both.region, 2) <= least <= apart * (1 + 1e-9)
+                    apart = one.cost.objective_ns + other.cost.objective_ns
+                    least = bounds.single(both.region, 2, 1 << p)
+                    assert bounds.single(both.region, 2) <= least <= apart * (1 + 1e-9)
                 pairs += 1
     assert pairs > 50
 
@@ -86,14 +86,14 @@ def test_masks_leave_no_less(mask: str, sizes: tuple[int, int, int]) -> None:
         )
     )
     model = Model(units, MACHINE, Hints(zip("mnd", sizes, strict=True)))
-    state, bounds = State(units, model, Wishes(units, (), ())), Bounds(model)
+    state, bounds = State(units, model, FusionConstraints(units, (), ())), Bounds(model)
     members = sum(1 << u.number for u in units.units)
-    whole = state.judge(members, units.outputs)
+    whole = state.evaluate(members, units.outputs)
     assert whole.cost is not None
-    least = bounds.alone(whole.region, 1)
-    assert least <= whole.cost.burden * (1 + 1e-9)
+    least = bounds.single(whole.region, 1)
+    assert least <= whole.cost.objective_ns * (1 + 1e-9)
     products = sum(
-        model.step_ns[u.number] * model.elements[u.number] * model.extents[u.ended[0]]
+        model.step_ns[u.number] * model.elements[u.number] * model.extents[u.reduced_extents[0]]
         for u in units.units
         if u.trace.dots
     )

@@ -10,13 +10,13 @@ from tests.fusion.formulas import MACHINE, Formula, execute
 
 from smelt.fusion import Plan, plan
 from smelt.fusion.memory import (
-    LINE,
+    CACHE_LINE_BYTES,
     Buffer,
     _at_most,
     _pack_buffers,
     _place_in_results,
-    ceiling,
-    rounded,
+    round_to_line,
+    upper_bounds,
 )
 from smelt.fusion.plan import Slot
 from smelt.fusion.text import parse, text
@@ -54,7 +54,7 @@ def fullest(found: Plan, sizes: dict[str, int]) -> int:
         live = 0
         for group in homes.values():
             if any(step[s.first] <= now <= step[s.last] for s in group):
-                live += int(evaluate(rounded(group[0].nbytes), sizes))
+                live += int(evaluate(round_to_line(group[0].nbytes), sizes))
         most = max(most, live)
     return most
 
@@ -95,7 +95,9 @@ def test_the_arena_is_nearly_as_small_as_it_can_be(seed: int, fuse: bool):
     g, graph = random_graph(seed, 60, sorts=0.2, results=1)
     found = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
     bound = fullest(found, g.sizes)
-    assert bound <= arena(found, g.sizes) + LINE and arena(found, g.sizes) <= 1.2 * bound
+    assert (
+        bound <= arena(found, g.sizes) + CACHE_LINE_BYTES and arena(found, g.sizes) <= 1.2 * bound
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -111,7 +113,7 @@ def test_packing_of_random_lives(seed: int):
     buffers: list[Buffer] = []
     for _ in range(40):
         first = r.randint(0, 30)
-        nbytes = rounded(r.choice(kinds))
+        nbytes = round_to_line(r.choice(kinds))
         hint = int(evaluate(nbytes, hints))
         buffers.append(Buffer([], nbytes, hint, first, first + r.randint(0, 6)))
     _pack_buffers(buffers, hints)
@@ -124,7 +126,7 @@ def test_packing_of_random_lives(seed: int):
         ]
         for k, b in enumerate(buffers):
             for j, c in enumerate(buffers[:k]):
-                if b.meets(c):
+                if b.overlaps_in_time(c):
                     assert spans[k][1] <= spans[j][0] or spans[j][1] <= spans[k][0]
 
 
@@ -140,7 +142,7 @@ def test_a_ceiling_covers_every_sum():
             for _ in range(r.randint(1, 30))
         ]
         hints = {"n": r.randint(1, 99), "m": r.randint(1, 99)}
-        kept = ceiling(sums, hints)
+        kept = upper_bounds(sums, hints)
         assert len(kept) <= 8
         assert max(evaluate(k, hints) for k in kept) >= max(evaluate(s, hints) for s in sums)
         for _ in range(10):
@@ -173,7 +175,7 @@ def test_what_a_result_cannot_hold_at_all_sizes_lives_in_the_arena():
 
 def test_parts_of_lines_keep_nothing_out_of_a_result():
     n = size("n")
-    numbers = Buffer([], rounded(n * 4), 64, 0, 3, filled=n * 4)
+    numbers = Buffer([], round_to_line(n * 4), 64, 0, 3, filled=n * 4)
     values = Buffer([], n * 64, 64, 1, 2, filled=n * 64)
     for room, left in ((n * 128, []), (n * 96, [values])):
         result = build.input("y", TensorType(u8, (room,)))
@@ -186,7 +188,9 @@ def test_lines_rounded_up_term_by_term_are_enough(seed: int):
     r = random.Random(seed)
     for _ in range(50):
         n, m = size("n"), size("m")
-        e = add(rounded(n * r.randint(1, 200) + n * m * r.randint(1, 200)), n * r.randint(0, 9))
+        e = add(
+            round_to_line(n * r.randint(1, 200) + n * m * r.randint(1, 200)), n * r.randint(0, 9)
+        )
         for sizes in ({"n": r.randint(0, 99), "m": r.randint(0, 99)} for _ in range(10)):
             assert evaluate(_at_most(e), sizes) >= evaluate(e, sizes)
 

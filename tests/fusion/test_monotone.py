@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smelt.fusion.cascade.analyse import analyse
-from smelt.fusion.cascade.monotone import outside
+from smelt.fusion.cascade.monotone import hoist_monotone
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bf16, bool_, f32, f64
@@ -36,14 +36,14 @@ def chains(draw: Any) -> tuple[Terms, Term]:
         elif kind == "mask":
             c = terms.const(draw(st.sampled_from((0.0, -1e9, -np.inf, np.inf, 0.5))), f32)
             both = (t, c) if draw(st.booleans()) else (c, t)
-            t = terms.choose(terms.leaf(f"m{k}", {"n"}, bool_), *both)
+            t = terms.select(terms.leaf(f"m{k}", {"n"}, bool_), *both)
         elif kind == "factor":
             t = terms.mul(t, terms.cast(terms.leaf(f"m{k}", {"n"}, bool_), f32))
         elif kind == "cast":
             t = terms.cast(t, bf16)
         else:
             t = terms.apply("max", t, terms.leaf("r", (), f32))
-    return terms, terms.fold(draw(st.sampled_from(("max", "min"))), t, ("n",), f32)
+    return terms, terms.reduce(draw(st.sampled_from(("max", "min"))), t, ("n",), f32)
 
 
 @given(chains(), st.integers(0, 2**32 - 1))
@@ -51,7 +51,7 @@ def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
     """Bit for bit but for the last ones of functions that are not rounded correctly, and for a NaN
     that 0 times infinity is where a mask is a factor."""
     terms, fold = chain
-    way = outside(terms, fold)
+    way = hoist_monotone(terms, fold)
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(9) * 3).astype(np.float32)
     if seed % 3 == 0:
@@ -68,7 +68,7 @@ def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
         want = COMBINES[fold.op].fold(elements, axis=0)
         inner = COMBINES[way.combine].fold(np.broadcast_to(evaluate(way.element, leaf), 9), axis=0)
         made = terms.leaf("result", (), way.element.dtype)
-        found = evaluate(way.of(terms, made), lambda t: inner if t is made else leaf(t))
+        found = evaluate(way.apply_layers(terms, made), lambda t: inner if t is made else leaf(t))
     if "mul" in repr(fold) and np.isnan(want):
         return
     assert np.allclose(found, want, rtol=1e-6, atol=0, equal_nan=True)
@@ -98,7 +98,7 @@ def test_only_what_is_defined_everywhere_and_goes_one_way_leaves(
     t = x_of(terms)
     for op in ops:
         t = terms.apply(op, t)
-    way = outside(terms, terms.fold("max", t, ("n",), f32))
+    way = hoist_monotone(terms, terms.reduce("max", t, ("n",), f32))
     assert (way.element.op or "x") == left
     assert way.combine == ("min" if "neg" in ops else "max")
 
@@ -109,8 +109,8 @@ def test_another_number_than_what_lies_below_stays() -> None:
     keep, zero = terms.leaf("m", {"n"}, bool_), terms.const(0.0, f32)
     z = terms.apply("log1p", terms.apply("max", x_of(terms), zero))
     for c, forgotten in ((0.0, True), (0.5, False), (-1.0, False), (np.inf, False)):
-        chosen = terms.choose(keep, z, terms.const(c, f32))
-        way = outside(terms, terms.fold("max", chosen, ("n",), f32))
+        chosen = terms.select(keep, z, terms.const(c, f32))
+        way = hoist_monotone(terms, terms.reduce("max", chosen, ("n",), f32))
         assert (way.layers != ()) == forgotten
 
 
@@ -118,9 +118,12 @@ def test_sums_and_folds_that_others_read_stay_as_they_are() -> None:
     """A softmax is bounded by the maximum of its own exponents, not of something below them."""
     terms = Terms()
     z = terms.apply("max", x_of(terms), terms.const(0.0, f32))
-    assert outside(terms, terms.fold("sum", z, ("n",), f64)).layers == ()
-    top = terms.fold("max", z, ("n",), f32)
-    total = terms.fold("sum", terms.apply("exp", terms.sub(z, top)), ("n",), f32)
-    assert [how.action for how in analyse(terms, [total], "n").how.values()] == ["plain", "dynamic"]
+    assert hoist_monotone(terms, terms.reduce("sum", z, ("n",), f64)).layers == ()
+    top = terms.reduce("max", z, ("n",), f32)
+    total = terms.reduce("sum", terms.apply("exp", terms.sub(z, top)), ("n",), f32)
+    assert [how.action for how in analyse(terms, [total], "n").treatments.values()] == [
+        "plain",
+        "dynamic",
+    ]
     found = analyse(terms, [top], "n")
     assert found.states[0].block.args == (x_of(terms),)

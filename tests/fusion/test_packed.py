@@ -14,7 +14,7 @@ from smelt.fusion.units import is_contraction
 from smelt.target import Rates
 
 STEPS, LANES = 10**8, MACHINE.vector_bytes // 4
-ROWS, COLUMNS = Operand(1024, 1e8, lies=True), Operand(1024, 1e8, lies=False)
+ROWS, COLUMNS = Operand(1024, 1e8, is_contiguous=True), Operand(1024, 1e8, is_contiguous=False)
 
 
 def price(one: Operand, other: Operand, depth: int = 1024, itemsize: int = 4) -> float:
@@ -24,7 +24,7 @@ def price(one: Operand, other: Operand, depth: int = 1024, itemsize: int = 4) ->
 def test_what_lies_along_the_summed_axis_or_is_made_in_place_is_not_packed() -> None:
     both = price(COLUMNS, COLUMNS)
     assert price(ROWS, COLUMNS) == price(COLUMNS, ROWS) == price(ROWS, ROWS) == both / 2
-    made = replace(COLUMNS, made=True)
+    made = replace(COLUMNS, is_computed=True)
     assert price(made, COLUMNS) == both / 2
     assert price(made, made) == 0.0
 
@@ -47,21 +47,32 @@ def test_blocks_of_the_usual_heights_are_not_charged_for() -> None:
     for itemsize in (4, 8):
         usual = Operand(1024, STEPS * itemsize / SHARED_BYTES, False)
         assert price(usual, usual, itemsize=itemsize) == 0.0
-        assert price(usual, replace(usual, taken=2 * usual.taken), itemsize=itemsize) > 0.0
+        assert (
+            price(
+                usual, replace(usual, packed_elements=2 * usual.packed_elements), itemsize=itemsize
+            )
+            > 0.0
+        )
 
 
 def test_packing_all_of_an_operand_once_is_not_charged_for() -> None:
-    few, once = Operand(48, 0.0, lies=False), Operand(1024, STEPS / 48, lies=False)
+    few, once = (
+        Operand(48, 0.0, is_contiguous=False),
+        Operand(1024, STEPS / 48, is_contiguous=False),
+    )
     assert price(few, once) == 0.0
-    assert price(few, replace(once, taken=2 * once.taken)) > 0.0
+    assert price(few, replace(once, packed_elements=2 * once.packed_elements)) > 0.0
 
 
 def test_few_rows_pack_on_the_way_only_in_a_kernel_of_their_own() -> None:
-    few, once = Operand(64, 0.0, lies=False), Operand(1024, STEPS / 64, lies=False)
+    few, once = (
+        Operand(64, 0.0, is_contiguous=False),
+        Operand(1024, STEPS / 64, is_contiguous=False),
+    )
     assert packing_ns(MACHINE, (few, once), 1024, STEPS, 4) == 0.0
     beside = packing_ns(MACHINE, (few, once), 1024, STEPS, 4, alone=False)
-    assert beside > 0.05 * once.taken
-    many = Operand(193, 0.0, lies=False), Operand(1024, STEPS / 193, lies=False)
+    assert beside > 0.05 * once.packed_elements
+    many = Operand(193, 0.0, is_contiguous=False), Operand(1024, STEPS / 193, is_contiguous=False)
     assert packing_ns(MACHINE, many, 1024, STEPS, 4, alone=False) == 0.0
 
 

@@ -30,7 +30,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
 from smelt.journal import Journal
-from smelt.runtime.garbage import set_aside
+from smelt.runtime.garbage import hide_live_objects
 
 
 def recorded(f: Callable[..., Any], *arrays: Any) -> Graph:
@@ -137,7 +137,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked()
-    look, cost = state.look, Model.cost
+    look, cost = state.build_region, Model.cost
 
     def counted_look(*args: Any) -> Any:
         found.looks += 1
@@ -147,7 +147,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         found.prices += 1
         return cost(*args)
 
-    monkeypatch.setattr(state, "look", counted_look)
+    monkeypatch.setattr(state, "build_region", counted_look)
     monkeypatch.setattr(Model, "cost", counted_cost)
     return found
 
@@ -169,9 +169,9 @@ GRAPHS = {
 def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> None:
     make, looks, prices = GRAPHS[name]
     graph = make()
-    hints = dict.fromkeys(driver.size_names(graph), 512)
+    hints = dict.fromkeys(driver.input_size_names(graph), 512)
     count = len(Units(graph).units)
-    with set_aside():  # as the driver plans: what other tests hold is not looked through
+    with hide_live_objects():  # as the driver plans: what other tests hold is not looked through
         plan(graph, MACHINE, Journal(), hints)
     print(
         f"{name}: {count} units, {asked.looks / count:.2f} looks, {asked.prices / count:.2f} prices"
@@ -184,8 +184,8 @@ def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> N
 @pytest.mark.parametrize("name", GRAPHS)
 def test_planning_an_operator_takes_little_time(name: str) -> None:
     graph = GRAPHS[name][0]()
-    hints = dict.fromkeys(driver.size_names(graph), 512)
-    with set_aside():
+    hints = dict.fromkeys(driver.input_size_names(graph), 512)
+    with hide_live_objects():
         start = process_time()
         plan(graph, MACHINE, Journal(), hints)
         spent = process_time() - start
@@ -216,7 +216,7 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
         return collect(units, region, a, rounding)
 
     graph = masked(64)
-    hints = dict.fromkeys(driver.size_names(graph), 64)
+    hints = dict.fromkeys(driver.input_size_names(graph), 64)
     found: list[int] = []
     for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
         asked.clear()
@@ -260,7 +260,7 @@ def test_more_layers_ask_no_more() -> None:
             cost = Model.cost
             patch.setattr(Model, "cost", lambda *a, p=prices, c=cost: (p.append(None), c(*a))[1])
             graph = encoder(layers)
-            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             found.append(len(prices))
     assert found[1] <= found[0] * 1.75
 
@@ -273,13 +273,15 @@ def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
         with pytest.MonkeyPatch.context() as patch:
             looks: list[None] = []
             rewritten: list[None] = []
-            look, rebuild = state.look, region.rebuild
-            patch.setattr(state, "look", lambda *a, k=looks, f=look: (k.append(None), f(*a))[1])
+            look, rebuild = state.build_region, region.map_variables
+            patch.setattr(
+                state, "build_region", lambda *a, k=looks, f=look: (k.append(None), f(*a))[1]
+            )
             patch.setattr(
                 region, "rebuild", lambda *a, k=rewritten, f=rebuild: (k.append(None), f(*a))[1]
             )
             graph = integration(steps)
-            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             print(steps, len(looks), len(rewritten))
             assert len(rewritten) <= 40 * steps
             asked.append(len(looks))
@@ -371,7 +373,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
-            look, collect = state.look, derived_stream.collect
+            look, collect = state.build_region, derived_stream.collect
 
             def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
                 k.append(members.bit_count())
@@ -382,9 +384,9 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 k.append(len(made.terms.known))
                 return made
 
-            patch.setattr(state, "look", counted)
+            patch.setattr(state, "build_region", counted)
             patch.setattr(derived_stream, "collect", counted_terms)
-            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.size_names(graph), 512))
+            plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             found.append(sum(work) / len(Units(graph).units))
     print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")
     assert found[1] <= 1.35 * found[0] + 2

@@ -12,7 +12,7 @@ from tests.strategies.judge import same_bits
 
 from smelt.fusion import plan, traffic
 from smelt.fusion.bitsets import bits
-from smelt.fusion.region import look, region_of
+from smelt.fusion.region import build_region, region_of
 from smelt.fusion.text import text
 from smelt.fusion.units import Units, is_free
 from smelt.fusion.verify import verify
@@ -54,7 +54,7 @@ def test_regions_of_parts_agree_with_regions_of_wholes(seed: int):
     for cluster in plan(graph, MACHINE, None, g.sizes).clusters:
         region = region_of(units, cluster)
         assert region.fault is None or cluster.shapes
-        again = look(units, region.members, region.stored)
+        again = build_region(units, region.members, region.stored)
         assert again.loads == region.loads or cluster.shapes
 
 

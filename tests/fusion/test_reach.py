@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from smelt.fusion.bitsets import MANY, SHORT, bits
+from smelt.fusion.bitsets import SHIFT_ABOVE, UNPACK_ABOVE, bits
 from smelt.fusion.reachability import Reach
 
 
@@ -62,9 +62,9 @@ def test_what_follows_is_known_after_every_join() -> None:
 def test_numbers_of_large_sets() -> None:
     rng = random.Random(1)
     assert bits(0) == ()
-    for size in (1, 40, MANY, SHORT, 5000):
-        for start in (0, SHORT, SHORT + 1, 3000):
-            for most in (3, MANY - 1, MANY + 1, 400):
+    for size in (1, 40, UNPACK_ABOVE, SHIFT_ABOVE, 5000):
+        for start in (0, SHIFT_ABOVE, SHIFT_ABOVE + 1, 3000):
+            for most in (3, UNPACK_ABOVE - 1, UNPACK_ABOVE + 1, 400):
                 numbers = sorted({size - 1, *rng.sample(range(size), min(size, most))})
                 mask = sum(1 << n for n in numbers) << start
                 assert bits(mask) == tuple(start + n for n in numbers)

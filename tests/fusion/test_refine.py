@@ -69,7 +69,7 @@ def test_the_best_way_that_is_chosen_can_be_taken(
 
 
 def _burden(found: Plan, sizes: dict[str, int]) -> float:
-    return sum(c.burden for c in costs(found, MACHINE, Hints(sizes)))
+    return sum(c.objective_ns for c in costs(found, MACHINE, Hints(sizes)))
 
 
 def test_the_next_best_way_is_taken_where_the_best_one_would_be_a_circle() -> None:

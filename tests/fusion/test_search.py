@@ -15,7 +15,7 @@ from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
 from smelt.fusion.reachability import Reach
-from smelt.fusion.region import look, region_of
+from smelt.fusion.region import build_region, region_of
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify
@@ -46,13 +46,13 @@ class Priced:
     def burden(self, members: int, stored: int) -> float | None:
         key = members, stored
         if key not in self.known:
-            region = look(self.units, members, stored)
+            region = build_region(self.units, members, stored)
             single = members.bit_count() == 1
             refused = not single and refuse_region(self.units, region) is not None
             cost = None if refused else self.model.cost(region)
             if cost is not None and not single and refuse_cost(self.model, cost) is not None:
                 cost = None
-            self.known[key] = None if cost is None else cost.burden
+            self.known[key] = None if cost is None else cost.objective_ns
         return self.known[key]
 
     def hangs_together(self, members: int) -> bool:
@@ -121,7 +121,7 @@ def planned_burden(graph: Graph, sizes: dict[str, int], **options: bool) -> floa
     found = verify(plan(graph, MACHINE, None, sizes, **options))
     units = Units(graph)
     model = Model(units, MACHINE, Hints(sizes))
-    return sum(model.cost(region_of(units, c)).burden for c in found.clusters)
+    return sum(model.cost(region_of(units, c)).objective_ns for c in found.clusters)
 
 
 @pytest.mark.parametrize("seed", range(40))

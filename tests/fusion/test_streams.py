@@ -63,7 +63,7 @@ def planned(code: Callable[..., Any], small: Shapes, large: Shapes) -> Planned:
     graph = passes.run(trace.graph, Journal(), "fast")
     values = trace.match(*(n for s in large for n in s))
     assert values is not None
-    hints = dict(zip(driver.size_names(trace.graph), values, strict=True))
+    hints = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
     plan = verify(fusion.plan(graph, MACHINE, None, hints))
     made = [verify_kernel(lower.run(c, "fast", hints)) for c in plan.clusters]
     return Planned(graph, plan, tuple(made))

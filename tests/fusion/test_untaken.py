@@ -37,7 +37,7 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
     ) -> None:
         split(self, one, other, after, refusal, gain, siblings=siblings)
         if after is not None and refusal is None:
-            found.append(max(gain, self.found[-1].saves_ns))
+            found.append(max(gain, self.records[-1].saves_ns))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Decisions, "split", told)

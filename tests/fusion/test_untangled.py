@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.rematerialize import MOST_COPIES, untangled
+from smelt.fusion.rematerialize import MAX_COPIES_PER_NODE, rematerialize_cheap
 from smelt.graph.text import parse
 
 
@@ -20,9 +20,9 @@ def test_lines_that_read_the_one_before_twice(lines: int, copied: bool) -> None:
       there = add(turned, p)
       return here, there
     }}""")
-    found = untangled(graph, Hints(n=100), 1000)
+    found = rematerialize_cheap(graph, Hints(n=100), 1000)
     assert (found is not graph) == copied
-    assert len(found.nodes()) <= (1 + MOST_COPIES) * len(graph.nodes())
+    assert len(found.nodes()) <= (1 + MAX_COPIES_PER_NODE) * len(graph.nodes())
 
 
 def test_views_of_what_is_dear_are_copied_without_it() -> None:
@@ -34,7 +34,7 @@ def test_views_of_what_is_dear_are_copied_without_it() -> None:
       c = add(p, a) d = sub(p, a) e = add(p, b) f = sub(p, b)
       return c, d, e, f
     }""")
-    found = untangled(graph, Hints(n=100), 1000)
+    found = rematerialize_cheap(graph, Hints(n=100), 1000)
     inputs = [x for x in found.nodes() if x.op.name == "input"]
     assert found is not graph and {*inputs} == {*found.inputs}
     assert [x.op.name for x in found.nodes()].count("contract") == 1

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smelt.fusion.cascade.block_sparsity import bounds
-from smelt.fusion.cascade.interval import Blocks
+from smelt.fusion.cascade.interval import BlockConditions
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.kernel.ir import IndexValue
 from smelt.types.dtype import bool_, f32, i32, i64
@@ -109,8 +109,8 @@ def test_what_happens_nowhere_happens_nowhere(data: Any) -> None:
     terms = Terms()
     condition = data.draw(conditions(terms))
     world = World(data.draw(st.integers(0, 9)))
-    rules = Blocks(terms, "j", frozenset())
-    each = Blocks(terms, "j", frozenset(), each=True)
+    rules = BlockConditions(terms, "j", frozenset())
+    each = BlockConditions(terms, "j", frozenset(), each=True)
     for wanted in (True, False):
         may, hull = rules.may(condition, wanted), rules.hull(condition, wanted)
         for i0, j0, n in ((0, 0, 4), (5, 3, 7), (17, 0, 7), (3, 19, 5)):
@@ -141,7 +141,7 @@ def test_a_comparison_of_positions_is_known_apart_from_its_edge(
 ) -> None:
     terms = Terms()
     i, j = (terms.index(axis(a, EXTENT)) for a in "ij")
-    may = Blocks(terms, "j", frozenset()).may(terms.apply(code, j, i), True)
+    may = BlockConditions(terms, "j", frozenset()).may(terms.apply(code, j, i), True)
     rows, columns = (range(at, at + 4) for at in none)
     assert not World(0).value(may, rows, columns)
     assert World(0).value(may, range(4, 8), range(4, 8))
@@ -151,7 +151,7 @@ def test_a_distance_has_two_ends() -> None:
     terms = Terms()
     i, j = (terms.index(axis(a, EXTENT)) for a in "ij")
     near = terms.apply("le", terms.apply("abs", terms.sub(i, j)), terms.const(3, i64))
-    hull = Blocks(terms, "j", frozenset()).hull(near, True)
+    hull = BlockConditions(terms, "j", frozenset()).hull(near, True)
     assert hull.start is not None and hull.stop is not None and hull.exact
     ends = [World(0).value(e, range(8, 12), range(EXTENT)) for e in (hull.start, hull.stop)]
     assert ends == [5, 15]
@@ -162,7 +162,7 @@ def test_narrow_integers_wrap_and_say_nothing() -> None:
     ids = terms.leaf("ids", ("i",), i32)
     far = terms.apply("sub", ids, terms.leaf("other", ("j",), i32))
     condition = terms.apply("lt", far, terms.const(-3, i32))
-    found = Blocks(terms, "j", frozenset()).may(condition, True)
+    found = BlockConditions(terms, "j", frozenset()).may(condition, True)
     assert found.kind == "const" and found.value is True
 
 
@@ -175,12 +175,12 @@ def test_what_counts_seldom_counts(others: int) -> None:
     x, y, rows = (terms.leaf(n, a, f32) for n, a in (("x", "ij"), ("y", "ij"), ("rows", "i")))
     inside = terms.apply("ge", k, terms.const(8, i64))
     for n in range(others):
-        inside = terms.both(inside, terms.leaf(("told", n), "j", bool_))
+        inside = terms.logical_and(inside, terms.leaf(("told", n), "j", bool_))
     zero = terms.const(0.0, f32)
-    right = terms.choose(inside, y, terms.choose(before, x, zero))
-    left = terms.choose(terms.apply("le", rows, zero), zero, terms.apply("max", rows, zero))
+    right = terms.select(inside, y, terms.select(before, x, zero))
+    left = terms.select(terms.apply("le", rows, zero), zero, terms.apply("max", rows, zero))
     assert bounds(terms, [terms.dot(left, right, ("i",), f32)], "j", frozenset()) == (None, None)
-    told = [terms.dot(left, terms.choose(before, x, zero), ("i",), f32)]
+    told = [terms.dot(left, terms.select(before, x, zero), ("i",), f32)]
     _, stop = bounds(terms, told, "j", frozenset())
     assert stop is not None and stop.kind == "const" and stop.value == 8
 
@@ -193,7 +193,7 @@ def test_a_row_of_nothing_but_a_great_number_weighs(put: float, ends: bool, way:
     terms = Terms()
     i, j = (terms.index(axis(a, EXTENT)) for a in "ij")
     scores, g = (terms.leaf(n, "ij", f32) for n in ("x", "y"))
-    s = terms.choose(terms.apply("le", j, i), scores, terms.const(put, f32))
+    s = terms.select(terms.apply("le", j, i), scores, terms.const(put, f32))
     top = {
         "state": terms.state(0, "i", f32),
         "memory": terms.leaf("z", "i", f32),

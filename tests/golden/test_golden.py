@@ -29,7 +29,7 @@ from smelt.errors import SmeltError
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
-from smelt.graph.walk import sizes
+from smelt.graph.walk import all_size_names
 from smelt.ops.spec import dims_at
 
 FOLDER = Path(__file__).parent
@@ -104,7 +104,7 @@ def test_both_sides_compute_the_same(case: Case) -> None:
     before, after = parse(case.source), parse(case.out)
     ran = 0
     for flavour in ("counting", "normal", "special"):
-        for values in product((8, 9, 1), repeat=min(len(sizes(before)), 2)):
+        for values in product((8, 9, 1), repeat=min(len(all_size_names(before)), 2)):
             arrays = inputs(before, values, flavour)
             if arrays is None:
                 continue
@@ -119,7 +119,7 @@ def test_both_sides_compute_the_same(case: Case) -> None:
 
 def inputs(graph: Graph, values: tuple[int, ...], flavour: str) -> list[np.ndarray] | None:
     """Arrays for the graph's inputs; None if these sizes do not fit it."""
-    known = dict(zip(sizes(graph), (*values, 5, 3, 4, 2), strict=False))
+    known = dict(zip(all_size_names(graph), (*values, 5, 3, 4, 2), strict=False))
     arrays = [
         data.array(node.type.dtype, dims_at(node.type.shape, known), flavour, k)
         for k, node in enumerate(graph.inputs)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.strategies.effort import NIGHTLY
 
 from smelt.graph import build
-from smelt.graph.bounds import is_inside, span
+from smelt.graph.bounds import is_in_bounds, value_range
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Iota, SizeOf
@@ -69,7 +69,7 @@ def test_bounds_hold(node: Node, data: list[int]) -> None:
     graph = Graph("bounds", tuple(inputs), (node, X, SHORT))
     with np.errstate(all="ignore"):
         found = run(graph, [x, x.astype(np.uint8)])[0]
-    low, high = span(node)
+    low, high = value_range(node)
 
     def value(e: Index) -> int:
         return evaluate(e, {"n": N})
@@ -77,11 +77,11 @@ def test_bounds_hold(node: Node, data: list[int]) -> None:
     whole = found.astype(np.int64)
     assert low is None or value(low) <= whole.min()
     assert high is None or whole.max() <= value(high)
-    if is_inside(node, size("n")):
+    if is_in_bounds(node, size("n")):
         assert whole.min() >= 0 and whole.max() < N
 
 
 def test_short_types_wrap_around() -> None:
     less = build.map("sub", SHORT, build.constant(250, u8))
     cut = build.apply(Cast(i64), build.map("max", less, build.constant(0, u8)))
-    assert span(cut)[1] == 255
+    assert value_range(cut)[1] == 255

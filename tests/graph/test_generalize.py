@@ -14,11 +14,11 @@ from tests.graph.substituted import substitute_sizes
 from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
-from smelt.graph.is_instance import instance
-from smelt.graph.sink_expand import late
+from smelt.graph.is_instance import match_instance
+from smelt.graph.sink_expand import sink_expands
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.types.expr import Index
 
 Draw = Any
@@ -71,7 +71,7 @@ def test_a_batch_of_one_varies() -> None:
     """What is made of it serves every other batch, and gives its numbers."""
     one, other = made(layer(1, 5)), layer(3, 7)
     assert one.sizes == {"n0": 1, "n1": 5}
-    told = instance(one.graph, made(other).graph)
+    told = match_instance(one.graph, made(other).graph)
     assert told is not None
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in other.inputs]
@@ -387,14 +387,16 @@ def test_with_its_sizes_put_in_it_is_the_graph_that_was_given(graph: Graph) -> N
 
 def _compare(found: Generalized, graph: Graph) -> None:
     values: dict[str, Index] = dict(found.sizes)
-    assert {*values} == {*size_names(found.graph)}
+    assert {*values} == {*input_size_names(found.graph)}
     back = substitute_sizes(found.graph, values)
     random = np.random.default_rng(1)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
     for a, b in zip(interpret(back, arrays), interpret(graph, arrays), strict=True):
         assert np.array_equal(a, b)
     assert [n.type for n in back.outputs] == [n.type for n in graph.outputs]
-    for a, b in zip(interpret(verify(late(back)[0]), arrays), interpret(back, arrays), strict=True):
+    for a, b in zip(
+        interpret(verify(sink_expands(back)[0]), arrays), interpret(back, arrays), strict=True
+    ):
         assert a.shape == b.shape
         assert np.allclose(a, b, rtol=1e-5, atol=1e-5)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smelt.graph.is_instance import instance
+from smelt.graph.is_instance import match_instance
 from smelt.graph.text import parse
 
 
@@ -28,7 +28,7 @@ def counted(a, b, told, value="0.0"):
     ids=["one size", "a number", "no elements", "another size", "another zero"],
 )
 def test_sizes_are_put_in(special, names):
-    found = instance(counted("n0", "n1", "n0*n1"), special)
+    found = match_instance(counted("n0", "n1", "n0*n1"), special)
     assert (found and {n: str(e) for n, e in found.items()}) == names
 
 
@@ -41,11 +41,11 @@ def test_a_size_that_is_known_is_a_number():
   v2 = pad(y) {{low=(0, 1), high=(0, 0), value=0.0}}
   return v1, v2
 }}""")
-        assert instance(general, special) == found
+        assert match_instance(general, special) == found
 
 
 @pytest.mark.parametrize("operator", ["//", "%"])
 def test_a_graph_without_elements_is_none_of_one_that_divides_by_their_number(operator):
     general = counted("n0", "n1", f"n0{operator}n1")
-    assert instance(general, counted("n0", "0", "n0")) is None
-    assert instance(general, counted("6", "3", "2" if operator == "//" else "0"))
+    assert match_instance(general, counted("n0", "0", "n0")) is None
+    assert match_instance(general, counted("6", "3", "2" if operator == "//" else "0"))

@@ -10,7 +10,7 @@ import pytest
 from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
-from smelt.graph.sink_expand import late
+from smelt.graph.sink_expand import sink_expands
 from smelt.graph.text import parse, text
 
 
@@ -59,8 +59,8 @@ def test_what_is_repeated_for_a_batch_may_be_one_row_for_a_batch_of_one(name: st
     body = head + REPEATED[name] + "\n  v = add(x, y)\n  return v\n}}"
     one, other = (parse(body.format(b=b, n=n)) for b, n in ((1, 7), (3, 9)))
     first, second = _general(one), _general(other)
-    graph = late(first.graph)[0]
-    assert text(graph) == text(late(second.graph)[0])
+    graph = sink_expands(first.graph)[0]
+    assert text(graph) == text(sink_expands(second.graph)[0])
     random = np.random.default_rng(0)
     arrays: list[Any] = [
         random.standard_normal((3, 9)).astype("f4"),

@@ -8,7 +8,7 @@ import pytest
 from smelt.errors import ExprTextError, GraphTextError, ShapeError
 from smelt.graph import build
 from smelt.graph.ir import Graph
-from smelt.graph.names import FAMILIES, PLAIN, make, operators
+from smelt.graph.names import FAMILIES, PLAIN, make_operator, operators
 from smelt.graph.text import name_values, parse, parse_type, text
 from smelt.ops.view import Flip, Permute
 from smelt.origin import Origin
@@ -52,7 +52,7 @@ def test_every_operator_has_a_name_that_reads_back() -> None:
     assert {f"{f}.{m}" for f, (_, _, members) in FAMILIES.items() for m in members} <= set(
         operators()
     )
-    assert make("flip", {"axes": (0,)}) == Flip((0,))
+    assert make_operator("flip", {"axes": (0,)}) == Flip((0,))
 
 
 def test_one_line_and_comments() -> None:

@@ -160,7 +160,7 @@ class Generator:
     def stop(self) -> Value:
         if self.chance(50) and self.visible:
             return self.b.apply("add", self.edge(self.pick(self.visible)), 1)
-        return self.b.typed(self.pick((n, n - 1, 2, n * m)), i64)
+        return self.b.as_value(self.pick((n, n - 1, 2, n * m)), i64)
 
     def useful(self) -> Value | None:
         """What a stream may ask of every block."""
@@ -248,7 +248,7 @@ class Generator:
         if form == 7 and dtype.is_float:
             return b.cast(self.value(self.pick(REGISTERS), depth - 1), dtype)
         if form == 8 and self.visible and dtype in (i64, f32, i32):
-            return b.typed(self.position_in(n) if self.chance(50) else n * 2, dtype)
+            return b.as_value(self.position_in(n) if self.chance(50) else n * 2, dtype)
         if form == 9 and dtype == f32:
             return b.cast(self.load(self.pick(b.inputs)), f32)
         return self.leaf(dtype)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from smelt.kernel import bounds
 from smelt.kernel.bounds import facts_of, nonnegative, proves_inside
 from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref
-from smelt.kernel.races import determined, disjoint
+from smelt.kernel.races import determined_axes, disjoint
 from smelt.types.dtype import i8, i32, i64
 from smelt.types.expr import Index, axis, evaluate, floordiv, maximum, minimum, mod, size, value
 
@@ -92,7 +92,7 @@ def test_what_follows_from_facts_holds_where_they_do(e, facts):
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(expressions(2), min_size=1, max_size=3))
 def test_axes_that_are_told_are_told(index):
-    told = determined(tuple(index))
+    told = determined_axes(tuple(index))
     for sizes in ({"n": 2, "m": 3}, {"n": 3, "m": 1}):
         seen: dict[tuple[int, ...], tuple[int, ...]] = {}
         ranges = [range(int(evaluate(e, sizes))) for e in EXTENTS.values()]
@@ -206,7 +206,7 @@ def test_narrow_integers_are_no_facts():
     ],
 )
 def test_everyday_stores_are_told_apart(index, told):
-    assert determined(index) == set(told)
+    assert determined_axes(index) == set(told)
 
 
 def test_facts_in_another_order_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import smelt as sm
 from smelt.codegen.build import build
 from smelt.journal import KernelEmitted
-from smelt.kernel.canonical import canonical
+from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.text import parse
 from smelt.runtime import code
 from smelt.target import Target
@@ -30,8 +30,8 @@ def test_names_do_not_matter() -> None:
     one = made(TOTAL, n="n", m="m", v="v0")
     other = made(TOTAL, n="rows", m="a_long_one", v="total")
     swapped = made(TOTAL, n="z", m="b", v="a")
-    assert len({canonical(k)[0].text for k in (one, other, swapped)}) == 1
-    plain, names = canonical(other)
+    assert len({canonical_kernel(k)[0].text for k in (one, other, swapped)}) == 1
+    plain, names = canonical_kernel(other)
     assert names["a1"] == "rows"
     assert set(names) == {word for word in names if word in plain.text}
 
@@ -42,7 +42,7 @@ def test_other_kernels_stay_other() -> None:
         "kernel t(x: f32[n,m]) -> y: f32[m]\n  grid m\n  v = sum(x[n,m] over n)\n"
         "  y[m] = v / f32(size(n))"
     )
-    assert canonical(one)[0].text != canonical(transposed)[0].text
+    assert canonical_kernel(one)[0].text != canonical_kernel(transposed)[0].text
 
 
 @pytest.mark.parametrize("word", ["sum", "exp", "f32", "over", "grid"])
@@ -55,14 +55,14 @@ def test_names_that_are_words_of_the_language(word: str) -> None:
         )
     except sm.errors.SmeltError:
         return
-    plain, names = canonical(kernel)
+    plain, names = canonical_kernel(kernel)
     assert set(names.values()) >= {"x", "y", "n"}
     assert len(plain.kernel.body) == len(kernel.body)
 
 
 def test_the_code_is_told_under_the_kernel_s_own_names() -> None:
     kernel = made(TOTAL, n="rows", m="cols", v="v")
-    plain, names = canonical(kernel)
+    plain, names = canonical_kernel(kernel)
     target = Target.for_isa("portable")
     shared, own = build(plain.kernel, target), build(kernel, target)
     assert tuple(names.get(b, b) for b in shared.buffers) == own.buffers

@@ -13,9 +13,9 @@ from tests.kernel.random_kernels import kernels
 from tests.kernel.test_verify_property import accepted, arrays_for
 
 import smelt as sm
-from smelt.kernel.canonical import canonical
+from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.interp import run
-from smelt.kernel.parametrize_constants import but_for_numbers, freed
+from smelt.kernel.parametrize_constants import erase_numbers, parametrize
 from smelt.kernel.text import parse, text
 from smelt.kernel.verify import verify
 from smelt.runtime.executable_format import Recipe
@@ -28,7 +28,7 @@ STEP = """kernel k(x: f32[n,12,64], w: f32[12,1,64], h: f32[n,64]) -> y: f32[n,6
 
 
 def test_a_place_of_a_step_is_a_size() -> None:
-    one, two = (freed(parse(STEP.format(at=at))) for at in (3, 11))
+    one, two = (parametrize(parse(STEP.format(at=at))) for at in (3, 11))
     assert text(one[0]) == text(two[0])
     assert [sorted(numbers.values()) for _, numbers in (one, two)] == [[3, 3], [11, 11]]
     verify(one[0])
@@ -38,12 +38,12 @@ def test_steps_have_all_but_numbers_in_common() -> None:
     """Only kernels of one such text are looked at for steps that are alike."""
     kernels = [parse(STEP.format(at=at)) for at in (0, 3, 11)]
     kernels.append(parse(STEP.format(at=3).replace("x:", "z:").replace("x[", "z[")))
-    assert len({canonical(freed(k)[0])[0].text for k in kernels}) == 1
-    texts = [canonical(k)[0].text for k in kernels]
+    assert len({canonical_kernel(parametrize(k)[0])[0].text for k in kernels}) == 1
+    texts = [canonical_kernel(k)[0].text for k in kernels]
     assert len({*texts}) == 3
-    assert len({but_for_numbers(t) for t in texts}) == 1
-    other = canonical(parse(STEP.format(at=3).replace("*", "+")))[0].text
-    assert but_for_numbers(other) != but_for_numbers(texts[0])
+    assert len({erase_numbers(t) for t in texts}) == 1
+    other = canonical_kernel(parse(STEP.format(at=3).replace("*", "+")))[0].text
+    assert erase_numbers(other) != erase_numbers(texts[0])
 
 
 def test_places_that_are_read_together_stay() -> None:
@@ -51,7 +51,7 @@ def test_places_that_are_read_together_stay() -> None:
     kernel = parse(
         "kernel k(x: f32[n,3]) -> y: f32[n]\n  grid n\n  y[n] = x[n,0] + x[n,1] * x[n,2]"
     )
-    assert freed(kernel) == (kernel, {})
+    assert parametrize(kernel) == (kernel, {})
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -59,7 +59,7 @@ def test_places_that_are_read_together_stay() -> None:
 def test_random_kernels_compute_the_same(kernel, numbers, seed) -> None:
     sizes = dict(zip(("n", "m"), numbers, strict=True))
     assume(all(evaluate(fact, sizes) >= 0 for fact in kernel.facts) and accepted(kernel))
-    made, places = freed(kernel)
+    made, places = parametrize(kernel)
     verify(made)
     arrays = arrays_for(kernel, sizes, seed)
     found, same = (
@@ -106,5 +106,5 @@ def test_steps_of_a_loop_share_their_code(dtype: str, shape: tuple[int, ...]) ->
     np.testing.assert_allclose(y, step(*wide, m), rtol=tolerance, atol=tolerance)
     uses = compiled.recipe.kernels
     assert len({use.stem for use in uses}) <= max(len(uses) - (n - 5), 6)
-    again = Recipe.read(json.loads(json.dumps(compiled.recipe.facts())))
+    again = Recipe.from_data(json.loads(json.dumps(compiled.recipe.to_data())))
     assert again.kernels == uses

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.strategies.graphs import graphs
 
 from smelt import fusion, lower, passes
-from smelt.driver import host, size_names
+from smelt.driver import host, input_size_names
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal
@@ -31,12 +31,12 @@ Case = tuple[Kernel, list[np.ndarray], list[np.ndarray]]
 def sizes_of(graph: Graph, arrays: list[np.ndarray]) -> dict[str, int]:
     pairs = ((x.type.shape, a.shape) for x, a in zip(graph.inputs, arrays, strict=True))
     dims = [(str(d), k) for shape, own in pairs for d, k in zip(shape, own, strict=True)]
-    return {name: k for name, k in dims if name in size_names(graph)}
+    return {name: k for name, k in dims if name in input_size_names(graph)}
 
 
 def lowered(graph: Graph, arrays: list[np.ndarray], hint: int) -> Iterator[Case]:
     """The kernels of a graph, their inputs and what they have to give."""
-    sizes, hints = sizes_of(graph, arrays), dict.fromkeys(size_names(graph), hint)
+    sizes, hints = sizes_of(graph, arrays), dict.fromkeys(input_size_names(graph), hint)
     graph = passes.run(graph, Journal(), "eager")
     known: dict[Node, np.ndarray] = dict(zip(graph.inputs, arrays, strict=True))
 

@@ -72,10 +72,10 @@ def test_rules_say_what_is_carried_over():
     kernel = parse(source(**SOFTMAX))
     rules = merge_rules(kernel)
     assert list(rules) == ["m", "l", "e"]
-    assert rules["m"].transported == Ref("m")
+    assert rules["m"].rescaled == Ref("m")
     assert rules["l"].op == "add"
-    assert value_text(rules["l"].transported, kernel) == "l * exp(m - m')"
-    assert value_text(rules["e"].transported, kernel) == "exp(m - m') * e"
+    assert value_text(rules["l"].rescaled, kernel) == "l * exp(m - m')"
+    assert value_text(rules["e"].rescaled, kernel) == "exp(m - m') * e"
 
 
 @pytest.mark.parametrize(

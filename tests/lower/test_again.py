@@ -10,7 +10,7 @@ import pytest
 import smelt as sm
 from smelt import driver, knobs, lower
 from smelt.graph.text import parse
-from smelt.kernel.canonical import canonical
+from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.text import text
 
 
@@ -22,7 +22,9 @@ def lowerings(graph: Any, hints: dict[str, int]) -> tuple[int, driver.Compiled]:
         patch.setattr(lower, "run", lambda *a: (calls.append(None), run(*a))[1])
         with knobs.config(fuse=False):
             made = driver.compile(graph, hints=hints)
-    for cluster, kernel, named in zip(made.plan.every, made.kernels, made.named, strict=True):
+    for cluster, kernel, named in zip(
+        made.plan.all_clusters, made.kernels, made.identities, strict=True
+    ):
         if kernel is not None and named is not None and "_packed" not in text(kernel):
             own = lower.run(cluster, "eager", hints)
             assert text(kernel) == text(own)
@@ -89,7 +91,7 @@ def test_what_a_kernel_depends_on_is_spelled() -> None:
             (cluster,) = made.plan.clusters
             (kernel,) = made.kernels
             assert kernel is not None
-            spelled.add(lower.spelled(cluster))
-            named = made.named[0]
-            assert named is not None and named.plain.text == canonical(kernel)[0].text
+            spelled.add(lower.cluster_signature(cluster))
+            named = made.identities[0]
+            assert named is not None and named.plain.text == canonical_kernel(kernel)[0].text
     assert len(spelled) == 2 * len(kinds)

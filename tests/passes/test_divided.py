@@ -15,7 +15,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.ops.contract import Contract
 from smelt.ops.view import Slice
-from smelt.passes.split_gated_matmul import divided
+from smelt.passes.split_gated_matmul import split_gated_matmul
 
 HEAD = """graph f(x: f32[n,k], w: f32[k,192], b: f32[192], c: f32[n,1], v: f32[k,m]) {
  h = contract(x, w) {spec="n,k; k,c -> n,c"}
@@ -75,7 +75,7 @@ def agree(graph: Graph, new: Graph, seed: int, *, special: bool = False) -> None
 )
 def test_parts_that_meet(body: str) -> None:
     graph = parse(f"{HEAD}{body}\n}}")
-    new = divided(graph, {"n": 256})
+    new = split_gated_matmul(graph, {"n": 256})
     assert products(new) == sum(isinstance(x.op, Slice) for x in graph.nodes())
     wide = [x for x in new.nodes() if isinstance(x.op, Contract) and 192 in x.type.shape]
     assert not wide
@@ -107,20 +107,20 @@ def test_parts_that_meet(body: str) -> None:
 )
 def test_what_stays(body: str) -> None:
     graph = parse(f"{HEAD}{body}\n}}")
-    assert divided(graph, {"n": 256}) is graph
+    assert split_gated_matmul(graph, {"n": 256}) is graph
 
 
 def test_few_rows_stay_together() -> None:
     graph = parse(f"{HEAD}{BOTH} y = mul(p, q)\n return y\n}}")
-    assert divided(graph, {"n": 100}) is graph
-    assert products(divided(graph, {"n": 4096})) == 2
+    assert split_gated_matmul(graph, {"n": 100}) is graph
+    assert products(split_gated_matmul(graph, {"n": 4096})) == 2
 
 
 def test_narrow_parts_stay_together() -> None:
     for width in (1, 2, 3, 4):
         body = part("p", "h", 0, width) + part("q", "h", 12 - width, width)
         graph = parse(f"{HEAD}{body} y = mul(p, q)\n return y\n}}")
-        assert products(divided(graph, {"n": 4096})) == (1 if width < 4 else 2)
+        assert products(split_gated_matmul(graph, {"n": 4096})) == (1 if width < 4 else 2)
     graph = parse("""graph f(x: f32[n,k], w: f32[k,2*m]) {
  h = contract(x, w) {spec="n,k; k,c -> n,c"}
  p = slice(h) {starts=(0, 0), sizes=(n, m), steps=(1, 1)}
@@ -128,8 +128,8 @@ def test_narrow_parts_stay_together() -> None:
  y = mul(p, q)
  return y
 }""")
-    assert divided(graph, {"n": 4096, "m": 63}) is graph
-    assert products(divided(graph, {"n": 4096, "m": 64})) == 2
+    assert split_gated_matmul(graph, {"n": 4096, "m": 63}) is graph
+    assert products(split_gated_matmul(graph, {"n": 4096, "m": 64})) == 2
 
 
 def test_an_axis_of_both_factors_stays() -> None:
@@ -141,7 +141,7 @@ def test_an_axis_of_both_factors_stays() -> None:
  y = mul(p, q)
  return y
 }""")
-    assert divided(graph, {"n": 512, "m": 512, "k": 64}) is graph
+    assert split_gated_matmul(graph, {"n": 512, "m": 512, "k": 64}) is graph
 
 
 def test_parts_of_rows_stay_together() -> None:
@@ -153,7 +153,7 @@ def test_parts_of_rows_stay_together() -> None:
  y = mul(p, q)
  return y
 }""")
-    assert divided(graph, {"m": 512, "k": 64}) is graph
+    assert split_gated_matmul(graph, {"m": 512, "k": 64}) is graph
 
 
 def gated(xp: Any, *given: Any) -> Any:
@@ -213,4 +213,4 @@ def test_parts_of_any_widths(widths: list[int], seed: int) -> None:
     if one != other or gap + one + between > 8:
         return
     graph = parse(f"{HEAD}{body} y = add(p, q)\n return y\n}}")
-    agree(graph, divided(graph, {"n": 256}), seed)
+    agree(graph, split_gated_matmul(graph, {"n": 256}), seed)

@@ -18,7 +18,7 @@ from smelt.ops.create import Constant
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Concat, Expand, Slice
 from smelt.passes.canonicalize import canonicalize
-from smelt.passes.reduce_of_concat import joined
+from smelt.passes.reduce_of_concat import split_concat_reductions
 
 HEAD = """graph f(x: f32[n,k], w: f32[k,c], b: f32[n,d], g: f32[n,1]) {
  z = contract(x, w) {spec="n,k; k,c -> n,c"}
@@ -27,7 +27,7 @@ HEAD = """graph f(x: f32[n,k], w: f32[k,c], b: f32[n,d], g: f32[n,1]) {
 
 
 def made(body: str) -> Graph:
-    return joined(parse(f"{HEAD}{body}\n}}"))
+    return split_concat_reductions(parse(f"{HEAD}{body}\n}}"))
 
 
 def joins(graph: Graph) -> list[int]:
@@ -66,7 +66,7 @@ def test_a_fold_of_parts(fold: str) -> None:
 def test_what_stays_one_fold(body: str) -> None:
     graph = made(body)
     assert len(joins(graph)) == 1
-    assert joined(graph) is graph
+    assert split_concat_reductions(graph) is graph
 
 
 def test_a_sum_as_wide_as_its_elements_is_left_alone() -> None:
@@ -76,7 +76,7 @@ def test_a_sum_as_wide_as_its_elements_is_left_alone() -> None:
         ' z = contract(x, w) {spec="n,k; k,c -> n,c"}\n r = concat(z, b) {axis=1}\n'
         " y = reduce.sum(r) {axes=(1,)}\n m = reduce.max(r) {axes=(1,)}\n return y, m\n}"
     )
-    assert joins(joined(parse(code))) == [1], "the maximum alone is taken apart"
+    assert joins(split_concat_reductions(parse(code))) == [1], "the maximum alone is taken apart"
 
 
 @given(
@@ -93,7 +93,7 @@ def test_the_same_numbers(sizes: tuple[int, ...], fold: str, first: bool, back: 
         f" y = reduce.{fold}(a) {{axes=({'0,1' if back else '1,'})}}\n return y"
     )
     graph = parse(f"{HEAD}{body}\n}}")
-    apart = joined(graph)
+    apart = split_concat_reductions(graph)
     assert joins(apart) == []
     n, k, c, d = sizes
     if fold in ("max", "min"):  # of nothing they have no value

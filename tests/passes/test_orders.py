@@ -12,10 +12,10 @@ import smelt as sm
 from smelt import driver, passes
 from smelt.graph import interp
 from smelt.graph.text import parse, text
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.journal import Journal, OrderChosen
 from smelt.passes import choose_image_layout as module
-from smelt.passes.choose_image_layout import orders
+from smelt.passes.choose_image_layout import choose_image_layout
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:
@@ -70,7 +70,7 @@ def test_results_are_those_of_the_other_order(
     monkeypatch.setattr(module, "WORTH", inf)
     after = passes.run(graph)
     assert text(after) != text(before)
-    made = driver.compile(graph, hints=dict.fromkeys(size_names(graph), 5))
+    made = driver.compile(graph, hints=dict.fromkeys(input_size_names(graph), 5))
     for shape in SHAPES:
         arrays = [
             drawn(*(n if isinstance(n, int) else 3 for n in i.type.shape), seed=k)
@@ -98,7 +98,7 @@ LAYERS = """graph f(x: f32[b,8,n,n], k: f32[8,3,3], w: f32[256,8]) {
 @pytest.mark.parametrize(("b", "n", "last"), [(8, 58, True), (1, 3, False), (0, 9, False)])
 def test_sizes_decide(b: int, n: int, last: bool) -> None:
     graph, journal = parse(LAYERS), Journal()
-    found = orders(graph, {"b": b, "n": n}, journal)
+    found = choose_image_layout(graph, {"b": b, "n": n}, journal)
     (fact,) = journal.of(OrderChosen)
     assert (fact.last, found is not graph, fact.windows) == (last, last, 1)
     assert (fact.last_ns < fact.first_ns) or not last
@@ -106,7 +106,7 @@ def test_sizes_decide(b: int, n: int, last: bool) -> None:
 
 def test_an_order_that_outputs_would_undo_is_not_chosen() -> None:
     graph = parse(LAYERS.replace("return v4", "return v2"))
-    assert orders(graph, {"b": 8, "n": 58}) is graph
+    assert choose_image_layout(graph, {"b": 8, "n": 58}) is graph
 
 
 def test_gradients_of_weights_are_left() -> None:
@@ -116,7 +116,7 @@ def test_gradients_of_weights_are_left() -> None:
         .replace("contract(v1, k)", "contract(v1, z)")
         .replace("v2 =", "z = exp(k)\n v2 =")
     )
-    assert orders(graph, {"b": 8, "n": 58}) is graph
+    assert choose_image_layout(graph, {"b": 8, "n": 58}) is graph
 
 
 def test_one_product_alone_has_nothing_between_kernels() -> None:
@@ -134,7 +134,7 @@ def test_graphs_without_windows_are_not_asked_about() -> None:
   v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
   return v0
 }""")
-    assert orders(graph, None, journal) is graph and not journal.facts
+    assert choose_image_layout(graph, None, journal) is graph and not journal.facts
 
 
 def test_weights_that_are_packed_in_squares_cost_little() -> None:
@@ -150,7 +150,7 @@ def test_weights_that_are_packed_in_squares_cost_little() -> None:
   v4 = reduce.max(v3) {{axes=(2, 3)}}
   return v4
 }}""")
-        return orders(graph) is not graph
+        return choose_image_layout(graph) is not graph
 
     assert last("512,512,3,3", "o,c,u,v")
     assert not last("512,3,3,512", "o,u,v,c")

@@ -12,7 +12,7 @@ from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.journal import Journal, PassRan
 from smelt.passes import PASSES, Pass, pipeline
-from smelt.passes.canonicalize import holds
+from smelt.passes.canonicalize import can_represent
 from smelt.passes.pipeline import run_steps
 from smelt.types.dtype import COMPUTABLE, DType, f32
 
@@ -90,7 +90,7 @@ def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
         same = bool(
             np.all(finite.astype(wide.numpy).astype(np.float64) == finite.astype(np.float64))
         )
-    assert holds(wide, narrow) == (kept and same and (wide.is_float or not narrow.is_float))
+    assert can_represent(wide, narrow) == (kept and same and (wide.is_float or not narrow.is_float))
 
 
 def test_facts_and_origins_survive() -> None:

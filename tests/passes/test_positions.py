@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse, text
-from smelt.passes.affine_const_prop import positions
+from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.dce import dce
 
 Draw = Any
@@ -103,7 +103,7 @@ def programs(draw: Draw) -> str:
 @given(programs(), st.integers(1, 7), st.integers(1, 7))
 def test_the_same_numbers(source: str, n: int, m: int) -> None:
     graph = parse(source)
-    new = positions(graph)
+    new = propagate_affine(graph)
     sizes = {"n": n, "m": m}
     given = [np.zeros(n, np.float32), np.zeros(m, np.float32)]
     wanted, found = (interpret(g, given, sizes) for g in (graph, new))
@@ -124,7 +124,8 @@ def test_sizes_may_be_zero(test: str, n: int) -> None:
 }}""")
     y = np.ones(3, np.float32)
     (wanted,), (found,) = (
-        interpret(g, [np.zeros(n, np.float32), y], {"n": n}) for g in (graph, positions(graph))
+        interpret(g, [np.zeros(n, np.float32), y], {"n": n})
+        for g in (graph, propagate_affine(graph))
     )
     assert np.array_equal(found, wanted)
 
@@ -143,7 +144,7 @@ def test_folds_of_nothing(fold: str, flag: str) -> None:
     for n in (0, 1, 4)[fold == "max" :]:
         (wanted,), (found,) = (
             interpret(g, [np.zeros(n, np.float32), np.ones(3, np.float32)], {"n": n})
-            for g in (graph, positions(graph))
+            for g in (graph, propagate_affine(graph))
         )
         assert np.array_equal(found, wanted), n
 
@@ -158,7 +159,7 @@ def test_what_may_overflow_is_left_alone(number: int) -> None:
   return m
 }}""")
     given = [np.zeros(9, np.float32)]
-    (wanted,), (found,) = (interpret(g, given, {"n": 9}) for g in (graph, positions(graph)))
+    (wanted,), (found,) = (interpret(g, given, {"n": 9}) for g in (graph, propagate_affine(graph)))
     assert np.array_equal(found, wanted)
 
 
@@ -186,5 +187,5 @@ def test_documents_of_one_document_are_a_causal_mask() -> None:
   y = select(m, x, 0.0:f32)
   return y
 }""")
-    found = dce(positions(graph))
+    found = dce(propagate_affine(graph))
     assert "scan" not in text(found) and "concat" not in text(found)

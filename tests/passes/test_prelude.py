@@ -9,8 +9,8 @@ from smelt import driver
 from smelt.errors import GraphTextError
 from smelt.graph.interp import run
 from smelt.graph.text import parse, text
-from smelt.passes.constant_subgraph import split
-from smelt.runtime.host import cannot_run
+from smelt.passes.constant_subgraph import split_constant_subgraph
+from smelt.runtime.host import unsupported_reason
 from smelt.target import Target
 
 RNG = np.random.default_rng(2)
@@ -18,7 +18,7 @@ RNG = np.random.default_rng(2)
 
 def halves(lines: str, inputs: str):
     body = "\n".join(lines.strip().splitlines())
-    return split(parse(f"graph f({inputs}) {{\n{body}\n}}"))
+    return split_constant_subgraph(parse(f"graph f({inputs}) {{\n{body}\n}}"))
 
 
 def parts(lines: str, inputs: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_the_halves_give_what_the_whole_gives(name, target):
     graph = parse(f"graph f({head}) {{{GRAPHS[name]}}}")
     compiled = driver.compile(graph, hints={"n": 100}, target=Target.for_isa(target))
     assert compiled.executable.prelude is not None
-    if reason := cannot_run(compiled.target):
+    if reason := unsupported_reason(compiled.target):
         pytest.skip(f"compiled for {target}, not run: {reason}")
     shapes = [tuple(d for d in n.type.shape) for n in graph.inputs]
     for rows in (1, 5, 16, 17, 100):

@@ -12,7 +12,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.ops.contract import Contract
-from smelt.passes.fold_scales import scales
+from smelt.passes.fold_scales import fold_scales
 
 HEAD = """graph f(x: f32[n,4], w: f32[8,4] constant, s: f32[8] constant, t: f32[8] constant) {
   y = contract(x, w) {spec="n,k; o,k -> n,o"}
@@ -55,7 +55,7 @@ def same(before: Graph, after: Graph) -> None:
 )
 def test_weights_are_scaled(lines: tuple[str, ...]) -> None:
     before = graph(*lines)
-    after = scales(before)
+    after = fold_scales(before)
     assert bare(after)
     same(before, after)
 
@@ -74,7 +74,7 @@ def test_weights_are_scaled(lines: tuple[str, ...]) -> None:
 )
 def test_what_stays(lines: tuple[str, ...], head: str) -> None:
     before = graph(*lines, head=head)
-    assert scales(before) is before
+    assert fold_scales(before) is before
 
 
 def test_a_chain_of_normalised_convolutions_has_shifts_alone() -> None:

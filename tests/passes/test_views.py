@@ -18,7 +18,7 @@ from smelt.graph.text import parse
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.ops.view import Concat, Permute, Reshape
 from smelt.passes.canonicalize import canonicalize
-from smelt.passes.views import views
+from smelt.passes.views import move_views
 from smelt.types.dtype import f32
 from smelt.types.tensor import TensorType
 
@@ -59,7 +59,7 @@ def test_views_of_joined_arrays_keep_every_element(graph: Graph) -> None:
         for k, x in enumerate(graph.inputs)
     ]
     (wanted,) = run(graph, arrays)
-    for change in (views, canonicalize, passes.run):
+    for change in (move_views, canonicalize, passes.run):
         after = change(graph)
         verify(verify_same_signature(graph, after))
         np.testing.assert_array_equal(run(after, arrays)[0], wanted)

@@ -110,11 +110,11 @@ class Counts(NamedTuple):
 def counts(program: Program) -> Counts:
     function, arrays = program
     graph = passes.run(sm.jit(function).lower(*arrays).trace.graph, Journal(), "eager")
-    hints = dict.fromkeys(driver.size_names(graph), 64)
+    hints = dict.fromkeys(driver.input_size_names(graph), 64)
     asked: list[None] = []
     with pytest.MonkeyPatch.context() as patch:
-        look = state.look
-        patch.setattr(state, "look", lambda *a: (asked.append(None), look(*a))[1])
+        look = state.build_region
+        patch.setattr(state, "build_region", lambda *a: (asked.append(None), look(*a))[1])
         found = plan(graph, MACHINE, Journal(), hints)
     kernels = [lower.run(c, "eager", hints) for c in found.clusters]
     lines = sum(llvm_text(k, MACHINE).count("\n") for k in kernels)

@@ -25,9 +25,9 @@ def claimed(rule: Rule) -> list[tuple[DType, dict[str, DType]]]:
     found: list[tuple[DType, dict[str, DType]]] = []
     for dtype in COMPUTABLE:
         types = infer(rule.left, dtype)
-        if types is None or types[0][rule.subject] != dtype or not rule.claims(dtype):
+        if types is None or types[0][rule.subject] != dtype or not rule.accepts(dtype):
             continue
-        if all(n.at(dtype) is not None for n in _numbers_of(rule.left)):
+        if all(n.value_for(dtype) is not None for n in _numbers_of(rule.left)):
             found.append((dtype, types[0]))
     return found
 
@@ -252,7 +252,7 @@ def proof(rule: Rule, dtype: DType, types: dict[str, DType]) -> str:
         if isinstance(t, Var):
             return bound[t.name]
         if isinstance(t, Num):
-            value = t.at(dtype)
+            value = t.value_for(dtype)
             return z3.BoolVal(value) if isinstance(value, bool) else z3.BitVecVal(value, dtype.bits)
         return operators[t.op](*[spell(a, bound) for a in t.args])
 

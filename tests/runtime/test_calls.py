@@ -15,7 +15,7 @@ from smelt.runtime import call_cache
 from smelt.runtime import native_call as code
 from smelt.runtime.memory import address_of, usage
 
-pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
 
 
 class Owner:
@@ -36,9 +36,9 @@ def _written_down(function: Any, *arrays: Any, wrap: Any = lambda a: a) -> tuple
     f = sm.jit(function)
     f(*arrays)
     (exact,) = f._exact.values()
-    at = call_cache.runner_at()
+    at = call_cache.address_runner()
     assert at is not None
-    record = call_cache.record_at(exact.trace.executable.executable, exact.sizes, wrap)
+    record = call_cache.record_by_address(exact.trace.executable.executable, exact.sizes, wrap)
     assert record is not None
     return lambda inputs: at(record.address, inputs), (f, record)
 
@@ -120,12 +120,12 @@ def test_strides_that_a_plan_asks_for() -> None:
     executable = exact.trace.executable.executable
     asked = {(source, d) for _, source, d in executable.prepared(exact.sizes).strides}
     assert asked == {(0, 0), (0, 1)}
-    assert call_cache.record_at(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
-    at = call_cache.runner_at()
+    assert call_cache.record_by_address(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
+    at = call_cache.address_runner()
     assert at is not None
     for view in views:
         told = {(0, d): view.strides[d] // 8 for d in (0, 1)}
-        record = call_cache.record_at(executable, exact.sizes, lambda a: a, told)
+        record = call_cache.record_by_address(executable, exact.sizes, lambda a: a, told)
         assert record is not None
         for _ in range(3):
             (found,) = at(record.address, [address_of(x)])
@@ -141,8 +141,8 @@ def test_what_only_python_can_call() -> None:
         f(given)
         (exact,) = f._exact.values()
         executable = exact.trace.executable.executable
-        assert call_cache.record_at(executable, exact.sizes, lambda a: a) is None
-    assert call_cache.record_at(object(), (), lambda a: a) is None  # type: ignore[arg-type]
+        assert call_cache.record_by_address(executable, exact.sizes, lambda a: a) is None
+    assert call_cache.record_by_address(object(), (), lambda a: a) is None  # type: ignore[arg-type]
 
 
 def test_one_thread_runs_its_kernels_without_the_pool_and_without_the_lock(

@@ -16,13 +16,13 @@ from tests.strategies.judge import same_bits
 import smelt as sm
 from smelt import driver, knobs
 from smelt.graph.text import parse
-from smelt.graph.walk import sizes
+from smelt.graph.walk import all_size_names
 from smelt.runtime import code, elf
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import Loaded, load, load_by_llvm
 
 PROBE = compile_ir("define i64 @value() { ret i64 3 }")
-pytestmark = pytest.mark.skipif(not elf.is_for_us(PROBE), reason="this system's objects are LLVM's")
+pytestmark = pytest.mark.skipif(not elf.can_link(PROBE), reason="this system's objects are LLVM's")
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "trigonometry calls the C library": (lambda x: sm.sin(x) + sm.cos(x * 1e6), ((33,),)),
@@ -88,7 +88,7 @@ def test_the_golden_corpus_computes_the_same_bits(monkeypatch: pytest.MonkeyPatc
         arrays = inputs(graph, (8, 9), "normal")
         if arrays is None:
             continue
-        known = dict(zip(sizes(graph), (8, 9, 5, 3, 4, 2), strict=False))
+        known = dict(zip(all_size_names(graph), (8, 9, 5, 3, 4, 2), strict=False))
 
         def run(graph: Any = graph, arrays: Any = arrays, known: Any = known) -> Any:
             with knobs.config(verify=False):
@@ -187,7 +187,7 @@ def test_no_page_is_writable_and_executable(everything: bytes) -> None:
     ],
 )
 def test_what_it_does_not_know_is_left_to_llvm(text: str) -> None:
-    with pytest.raises(elf.Unfamiliar):
+    with pytest.raises(elf.UnsupportedObject):
         elf.link(compile_ir(text), ["f"])
 
 
@@ -198,10 +198,10 @@ def test_an_alignment_beyond_pages_works_through_llvm() -> None:
 
 
 def test_foreign_objects_are_not_for_us() -> None:
-    assert not elf.is_for_us(b"")
-    assert not elf.is_for_us(b"\xcf\xfa\xed\xfe" + PROBE[4:])  # Mach-O
-    assert not elf.is_for_us(PROBE[:18] + b"\xb7\x00" + PROBE[20:])  # aarch64
-    assert not elf.is_for_us(PROBE[:16] + b"\x03\x00" + PROBE[18:])  # a shared library
+    assert not elf.can_link(b"")
+    assert not elf.can_link(b"\xcf\xfa\xed\xfe" + PROBE[4:])  # Mach-O
+    assert not elf.can_link(PROBE[:18] + b"\xb7\x00" + PROBE[20:])  # aarch64
+    assert not elf.can_link(PROBE[:16] + b"\x03\x00" + PROBE[18:])  # a shared library
 
 
 def mutants(code: bytes, count: int) -> list[bytes]:
@@ -227,6 +227,6 @@ def test_linking_a_damaged_object_never_kills_the_process(everything: bytes) -> 
     for bad in mutants(everything, 3000):
         try:
             elf.link(bad, NAMES)
-        except (elf.Malformed, elf.Unfamiliar):
+        except (elf.MalformedObject, elf.UnsupportedObject):
             refused += 1
     assert refused > 1000

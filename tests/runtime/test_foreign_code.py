@@ -14,8 +14,8 @@ from smelt.cli import run
 from smelt.errors import TargetError
 from smelt.graph.text import parse
 from smelt.processor import Processor
-from smelt.runtime.host import cannot_run, host
-from smelt.target import Target, classify, limited
+from smelt.runtime.host import host, unsupported_reason
+from smelt.target import Target, classify, limit_isa
 
 GRAPHS = {
     "one kernel": "graph f(x: f32[n]) { y = exp(x)  return y }",
@@ -62,10 +62,10 @@ def test_the_host_can_be_taken_for_a_lesser_processor() -> None:
         with knobs.config(host_isa=isa):
             target = host()
             assert target.isa in (isa, "portable", "neon")
-            assert not cannot_run(target)
+            assert not unsupported_reason(target)
     whole = Target.for_isa("avx512").features
     mine = Processor("x86_64-unknown-linux-gnu", "znver5", (*whole, "avx512vnni"), ("amx-tile",))
-    lesser = limited(mine, "avx2")
+    lesser = limit_isa(mine, "avx2")
     assert classify(lesser.triple, frozenset(lesser.features)) == "avx2"
     assert {"avx512f", "avx512vnni", "amx-tile"} <= set(lesser.disabled)
-    assert limited(mine, "auto") is mine
+    assert limit_isa(mine, "auto") is mine

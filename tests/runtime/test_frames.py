@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from smelt.runtime.frames import roomy
+from smelt.runtime.frames import with_frame_room
 
 CALLS = 300
 DEPTHS = range(500)
@@ -36,7 +36,7 @@ def _worst(function) -> int:
 
 
 def test_no_depth_maps_memory_with_each_call():
-    assert _worst(roomy(_loop)) < CALLS // 4
+    assert _worst(with_frame_room(_loop)) < CALLS // 4
 
 
 @pytest.mark.skipif(
@@ -52,7 +52,7 @@ def test_a_function_stays_what_it_was():
         """Halves."""
         return a // by
 
-    made = roomy(divided)
+    made = with_frame_room(divided)
     assert (made(9), made(9, by=3)) == (4, 3)
     assert (made.__name__, made.__doc__) == ("divided", "Halves.")
     with pytest.raises(ZeroDivisionError):

@@ -12,7 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt import driver
-from smelt.runtime.garbage import set_aside
+from smelt.runtime.garbage import hide_live_objects
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ class Ring:
 
 def test_what_was_there_is_shown_again_though_something_is_raised() -> None:
     def fails() -> None:
-        with set_aside():
+        with hide_live_objects():
             assert gc.get_freeze_count() > 0
             raise KeyError
 
@@ -46,7 +46,7 @@ def test_what_the_user_hides_stays_hidden() -> None:
     kept = [[] for _ in range(1000)]
     gc.freeze()
     hidden = gc.get_freeze_count() - len(kept)  # what else is hidden may die meanwhile
-    with set_aside(), set_aside():
+    with hide_live_objects(), hide_live_objects():
         assert gc.get_freeze_count() > hidden
     assert gc.get_freeze_count() > hidden
 
@@ -56,7 +56,7 @@ def test_new_objects_are_looked_at_in_lots_and_then_as_before(given: tuple[int, 
     usual = gc.get_threshold()
     try:
         gc.set_threshold(*given)
-        with set_aside(), set_aside():
+        with hide_live_objects(), hide_live_objects():
             assert gc.get_threshold()[0] >= given[0]
             assert bool(gc.get_threshold()[0]) == bool(given[0])  # nothing is switched on
             assert gc.get_threshold()[0] not in range(1, 10_000)
@@ -67,7 +67,7 @@ def test_new_objects_are_looked_at_in_lots_and_then_as_before(given: tuple[int, 
 
 def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() -> None:
     before = weakref.ref(Ring())
-    with set_aside():
+    with hide_live_objects():
         within = weakref.ref(Ring())
         gc.collect()
         assert before() is not None and within() is None
@@ -76,10 +76,10 @@ def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() ->
 
 
 def test_what_is_around_a_compilation_is_hidden_with_the_rest() -> None:
-    with set_aside():
+    with hide_live_objects():
         made = [[] for _ in range(5000)]
         hidden = gc.get_freeze_count()
-        with set_aside():
+        with hide_live_objects():
             assert gc.get_freeze_count() >= hidden + len(made)
     assert gc.get_freeze_count() == 0
 
@@ -103,12 +103,12 @@ def test_a_thread_beside_another_leaves_the_lots_as_they_were() -> None:
     begun, done = threading.Event(), threading.Event()
 
     def beside() -> None:
-        with set_aside():
+        with hide_live_objects():
             begun.set()
             done.wait(10)
 
     thread = threading.Thread(target=beside)
-    with set_aside():
+    with hide_live_objects():
         gc.unfreeze()  # as if both had looked before either hid anything
         thread.start()
         begun.wait(10)

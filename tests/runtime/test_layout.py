@@ -13,8 +13,8 @@ import pytest
 from smelt import driver, knobs
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
-from smelt.runtime.launch_table import Builder
-from smelt.runtime.layout import LEAST_GAIN, LINE, Layout, layout
+from smelt.runtime.launch_table import LaunchTableBuilder
+from smelt.runtime.layout import CACHE_LINE_BYTES, MIN_SAVED_BYTES, Layout, place_values
 from smelt.runtime.steps import CallStep, KernelStep, Step, Value
 from smelt.types.dtype import f32, u8
 from smelt.types.expr import Index, add, size
@@ -32,7 +32,7 @@ def test_kernels_share_what_they_want_for_a_launch():
     values += [Value(f32, (1000,), "arena", -1, k % 2 * 4032) for k in range(7)]
     order = [0, *range(2, 9), 1]
     steps = [[kernel(a, b, partials=[4 * MIB])] for a, b in pairwise(order)]
-    found = layout(values, steps, [8064], {})
+    found = place_values(values, steps, [8064], {})
     assert found.nbytes == 4 * MIB + 2 * 4032
     assert len(found.partials) == 8
 
@@ -40,13 +40,15 @@ def test_kernels_share_what_they_want_for_a_launch():
 def test_kernels_of_one_launch_share_nothing():
     values = [Value(f32, (1000,), "input", 0), *(Value(f32, (9,), "output", k) for k in range(2))]
     steps = [[kernel(0, 1, partials=[MIB, MIB]), kernel(0, 2, partials=[MIB])]]
-    assert layout(values, steps, [], {}).nbytes == 3 * MIB
+    assert place_values(values, steps, [], {}).nbytes == 3 * MIB
 
 
 def test_small_memory_stays_as_it_is_planned():
     values = [Value(u8, (size("n"),), "arena", -1, 64)]
-    n = LEAST_GAIN // 2
-    found = layout(values, [[kernel(0)], [kernel(partials=[n])]], [add(size("n"), 64)], {"n": n})
+    n = MIN_SAVED_BYTES // 2
+    found = place_values(
+        values, [[kernel(0)], [kernel(partials=[n])]], [add(size("n"), 64)], {"n": n}
+    )
     assert found.values == {0: (-1, 64)} and found.nbytes == 2 * n + 64
 
 
@@ -57,10 +59,10 @@ def test_what_a_kernel_reads_is_none_of_its_results():
     values += [Value(f32, (1000,), "output", k) for k in range(4)]
     asked: list[bool] = []
     steps = [
-        [replace(kernel(*n), variant=lambda _, past: asked.append(past), stream_above=6000)]
+        [replace(kernel(*n), specialize=lambda _, past: asked.append(past), stream_above=6000)]
         for n in ((0, 1), (1, 2), (2, 3, 4, 3))
     ]
-    Builder(values, {}, [(1000,)] * 5).build(steps, [])
+    LaunchTableBuilder(values, {}, [(1000,)] * 5).build(steps, [])
     assert asked == [False, False, True]
 
 
@@ -82,14 +84,14 @@ def test_places_of_random_programs(seed: int):
             last = launches - 1
         else:
             values.append(Value(u8, shape, "arena", -1, top))
-            top = add(top, LINE * 4 * n)
+            top = add(top, CACHE_LINE_BYTES * 4 * n)
         lives[number] = first, last
         for time in {first, last}:
             if r.random() < 0.8:
                 groups[time].append(kernel(number, partials=[r.choice([0, 5000, 9 * n])]))
             else:
                 groups[time].append(CallStep("c", lambda *_: None, (number,), ()))
-    check(layout(values, groups, [top], sizes), values, lives, groups, sizes)
+    check(place_values(values, groups, [top], sizes), values, lives, groups, sizes)
 
 
 def check(
@@ -114,7 +116,7 @@ def check(
         assert isinstance(step, KernelStep)
         spans.append((-1, at, at + int(str(step.partials[j])), time, time))
     for k, (host, begin, end, first, last) in enumerate(spans):
-        assert begin % LINE == 0 and (host >= 0 or end <= found.nbytes)
+        assert begin % CACHE_LINE_BYTES == 0 and (host >= 0 or end <= found.nbytes)
         for other, b, e, since, until in spans[:k]:
             met = host == other and first <= until and since <= last
             assert not met or end <= b or e <= begin
@@ -129,7 +131,7 @@ def test_a_value_over_another_stays_over_it():
         Value(u8, (n,), "arena", -1, 0),
     ]
     steps = [[kernel(0)], [kernel(0, 1)], [kernel(1, 2)]]
-    found = layout(values, steps, [4 * n], {})
+    found = place_values(values, steps, [4 * n], {})
     assert found.values[0] == found.values[1] != found.values[2]
     assert found.nbytes == 2 * n
 
@@ -156,4 +158,4 @@ def test_a_square_lies_in_the_result_where_it_fits(n: int):
     roundings = 2 * (16 + n + n + 16)  # of either side
     assert (abs(found - wanted) <= roundings * 2.0**-24 * terms).all()
     arena = made.executable.prepared((n,)).arena_bytes
-    assert arena < LEAST_GAIN if n == 300 else arena >= 4 * n * n
+    assert arena < MIN_SAVED_BYTES if n == 300 else arena >= 4 * n * n

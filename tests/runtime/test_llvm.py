@@ -19,7 +19,7 @@ from smelt.codegen.llvm.optimize import object_code
 from smelt.kernel.text import parse
 from smelt.llvm import (
     _UnlockedCalls,  # pyright: ignore[reportPrivateUsage]
-    beside,
+    worker_threads,
 )
 from smelt.target import Target
 
@@ -81,7 +81,7 @@ def test_a_child_forked_while_a_thread_compiles_can_compile_too() -> None:
 
 def test_calls_beside_are_made_in_order_by_another_thread() -> None:
     seen: list[tuple[int, int]] = []
-    with beside() as call:
+    with worker_threads() as call:
         waits = [call(lambda k: seen.append((k, threading.get_ident())), k) for k in range(4)]
         for wait in waits:
             wait()
@@ -90,7 +90,7 @@ def test_calls_beside_are_made_in_order_by_another_thread() -> None:
 
 
 def test_what_a_call_beside_raises_reaches_who_waits_and_stops_nothing_else() -> None:
-    with beside() as call:
+    with worker_threads() as call:
         bad, good = call(int, "x"), call(int, "7")
         with pytest.raises(ValueError, match="x"):
             bad()
@@ -117,7 +117,7 @@ def test_threads_are_inside_llvm_at_once_and_write_what_one_writes(
         return call(self, "met", *args)
 
     monkeypatch.setattr(_UnlockedCalls, "call", meet)
-    with beside(2) as each:
+    with worker_threads(2) as each:
         waits = [each(object_code, text, target) for text in texts]
         assert [wait() for wait in waits] == alone
 

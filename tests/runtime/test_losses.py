@@ -114,7 +114,9 @@ def test_right_and_nothing_of_all_rows_is_stored(name: str) -> None:
     code = back(loss)
     made = compiled(code, *arrays)
     sizes = sizes_of(graph_of(code, arrays), arrays)
-    assert made.plan.in_rounds, [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    assert made.plan.chunked_clusters, [
+        d for d in made.plan.decisions if d.reason == "not-in-rounds"
+    ]
     whole = 4 * arrays[0].shape[0] * arrays[1].shape[0]
     named = dict(zip(made.size_names, sizes, strict=True))
     assert memory_analysis(made, named).temp_size_in_bytes < whole
@@ -150,7 +152,9 @@ def test_heads_of_half_types_are_summed_in_float32(dtype: Any) -> None:
     x, y = np.tile(x, (8, 1)), np.tile(LABELS, 8)
     code = back(smoothed)
     made = compiled(code, x, w, y)
-    assert made.plan.in_rounds, [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    assert made.plan.chunked_clusters, [
+        d for d in made.plan.decisions if d.reason == "not-in-rounds"
+    ]
     sizes = sizes_of(graph_of(code, (x, w, y)), (x, w, y))
     named = dict(zip(made.size_names, sizes, strict=True))
     assert memory_analysis(made, named).temp_size_in_bytes < x.shape[0] * V * 2
@@ -173,7 +177,7 @@ def test_rows_and_columns_that_wait_for_one_another_are_stored_once() -> None:
     arrays = f32(N, D), f32(N, D)
     code = back(both_ways)
     planned, made = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
-    assert not planned.plan.in_rounds
+    assert not planned.plan.chunked_clusters
     sizes = dict(zip(("n0", "n1"), (N, D), strict=True))
     temporary = memory_analysis(planned, sizes).temp_size_in_bytes
     assert N * N * 4 <= temporary <= 1.5 * N * N * 4

@@ -14,7 +14,7 @@ import pytest
 from smelt import knobs
 from smelt.errors import OutOfMemory
 from smelt.runtime import memory
-from smelt.runtime.memory import HUGE_FROM, HUGE_PAGE, STOCK, Block, Slab, Stock, allocate
+from smelt.runtime.memory import HUGE_PAGE, HUGE_PAGE_MIN_BYTES, STOCK, Block, Slab, Stock, allocate
 
 MB = 1 << 20
 
@@ -25,7 +25,7 @@ def test_a_block_is_aligned_writable_and_long_enough(nbytes: int) -> None:
     assert isinstance(block, Block)
     assert block.nbytes == nbytes
     assert block.address % 64 == 0
-    if nbytes >= HUGE_FROM:
+    if nbytes >= HUGE_PAGE_MIN_BYTES:
         assert block.address % HUGE_PAGE == 0
     array = block.array((nbytes,), np.uint8)
     assert array.ctypes.data == block.address

@@ -57,7 +57,7 @@ def owners():
 
 def test_a_recipe_with_a_prelude_reads_back(made):
     facts = json.loads(json.dumps(made.recipe.facts()))
-    (part,) = Recipe.read(facts).parts
+    (part,) = Recipe.from_data(facts).parts
     assert part.key == made.recipe.parts[0].key
     assert (part.sources, part.nbytes, part.computed, part.packed) == ((1, 2), HELD, 1, 1)
 
@@ -103,15 +103,15 @@ def test_strided_constants_are_watched_too():
 def test_every_element_is_looked_at_in_turn(order):
     a = np.asarray(RNG.standard_normal((70, 300)).astype(np.float32), order=order)
     run = prelude.Run([], (), [(a, prelude._Checksums(a))])
-    assert run.turns == -(-a.nbytes // prelude.STRETCH) > 1
-    for _ in range(2 * run.turns):
-        assert run.same()
+    assert run.check_period == -(-a.nbytes // prelude.CHECKSUM_BYTES) > 1
+    for _ in range(2 * run.check_period):
+        assert run.unchanged()
     for at in ((0, 1), (35, 151), (69, 298)):
         before = a[at]
         a[at] = before + 1
-        assert not all(run.same() for _ in range(run.turns))
+        assert not all(run.unchanged() for _ in range(run.check_period))
         a[at] = before
-        assert all(run.same() for _ in range(run.turns))
+        assert all(run.unchanged() for _ in range(run.check_period))
     assert prelude._Checksums(a[::2, ::3]).sums == ()
     assert prelude._Checksums(np.zeros((0, 3), np.float32)).sums == ()
 

@@ -20,9 +20,9 @@ from smelt.runtime.probe_kernels import (
     TRAFFIC,
     UNROLL,
     Kernels,
-    aligned,
+    map_block,
     module_text,
-    together,
+    run_parallel,
 )
 from smelt.target import LEVELS, Target
 
@@ -83,7 +83,7 @@ def test_loops_use_the_whole_vector_and_the_right_instructions() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_copy_copies_so_many_bytes_and_no_more(kernels: Kernels, kind: str, steps: int) -> None:
     size = steps * UNROLL * HOST.vector_bytes
-    block = aligned(2 * size + 4096)
+    block = map_block(2 * size + 4096)
     source, target = _view(block.address, size), _view(block.address + size, size + 64)
     source[:] = np.arange(size) % 251
     target[:] = 7
@@ -95,7 +95,7 @@ def test_copy_copies_so_many_bytes_and_no_more(kernels: Kernels, kind: str, step
 @pytest.mark.parametrize("kind", ["write", "write_nt"])
 def test_write_fills_so_many_bytes_and_no_more(kernels: Kernels, kind: str) -> None:
     size = 2 * UNROLL * HOST.vector_bytes
-    block = aligned(size + 4096)
+    block = map_block(size + 4096)
     seen = _view(block.address, size + 64)
     seen[:] = 7
     kernels.run(kind, block.address, 0, size, 1)
@@ -105,7 +105,7 @@ def test_write_fills_so_many_bytes_and_no_more(kernels: Kernels, kind: str) -> N
 
 def test_read_leaves_memory_alone(kernels: Kernels) -> None:
     size = 4 * UNROLL * HOST.vector_bytes
-    block = aligned(size)
+    block = map_block(size)
     seen = _view(block.address, size)
     seen[:] = np.arange(size) % 13
     before = seen.copy()
@@ -114,7 +114,7 @@ def test_read_leaves_memory_alone(kernels: Kernels) -> None:
 
 
 def test_touch_writes_one_byte_a_page(kernels: Kernels) -> None:
-    block = aligned(3 * 4096)
+    block = map_block(3 * 4096)
     kernels.run("touch", block.address, 0, 3 * 4096, 1)
     seen = _view(block.address, 3 * 4096)
     assert np.flatnonzero(seen).tolist() == [0, 4096, 8192]
@@ -122,7 +122,7 @@ def test_touch_writes_one_byte_a_page(kernels: Kernels) -> None:
 
 def test_sequence_runs_its_rows_in_order(kernels: Kernels) -> None:
     size = UNROLL * HOST.vector_bytes
-    block = aligned(3 * size)
+    block = map_block(3 * size)
     at = block.address
     table = kernels.table([("write", at, 0, size), ("copy", at + size, at, size)])
     kernels.run("sequence", 0, ctypes.addressof(table), 2, 3)
@@ -135,7 +135,7 @@ def test_sequence_runs_its_rows_in_order(kernels: Kernels) -> None:
 @pytest.mark.clock
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_time_grows_with_the_count(kernels: Kernels, name: str) -> None:
-    table = aligned(1 << 14)
+    table = map_block(1 << 14)
 
     def best(repeat: int) -> int:
         at = table.address
@@ -145,10 +145,10 @@ def test_arithmetic_time_grows_with_the_count(kernels: Kernels, name: str) -> No
 
 
 def test_threads_overlap(kernels: Kernels) -> None:
-    block = aligned(1 << 16)
+    block = map_block(1 << 16)
     jobs = [("write", block.address + i * 32768, 0, 32768) for i in range(2)]
-    assert together(kernels, jobs, 10) > 0
-    assert together(kernels, jobs[:1], 10) > 0
+    assert run_parallel(kernels, jobs, 10) > 0
+    assert run_parallel(kernels, jobs[:1], 10) > 0
 
 
 # The figures ----------------------------------------------------------------------------------
@@ -353,13 +353,13 @@ def test_a_busy_machine_is_measured_again(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_machine_that_is_always_busy_is_believed_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for attempt in range(1, host.TRIES):
+    for attempt in range(1, host.MAX_TRIES):
         one = replace(_mine(), dispatch_ns=1000.0 / attempt, nt_copy_gbs=float(attempt))
         assert _in_background(tmp_path, monkeypatch, one, 0.5) == []
     (found,) = _in_background(tmp_path, monkeypatch, _mine(), 0.5)
     assert found == host.load(tmp_path)
-    assert found.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.TRIES - 1))
-    assert found.nt_copy_gbs == max(_mine().nt_copy_gbs, host.TRIES - 1.0)
+    assert found.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.MAX_TRIES - 1))
+    assert found.nt_copy_gbs == max(_mine().nt_copy_gbs, host.MAX_TRIES - 1.0)
 
 
 def test_the_better_of_each_figure_stays(measured: Target) -> None:
@@ -369,6 +369,6 @@ def test_the_better_of_each_figure_stays(measured: Target) -> None:
         all_threads=measured.one_thread,
         launch_ns=2 * measured.launch_ns,
     )
-    assert probe.better(worse, measured) == probe.better(measured, worse)
-    assert probe.better(measured, worse).op_ns == measured.op_ns
-    assert probe.better(measured, worse).launch_ns == measured.launch_ns
+    assert probe.better_figures(worse, measured) == probe.better_figures(measured, worse)
+    assert probe.better_figures(measured, worse).op_ns == measured.op_ns
+    assert probe.better_figures(measured, worse).launch_ns == measured.launch_ns

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from smelt.runtime.quota import (
-    MOST_THREADS,
+    MAX_POOL_THREADS,
     Budget,
     available_memory,
     cpu_budget,
@@ -88,7 +88,7 @@ def test_the_users_wish_is_one_limit_among_others(root: Path, own: Path) -> None
     assert budget(1) == Budget(1, "OMP_NUM_THREADS")
     assert budget(3) == Budget(2, "container quota")
     nothing = root / "nothing"
-    assert cpu_budget(None, "", nothing, nothing, affinity=500).threads == MOST_THREADS
+    assert cpu_budget(None, "", nothing, nothing, affinity=500).threads == MAX_POOL_THREADS
 
 
 def test_memory_of_container_and_machine(root: Path, own: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from smelt.graph.text import name_values
 from smelt.journal import Journal
 from smelt.lower import interp
 from smelt.runtime import chunking, executable, memory
-from smelt.runtime.chunking import Turns
+from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.executable import CallStep
 from smelt.target import Target
 
@@ -51,7 +51,7 @@ def compiled(
     """The function compiled for a machine with hardly any cache; that some values are made twice is
     no reason against rounds of a few hundred numbers."""
     graph = graph_of(code, arrays)
-    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
     with patch.multiple(compose, MOST_SLOWER=slower, BORDERS=0.01):
         return driver.compile(graph, hints=sizes, target=target, journal=Journal())
 
@@ -61,7 +61,7 @@ def sizes_of(graph: Graph, arrays: tuple[Array, ...]) -> tuple[int, ...]:
     for x, a in zip(graph.inputs, arrays, strict=True):
         for d, n in zip(x.type.shape, a.shape, strict=True):
             named.setdefault(str(d), n)
-    return tuple(named[n] for n in driver.size_names(graph))
+    return tuple(named[n] for n in driver.input_size_names(graph))
 
 
 def f32(*shape: int) -> Array:
@@ -201,9 +201,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 def test_rounds_give_what_one_visit_gives(name: str) -> None:
     code, arrays = CASES[name]
     made = compiled(code, *arrays)
-    assert made.plan.in_rounds, "its large values are stored whole"
-    ((_, body),) = made.plan.in_rounds
-    assert body.rounds.block < max(n for a in arrays for n in a.shape[:-1])
+    assert made.plan.chunked_clusters, "its large values are stored whole"
+    ((_, body),) = made.plan.chunked_clusters
+    assert body.chunks.block < max(n for a in arrays for n in a.shape[:-1])
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     whole = sm.jit(code)(*arrays)
     for got, want in zip(found, map(np.asarray, whole), strict=True):
@@ -234,8 +234,8 @@ def test_one_plan_serves_every_number_of_rows(count: int) -> None:
 def test_words_are_cut_and_not_texts() -> None:
     """Words are the last axis of the logits: blocks of them do not lie together, and need not."""
     made = compiled(words_back, *CASES["words"][1])
-    ((number, body),) = made.plan.in_rounds
-    cluster, chunking = made.plan.clusters[number], body.rounds
+    ((number, body),) = made.plan.chunked_clusters
+    cluster, chunking = made.plan.clusters[number], body.chunks
     cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in chunking.reads if c.axis >= 0}
     assert cut == {(1, 0), (2, 0), (2, 1)}  # bias, words' vectors, what arrives at the result
     assert [c.axis for c in chunking.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
@@ -255,14 +255,14 @@ def test_what_is_large_is_not_made_in_rounds_for_a_large_result() -> None:
     made = compiled(wide, *arrays)
     sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
     assert memory_analysis(made, sizes).temp_size_in_bytes >= 150 * 301 * 4
-    assert not made.plan.in_rounds
+    assert not made.plan.chunked_clusters
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     x, w, y = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in CASES["head"][1])
     made = compiled(head_back, x, w, y)
     sizes = sizes_of(graph_of(head_back, (x, w, y)), (x, w, y))
-    assert made.plan.in_rounds
+    assert made.plan.chunked_clusters
     _, dx, dw = made.run((x, w, y), sizes)
     for k, slope in ((0, dx), (1, dw)):
         step = RNG.standard_normal((x, w)[k].shape)
@@ -285,7 +285,7 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
         s.call
         for g in made.executable.launches
         for s in g
-        if isinstance(s, CallStep) and isinstance(s.call, Turns)
+        if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
     ]
     taken = [p.arena_bytes for p in turns.body._prepared.values()]
     assert max(taken) < x.shape[0] * w.shape[0] * 4
@@ -305,12 +305,12 @@ def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
 
     monkeypatch.setattr(fusion.plan_single, "plan", either)
     planned, made = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
-    ((_, inner),) = planned.plan.in_rounds
+    ((_, inner),) = planned.plan.chunked_clusters
     sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
-    hints = Hints({**sizes, inner.rounds.rows: inner.rounds.block})
-    made_of = zip(inner.plan.graph.outputs, inner.rounds.makes, strict=True)
+    hints = Hints({**sizes, inner.chunks.rows: inner.chunks.block})
+    made_of = zip(inner.plan.graph.outputs, inner.chunks.makes, strict=True)
     summed = sum(at_hints(n.type.nbytes, hints) for n, c in made_of if c.combine)
-    kept = compose.kept_between(inner.plan, hints)
+    kept = compose.arena_bytes(inner.plan, hints)
     assert kept <= max(PLANNED.l3_bytes * 3 // 4, summed * 5 // 4)
     found = made.run(arrays, tuple(sizes.values()))
     told = found
@@ -342,7 +342,7 @@ def planned(code: Callable[..., Any], *arrays: Array) -> Plan:
     """The plan for one core of a machine with the speeds that are assumed."""
     target = replace(Target.for_isa("avx512"), cores=1)
     graph = graph_of(code, arrays)
-    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
     return compose.plan(driver.passes.run(graph), target, None, sizes)
 
 
@@ -358,8 +358,8 @@ def test_a_large_value_is_written_over_another_where_that_spares_rounds(
     more = *map(f32_empty, others), *(f32_empty((v, d)) for _ in others)
     labels = () if others else (np.zeros(n, np.int64),)
     made = planned(code, f32_empty((n, d)), f32_empty((v, d)), *more, *labels)
-    ((_, body),) = made.in_rounds
-    assert body.rounds.block == rows
+    ((_, body),) = made.chunked_clusters
+    assert body.chunks.block == rows
     large = [
         s for s in body.plan.slots if s.offset is not None and len(str(s.nbytes).split("*")) == 3
     ]
@@ -375,9 +375,9 @@ def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     made = planned(
         head_back, f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
     )
-    ((_, body),) = made.in_rounds
-    assert body.rounds.block == 256
-    (place,) = [c.place for c in body.rounds.makes if c.combine]
+    ((_, body),) = made.chunked_clusters
+    assert body.chunks.block == 256
+    (place,) = [c.place for c in body.chunks.makes if c.combine]
     (slot,) = [s for s in body.plan.slots if s.node is body.plan.graph.outputs[place]]
     assert slot.reuses is not None, "it is copied after every round"
 
@@ -391,7 +391,7 @@ def test_a_large_sum_over_rows_is_added_to() -> None:
 
     arrays = f32(150, 24), f32(301, 24), RNG.integers(0, 301, 150)
     made = compiled(code, *arrays)
-    assert made.plan.in_rounds
+    assert made.plan.chunked_clusters
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     for got, want in zip(found, sm.jit(code)(*arrays), strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-6)
@@ -402,18 +402,18 @@ def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.Monk
     rows: list[int] = []
     for worth in (1.0, 1.5):
         monkeypatch.setattr(compose, "WORTH", worth)
-        ((_, body),) = planned(head_back, *arrays).in_rounds
-        rows.append(body.rounds.block)
+        ((_, body),) = planned(head_back, *arrays).chunked_clusters
+        rows.append(body.chunks.block)
     assert rows[0] == 256 > rows[1]
 
 
 def test_truths_about_large_values_are_made_in_rounds_too() -> None:
     """They are a quarter as large, and may fit the last cache where the values do not."""
     made = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
-    assert made.in_rounds
+    assert made.chunked_clusters
     x, w, y = f32(150, 24), f32(301, 24), LABELS
     own = compiled(hinge, x, w, y)
-    assert own.plan.in_rounds
+    assert own.plan.chunked_clusters
     found = own.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
     z = x @ w.T
     z[np.arange(150), y] = -np.inf
@@ -427,7 +427,7 @@ def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]
     made = compiled(head_back, x, w, y)
-    rows = 2 * made.plan.in_rounds[0][1].rounds.block + 1
+    rows = 2 * made.plan.chunked_clusters[0][1].chunks.block + 1
     x, y = x[:rows].copy(), y[:rows].copy()
     taken: list[int] = []
     for module in (chunking, executable):
@@ -437,7 +437,7 @@ def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
         s.call
         for g in made.executable.launches
         for s in g
-        if isinstance(s, CallStep) and isinstance(s.call, Turns)
+        if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
     ]
     arenas = {p.arena_bytes for p in turns.body._prepared.values()}
     assert len(arenas) == 2  # whole rounds and a shorter one
@@ -453,7 +453,7 @@ def running(x: Any, w: Any) -> Any:
 def test_rows_that_wait_for_others_are_not_cut() -> None:
     x, w = f32(150, 24), f32(301, 24)
     made = compiled(running, x, w)
-    assert not made.plan.in_rounds
+    assert not made.plan.chunked_clusters
     (found,) = made.run((x, w), sizes_of(graph_of(running, (x, w)), (x, w)))
     np.testing.assert_allclose(found, np.asarray(sm.jit(running)(x, w)), rtol=1e-4, atol=1e-4)
 
@@ -465,19 +465,19 @@ def test_the_plan_says_what_runs(name: str) -> None:
     printed = text(made.plan, graph=True)
     again = verify(parse(printed))
     assert text(again, graph=True) == printed
-    ((number, body),) = again.in_rounds
-    assert body.rounds == made.plan.in_rounds[0][1].rounds
+    ((number, body),) = again.chunked_clusters
+    assert body.chunks == made.plan.chunked_clusters[0][1].chunks
     assert "in rounds of rows=" in printed
     assert (number,) in made.plan.launches
 
 
 def test_a_plan_whose_rounds_do_not_fit_is_refused() -> None:
     made = compiled(head_back, *CASES["head"][1])
-    ((number, body),) = made.plan.in_rounds
+    ((number, body),) = made.plan.chunked_clusters
     cluster = made.plan.clusters[number]
-    first, *rest = body.rounds.reads
+    first, *rest = body.chunks.reads
     for reads in ((first._replace(axis=1), *rest), tuple(rest), (first._replace(place=99), *rest)):
-        wrong = replace(cluster, body=replace(body, rounds=replace(body.rounds, reads=reads)))
+        wrong = replace(cluster, body=replace(body, chunks=replace(body.chunks, reads=reads)))
         clusters = [wrong if c is cluster else c for c in made.plan.clusters]
         with pytest.raises(VerifyError, match="rounds"):
             verify(replace(made.plan, clusters=tuple(clusters)))
@@ -491,7 +491,7 @@ def test_a_report_tells_of_rounds_and_their_kernels() -> None:
     told = report(made, sizes)
     (whole,) = [k for k in told.data.kernels if k.kind == "rounds"]
     inner = [k for k in told.data.kernels if k.within == whole.id]
-    rows = made.plan.in_rounds[0][1].rounds.block
+    rows = made.plan.chunked_clusters[0][1].chunks.block
     assert whole.rounds == -(-x.shape[0] // rows)
     assert inner and all(k.rounds == whole.rounds and k.text for k in inner)
     assert whole.flops >= 3 * 2 * x.size * w.shape[0]

@@ -14,7 +14,7 @@ import smelt as sm
 from smelt import driver, knobs, passes
 from smelt.explain.analysis import memory_analysis
 from smelt.fusion import chunking
-from smelt.fusion.chunking import split
+from smelt.fusion.chunking import chunk_graph
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.journal import Journal
@@ -42,7 +42,7 @@ def test_rounds_may_stand_before_rounds() -> None:
 
     arrays = 0.3 * f32(150, 24), 0.3 * f32(301, 24)
     made = compiled(code, *arrays)
-    assert len(made.plan.in_rounds) == 2
+    assert len(made.plan.chunked_clusters) == 2
     printed = text(made.plan, graph=True)
     assert text(verify(parse(printed)), graph=True) == printed
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
@@ -56,7 +56,7 @@ def test_half_types_are_cut_too(name: str) -> None:
     code, arrays = CASES[name]
     given = tuple(a.astype(ml_dtypes.bfloat16) if a.dtype == np.float32 else a for a in arrays)
     made = compiled(code, *given)
-    assert made.plan.in_rounds
+    assert made.plan.chunked_clusters
     found = made.run(given, sizes_of(graph_of(code, given), given))
     exact = (a.astype(np.float32) if a.dtype == ml_dtypes.bfloat16 else a for a in given)
     for got, want in zip(found, map(np.asarray, sm.jit(code)(*exact)), strict=True):
@@ -84,7 +84,7 @@ def test_right_scores_of_turned_ones_are_picked_and_not_read() -> None:
 
     arrays = 0.3 * f32(140, 24), 0.3 * f32(140, 24)
     made = compiled(code, *arrays)
-    assert made.plan.in_rounds
+    assert made.plan.chunked_clusters
     gathers = [n for n in made.graph.nodes() if n.op.name == "gather"]
     assert all(1 in n.inputs[0].type.shape for n in gathers)  # of rows, not of scores
     found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
@@ -103,10 +103,10 @@ def test_queries_are_cut_and_not_heads() -> None:
     graph = passes.run(graph, Journal(), "eager")
     scores = next(n for n in graph.nodes() if n.op.name == "contract")
     sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
-    found = split(graph, [scores], sizes, 1 << 25)
-    assert found is not None and not found.again
+    found = chunk_graph(graph, [scores], sizes, 1 << 25)
+    assert found is not None and not found.recomputes
     assert found.extent == scores.type.shape[1]
-    assert [p.combine for p in found.makes].count("add") == 2  # of keys and of values
+    assert [p.combine for p in found.written].count("add") == 2  # of keys and of values
 
 
 def test_what_is_made_twice_has_to_be_worth_its_time() -> None:
@@ -114,12 +114,12 @@ def test_what_is_made_twice_has_to_be_worth_its_time() -> None:
     or the user says so; else it is stored, and the reason has the numbers."""
     arrays = CASES["both ways"][1]
     made = compiled(both_ways, *arrays, slower=1.0)
-    assert not made.plan.in_rounds
+    assert not made.plan.chunked_clusters
     (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
     assert "times as long" in refused.details["how"]
     with knobs.config(max_extra_memory=70_000):
         limited = compiled(both_ways, *arrays, slower=1.0)
-    assert limited.plan.in_rounds
+    assert limited.plan.chunked_clusters
     sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
     bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (made, limited)]
     assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
@@ -129,14 +129,14 @@ def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
     """Nothing is large for a machine with a large cache, but the limit says what is."""
     code, arrays = CASES["head"]
     graph = graph_of(code, arrays)
-    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
     room, results = 40_000, 4 * (1 + 150 * 24 + 301 * 24)
     target = Target.for_isa(driver.host().isa)
     whole = driver.compile(graph, hints=sizes, target=target)
     with knobs.config(max_extra_memory=room + results):
         made = driver.compile(graph, hints=sizes, target=target)
         found = made.run(arrays, tuple(sizes.values()))
-    assert made.plan.in_rounds and not whole.plan.in_rounds
+    assert made.plan.chunked_clusters and not whole.plan.chunked_clusters
     assert memory_analysis(made, sizes).temp_size_in_bytes <= room
     for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
@@ -163,14 +163,14 @@ def test_a_limit_that_rounds_do_not_reach_is_told_with_one_that_they_do() -> Non
 def test_what_a_round_takes_counts_for_the_limit() -> None:
     code, arrays = CASES["head"]
     graph = graph_of(code, arrays)
-    sizes = dict(zip(driver.size_names(graph), sizes_of(graph, arrays), strict=True))
+    sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
     results = 4 * (1 + 150 * 24 + 301 * 24)
     target = Target.for_isa(driver.host().isa)
     with knobs.config(max_extra_memory=results + 40_000):
         made = driver.compile(graph, hints=sizes, target=target)
         prepared = made.executable.prepared(tuple(sizes.values()))
-    assert made.plan.in_rounds and prepared.beside > 0
-    assert prepared.beside + prepared.arena_bytes <= 40_000
+    assert made.plan.chunked_clusters and prepared.call_bytes > 0
+    assert prepared.call_bytes + prepared.arena_bytes <= 40_000
 
 
 def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:
@@ -180,7 +180,7 @@ def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:
     with knobs.config(max_extra_memory=None):
         found = made.executable.prepared(sizes_of(made.graph, arrays))
     results = sum(nbytes for *_, nbytes, over in found.results if over < 0)
-    return found.arena_bytes + found.beside + results
+    return found.arena_bytes + found.call_bytes + results
 
 
 @pytest.mark.parametrize("name", CASES)

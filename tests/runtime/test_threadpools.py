@@ -29,7 +29,7 @@ def ours() -> list[dict[str, Any]]:
 
 def test_the_pool_is_listed_once() -> None:
     (found,) = ours()
-    assert found["num_threads"] == threads.usual()
+    assert found["num_threads"] == threads.default_threads()
     assert found["version"] == sm.__version__
     assert found["prefix"] == "smelt"
 

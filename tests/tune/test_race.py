@@ -43,7 +43,7 @@ def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "UNSURE", 1.0)
 
 
-def kernels(c: driver.Compiled | warm.Found) -> int:
+def kernels(c: driver.Compiled | warm.CachedProgram) -> int:
     return len(c.plan.clusters)
 
 
@@ -122,7 +122,7 @@ def test_a_raced_plan_is_found_by_the_next_process(
     for how in ("remembered", "race"):
         with knobs.config(tune=how):
             again = warm.compile(GRAPH, hints=SIZES)
-            assert isinstance(again, warm.Found) and kernels(again) == found
+            assert isinstance(again, warm.CachedProgram) and kernels(again) == found
     with knobs.config(tune="off"):
         assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
 

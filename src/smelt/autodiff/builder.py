@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.autodiff.sums import Sums, alike, form_of
+from smelt.autodiff.sums import Sums, same_value, scalar_operator
 from smelt.autodiff.tape import Step
 from smelt.errors import ShapeError
 from smelt.graph import build
@@ -39,12 +39,12 @@ from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 Emit = Callable[[TensorOp, tuple[Node, ...], Origin | None], Node]
 
 
-def plainly(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
+def apply_operator(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
     """Return a node of a finished graph."""
     return build.apply(op, *inputs, origin=origin)
 
 
-def as_it_is(kind: TensorType) -> TensorType:
+def same_type(kind: TensorType) -> TensorType:
     """Return the type unchanged: types of a finished graph are final."""
     return kind
 
@@ -57,16 +57,16 @@ class Builder:
     """
 
     def __init__(
-        self, emit: Emit = plainly, seen: Callable[[TensorType], TensorType] = as_it_is
+        self, emit: Emit = apply_operator, seen: Callable[[TensorType], TensorType] = same_type
     ) -> None:
         self._emit = emit
         self._type_of = seen
         self.origin: Origin | None = None
         self._sums = Sums(self.type, self.size)
 
-    def learn(self, steps: Iterable[Step]) -> None:
+    def record_steps(self, steps: Iterable[Step]) -> None:
         """Record operators whose results exist and may be used again."""
-        self._sums.learn(steps)
+        self._sums.record_contractions(steps)
 
     # Inspection
 
@@ -74,15 +74,15 @@ class Builder:
         return self._type_of(x.type)
 
     def op(self, x: Node, /) -> TensorOp:
-        return self.settled(x.op)
+        return self.resolve_sizes(x.op)
 
     def size(self, n: Index) -> Index:
         """Return a size in terms of the sizes that remain after unification."""
         return self._type_of(TensorType(bool_, (n,))).shape[0]
 
-    def settled(self, op: TensorOp) -> TensorOp:
+    def resolve_sizes(self, op: TensorOp) -> TensorOp:
         """Return an operator with its sizes resolved."""
-        return op if self._type_of is as_it_is else map_indices(op, self.size)
+        return op if self._type_of is same_type else map_indices(op, self.size)
 
     def operands(self, x: Node, /) -> tuple[Node, ...]:
         return x.inputs
@@ -153,7 +153,7 @@ class Builder:
         if repeated is not None:
             inner, times = repeated
             return self.map("mul", inner, self._size(times, x.type.dtype))
-        part, positive = self._sums.needed(x, axes)
+        part, positive = self._sums.nonzero_part(x, axes)
         remaining = tuple(n for k, n in enumerate(self.type(x).shape) if k not in axes)
         if part is None:
             return self.expand(self.constant(0.0, x.type.dtype), remaining)
@@ -187,7 +187,7 @@ class Builder:
     def add(self, x: Node, y: Node) -> Node:
         """Add two cotangents of one value; values under the same mask stay under it."""
         x_masked, y_masked = self._masked_value(x), self._masked_value(y)
-        if x_masked is not None and y_masked is not None and alike(x_masked[0], y_masked[0]):
+        if x_masked is not None and y_masked is not None and same_value(x_masked[0], y_masked[0]):
             return self._apply_mask(x_masked[0], self.map("add", x_masked[1], y_masked[1]))
         return self.map("add", x, y)
 
@@ -220,7 +220,7 @@ class Builder:
 
     def _masked_value(self, g: Node) -> tuple[Node, Node] | None:
         """Return mask and value, if g selects between a value and 0."""
-        if form_of(g) == "select":
+        if scalar_operator(g) == "select":
             mask, value, other = g.inputs
             if self.number(other) == 0:
                 return mask, value
@@ -235,7 +235,7 @@ class Builder:
         """Split a derivative into factors that vary along reduced axes, and later ones."""
         deferred: list[tuple[str, Node]] = []
         rest = slope
-        while rest is not out and (form := form_of(rest)) in ("mul", "div", "neg"):
+        while rest is not out and (form := scalar_operator(rest)) in ("mul", "div", "neg"):
             if form == "neg":
                 deferred.append(("mul", self.constant(-1.0, rest.type.dtype)))
                 (rest,) = rest.inputs
@@ -269,7 +269,7 @@ class Builder:
             return self._scale_by_number(g, number)
         if self.number(g) == 1 and self.type(slope).dtype == g.type.dtype:
             return slope
-        rule = _SCALE_RULES.get(form_of(slope))
+        rule = _SCALE_RULES.get(scalar_operator(slope))
         scaled = None if rule is None else rule(self, g, slope.inputs)
         return self.map("mul", g, slope) if scaled is None else scaled
 
@@ -284,7 +284,9 @@ class Builder:
         """Whether a derivative only selects between numbers."""
         if self.number(slope) is not None:
             return True
-        return form_of(slope) == "select" and all(self.is_choice(x) for x in slope.inputs[1:])
+        return scalar_operator(slope) == "select" and all(
+            self.is_choice(x) for x in slope.inputs[1:]
+        )
 
 
 def _scale_by_select(b: Builder, g: Node, parts: tuple[Node, ...]) -> Node | None:

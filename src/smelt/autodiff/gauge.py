@@ -44,7 +44,7 @@ from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
 
 @dataclass(frozen=True)
-class Moved:
+class Perturbation:
     """Effect on a value of moving ρ by δ: v·e^(scale·δ), or v + shift·δ.
 
     `at` are the axes of the value along which δ differs, in the order of the axes of ρ.
@@ -55,14 +55,14 @@ class Moved:
     scale: float = 0.0
 
 
-NOTHING = 1e-6
+TOLERANCE = 1e-6
 """A smaller shift or scale counts as none: constants such as log2(e) are rounded to float32."""
 
-Forms = list[Moved | None]
+Perturbations = list[Perturbation | None]
 Types = tuple[TensorType, ...]
 """Types of the operands, then of the result."""
-Rule = Callable[[Any, tuple[Node, ...], Forms, Types], "Moved | None"]
-See = Callable[[Node], TensorType]
+Rule = Callable[[Any, tuple[Node, ...], Perturbations, Types], "Perturbation | None"]
+TypeOf = Callable[[Node], TensorType]
 
 
 def raw_type(x: Node) -> TensorType:
@@ -75,7 +75,7 @@ class _UnknownError(Exception):
 
 
 def gauges(
-    steps: Sequence[Step], results: Iterable[Node], wrt: Iterable[Node], see: See = raw_type
+    steps: Sequence[Step], results: Iterable[Node], wrt: Iterable[Node], see: TypeOf = raw_type
 ) -> list[Node]:
     """Return the min/max reductions that may move without any result moving.
 
@@ -97,9 +97,9 @@ def gauges(
     return result
 
 
-def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bool:
+def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: TypeOf) -> bool:
     axes = tuple(k for k, n in enumerate(see(rho).shape) if n != 1)
-    moved: dict[Node, Moved] = {rho: Moved(axes, shift=1.0)}
+    moved: dict[Node, Perturbation] = {rho: Perturbation(axes, shift=1.0)}
     if rho in ends:
         return False
     try:
@@ -111,7 +111,7 @@ def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bo
             if rule is None:
                 return False
             form = rule(op, inputs, forms, tuple(map(see, (*inputs, node))))
-            if form is None or max(abs(form.shift), abs(form.scale)) < NOTHING:
+            if form is None or max(abs(form.shift), abs(form.scale)) < TOLERANCE:
                 continue
             if node in ends:
                 return False
@@ -124,7 +124,9 @@ def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: See) -> bo
 # ---- elementwise ---------------------------------------------------------------------------------
 
 
-def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved | None:
+def _map(
+    op: Map, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation | None:
     rule = _SCALARS.get(op.scalar)
     if rule is None:
         raise _UnknownError
@@ -137,7 +139,7 @@ def _map(op: Map, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved
     if len(axes_sets) != 1:
         raise _UnknownError
     (at,) = axes_sets
-    full = [f or Moved(at) for f in aligned]
+    full = [f or Perturbation(at) for f in aligned]
     return replace(rule(inputs, full), at=at)
 
 
@@ -147,14 +149,14 @@ def _number(x: Node) -> float | None:
     return x.op.value if isinstance(x.op, Constant) else None
 
 
-def _only(form: Moved, kind: str) -> float:
+def _only(form: Perturbation, kind: str) -> float:
     """Return the shift or the scale of a value that has only that one."""
     if getattr(form, "scale" if kind == "shift" else "shift"):
         raise _UnknownError
     return float(getattr(form, kind))
 
 
-def _sum(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
+def _sum(inputs: tuple[Node, ...], forms: list[Perturbation], sign: float) -> Perturbation:
     left, right = forms
     if left.scale or right.scale:
         if left.scale != right.scale or left.shift or right.shift:
@@ -163,7 +165,7 @@ def _sum(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
     return replace(left, shift=left.shift + sign * right.shift)
 
 
-def _product(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved:
+def _product(inputs: tuple[Node, ...], forms: list[Perturbation], sign: float) -> Perturbation:
     left, right = forms
     number = _number(inputs[1])
     if left.shift and number:
@@ -174,19 +176,19 @@ def _product(inputs: tuple[Node, ...], forms: list[Moved], sign: float) -> Moved
     return replace(left, scale=_only(left, "scale") + sign * _only(right, "scale"))
 
 
-def _powers(factor: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
+def _powers(factor: float) -> Callable[[tuple[Node, ...], list[Perturbation]], Perturbation]:
     return lambda inputs, forms: replace(forms[0], scale=factor * _only(forms[0], "scale"))
 
 
-def _exponential(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
-    return lambda inputs, forms: Moved(forms[0].at, scale=unit * _only(forms[0], "shift"))
+def _exponential(unit: float) -> Callable[[tuple[Node, ...], list[Perturbation]], Perturbation]:
+    return lambda inputs, forms: Perturbation(forms[0].at, scale=unit * _only(forms[0], "shift"))
 
 
-def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Moved]], Moved]:
-    return lambda inputs, forms: Moved(forms[0].at, shift=_only(forms[0], "scale") / unit)
+def _logarithm(unit: float) -> Callable[[tuple[Node, ...], list[Perturbation]], Perturbation]:
+    return lambda inputs, forms: Perturbation(forms[0].at, shift=_only(forms[0], "scale") / unit)
 
 
-def _select_between(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
+def _select_between(inputs: tuple[Node, ...], forms: list[Perturbation]) -> Perturbation:
     """Both operands of a choice must move equally; 0 absorbs scales and infinity shifts."""
     live = [
         f
@@ -198,7 +200,7 @@ def _select_between(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
     return live[0]
 
 
-def _is_invariant(x: Node, forms: list[Moved]) -> bool:
+def _is_invariant(x: Node, forms: list[Perturbation]) -> bool:
     """Whether a constant is unchanged by the scale or shift of the others."""
     number = _number(x)
     if number == 0:
@@ -206,7 +208,7 @@ def _is_invariant(x: Node, forms: list[Moved]) -> bool:
     return number is not None and math.isinf(number) and all(f.scale == 0 for f in forms)
 
 
-def _select(inputs: tuple[Node, ...], forms: list[Moved]) -> Moved:
+def _select(inputs: tuple[Node, ...], forms: list[Perturbation]) -> Perturbation:
     """Select: the mask is a step function and does not move with an infinitesimal δ.
 
     A sum that is replaced by a constant where it is zero, to divide by it, moves like the sum:
@@ -228,7 +230,7 @@ def _compares_sum_with_zero(mask: Node, value: Node) -> bool:
     return isinstance(value.op, Reduce) and value.op.combine == "sum"
 
 
-_SCALARS: dict[str, Callable[[tuple[Node, ...], list[Moved]], Moved]] = {
+_SCALARS: dict[str, Callable[[tuple[Node, ...], list[Perturbation]], Perturbation]] = {
     "add": lambda inputs, forms: _sum(inputs, forms, 1.0),
     "sub": lambda inputs, forms: _sum(inputs, forms, -1.0),
     "neg": lambda inputs, forms: replace(forms[0], shift=-forms[0].shift),
@@ -252,22 +254,24 @@ _SCALARS: dict[str, Callable[[tuple[Node, ...], list[Moved]], Moved]] = {
 # ---- everything else -----------------------------------------------------------------------------
 
 
-def _first(forms: Forms) -> Moved:
+def _first(forms: Perturbations) -> Perturbation:
     form = forms[0]
     if form is None:
         raise _UnknownError
     return form
 
 
-def _cast(op: Cast, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _cast(op: Cast, inputs: tuple[Node, ...], forms: Perturbations, types: Types) -> Perturbation:
     return _first(forms)
 
 
-def _stop(op: Stop, inputs: tuple[Node, ...], forms: Forms, types: Types) -> None:
+def _stop(op: Stop, inputs: tuple[Node, ...], forms: Perturbations, types: Types) -> None:
     return None
 
 
-def _reduce(op: Reduce, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _reduce(
+    op: Reduce, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     form = _first(forms)
     additive = op.combine == "sum" and not form.shift
     if set(form.at) & set(op.axes) or not (additive or op.row.idempotent):
@@ -275,12 +279,16 @@ def _reduce(op: Reduce, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
     return replace(form, at=tuple(a - sum(k < a for k in op.axes) for a in form.at))
 
 
-def _permute(op: Permute, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _permute(
+    op: Permute, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     form = _first(forms)
     return replace(form, at=tuple(op.perm.index(a) for a in form.at))
 
 
-def _reshape(op: Reshape, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _reshape(
+    op: Reshape, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     form = _first(forms)
     to = _kept_axes(types[0].shape, types[-1].shape)
     if any(a not in to for a in form.at):
@@ -301,13 +309,15 @@ def _kept_axes(source: Shape, target: Shape) -> dict[int, int]:
     return axes
 
 
-def _expand(op: Expand, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _expand(
+    op: Expand, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     form = _first(forms)
     new = types[-1].rank - types[0].rank
     return replace(form, at=tuple(a + new for a in form.at))
 
 
-def _slice(op: Slice, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _slice(op: Slice, inputs: tuple[Node, ...], forms: Perturbations, types: Types) -> Perturbation:
     form = _first(forms)
     shape = types[0].shape
     for a in form.at:
@@ -316,14 +326,18 @@ def _slice(op: Slice, inputs: tuple[Node, ...], forms: Forms, types: Types) -> M
     return form
 
 
-def _concat(op: Concat, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _concat(
+    op: Concat, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     form = _first(forms)
     if op.axis in form.at or any(f != form for f in forms):
         raise _UnknownError
     return form
 
 
-def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _gather(
+    op: Gather, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     """Keep δ along axes that are not indexed, or indexed by 0, 1, 2, .."""
     form = _first(forms)
     _, *index = inputs
@@ -346,7 +360,9 @@ def _gather(op: Gather, inputs: tuple[Node, ...], forms: Forms, types: Types) ->
     return replace(form, at=tuple(at))
 
 
-def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types) -> Moved:
+def _contract(
+    op: Contract, inputs: tuple[Node, ...], forms: Perturbations, types: Types
+) -> Perturbation:
     """Contraction: scales add up if δ varies along axes of the result."""
     scale, axes_sets = 0.0, set[tuple[int, ...]]()
     for terms, form in zip((op.left, op.right), forms, strict=True):
@@ -359,7 +375,7 @@ def _contract(op: Contract, inputs: tuple[Node, ...], forms: Forms, types: Types
         axes_sets.add(tuple(op.out.index(n) for n in names if n is not None))
     if len(axes_sets) != 1:
         raise _UnknownError
-    return Moved(axes_sets.pop(), scale=scale)
+    return Perturbation(axes_sets.pop(), scale=scale)
 
 
 _RULES: dict[type[TensorOp], Rule] = {

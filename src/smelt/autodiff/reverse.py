@@ -47,9 +47,9 @@ def reverse(
     """
     totals: dict[Node, Node] = dict(cotangents)
     active = {*wrt, *(step.node for step in steps)}
-    steps = [Step(node, b.settled(op), inputs) for node, op, inputs in steps]
+    steps = [Step(node, b.resolve_sizes(op), inputs) for node, op, inputs in steps]
     active.difference_update(gauges(steps, cotangents, wrt, b.type))
-    b.learn(steps)
+    b.record_steps(steps)
     for node, op, inputs in reversed(steps):
         g = totals.get(node)
         if g is None or node not in active:

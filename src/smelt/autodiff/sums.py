@@ -23,16 +23,16 @@ from smelt.types.expr import Index, product
 from smelt.types.tensor import TensorType
 
 Axes = tuple[int, ...]
-DEPTH = 12
+MAX_DEPTH = 12
 """Most operators that the analysis of a sum follows."""
 
 
-def form_of(x: Node) -> str:
+def scalar_operator(x: Node) -> str:
     """Return the scalar row that made a value; empty for any other operator."""
     return x.op.scalar if isinstance(x.op, Map) and x.inputs else ""
 
 
-def alike(x: Node, y: Node, depth: int = 4) -> bool:
+def same_value(x: Node, y: Node, depth: int = 4) -> bool:
     """Whether two values are the same, comparing up to `depth` operators."""
     if x is y:
         return True
@@ -40,35 +40,35 @@ def alike(x: Node, y: Node, depth: int = 4) -> bool:
         return False
     if not x.inputs:
         return isinstance(x.op, (Constant, SizeOf))
-    return all(alike(a, b, depth - 1) for a, b in zip(x.inputs, y.inputs, strict=True))
+    return all(same_value(a, b, depth - 1) for a, b in zip(x.inputs, y.inputs, strict=True))
 
 
 class Sums:
     """Rewrites of sums of one gradient.
 
-    `see` and `size` return types and sizes as far as they are resolved.
+    `type_of` and `size` return types and sizes as far as they are resolved.
     """
 
     def __init__(self, see: Callable[[Node], TensorType], size: Callable[[Index], Index]) -> None:
-        self.see = see
+        self.type_of = see
         self.size = size
         self.contractions: list[Step] = []
 
-    def learn(self, steps: Iterable[Step]) -> None:
+    def record_contractions(self, steps: Iterable[Step]) -> None:
         """Record the contractions whose results exist."""
         self.contractions += [s for s in steps if isinstance(s.op, Contract)]
 
     # Zero sums
 
-    def needed(self, x: Node, axes: Axes) -> tuple[Node | None, bool]:
+    def nonzero_part(self, x: Node, axes: Axes) -> tuple[Node | None, bool]:
         """Return the part of x that its sum over `axes` depends on, and its sign.
 
         None if the sum is zero; True for a positive sign.
         """
         positive = True
-        for _ in range(DEPTH):
-            form = form_of(x)
-            if self.vanishes(x, axes):
+        for _ in range(MAX_DEPTH):
+            form = scalar_operator(x)
+            if self.sums_to_zero(x, axes):
                 return None, positive
             if form == "neg":
                 (x,), positive = x.inputs, not positive
@@ -76,45 +76,45 @@ class Sums:
             if form not in ("add", "sub") or not all(self._same(i, x) for i in x.inputs):
                 break
             a, b = x.inputs
-            if self.vanishes(b, axes):
+            if self.sums_to_zero(b, axes):
                 x = a
-            elif self.vanishes(a, axes):
+            elif self.sums_to_zero(a, axes):
                 x, positive = b, positive == (form == "add")
             else:
                 break
         return x, positive
 
-    def vanishes(self, x: Node, axes: Axes, depth: int = DEPTH) -> bool:
+    def sums_to_zero(self, x: Node, axes: Axes, depth: int = MAX_DEPTH) -> bool:
         """Whether x sums to zero over `axes` for all values."""
-        form = form_of(x)
+        form = scalar_operator(x)
         if not depth or not form:
             return False
         if form == "neg":
-            return self.vanishes(x.inputs[0], axes, depth - 1)
+            return self.sums_to_zero(x.inputs[0], axes, depth - 1)
         if form in ("add", "sub"):
             first, second = x.inputs
             centred = form == "sub" and self._same(first, x)
             if centred and self._is_centred(first, second, axes):
                 return True
-            return all(self._same(i, x) and self.vanishes(i, axes, depth - 1) for i in x.inputs)
+            return all(self._same(i, x) and self.sums_to_zero(i, axes, depth - 1) for i in x.inputs)
         if form in ("mul", "div"):
             pairs = (x.inputs,) if form == "div" else (x.inputs, x.inputs[::-1])
             return any(
                 self._same(a, x)
                 and self._is_fixed(b, x, axes)
-                and self.vanishes(a, axes, depth - 1)
+                and self.sums_to_zero(a, axes, depth - 1)
                 for a, b in pairs
             )
         return False
 
     def _same(self, a: Node, b: Node) -> bool:
-        return self.see(a) == self.see(b)
+        return self.type_of(a) == self.type_of(b)
 
     def _is_fixed(self, factor: Node, x: Node, axes: Axes) -> bool:
         """Whether an operand of x is constant along `axes`."""
         while isinstance(factor.op, Expand) and factor.inputs:
             (factor,) = factor.inputs
-        shape = self.see(factor).shape
+        shape = self.type_of(factor).shape
         lead = x.type.rank - len(shape)
         return all(a < lead or shape[a - lead] == 1 for a in axes)
 
@@ -123,15 +123,15 @@ class Sums:
         if not self._is_fixed(mean, x, axes):
             return False
         mean = _skip_views(mean)
-        if form_of(mean) != "div":
+        if scalar_operator(mean) != "div":
             return False
         total, count = _skip_views(mean.inputs[0]), mean.inputs[1]
         op = total.op
         if not isinstance(op, Reduce) or op.combine != "sum" or op.axes != axes:
             return False
-        if not total.inputs or not alike(total.inputs[0], x, DEPTH):
+        if not total.inputs or not same_value(total.inputs[0], x, MAX_DEPTH):
             return False
-        shape = self.see(x).shape
+        shape = self.type_of(x).shape
         size = product(shape[a] for a in axes)
         if isinstance(count.op, SizeOf):
             return self.size(count.op.expr) == size
@@ -144,13 +144,13 @@ class Sums:
 
         None if no contraction fits.
         """
-        if not self.contractions or form_of(x) != "mul":
+        if not self.contractions or scalar_operator(x) != "mul":
             return None
         factors = _factors(x)
         for position, factor in enumerate(factors):
             if not isinstance(factor.op, Contract) or not factor.inputs:
                 continue
-            if self.see(factor).shape != self.see(x).shape:
+            if self.type_of(factor).shape != self.type_of(x).shape:
                 continue
             rest = factors[:position] + factors[position + 1 :]
             for step in self.contractions:
@@ -166,7 +166,7 @@ class Sums:
         known_terms, inner_terms = (op.left, op.right), (contract.left, contract.right)
         for k in range(2):
             weights, values = step.inputs[k], step.inputs[1 - k]
-            same = self.see(weights).shape == self.see(inner).shape
+            same = self.type_of(weights).shape == self.type_of(inner).shape
             if not same or not _same_product(_factors(weights), rest):
                 continue
             for j in range(2):
@@ -199,8 +199,8 @@ def _skip_views(x: Node) -> Node:
     return x
 
 
-def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
-    if not depth or form_of(x) != "mul":
+def _factors(x: Node, depth: int = MAX_DEPTH) -> list[Node]:
+    if not depth or scalar_operator(x) != "mul":
         return [x]
     return [f for i in x.inputs for f in _factors(i, depth - 1)]
 
@@ -208,7 +208,7 @@ def _factors(x: Node, depth: int = DEPTH) -> list[Node]:
 def _same_product(factors: list[Node], others: list[Node]) -> bool:
     unmatched = list(others)
     for f in factors:
-        position = next((k for k, g in enumerate(unmatched) if alike(f, g)), None)
+        position = next((k for k, g in enumerate(unmatched) if same_value(f, g)), None)
         if position is None:
             return False
         unmatched.pop(position)
@@ -232,7 +232,7 @@ def _match_axes(
     if len(set(table.values())) != len(table):
         return None
     summed = {contract.out[a] for a in axes}
-    if {table[n] for n in op.summed()} != summed:
+    if {table[n] for n in op.reduction_axes()} != summed:
         return None
     out = [table[n] for n in op.out]
     if sorted(out) != sorted(other):

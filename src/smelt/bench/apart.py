@@ -32,18 +32,26 @@ from smelt import driver, knobs, lower
 from smelt.bench import around, losses
 from smelt.bench.namespaces import smelt_namespace
 from smelt.bench.parts import Cut, cuts, program_of
-from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
+from smelt.bench.process import (
+    Say,
+    announce,
+    command,
+    ignore_progress,
+    pin_to_cpus,
+    run_and_report,
+    variables,
+)
 from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
 from smelt.bench.table import Table, duration, ratio
 from smelt.bench.workloads import WORKLOADS
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.fusion.plan import Cluster
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import size_names, sizes
+from smelt.graph.walk import all_size_names, input_size_names
 from smelt.tune.arrays import agree
 from smelt.types.dtype import bool_
 from smelt.types.expr import size
@@ -58,7 +66,7 @@ AIMS = {"best / fused": 0.95}
 """Minimum that columns of the page should reach."""
 CUTS = 12
 """Maximum values at which a kernel is split."""
-HOPELESS = 1.5
+GIVE_UP_RATIO = 1.5
 """Ratio of a way's first time to the kernel's above which it is not measured further."""
 BAR = 0.95
 """Ratio below which a kernel should not have been fused."""
@@ -66,7 +74,7 @@ ALONE = "each alone"
 
 
 @dataclass(frozen=True)
-class Timed:
+class KernelTimes:
     """Nanoseconds of a kernel, and of its operators in other ways by name."""
 
     title: str
@@ -91,8 +99,8 @@ class Step:
     def __init__(
         self, graph: Graph, arrays: Sequence[Array], at: Sizes, settings: Mapping[str, Any] = {}
     ) -> None:
-        determined = set(size_names(graph))
-        undetermined = [n for n in sizes(graph) if n not in determined]
+        determined = set(input_size_names(graph))
+        undetermined = [n for n in all_size_names(graph) if n not in determined]
         size_inputs = [
             build.input(f"t{k}", TensorType(bool_, (size(n),))) for k, n in enumerate(undetermined)
         ]
@@ -116,15 +124,17 @@ class Contest:
     fused: Step
     ways: dict[str, tuple[Step, ...]]
 
-    def measure(self, rounds: int = ROUNDS) -> Timed:
+    def measure(self, rounds: int = ROUNDS) -> KernelTimes:
         """Return the best times of all ways on one thread, over alternating rounds."""
         with knobs.config(threads=1):
             return self._measure_rounds(rounds)
 
-    def _measure_rounds(self, rounds: int) -> Timed:
+    def _measure_rounds(self, rounds: int) -> KernelTimes:
         all_ways = {"": (self.fused,), **self.ways}
         best = {name: min(_seconds(steps, 1) for _ in range(2)) for name, steps in all_ways.items()}
-        competitive = {n: steps for n, steps in all_ways.items() if best[n] <= HOPELESS * best[""]}
+        competitive = {
+            n: steps for n, steps in all_ways.items() if best[n] <= GIVE_UP_RATIO * best[""]
+        }
         repeats = {n: max(1, int(LEAST_S / max(best[n], 1e-7))) for n in competitive}
         ends = time.perf_counter() + MOST_S
         for _ in range(rounds):
@@ -133,7 +143,7 @@ class Contest:
             if time.perf_counter() > ends:
                 break
         nanoseconds = {name: s * 1e9 for name, s in best.items()}
-        return Timed(self.title, self.operators, nanoseconds.pop(""), nanoseconds)
+        return KernelTimes(self.title, self.operators, nanoseconds.pop(""), nanoseconds)
 
 
 def _seconds(steps: Sequence[Step], times: int) -> float:
@@ -151,7 +161,7 @@ def _seconds(steps: Sequence[Step], times: int) -> float:
 def recorded(code: Code, arrays: Sequence[Array]) -> tuple[Graph, list[Array], dict[str, int]]:
     """Return a function's graph, its input arrays, and its sizes."""
     trace = sm.jit(code).lower(*arrays).trace
-    inputs = [arrays[k] for k in trace.arguments] + [realise(x) for x in trace.captured]
+    inputs = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
     graph = trace.graph
     return Graph(graph.name, graph.inputs, graph.results, graph.facts), inputs, dict(trace.hints)
 
@@ -169,7 +179,7 @@ def contests(
     values = _values(plan.graph, arrays, at, [n for c in kernels for n in c.inputs])
     seen: set[object] = set()
     for cluster in kernels:
-        kind = cluster if cluster.body is not None else lower.spelled(cluster)
+        kind = cluster if cluster.body is not None else lower.cluster_signature(cluster)
         if kind in seen:
             continue
         seen.add(kind)
@@ -212,14 +222,14 @@ def _other_ways(
             steps = _split_steps(cut, operands, at)
         except SmeltError:  # such as a part that no library call can compute
             continue
-        got = [steps[part].results[place] for part, place in cut.gives]
+        got = [steps[part].results[place] for part, place in cut.output_sources]
         name = f"cut at {cut.at} {number}"
         check(name, expected, got, operands)
         yield name, steps
 
 
 def _split_steps(cut: Cut, operands: list[Array], at: Sizes) -> tuple[Step, Step]:
-    first = Step(cut.graphs[0], [operands[k] for k in cut.given], at)
+    first = Step(cut.graphs[0], [operands[k] for k in cut.first_inputs], at)
     reads = [operands[k] if outside else first.results[k] for outside, k in cut.reads]
     return first, Step(cut.graphs[1], reads, at)
 
@@ -270,7 +280,7 @@ def cases() -> Iterator[tuple[str, Code, Callable[[], Sequence[Array]]]]:
     for case in around.CASES:
         yield case.title, partial(case.code, smelt_namespace(sm)), partial(around.operands, case)
     for name, title in losses.TITLES.items():
-        yield title, losses.of_smelt(name), partial(losses.operands, name)
+        yield title, losses.smelt_call(name), partial(losses.operands, name)
     for rows, *widths in ((65536, 64, 64, 64, 64), (8192, 784, 100, 10), (16384, 128, 32, 128)):
         title = f"layers of {'-'.join(map(str, widths))}, {rows} rows"
         yield title, _layers, partial(_draw_layers, rows, *widths)
@@ -280,15 +290,15 @@ def cases() -> Iterator[tuple[str, Code, Callable[[], Sequence[Array]]]]:
     yield "three products of 8192×384", lambda x, q, k, v: (x @ q, x @ k, x @ v), three
 
 
-def run(quick: bool = False, say: Say = silent) -> list[Timed]:
+def run(quick: bool = False, say: Say = ignore_progress) -> list[KernelTimes]:
     """Measure all rows, in a process with one thread."""
     line = command(["-m", "smelt.bench.apart", *["quick"] * quick], variables(1, None, "now"))
-    with kept_to(1):
-        output = heard(line, say)
-    return [Timed(**row) for row in json.loads(output)]
+    with pin_to_cpus(1):
+        output = run_and_report(line, say)
+    return [KernelTimes(**row) for row in json.loads(output)]
 
 
-def table(measured: list[Timed]) -> Table:
+def table(measured: list[KernelTimes]) -> Table:
     """Return the table of kernels: time, and ratios of the other ways."""
     headers = ("program", "operators", "fused", "each alone / fused", "best / fused", "best")
     rows = [
@@ -307,12 +317,12 @@ def table(measured: list[Timed]) -> Table:
     return Table("Fused kernels and their operators apart", headers, (*rows, mean))
 
 
-def to_json(measured: list[Timed]) -> str:
+def to_json(measured: list[KernelTimes]) -> str:
     """Return the times as a JSON list of rows, with nanoseconds by way."""
     return json.dumps([asdict(t) for t in measured], indent=1)
 
 
-def write(measured: list[Timed], folder: Path) -> Path:
+def write(measured: list[KernelTimes], folder: Path) -> Path:
     """Write the table as a page of the documentation; return its path."""
     path = folder / "apart.md"
     title = "Kernels and their operators apart"
@@ -326,6 +336,6 @@ if __name__ == "__main__":
     every = [
         asdict(contest.measure(rounds))
         for title, code, draw in cases()
-        for contest in announced(contests(title, *recorded(code, draw()), most))
+        for contest in announce(contests(title, *recorded(code, draw()), most))
     ]
     sys.stdout.write(json.dumps(every) + "\n")

@@ -23,7 +23,7 @@ from smelt import driver
 from smelt.bench.namespaces import jax_namespace, numpy_namespace, smelt_namespace
 from smelt.dataclass import dataclass
 
-__all__ = ["CASES", "PEERS", "Around", "calls", "floor_ns", "operands"]
+__all__ = ["CASES", "PEERS", "FusedProduct", "calls", "floor_ns", "operands"]
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -34,7 +34,7 @@ HEADS = 12
 
 
 @dataclass(frozen=True)
-class Around:
+class FusedProduct:
     """A function of `x` and weights, in the array API and in PyTorch."""
 
     title: str
@@ -127,18 +127,18 @@ def _torch_int8_linear(torch: Any, x: Any, w: Any, scale: Any) -> Any:
 
 
 CASES = (
-    Around("linear + GELU, 512×768 to 3072", _linear, _torch_linear,
+    FusedProduct("linear + GELU, 512×768 to 3072", _linear, _torch_linear,
            (512, 768), ((3072, 768), (3072,)), ((512, 3072, 768),)),
-    Around("norm, MLP (GELU), residual, 512×768 over 3072", _block, _torch_block,
+    FusedProduct("norm, MLP (GELU), residual, 512×768 over 3072", _block, _torch_block,
            (512, 768), ((768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)),
            ((512, 3072, 768), (512, 768, 3072))),
-    Around("SwiGLU, 512×1024 to 2816", _gated, _torch_gated,
+    FusedProduct("SwiGLU, 512×1024 to 2816", _gated, _torch_gated,
            (512, 1024), ((2816, 1024), (2816, 1024)), ((512, 2816, 1024),) * 2),
-    Around("LayerNorm, Q, K and V, heads, 512×768", _heads, _torch_heads,
+    FusedProduct("LayerNorm, Q, K and V, heads, 512×768", _heads, _torch_heads,
            (512, 768), ((768,), (768,), *((768, 768),) * 3), ((512, 768, 768),) * 3),
-    Around("nearest of 100000 to each of 1000, 128 numbers", _nearest, _torch_nearest,
+    FusedProduct("nearest of 100000 to each of 1000, 128 numbers", _nearest, _torch_nearest,
            (1000, 128), ((100_000, 128),), ((1000, 100_000, 128),)),
-    Around("1 row × 4096² in int8, a scale for each column", _int8_linear, _torch_int8_linear,
+    FusedProduct("1 row × 4096² in int8, a scale for each column", _int8_linear, _torch_int8_linear,
            (1, 4096), ((4096, 4096), (4096,)), ((1, 4096, 4096),), (0,)),
 )  # fmt: skip
 
@@ -146,7 +146,7 @@ CASES = (
 # ---- libraries -----------------------------------------------------------------------------------
 
 
-def operands(case: Around) -> tuple[Array, ...]:
+def operands(case: FusedProduct) -> tuple[Array, ...]:
     """Return x, then the weights, scaled so that results have a magnitude of about one."""
     rng = np.random.default_rng(0)
 
@@ -161,7 +161,7 @@ def operands(case: Around) -> tuple[Array, ...]:
     return x, *(draw(k, shape) for k, shape in enumerate(case.weights))
 
 
-def calls(case: Around, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
+def calls(case: FusedProduct, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
     """Return the case as a call of each installed library."""
     x, *weights = operands(case)
     by_library: dict[str, Call] = {}
@@ -186,7 +186,7 @@ def calls(case: Around, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
 
 
 def _torch_calls(
-    case: Around, x: Array, weights: list[Array], peers: tuple[str, ...]
+    case: FusedProduct, x: Array, weights: list[Array], peers: tuple[str, ...]
 ) -> dict[str, Call]:
     """Return the PyTorch module as it is, and compiled."""
     torch: Any = importlib.import_module("torch")
@@ -218,7 +218,7 @@ def _torch_calls(
     return by_library
 
 
-def floor_ns(case: Around) -> float:
+def floor_ns(case: FusedProduct) -> float:
     """Return the minimum ns on one core, for the FMAs or for reading the operands."""
     target = driver.host()
     nbytes = 4 * math.prod(case.x)

@@ -28,10 +28,18 @@ from pathlib import Path
 
 import smelt as sm
 from smelt import driver
-from smelt.bench.attention_cases import CASES, Case, arrays, visited
+from smelt.bench.attention_cases import CASES, Case, arrays, visited_pairs
 from smelt.bench.attention_peers import PEERS, Call, calls
-from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
-from smelt.bench.products import Timed, best_times
+from smelt.bench.process import (
+    Say,
+    announce,
+    command,
+    ignore_progress,
+    pin_to_cpus,
+    run_and_report,
+    variables,
+)
+from smelt.bench.products import ProductTimes, best_times
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
 from smelt.types.dtype import bf16, f32
@@ -44,7 +52,7 @@ AIMS = {"best peer / smelt": 2.0, "visited / smelt": 70}
 def arithmetic_ns(case: Case) -> float:
     """Return the minimum nanoseconds on one core for the multiply-adds of the visible pairs."""
     target = driver.host()
-    pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
+    pairs = case.dtype == bf16 and (target.has_fast_bf16_dot or target.has("amx-bf16"))
     rate = target.fma_gflops * (2 if pairs else 1)
     return 4 * case.heads * case.pairs * case.dim / rate
 
@@ -56,23 +64,23 @@ def _read_call(case: Case) -> Call:
     return lambda: total(*operands)
 
 
-def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
+def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> ProductTimes:
     """Return the best time of each library over alternating rounds."""
     times = best_times({**calls(case, peers), "read": _read_call(case)}, rounds)
-    return Timed(case.title, max(arithmetic_ns(case), times.pop("read")), times)
+    return ProductTimes(case.title, max(arithmetic_ns(case), times.pop("read")), times)
 
 
-def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
+def run(rounds: int = ROUNDS, say: Say = ignore_progress) -> list[ProductTimes]:
     """Measure all cases, in a process where every library has one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.attention", str(rounds)], settings)
-    with kept_to(1):
-        output = heard(line, say)
-    return [Timed(**row) for row in json.loads(output)]
+    with pin_to_cpus(1):
+        output = run_and_report(line, say)
+    return [ProductTimes(**row) for row in json.loads(output)]
 
 
-def table(measured: list[Timed]) -> Table:
+def table(measured: list[ProductTimes]) -> Table:
     """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
@@ -86,7 +94,8 @@ def table(measured: list[Timed]) -> Table:
         cells = (duration(timed.times.get(p)) for p in peers)
         row_case = cases.get(timed.title)
         visited_share = (
-            f"{visited(row_case, columns) / row_case.pairs * 100 * timed.floor / smelt_ns:.0f} %"
+            f"{100 * visited_pairs(row_case, columns) / row_case.pairs * timed.floor / smelt_ns:.0f}"
+            " %"
             if smelt_ns and row_case
             else NOTHING
         )
@@ -102,12 +111,12 @@ def table(measured: list[Timed]) -> Table:
     return Table("Attention on one core", headers, tuple(rows))
 
 
-def page(measured: list[Timed]) -> str:
+def page(measured: list[ProductTimes]) -> str:
     """Return the table as a page of the documentation."""
     return sheet("Attention", "attention", __doc__, table(measured), peak(), aims=AIMS)
 
 
-def write(measured: list[Timed], folder: Path) -> Path:
+def write(measured: list[ProductTimes], folder: Path) -> Path:
     """Write the page; return its path."""
     path = folder / "attention.md"
     path.write_text(page(measured), encoding="utf-8")
@@ -116,6 +125,4 @@ def write(measured: list[Timed], folder: Path) -> Path:
 
 if __name__ == "__main__":
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    sys.stdout.write(
-        json.dumps([asdict(measure(case, chosen)) for case in announced(CASES)]) + "\n"
-    )
+    sys.stdout.write(json.dumps([asdict(measure(case, chosen)) for case in announce(CASES)]) + "\n")

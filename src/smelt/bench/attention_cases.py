@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.codegen.llvm.schedule.mask_ranges import BAND, FINE
+from smelt.codegen.llvm.schedule.mask_ranges import FINE_ROW_GROUP, ROW_GROUP
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f32
 
@@ -47,7 +47,7 @@ class Case:
         """Queries per head."""
         return self.queries or self.keys
 
-    def keep(self) -> Array | None:
+    def keep_mask(self) -> Array | None:
         """Return the mask [queries, keys], true where visible; None if all keys are visible."""
         i, j = np.arange(self.rows)[:, None], np.arange(self.keys)
         match self.variant:
@@ -64,21 +64,21 @@ class Case:
     @property
     def pairs(self) -> int:
         """Visible pairs of a query and a key in one head."""
-        keep = self.keep()
+        keep = self.keep_mask()
         return self.rows * self.keys if keep is None else int(keep.sum())
 
 
-def visited(case: Case, columns: int) -> float:
+def visited_pairs(case: Case, columns: int) -> float:
     """Return the pairs of a head that are computed, on average over both products.
 
     A block of rows computes all tiles of `columns` columns of which one of its rows sees any
     element, and sums over what its rows see.
     """
-    keep = case.keep()
+    keep = case.keep_mask()
     if keep is None:
         return case.pairs
     count = 0
-    for rows, step in ((BAND, columns), (FINE, 1)):
+    for rows, step in ((ROW_GROUP, columns), (FINE_ROW_GROUP, 1)):
         for first in range(0, case.rows, rows):
             seen = np.flatnonzero(keep[first : first + rows].any(axis=0))
             start, stop = int(seen[0]) // step * step, -(-int(seen[-1] + 1) // step) * step

@@ -103,7 +103,7 @@ def _shortest(torch: Any, case: Case, qkv: tuple[Any, Any, Any], more: list[Any]
         return capped
     if case.variant == "causal":
         return lambda: attention(q, k, v, is_causal=True)
-    keep = case.keep()
+    keep = case.keep_mask()
     mask = None if keep is None else torch.from_numpy(keep)
     if case.variant == "ALiBi, causal":
         i, j = torch.arange(case.rows)[:, None], torch.arange(case.keys)

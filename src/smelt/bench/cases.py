@@ -20,7 +20,7 @@ from smelt.bench.diffusion import diffusion_block
 from smelt.dataclass import dataclass
 from smelt.demo import torch_model, weights
 
-__all__ = ["CASES", "Case", "given_model", "inputs", "runner"]
+__all__ = ["CASES", "Case", "inputs", "model_and_inputs", "runner"]
 
 Make = Callable[[], Any]
 
@@ -129,7 +129,7 @@ CASES: Mapping[str, Case] = {
 """The models, by name."""
 
 
-def given_model(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
+def model_and_inputs(torch: Any, case: Case) -> tuple[Any, dict[str, Any]]:
     """Return a case's model and its inputs.
 
     Raises ImportError if the package of a model or of its weights is not installed.

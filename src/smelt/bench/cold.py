@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from smelt.bench.peers import open_peer, own_process
+from smelt.bench.peers import configure_process, open_peer
 from smelt.bench.process import command, variables
 from smelt.bench.results import Cold
 from smelt.bench.workloads import WORKLOADS
@@ -32,7 +32,7 @@ print(time.perf_counter_ns() - started)
 
 def first_call(peer: str, row: str, threads: int, label: str, small: bool) -> tuple[int, float]:
     """Return the ns of this process's first call, and of the best of three more."""
-    own_process(peer)
+    configure_process(peer)
     library = open_peer(peer, threads)
     work = WORKLOADS[row]
     arrays = work.arrays(small)

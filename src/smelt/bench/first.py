@@ -25,7 +25,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from smelt.bench.cases import CASES, given_model, inputs, runner
+from smelt.bench.cases import CASES, inputs, model_and_inputs, runner
 from smelt.bench.process import command, variables
 from smelt.dataclass import dataclass
 
@@ -103,7 +103,7 @@ def first_calls(peer: str, name: str, sizes: int = 0) -> Iterator[dict[str, floa
     torch.set_num_threads(1)
     with torch.no_grad():
         case = CASES[name]
-        model, arguments = given_model(torch, case)
+        model, arguments = model_and_inputs(torch, case)
         compiled = runner(torch, peer, model, arguments)
         yield {"seconds": _extra_seconds(lambda: compiled(**arguments))}
         # a model exported for ONNX Runtime is for one size
@@ -124,7 +124,7 @@ def ahead_of_time(name: str, do: str, file: str) -> Iterator[dict[str, float]]:
     torch.set_num_threads(1)
     torch._dynamo.config.enable_aot_compile = True
     with torch.no_grad():
-        model, arguments = given_model(torch, CASES[name])
+        model, arguments = model_and_inputs(torch, CASES[name])
         if do == "save":
             compiled = torch.compile(
                 _first_result,

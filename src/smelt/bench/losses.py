@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.process import command, kept_to, variables
+from smelt.bench.process import command, pin_to_cpus, variables
 from smelt.bench.sheet import sheet
 from smelt.bench.table import NOTHING, Table, duration
 
@@ -123,7 +123,7 @@ def _plain(xp: Any, case: str) -> Call:
     return forms.get(case, head)
 
 
-def of_smelt(case: str) -> Call:
+def smelt_call(case: str) -> Call:
     """Return a case compiled by `sm.jit`."""
     code = _plain(sm, case)
     if case == "head-back":
@@ -205,8 +205,8 @@ def _torch_form(torch: Any, case: str) -> Call:
     return forms.get(case, head)
 
 
-MAKERS: dict[str, Callable[[str], Call]] = {
-    "smelt": of_smelt,
+BUILDERS: dict[str, Callable[[str], Call]] = {
+    "smelt": smelt_call,
     "torch": _torch_call,
     "inductor": lambda case: _torch_call(case, True),
     "jax": _jax_call,
@@ -216,9 +216,9 @@ MAKERS: dict[str, Callable[[str], Call]] = {
 def measure(case: str, peer: str, rounds: int = ROUNDS, share: int = 1) -> dict[str, float]:
     """Return nanoseconds and bytes of one case in one library, in this process."""
     with sm.config(threads=1):
-        MAKERS[peer](case)(*operands(case, 16))
+        BUILDERS[peer](case)(*operands(case, 16))
         arrays = operands(case, share)
-        call = MAKERS[peer](case)
+        call = BUILDERS[peer](case)
         before = _status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak resident set size
         result = call(*arrays)
@@ -252,7 +252,7 @@ def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
     for case in TITLES:
         for peer in PEERS:
             line = command(["-m", "smelt.bench.losses", case, peer, str(rounds)], settings)
-            with kept_to(1):
+            with pin_to_cpus(1):
                 completed = subprocess.run(  # noqa: S603
                     line, capture_output=True, text=True, check=False
                 )

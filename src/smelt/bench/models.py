@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from smelt import driver, knobs
-from smelt.bench.cases import CASES, Case, given_model, runner
+from smelt.bench.cases import CASES, Case, model_and_inputs, runner
 from smelt.bench.first import FirstCall, measure_first
 from smelt.bench.peak import eager_peak, smelt_peak
 from smelt.bench.table import Table
@@ -135,7 +135,7 @@ def run(
 
 def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     smelt_torch = import_module("smelt.torch")
-    model, arguments = given_model(torch, case)
+    model, arguments = model_and_inputs(torch, case)
     calls: dict[str, Callable[[], Any]] = {}
     expected = _first_tensor(torch, model(**arguments))
     error = math.nan
@@ -144,7 +144,7 @@ def _measure(torch: Any, name: str, case: Case, peers: Sequence[str]) -> Row:
     clear()  # constants kept for the previous model
     gc.collect()
     STOCK.trim()
-    before = STOCK.usage().asked
+    before = STOCK.usage().requested
     for peer in peers:
         compiled = runner(torch, peer, model, arguments)
         try:

@@ -25,7 +25,15 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
+from smelt.bench.process import (
+    Say,
+    announce,
+    command,
+    ignore_progress,
+    pin_to_cpus,
+    run_and_report,
+    variables,
+)
 from smelt.bench.products import best_times
 from smelt.bench.results import geomean
 from smelt.bench.sheet import sheet
@@ -55,7 +63,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Timed:
+class OperatorTimes:
     """Nanoseconds by library of one row at one size; absent libraries are missing."""
 
     title: str
@@ -220,27 +228,27 @@ def calls(row: Operator, nbytes: int) -> dict[str, Call]:
     return by_library
 
 
-def measure(row: Operator, size: str, rounds: int) -> Timed:
+def measure(row: Operator, size: str, rounds: int) -> OperatorTimes:
     """Return the best time of each library over alternating rounds."""
-    return Timed(row.title, size, best_times(calls(row, SIZES[size]), rounds))
+    return OperatorTimes(row.title, size, best_times(calls(row, SIZES[size]), rounds))
 
 
-def run(quick: bool = False, say: Say = silent) -> list[Timed]:
+def run(quick: bool = False, say: Say = ignore_progress) -> list[OperatorTimes]:
     """Measure all rows at all sizes, in a process where every library has one thread."""
     line = command(["-m", "smelt.bench.operators", *["quick"] * quick], variables(1, None, "now"))
-    with kept_to(1):
-        output = heard(line, say)
-    return [Timed(**row) for row in json.loads(output)]
+    with pin_to_cpus(1):
+        output = run_and_report(line, say)
+    return [OperatorTimes(**row) for row in json.loads(output)]
 
 
-def table(measured: list[Timed]) -> Table:
+def table(measured: list[OperatorTimes]) -> Table:
     """Return Smelt's times for each size, and the ratios of the others to them."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     sizes = [s for s in SIZES if any(s == t.size for t in measured)]
     headers = ["operator, of one array"]
     for size in sizes:
         headers += [f"smelt, {size}", *(f"{p} / smelt" for p in peers), "best / smelt"]
-    rows: dict[str, dict[str, Timed]] = {}
+    rows: dict[str, dict[str, OperatorTimes]] = {}
     for timed in measured:
         rows.setdefault(timed.title, {})[timed.size] = timed
     lines = [(title, *_cells(row, sizes, peers)) for title, row in rows.items()]
@@ -252,33 +260,33 @@ def table(measured: list[Timed]) -> Table:
     return Table("Operators on one core", tuple(headers), (*lines, tuple(means)))
 
 
-def _cells(row: Mapping[str, Timed], sizes: list[str], peers: list[str]) -> list[str]:
+def _cells(row: Mapping[str, OperatorTimes], sizes: list[str], peers: list[str]) -> list[str]:
     cells: list[str] = []
     for size in sizes:
-        timed = row.get(size) or Timed("", size, {})
+        timed = row.get(size) or OperatorTimes("", size, {})
         cells.append(duration(timed.times.get("smelt")))
         cells += [ratio(_against(timed, p)) for p in peers]
         cells.append(ratio(timed.best_over_smelt))
     return cells
 
 
-def _against(timed: Timed, peer: str) -> float | None:
+def _against(timed: OperatorTimes, peer: str) -> float | None:
     if peer not in timed.times or "smelt" not in timed.times:
         return None
     return timed.times[peer] / timed.times["smelt"]
 
 
-def to_json(measured: list[Timed]) -> str:
+def to_json(measured: list[OperatorTimes]) -> str:
     """Return the times as a JSON list of rows, with nanoseconds by library."""
     return json.dumps([asdict(t) for t in measured], indent=1)
 
 
-def page(measured: list[Timed]) -> str:
+def page(measured: list[OperatorTimes]) -> str:
     """Return the table as a page of the documentation."""
     return sheet("Operators", "operators", __doc__, table(measured))
 
 
-def write(measured: list[Timed], folder: Path) -> Path:
+def write(measured: list[OperatorTimes], folder: Path) -> Path:
     """Write the page; return its path."""
     path = folder / "operators.md"
     path.write_text(page(measured), encoding="utf-8")
@@ -291,6 +299,6 @@ if __name__ == "__main__":
     every = [
         measure(row, size, 2 if brief else ROUNDS[size])
         for size in SIZES
-        for row in announced(OPERATORS)
+        for row in announce(OPERATORS)
     ]
     sys.stdout.write(json.dumps([asdict(t) for t in every]) + "\n")

@@ -20,7 +20,7 @@ from smelt.fusion.plan import Cluster
 from smelt.fusion.units import Units
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import renew
+from smelt.graph.walk import with_inputs
 from smelt.ops.create import Input
 
 __all__ = ["Cut", "cuts", "program_of"]
@@ -31,16 +31,16 @@ class Cut:
     """Two programs that compute what one does, the second from results of the first.
 
     `reads` has, for each input of the second program, whether it is an input of the original, and
-    the index among those inputs or the first program's results. `gives` has, for each result of the
-    original, the program that computes it and the index among its results.
+    the index among those inputs or the first program's results. `output_sources` has, for each
+    result of the original, the program that computes it and the index among its results.
     """
 
     at: str
     graphs: tuple[Graph, Graph]
-    given: tuple[int, ...]
+    first_inputs: tuple[int, ...]
     """Indices of the original's inputs that the first program reads."""
     reads: tuple[tuple[bool, int], ...]
-    gives: tuple[tuple[int, int], ...]
+    output_sources: tuple[tuple[int, int], ...]
 
 
 def program_of(cluster: Cluster, original: Graph) -> tuple[Graph, tuple[Node, ...]]:
@@ -61,11 +61,11 @@ def cuts(graph: Graph) -> Iterator[Cut]:
     seen: set[tuple[frozenset[Node], frozenset[Node]]] = set()
     for node, u in inside.items():
         users = units.users[u]
-        ends = users & units.folds or units.folds >> u & 1 or users & (users - 1)
+        ends = users & units.reductions or units.reductions >> u & 1 or users & (users - 1)
         if not ends or not users:
             continue
         first = _ancestors([node], frozenset(inside), frozenset(graph.inputs))
-        folds = frozenset(n for n in first if units.folds >> inside[n] & 1) | {node}
+        folds = frozenset(n for n in first if units.reductions >> inside[n] & 1) | {node}
         for stored in (folds, first):
             late = [n for n in graph.outputs if n not in first]
             read_values = _frontier(late, stored)
@@ -102,7 +102,7 @@ def _subgraph(
             elif node in stops:
                 copies[node] = inputs[node] = build.input(f"c{len(inputs)}", node.type)
             else:
-                copies[node] = renew(node, tuple(visit(x) for x in node.inputs))
+                copies[node] = with_inputs(node, tuple(visit(x) for x in node.inputs))
         return copies[node]
 
     ends = tuple(visit(n) for n in outputs)

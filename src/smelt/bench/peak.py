@@ -70,4 +70,4 @@ def smelt_peak(call: Callable[[], Any], before: int) -> int:
     """Return the peak bytes of Smelt's blocks in `call`, minus the bytes `before` compilation."""
     STOCK.forget_peak()
     call()
-    return STOCK.usage().asked_peak - before
+    return STOCK.usage().requested_peak - before

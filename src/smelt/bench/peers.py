@@ -317,7 +317,7 @@ def open_peer(name: str, threads: int) -> Peer:
     return PEERS[name](threads)
 
 
-def own_process(name: str) -> None:
+def configure_process(name: str) -> None:
     """Apply the process-wide settings of a library's user; only for a dedicated process.
 
     NumPy's warnings about `log(0)` are silenced, PyTorch runs in inference mode (cheaper calls).

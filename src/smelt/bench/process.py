@@ -78,18 +78,18 @@ T = TypeVar("T", bound=Titled)
 Say = Callable[[str], object]
 
 
-def silent(_: str) -> None:
+def ignore_progress(_: str) -> None:
     """Ignore progress."""
 
 
-def announced(cases: Iterable[T]) -> Iterator[T]:
-    """Yield the cases, printing each title before it is measured: for `heard`."""
+def announce(cases: Iterable[T]) -> Iterator[T]:
+    """Yield the cases, printing each title before it is measured: for `run_and_report`."""
     for case in cases:
         print(case.title, flush=True)
         yield case
 
 
-def heard(line: Sequence[str], say: Say) -> str:
+def run_and_report(line: Sequence[str], say: Say) -> str:
     """Run a process and return its last output line; report earlier lines as progress.
 
     Raises RuntimeError with the end of its error output if it fails.
@@ -111,7 +111,7 @@ def heard(line: Sequence[str], say: Say) -> str:
 
 
 @contextlib.contextmanager
-def kept_to(threads: int) -> Generator[None, None, None]:
+def pin_to_cpus(threads: int) -> Generator[None, None, None]:
     """Bind this process, and those it starts meanwhile, to `threads` CPUs.
 
     It is the one limit that every library's pool obeys, JAX's included. It also makes processor
@@ -162,7 +162,7 @@ class Worker:
         """Whether the process still runs."""
         return self._process.poll() is None
 
-    def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def request(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Send one order and wait for its reply.
 
         The reply is `{"failed": reason}` if none comes within `seconds`.

@@ -34,8 +34,16 @@ import numpy as np
 import smelt as sm
 from smelt import driver
 from smelt.bench import around
-from smelt.bench.around import Around
-from smelt.bench.process import Say, announced, command, heard, kept_to, silent, variables
+from smelt.bench.around import FusedProduct
+from smelt.bench.process import (
+    Say,
+    announce,
+    command,
+    ignore_progress,
+    pin_to_cpus,
+    run_and_report,
+    variables,
+)
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
 from smelt.dataclass import dataclass
@@ -53,27 +61,27 @@ AIMS = {"best peer / smelt": 0.97, "floor / smelt": 80}
 class Case:
     """A product: shapes, whether the right operand is transposed or constant, and its type.
 
-    A constant is captured instead of passed, as weights are. Each call uses the next of `turns`
-    right operands.
+    A constant is captured instead of passed, as weights are. Each call uses the next of
+    `operand_count` right operands.
     """
 
     title: str
     left: tuple[int, ...]
     right: tuple[int, ...]
-    turned: bool = False
+    right_transposed: bool = False
     constant: bool = False
     dtype: DType = f32
-    turns: int = 1
+    operand_count: int = 1
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        columns = 1 if len(self.right) == 1 else self.right[-2 if self.turned else -1]
+        columns = 1 if len(self.right) == 1 else self.right[-2 if self.right_transposed else -1]
         return 2 * int(np.prod(self.left)) * columns
 
 
 @dataclass(frozen=True)
-class Timed:
+class ProductTimes:
     """Nanoseconds by library (absent ones are missing), and the floor's."""
 
     title: str
@@ -81,7 +89,7 @@ class Timed:
     times: dict[str, float]
 
 
-TURNS = 12
+OPERAND_COUNT = 12
 """Right operands that calls cycle through: 113 MB in all, if they are 768 x 3072."""
 CASES: tuple[Case, ...] = (
     *(Case(f"{n}³", (n, n), (n, n)) for n in (128, 256, 512, 1024, 2048)),
@@ -97,7 +105,7 @@ CASES: tuple[Case, ...] = (
             (m, k),
             (n, k) if turned else (k, n),
             turned,
-            turns=TURNS,
+            operand_count=OPERAND_COUNT,
         )
         for turned in (False, True)
         for m in (32, 128)
@@ -131,7 +139,7 @@ CASES: tuple[Case, ...] = (
 def operands(case: Case) -> tuple[Array, list[Array]]:
     """Return the left operand and the right ones, the same for all libraries."""
     rng = np.random.default_rng(0)
-    shapes = (case.left, *[case.right] * case.turns)
+    shapes = (case.left, *[case.right] * case.operand_count)
     if case.dtype == i8:
         x, *ys = (rng.integers(-128, 128, s).astype(np.int8) for s in shapes)
     else:
@@ -155,7 +163,7 @@ def calls(case: Case, peers: tuple[str, ...] = PEERS) -> dict[str, Call]:
     """
     x, ys = operands(case)
     by_library: dict[str, Call] = {}
-    transposed, is_int8 = case.turned, case.dtype == i8
+    transposed, is_int8 = case.right_transposed, case.dtype == i8
     if "smelt" in peers:
         by_library["smelt"] = _smelt_call(case, x, ys)
     if "numpy" in peers and case.dtype == f32:
@@ -193,7 +201,7 @@ def _smelt_call(case: Case, x: Array, ys: list[Array]) -> Call:
         return sm.astype(a, sm.int32) if case.dtype == i8 else a
 
     def multiplied(a: Any, b: Any) -> Any:
-        return widened(a) @ widened(sm.matrix_transpose(b) if case.turned else b)
+        return widened(a) @ widened(sm.matrix_transpose(b) if case.right_transposed else b)
 
     if not case.constant:
         compiled = sm.jit(multiplied)
@@ -212,29 +220,32 @@ def _tensor(torch: Any, case: Case, a: Array) -> Any:
 def floor_ns(case: Case) -> float:
     """Return the minimum ns on one core, for the arithmetic or for reading the operands."""
     target = driver.host()
-    pairs = case.dtype == bf16 and (target.multiplies_bfloats or target.has("amx-bf16"))
+    pairs = case.dtype == bf16 and (target.has_fast_bf16_dot or target.has("amx-bf16"))
     fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
     rate = target.fma_gflops * (4 if fours else 2 if pairs or case.dtype == i8 else 1)
     nbytes = case.dtype.itemsize * (int(np.prod(case.left)) + int(np.prod(case.right)))
-    level = target.level(nbytes * case.turns, 1)
+    level = target.level(nbytes * case.operand_count, 1)
     return max(case.flops / rate, nbytes / target.bandwidth(level, "read", 1))
 
 
-def measure(case: Case | Around, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> Timed:
+def measure(
+    case: Case | FusedProduct, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS
+) -> ProductTimes:
     """Return the best time of each library over alternating rounds."""
-    if isinstance(case, Around):
+    if isinstance(case, FusedProduct):
         floor, by_library = around.floor_ns(case), around.calls(case, peers)
     else:
         floor, by_library = floor_ns(case), calls(case, peers)
-    turns = case.turns if isinstance(case, Case) else 1
-    return Timed(case.title, floor, best_times(by_library, rounds, turns))
+    turns = case.operand_count if isinstance(case, Case) else 1
+    return ProductTimes(case.title, floor, best_times(by_library, rounds, turns))
 
 
 def best_times(by_library: dict[str, Call], rounds: int, turns: int = 1) -> dict[str, float]:
     """Return the ns of processor time of each call, the best of alternating rounds.
 
-    Each round has at least `turns` calls of a library. It begins when the threads of the previous
-    library are idle (JAX's keep working for a while), with one more call that is not counted.
+    Each round has at least `operand_count` calls of a library. It begins when the threads of the
+    previous library are idle (JAX's keep working for a while), with one more call that is not
+    counted.
     """
     best: dict[str, float] = {}
     repeat: dict[str, int] = {}
@@ -244,14 +255,14 @@ def best_times(by_library: dict[str, Call], rounds: int, turns: int = 1) -> dict
             repeat[name] = max(turns, _repeats(call))
         for _ in range(rounds):
             for name, call in by_library.items():
-                rest()
+                wait_until_idle()
                 call()
                 ns = _seconds(call, repeat[name]) / repeat[name] * 1e9
                 best[name] = min(ns, best.get(name, ns))
     return best
 
 
-def rest(longest: float = 2.0) -> None:
+def wait_until_idle(longest: float = 2.0) -> None:
     """Wait until no thread of this process is busy, at most `longest` seconds."""
     ends = time.monotonic() + longest
     while time.monotonic() < ends:
@@ -283,17 +294,17 @@ def _seconds(call: Call, times: int) -> float:
     return time.process_time() - started
 
 
-def run(rounds: int = ROUNDS, say: Say = silent) -> list[Timed]:
+def run(rounds: int = ROUNDS, say: Say = ignore_progress) -> list[ProductTimes]:
     """Measure all cases, in a process where every library has one thread."""
     settings = variables(1, None, "now")
     settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
-    with kept_to(1):
-        output = heard(line, say)
-    return [Timed(**row) for row in json.loads(output)]
+    with pin_to_cpus(1):
+        output = run_and_report(line, say)
+    return [ProductTimes(**row) for row in json.loads(output)]
 
 
-def table(measured: list[Timed]) -> Table:
+def table(measured: list[ProductTimes]) -> Table:
     """Return times, the best peer's over Smelt's, and Smelt's share of the floor."""
     peers = [p for p in PEERS if any(p in t.times for t in measured)]
     rows: list[tuple[str, ...]] = []
@@ -308,12 +319,12 @@ def table(measured: list[Timed]) -> Table:
     return Table("Matrix products on one core", headers, tuple(rows))
 
 
-def page(measured: list[Timed]) -> str:
+def page(measured: list[ProductTimes]) -> str:
     """Return the table as a page of the documentation."""
     return sheet("Matrix products", "products", __doc__, table(measured), peak(), aims=AIMS)
 
 
-def write(measured: list[Timed], folder: Path) -> Path:
+def write(measured: list[ProductTimes], folder: Path) -> Path:
     """Write the page; return its path."""
     path = folder / "products.md"
     path.write_text(page(measured), encoding="utf-8")
@@ -323,5 +334,5 @@ def write(measured: list[Timed], folder: Path) -> Path:
 if __name__ == "__main__":
     chosen = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     sys.stdout.write(
-        json.dumps([asdict(measure(c, chosen)) for c in announced((*CASES, *around.CASES))]) + "\n"
+        json.dumps([asdict(measure(c, chosen)) for c in announce((*CASES, *around.CASES))]) + "\n"
     )

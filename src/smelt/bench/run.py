@@ -25,7 +25,7 @@ from typing import Any
 
 from smelt.bench import cold
 from smelt.bench.peers import PACKAGES, PEERS, version
-from smelt.bench.process import Say, Worker, kept_to, smelt_cache
+from smelt.bench.process import Say, Worker, pin_to_cpus, smelt_cache
 from smelt.bench.results import Cold, Entry, Results, Row, Times, quartiles
 from smelt.bench.worker import FLOOR, save_reference
 from smelt.bench.workloads import WORKLOADS, Workload
@@ -77,7 +77,7 @@ def run(options: Options, say: Say | None = None) -> Results:
     rows = _select(options.only, WORKLOADS, "row")
     names = list(_select(options.peers, PEERS, "library"))
     threads = options.threads or host.usable_host().cores
-    with kept_to(threads):
+    with pin_to_cpus(threads):
         target = host.usable_host() if options.small else probe.measure()
         results = _measure_rows(rows, names, threads, target, options, tell)
         return replace(results, **_measure_starts(results, options, tell))
@@ -207,7 +207,7 @@ def _measure_row(workers: _Workers, row: Workload, options: Options, folder: Pat
             if not row.floor:
                 continue
             order = {"do": "load", "read": read, "written": written}
-        loaded[name] = workers.workers[name].ask(order, LOAD_SECONDS)
+        loaded[name] = workers.workers[name].request(order, LOAD_SECONDS)
     for file in reference.iterdir():
         file.unlink()
     samples, over = _run_rounds(workers, loaded, options)
@@ -241,7 +241,7 @@ def _run_rounds(
         repeat = int(min(20_000, max(1, sample_ns / expected)))
         warm = int(min(repeat, max(1, sample_ns / 4 / expected)))
         time.sleep(SETTLE_SECONDS)
-        reply = workers.workers[name].ask({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
+        reply = workers.workers[name].request({"do": "time", "repeat": repeat, "warm": warm}, 120.0)
         if "ns" not in reply:
             return None
         samples[name].append(float(reply["ns"]))
@@ -281,7 +281,7 @@ def _record_ns(workers: _Workers) -> dict[str, float]:
     """Return the ns of recording one operator, for the libraries that record."""
     ns_by_name: dict[str, float] = {}
     for name in workers.present():
-        ns = workers.workers[name].ask({"do": "record"}, 120.0).get("ns")
+        ns = workers.workers[name].request({"do": "record"}, 120.0).get("ns")
         if ns is not None:
             ns_by_name[name] = float(ns)
     return ns_by_name

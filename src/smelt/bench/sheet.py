@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from smelt import driver
 from smelt.bench.table import Table
 
-__all__ = ["below", "peak", "sheet"]
+__all__ = ["peak", "rows_below_targets", "sheet"]
 
 
 def sheet(
@@ -35,11 +35,11 @@ def sheet(
     description = (doc or "").split("\n\n", 2)[2].strip()
     parts = ("---\norphan: true\n---", f"# {title}", about, description, table.markdown())
     if aims is not None:
-        parts += ("## Below the aims", below(table, aims))
+        parts += ("## Below the aims", rows_below_targets(table, aims))
     return "\n\n".join(parts) + "\n"
 
 
-def below(table: Table, aims: Mapping[str, float]) -> str:
+def rows_below_targets(table: Table, aims: Mapping[str, float]) -> str:
     """Return the rows with cells below a column's minimum, as a Markdown list.
 
     >>> table = Table("t", ("row", "gain", "share"), (("a", "1.20", "93 %"), ("b", "0.90", "–")))

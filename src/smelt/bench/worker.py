@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from smelt.bench.peers import Unavailable, Variant, open_peer, own_process
+from smelt.bench.peers import Unavailable, Variant, configure_process, open_peer
 from smelt.bench.workloads import WORKLOADS, Workload
 from smelt.dataclass import dataclass
 from smelt.runtime.probe import Kernels, Mover
@@ -50,7 +50,7 @@ def _load_reference(folder: Path) -> list[Any]:
     return [np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))]
 
 
-def timed(call: Callable[[], Any], repeat: int) -> float:
+def mean_ns(call: Callable[[], Any], repeat: int) -> float:
     """Return the mean ns of `repeat` calls; each result is dropped before the next."""
     started = time.perf_counter_ns()
     for _ in range(repeat):
@@ -110,9 +110,9 @@ class LibraryWorker:
         del result
         if measured.error <= 1.0:
             variant.call()
-            measured.ns = timed(variant.call, 1)
+            measured.ns = mean_ns(variant.call, 1)
             repeat = int(min(1000, max(1, 5e6 / measured.ns)))
-            measured.ns = min(timed(variant.call, repeat) for _ in range(3))
+            measured.ns = min(mean_ns(variant.call, repeat) for _ in range(3))
         return measured
 
     def time(self, repeat: int, warm: int, **_: Any) -> Reply:
@@ -121,7 +121,7 @@ class LibraryWorker:
             return {"failed": "nothing loaded"}
         for _i in range(warm):
             self._call()
-        return {"ns": timed(self._call, repeat)}
+        return {"ns": mean_ns(self._call, repeat)}
 
     def record(self, **_: Any) -> Reply:
         """Return the cost of recording an operator; null for a library that does not record."""
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> None:
         if name == FLOOR:
             worker = FloorWorker(int(threads))
         else:
-            own_process(name)
+            configure_process(name)
             worker = LibraryWorker(name, int(threads), small == "small")
     except Unavailable as reason:
         replies.write(json.dumps({"failed": str(reason)}) + "\n")

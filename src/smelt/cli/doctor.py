@@ -45,7 +45,7 @@ def _probe() -> None:
     figures, share = probe.measure_with_share(
         say=lambda part: click.echo(f"measuring {part} ...", err=True)
     )
-    if share < probe.QUIET:
+    if share < probe.MIN_QUIET_SHARE:
         click.echo(
             f"other processes used {1 - share:.0%} of the processor meanwhile: these are the "
             "figures of a busy machine, and plans will be tuned for it; run again when it is idle",

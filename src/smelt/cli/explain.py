@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from smelt import driver
-from smelt.cli.inputs import complete, pairs_of_options, read_source, sizes_of_options
+from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, sizes_of_options
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
@@ -28,7 +28,7 @@ from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.lowered import as_arguments
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
-from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
 from smelt.types.tensor import TensorType
@@ -105,7 +105,7 @@ def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     graph = verify(parse(source))
     names = sizes_of_graph(graph)
     _check(sizes, names)
-    sizes = complete(sizes, names)
+    sizes = fill_missing_sizes(sizes, names)
     compiled = driver.compile(graph, hints=sizes)
     if predict:
         return report(compiled, sizes, None)
@@ -183,7 +183,7 @@ def _of_function(
     types = [t for t in arguments.values() if isinstance(t, TensorType)]
     names = tuple(dict.fromkeys(s for t in types for d in t.shape for s in sizes_of(d)))
     _check(sizes, names)
-    sizes = complete(sizes, names)
+    sizes = fill_missing_sizes(sizes, names)
     for name, t in arguments.items():
         if isinstance(t, TensorType) and any(evaluate(d, sizes) < 0 for d in t.shape):
             raise click.BadParameter(f"a size of {t} is negative", param_hint=f"--arg {name}")
@@ -195,7 +195,7 @@ def _of_function(
         return explain(function, **values)
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
-    trace, numbers = jitted.find(bound, as_arguments(bound))
+    trace, numbers = jitted.find_trace(bound, as_arguments(bound))
     return report(trace.executable, numbers)
 
 

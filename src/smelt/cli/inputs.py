@@ -18,7 +18,7 @@ from smelt.types.tensor import TensorType
 __all__ = [
     "SOURCE",
     "Array",
-    "complete",
+    "fill_missing_sizes",
     "pairs_of_options",
     "read_array",
     "read_source",
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 SOURCE = click.File(encoding="utf-8-sig")
 """The type of an argument that is a file with a program's text, or - for stdin."""
-USUAL_SIZE = 1024
+DEFAULT_SIZE = 1024
 """Default of a size that the user does not set."""
 
 
@@ -68,14 +68,14 @@ def read_source(source: TextIO) -> str:
         ) from None
 
 
-def complete(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+def fill_missing_sizes(sizes: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
     """Return sizes for all names; missing ones get the default size, which is printed."""
     result = dict(sizes)
     missing = [n for n in dict.fromkeys(names) if n not in result]
     if missing:
-        words = ", ".join(f"{n}={USUAL_SIZE}" for n in missing)
+        words = ", ".join(f"{n}={DEFAULT_SIZE}" for n in missing)
         click.echo(f"sizes that were not given: {words} (see --size)", err=True)
-    return result | dict.fromkeys(missing, USUAL_SIZE)
+    return result | dict.fromkeys(missing, DEFAULT_SIZE)
 
 
 def read_array(path: str, tensor: TensorType) -> Array:

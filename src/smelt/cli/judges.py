@@ -15,20 +15,20 @@ import numpy as np
 
 from smelt import driver, knobs
 from smelt.cli.inputs import Array
-from smelt.codegen.build import Built, build
+from smelt.codegen.build import CompiledKernel, build
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
 from smelt.graph.ir import Graph
 from smelt.graph.verify import verify
-from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
 from smelt.kernel.ir import Kernel
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
-from smelt.runtime.executable import Executable, KernelStep, Native, Value
+from smelt.runtime.executable import Executable, KernelStep, NativeFunction, Value
 from smelt.runtime.loader import Loaded, load
 from smelt.types.dtype import DType
 from smelt.types.expr import size, sizes_of
@@ -142,7 +142,7 @@ def _run_native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) ->
     )
 
 
-def _step(built: Built, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep:
+def _step(built: CompiledKernel, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep:
     """Return the step that calls a kernel on values numbered by parameter name."""
     partials = {name: k for k, (name, _) in enumerate(built.partials)}
     strides = {name: (numbers[p], d) for name, p, d in built.strides}
@@ -151,7 +151,8 @@ def _step(built: Built, loaded: Loaded, numbers: Mapping[str, int]) -> KernelSte
     ]
     words += [("stride", strides[s]) if s in strides else ("size", size(s)) for s in built.sizes]
     entries = tuple(
-        Native(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in built.functions
+        NativeFunction(loaded.address(f.symbol), f.tasks, f.scratch, f.cycles)
+        for f in built.functions
     )
     return KernelStep("k", entries, tuple(words), tuple(n for _, n in built.partials), loaded)
 
@@ -179,7 +180,7 @@ class Difference:
     """Whether NaN and infinities are at the same positions, with the same signs."""
 
     @property
-    def fine(self) -> bool:
+    def within_limit(self) -> bool:
         return self.special and self.relative <= self.limit
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from smelt.cli.inputs import (
     SOURCE,
     Array,
-    complete,
+    fill_missing_sizes,
     pairs_of_options,
     read_array,
     read_source,
@@ -108,7 +108,9 @@ def _inputs(
         for d, n in zip(program.inputs[name].shape, array.shape, strict=True):
             if isinstance(d, Expr) and str(d) in sizes_of(d):
                 sizes.setdefault(str(d), n)
-    sizes = {n: s for n, s in complete(sizes, program.sizes).items() if n in program.sizes}
+    sizes = {
+        n: s for n, s in fill_missing_sizes(sizes, program.sizes).items() if n in program.sizes
+    }
     arrays = [
         loaded[name] if name in loaded else random_array(tensor, sizes, seed + k)
         for k, (name, tensor) in enumerate(program.inputs.items())
@@ -147,8 +149,8 @@ def _row(
     }
     for name, other in zip(list(results)[1:], others, strict=True):
         gap = compare(first, other, dtype, rtol)
-        row[name] = {"difference": gap.largest, "relative": gap.relative, "same": gap.fine}
-        row["fine"] = row["fine"] and gap.fine
+        row[name] = {"difference": gap.largest, "relative": gap.relative, "same": gap.within_limit}
+        row["fine"] = row["fine"] and gap.within_limit
     return row
 
 

@@ -1,4 +1,5 @@
-"""Compile a kernel to machine code with its calling facts (`smelt.kernel.artifact.Built`)."""
+"""Compile a kernel to machine code with its calling facts
+(`smelt.kernel.artifact.CompiledKernel`)."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
-from smelt.codegen.llvm.loopir.items import Folding, Item, Phase
-from smelt.codegen.llvm.module import Artifact, emit, forms_of, walked
+from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
-from smelt.codegen.llvm.panels import panels_of
+from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import contractions
-from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
-from smelt.kernel.artifact import Built, Form, Forms, Function, form_for
+from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
+from smelt.kernel.artifact import CompiledKernel, Function, Variant, Variants, select_variant
 from smelt.kernel.ir import Dot, Kernel
 from smelt.kernel.packed_weights import Panel
-from smelt.kernel.specialize_small_sizes import innermost, short_sizes, with_sizes
+from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import statements, values_of, visit
-from smelt.llvm import beside
+from smelt.llvm import worker_threads
 from smelt.target import Target
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
@@ -30,8 +31,13 @@ FEW_TERMS = 4
 
 
 def build(
-    kernel: Kernel, target: Target, opt_level: int = 2, *, streaming: bool = False, form: Form = ""
-) -> Built:
+    kernel: Kernel,
+    target: Target,
+    opt_level: int = 2,
+    *,
+    streaming: bool = False,
+    form: Variant = "",
+) -> CompiledKernel:
     """Compile a kernel in one of its code variants, for sizes within its limits.
 
     `streaming`: its results exceed every cache, and are written by non-temporal stores.
@@ -43,15 +49,15 @@ def build(
 
 
 def build_all(
-    requests: Sequence[tuple[Kernel, Form]], target: Target, opt_level: int = 2
-) -> list[tuple[Built, float]]:
+    requests: Sequence[tuple[Kernel, Variant]], target: Target, opt_level: int = 2
+) -> list[tuple[CompiledKernel, float]]:
     """Compile kernels in variants, and return the seconds that each took.
 
     LLVM compiles on several cores, while the text of the next kernel is emitted.
     """
-    pending: list[tuple[Artifact, Form, float, Callable[[], tuple[bytes, float]]]] = []
+    pending: list[tuple[Artifact, Variant, float, Callable[[], tuple[bytes, float]]]] = []
     threads = min(len(requests), target.cores, MOST_THREADS)
-    with beside(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
+    with worker_threads(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
         for kernel, form in requests:
             start = perf_counter()
             artifact = _emit(kernel, target, form)
@@ -64,14 +70,14 @@ def build_all(
                     call(_timed_object_code, artifact.llvm, target, opt_level),
                 )
             )
-        results: list[tuple[Built, float]] = []
+        results: list[tuple[CompiledKernel, float]] = []
         for artifact, form, seconds, code_of in pending:
             code, llvm_seconds = code_of()
             results.append((_package(artifact, code, form), seconds + llvm_seconds))
     return results
 
 
-def _emit(kernel: Kernel, target: Target, form: Form, *, streaming: bool = False) -> Artifact:
+def _emit(kernel: Kernel, target: Target, form: Variant, *, streaming: bool = False) -> Artifact:
     """Emit a kernel in a variant, after substituting the variant's constant sizes."""
     plain, _, numbers = form.partition("@")
     pairs = (pair.split("=") for pair in numbers.split(",") if pair)
@@ -87,10 +93,10 @@ def _timed_object_code(text: str, target: Target, opt_level: int) -> tuple[bytes
     return object_code(text, target, opt_level), perf_counter() - start
 
 
-def _package(artifact: Artifact, code: bytes, form: Form) -> Built:
+def _package(artifact: Artifact, code: bytes, form: Variant) -> CompiledKernel:
     """Combine machine code with the calling facts of a kernel."""
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in artifact.entries)
-    return Built(
+    return CompiledKernel(
         code,
         artifact.buffers,
         artifact.sizes,
@@ -102,26 +108,28 @@ def _package(artifact: Artifact, code: bytes, form: Form) -> Built:
     )
 
 
-def forms(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> Forms:
+def code_variants(
+    kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
+) -> Variants:
     """Return the variants of a kernel besides the usual one, with the limits on sizes of each.
 
     In some of them short sizes are constants, those of a first call (`sizes`).  If its short sizes
     change, a program keeps to the code for all sizes, or to that for constant rows if only the
     sizes around them change, as the width of images with three channels.
     """
-    usual = forms_of(kernel, target) if _has_contractions(kernel) else ()
+    usual = variants_of(kernel, target) if _has_contractions(kernel) else ()
     short = short_sizes(kernel, sizes or {})
-    inner = {a: n for a, n in short.items() if a in innermost(kernel)}
+    inner = {a: n for a, n in short.items() if a in innermost_sizes(kernel)}
     variants = dict(_constant_size_variants(kernel, target, short))
     for form, limits in _constant_size_variants(kernel, target, inner) if inner != short else ():
         variants.setdefault(form, limits)
     return (*variants.items(), *usual)
 
 
-def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int]) -> Forms:
+def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int]) -> Variants:
     """Return variants in which short sizes are constants, if the code depends on them."""
     if short:
-        relevant = walked(kernel, short)
+        relevant = sizes_in_code(kernel, short)
         short = {a: n for a, n in short.items() if a in relevant}
     specialised = with_sizes(kernel, short)
     if short and _has_contractions(specialised) and _keeps_symbolic_sizes(specialised, target):
@@ -132,7 +140,7 @@ def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int
     exactly = tuple(x for a, n in short.items() for x in ((size(a), n), (mul(size(a), -1), -n)))
     numbers = "@" + ",".join(f"{a}={n}" for a, n in short.items())
     inner_variants = (
-        *(forms_of(specialised, target) if _has_contractions(specialised) else ()),
+        *(variants_of(specialised, target) if _has_contractions(specialised) else ()),
         ("", ()),
     )
     return tuple((form + numbers, (*limits, *exactly)) for form, limits in inner_variants)
@@ -148,13 +156,13 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
     """
     phases = program(kernel).phases
     for phase in phases:
-        short_products(phase)
+        unroll_short_dots(phase)
     if all(
         _is_small_and_long(phase, i) for phase in phases for i in phase.items if i.kind == "dot"
     ):
         return False
     plans = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
-    return not (plans and all(c.is_whole(positions) for c, positions in plans))
+    return not (plans and all(c.is_single_block(positions) for c, positions in plans))
 
 
 def _contraction_sizes(kernel: Kernel) -> set[str]:
@@ -163,7 +171,7 @@ def _contraction_sizes(kernel: Kernel) -> set[str]:
     sizes: set[str] = set()
     for phase in phases:
         for dot in (i for i in phase.items if i.kind == "dot"):
-            assert isinstance(dot.payload, Folding)
+            assert isinstance(dot.payload, Reduction)
             for a in {*dot.payload.over}.union(*(x.axes for x in dot.args)):
                 sizes |= {*sizes_of(phase.axes[a])}
     return sizes
@@ -171,7 +179,7 @@ def _contraction_sizes(kernel: Kernel) -> set[str]:
 
 def _is_small_and_long(phase: Phase, dot: Item) -> bool:
     """Return whether few terms are summed for each of many rows."""
-    assert isinstance(dot.payload, Folding)
+    assert isinstance(dot.payload, Reduction)
     terms = product(phase.axes[a] for a in dot.payload.over)
     unshared_axes = {*dot.args[0].axes ^ dot.args[1].axes}
     is_long = any(not isinstance(phase.axes[a], int) for a in unshared_axes)
@@ -185,7 +193,11 @@ def panels(
 
     With each the number of rows that are multiplied with it.
     """
-    return panels_of(kernel, target, constant) if _has_contractions(kernel) and constant else ()
+    return (
+        prepackable_panels(kernel, target, constant)
+        if _has_contractions(kernel) and constant
+        else ()
+    )
 
 
 def _has_contractions(kernel: Kernel) -> bool:
@@ -205,15 +217,15 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
 
 
 __all__ = [
-    "Built",
-    "Form",
-    "Forms",
+    "CompiledKernel",
     "Function",
+    "Variant",
+    "Variants",
     "asm_text",
     "build",
     "build_all",
-    "form_for",
-    "forms",
+    "code_variants",
     "llvm_text",
     "panels",
+    "select_variant",
 ]

@@ -45,7 +45,7 @@ SKIPPED = frozenset(
 )
 """Top-level modules that are skipped, because of what they do when imported."""
 
-BEHIND = frozenset({"genericpath", "ntpath", "posixpath"})
+IMPLEMENTATION_MODULES = frozenset({"genericpath", "ntpath", "posixpath"})
 """Modules that implement another one (`os.path`), whose name their texts should have."""
 
 SHORTEST = 24
@@ -107,10 +107,13 @@ def read_library() -> list[Passage]:
     """Import the standard library in this process and read its docstrings.
 
     A text that several names share (an alias, a re-export) is kept once, under the first name in
-    order: modules before their submodules, then alphabetically, and last the modules in `BEHIND`.
+    order: modules before their submodules, then alphabetically, and last the modules in
+    `IMPLEMENTATION_MODULES`.
     """
     by_text: dict[str, Passage] = {}
-    for name in sorted(_module_names(), key=lambda n: (n in BEHIND, n.count("."), n)):
+    for name in sorted(
+        _module_names(), key=lambda n: (n in IMPLEMENTATION_MODULES, n.count("."), n)
+    ):
         module = _import(name)
         if module is None:
             continue

@@ -64,7 +64,7 @@ class Outcome:
     answers: list[tuple[str, list[Answer]]] = field(default_factory=list[tuple[str, list[Answer]]])
 
     @property
-    def well(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether every engine finished and agreed, and every question has answers.
 
         An engine that is not installed is no failure.
@@ -97,7 +97,7 @@ def run(options: Options, watch: Watch | None = None) -> Outcome:
 def _race(
     sample: Sequence[Passage], options: Options, outcome: Outcome, watch: Watch | None
 ) -> None:
-    batches = tokenise.compose(tokenise.tokenise([passage.searchable for passage in sample]))
+    batches = tokenise.make_batches(tokenise.tokenise([passage.searchable for passage in sample]))
     outcome.raced = len(sample)
     outcome.tokens = sum(int(batch.mask.sum()) for batch in batches)
     outcome.padding = tokenise.padding_share(batches)
@@ -127,7 +127,7 @@ def _search(
     """Embed passages and questions together, then rank."""
     questions = options.questions or search.QUESTIONS
     texts = [*(passage.searchable for passage in passages), *questions]
-    batches = tokenise.compose(tokenise.tokenise(texts))
+    batches = tokenise.make_batches(tokenise.tokenise(texts))
 
     def progress(title: str, done: int) -> None:
         if watch is not None:

@@ -81,7 +81,7 @@ def command(
     except (MissingPackagesError, EngineFailedError) as error:
         raise click.ClickException(str(error)) from error
     page.show(outcome, console)
-    if not outcome.well:
+    if not outcome.succeeded:
         raise click.ClickException("an engine failed or does not agree: see the table")
 
 

@@ -1,7 +1,7 @@
 """Resident memory of this process, as the operating system counts it.
 
 The peak comes from `VmHWM` of Linux and not from `getrusage`, which survives `exec`: a child would
-report its large parent's peak as its own. `forget_peak` resets the peak, so that it can cover a
+report its large parent's peak as its own. `reset_peak` resets the peak, so that it can cover a
 part of the work; where the system has no such counters, the peak covers the complete process.
 
 >>> resident_bytes() > 0 and peak_bytes() >= 0
@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the peak resident memory since the start or `forget_peak`."""
+    """Return the peak resident memory since the start or `reset_peak`."""
     peak = _status("VmHWM")
     if peak is not None:
         return peak
@@ -35,7 +35,7 @@ def peak_bytes() -> int:
     return used if sys.platform == "darwin" else used * 1024  # macOS counts bytes
 
 
-def forget_peak() -> bool:
+def reset_peak() -> bool:
     """Reset the peak; return False where the system cannot."""
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK)

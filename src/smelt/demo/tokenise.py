@@ -55,7 +55,7 @@ def tokenise(texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
-def compose(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Batch]:
+def make_batches(tokens: Sequence[Sequence[int]], *, budget: int = BUDGET) -> list[Batch]:
     """Return batches that contain each text once, longest texts first.
 
     Args:

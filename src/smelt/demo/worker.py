@@ -43,21 +43,21 @@ def serve(name: str, folder: str) -> None:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # output of libraries must not mix with events
     try:
-        turns = Turns(engines.by_name(name), Path(folder), events)
+        turns = EngineSession(engines.by_name(name), Path(folder), events)
         for line in sys.stdin:
             command = json.loads(line)["do"]
-            say(events, "done", **turns.obey(command))
+            send_event(events, "done", **turns.handle(command))
     except Exception as error:
-        say(events, "failed", why=f"{type(error).__name__}: {error}")
+        send_event(events, "failed", why=f"{type(error).__name__}: {error}")
         raise
 
 
-def say(stream: TextIO, event: str, **fields: object) -> None:
+def send_event(stream: TextIO, event: str, **fields: object) -> None:
     """Send one event."""
     stream.write(json.dumps({"event": event, **fields}) + "\n")
 
 
-class Turns:
+class EngineSession:
     """Executes the commands.
 
     Args:
@@ -75,7 +75,7 @@ class Turns:
         self._largest = max(self._batches, key=lambda batch: batch.ids.size)
         self._vectors: NDArray[np.float32] = np.empty((self._texts, 0), dtype=np.float32)
 
-    def obey(self, command: str) -> dict[str, object]:
+    def handle(self, command: str) -> dict[str, object]:
         """Execute a command and return the fields of its `done` event."""
         match command:
             case "start":
@@ -93,7 +93,7 @@ class Turns:
         """Load, then embed the largest batch once: compilers compile, pools start, memory grows."""
         self._running = self._engine.start(weights.load())
         gc.collect()
-        memory.forget_peak()
+        memory.reset_peak()
         self._resident = memory.resident_bytes()
         started = time.perf_counter()
         self._running.encode(self._largest.ids, self._largest.mask)
@@ -109,7 +109,7 @@ class Turns:
             if self._vectors.shape[1] != vectors.shape[1]:
                 self._vectors = np.empty((self._texts, vectors.shape[1]), dtype=np.float32)
             self._vectors[list(batch.rows)] = vectors
-            say(self._events, "batch", texts=len(batch.rows))
+            send_event(self._events, "batch", texts=len(batch.rows))
         return {"seconds": seconds}
 
     def _finish(self) -> dict[str, object]:

@@ -64,7 +64,7 @@ from smelt.errors.trace import (
     StructureError,
     TracerError,
 )
-from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of, tell
+from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of, warn_at_origin
 
 __all__ = [
     "REASONS",
@@ -120,5 +120,5 @@ __all__ = [
     "pages",
     "reason",
     "reason_of",
-    "tell",
+    "warn_at_origin",
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from smelt.errors.tree import SmeltError
 
-STRETCHES = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
+BROADCAST_HINT = "Shapes are compared from the right; a dimension of 1 stretches: x[:, None], x.mT."
 """Hint for two shapes that do not broadcast."""
-SUMMED = "Products sum over these: they must be equal. `x.mT` swaps the last two dimensions."
+CONTRACTION_HINT = (
+    "Products sum over these: they must be equal. `x.mT` swaps the last two dimensions."
+)
 """Hint for two reduction dimensions that differ."""
 
 

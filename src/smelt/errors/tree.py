@@ -111,7 +111,7 @@ class SmeltWarning(Coded, UserWarning):
 _REGISTRY: dict[Any, Any] = {}  # registry of shown warnings for the filter "default"
 
 
-def tell(warning: SmeltWarning) -> None:
+def warn_at_origin(warning: SmeltWarning) -> None:
     """Issue a warning at the user's line, however many library frames are in between."""
     place = warning.origin
     if place.known:  # filters may match the module's name

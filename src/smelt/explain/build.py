@@ -39,8 +39,8 @@ from smelt.explain.entries import Entry, entries
 from smelt.explain.kernels import kernel_data
 from smelt.explain.labels import Labels
 from smelt.explain.measure import Times
-from smelt.explain.names import one, place_of
-from smelt.explain.unfused import Apart, apart
+from smelt.explain.names import find_unique, place_of
+from smelt.explain.unfused import UnfusedTraffic, unfused_traffic
 from smelt.fusion.plan import Plan, Slot
 from smelt.fusion.text import text as plan_text
 from smelt.graph.ir import Node
@@ -61,10 +61,10 @@ from smelt.journal import (
 )
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
-from smelt.runtime.chunking import Turns
-from smelt.runtime.code import Code
+from smelt.runtime.chunking import ChunkedCall
+from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
-from smelt.runtime.layout import layout
+from smelt.runtime.layout import place_values
 from smelt.target import LEVELS, Target
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
@@ -120,7 +120,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
             OrderData(windows=f.windows, last=f.last, first_ns=f.first_ns, last_ns=f.last_ns)
             for f in journal.of(OrderChosen)
         ),
-        checks=tuple(labels.number[n] for n in plan.graph.asked),
+        checks=tuple(labels.number[n] for n in plan.graph.check_outputs),
     )
 
 
@@ -149,7 +149,7 @@ def _entries_of_nodes(listed: Sequence[Entry]) -> dict[Node, tuple[int, ...]]:
 
 def _library_nodes(compiled: Compiled) -> set[Node]:
     """Return the nodes that library calls compute."""
-    pairs = zip(compiled.plan.every, compiled.kernels, strict=True)
+    pairs = zip(compiled.plan.all_clusters, compiled.kernels, strict=True)
     return {
         n
         for cluster, kernel in pairs
@@ -238,8 +238,8 @@ def _kernels(
     compiled: Compiled, listed: Sequence[Entry], sizes: Sizes, labels: Labels, times: Times | None
 ) -> tuple[KernelData, ...]:
     plan = compiled.plan
-    separate = apart(plan, compiled.target, sizes)
-    separate += [Apart()] * (len(listed) - len(separate))
+    separate = unfused_traffic(plan, compiled.target, sizes)
+    separate += [UnfusedTraffic()] * (len(listed) - len(separate))
     notes = _compile_data(compiled)
     measured, checks = _measured(plan, times), plan.checks
     return tuple(
@@ -275,7 +275,7 @@ def _compile_data(compiled: Compiled) -> list[CompileData]:
     lookups = iter(events)
     codes = codes_of(compiled.executable)
     rows: list[CompileData] = []
-    for cluster, kernel in zip(compiled.plan.every, compiled.kernels, strict=True):
+    for cluster, kernel in zip(compiled.plan.all_clusters, compiled.kernels, strict=True):
         place, fact = (None, None) if kernel is None else next(lookups, (None, None))
         emitted = _emitted(facts, place)
         rows.append(
@@ -285,7 +285,7 @@ def _compile_data(compiled: Compiled) -> list[CompileData]:
                 lower_seconds=lowered.get(cluster.name),
                 emit_seconds=emitted.seconds if emitted is not None else None,
                 load_seconds=fact.seconds if isinstance(fact, CacheHit) else None,
-                ir_size=codes[cluster.name].built.ir_size if cluster.name in codes else None,
+                ir_size=codes[cluster.name].compiled.ir_size if cluster.name in codes else None,
                 code_bytes=codes[cluster.name].nbytes if cluster.name in codes else 0,
             )
         )
@@ -309,13 +309,13 @@ def _cache_state(fact: Fact | None) -> Any:
     return "none" if fact is None else "miss"
 
 
-def codes_of(executable: Executable) -> dict[str, Code]:
+def codes_of(executable: Executable) -> dict[str, LoadedKernel]:
     """Return the machine code of each step, by name, including steps inside chunked parts."""
-    codes: dict[str, Code] = {}
+    codes: dict[str, LoadedKernel] = {}
     for s in (s for group in executable.launches for s in group):
-        if isinstance(s, KernelStep) and isinstance(s.loaded, Code):
+        if isinstance(s, KernelStep) and isinstance(s.loaded, LoadedKernel):
             codes[s.name] = s.loaded
-        elif isinstance(s, CallStep) and isinstance(s.call, Turns):
+        elif isinstance(s, CallStep) and isinstance(s.call, ChunkedCall):
             codes |= codes_of(s.call.body)
     return codes
 
@@ -440,7 +440,7 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
         alias=sum(
             nbytes(n)
             for n in outputs
-            if executable.values[n].place == "input" or executable.values[n].over >= 0
+            if executable.values[n].place == "input" or executable.values[n].overwrites >= 0
         ),
         temp=_temp(executable, sizes),
         code=sum(k.compile.code_bytes for k in kernels),
@@ -451,12 +451,12 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
 
 def _temp(executable: Executable, sizes: Sizes) -> int:
     """Return the bytes of intermediates: arena, partial results, and those of the largest chunk."""
-    own_bytes = layout(executable.values, executable.launches, executable.arena, sizes).nbytes
+    own_bytes = place_values(executable.values, executable.launches, executable.arena, sizes).nbytes
     chunk_bytes = 0
     for step in (s for group in executable.launches for s in group):
-        if isinstance(step, CallStep) and isinstance(step.call, Turns):
+        if isinstance(step, CallStep) and isinstance(step.call, ChunkedCall):
             rounds = step.call.rounds
-            rows = max((high - low for low, high in rounds.each(sizes)), default=0)
+            rows = max((high - low for low, high in rounds.ranges(sizes)), default=0)
             chunk_bytes = max(chunk_bytes, _temp(step.call.body, {**sizes, rounds.rows: rows}))
     return own_bytes + chunk_bytes
 
@@ -467,7 +467,7 @@ def _temp(executable: Executable, sizes: Sizes) -> int:
 def _decision(number: int, fact: Decision, nodes: Sequence[NodeData]) -> DecisionData:
     row = REASONS.get(fact.reason)
     a_place, b_place = place_of(fact.a_origin), place_of(fact.origin)
-    a, b = one(nodes, fact.a, a_place), one(nodes, fact.b, b_place)
+    a, b = find_unique(nodes, fact.a, a_place), find_unique(nodes, fact.b, b_place)
     return DecisionData(
         id=number,
         a=fact.a,

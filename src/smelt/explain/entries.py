@@ -16,12 +16,12 @@ from smelt.explain.predict import predict
 from smelt.explain.traffic import Touched, Traffic
 from smelt.explain.work import Work, work
 from smelt.fusion.plan import Body, Cluster
-from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.types.expr import evaluate
 
-__all__ = ["Entry", "entries", "in_turns", "moved"]
+__all__ = ["Entry", "chunked_work", "entries", "entry_traffic"]
 
 Sizes = Mapping[str, int]
 
@@ -46,12 +46,12 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
     plan, kernels = compiled.plan, compiled.kernels
     times = [c.total for c in predict(plan, compiled.target, sizes)]
     result = [Entry(k, c, kernels[k], sizes, times[k]) for k, c in enumerate(plan.clusters)]
-    for number, body in plan.in_rounds:
+    for number, body in plan.chunked_clusters:
         first = len(result)
         chunk_kernels = kernels[first : first + len(body.plan.clusters)]
-        chunk_counts = Counter(high - low for low, high in body.rounds.each(sizes))
+        chunk_counts = Counter(high - low for low, high in body.chunks.ranges(sizes))
         rows = max(chunk_counts, default=0)
-        chunk_sizes = {**sizes, body.rounds.rows: rows}
+        chunk_sizes = {**sizes, body.chunks.rows: rows}
         times = [c.total for c in predict(body.plan, compiled.target, chunk_sizes)]
         for k, c in enumerate(body.plan.clusters):
             result.append(
@@ -68,21 +68,23 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
         result[number] = replace(
             result[number],
             rounds=chunk_counts.total(),
-            work=sum((in_turns(k, body, sizes) for k in chunk_kernels if k is not None), Work()),
+            work=sum(
+                (chunked_work(k, body, sizes) for k in chunk_kernels if k is not None), Work()
+            ),
         )
     return result
 
 
-def in_turns(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
+def chunked_work(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
     """Return the work of a kernel in all chunks of a body."""
     total = Work()
-    for rows, count in Counter(high - low for low, high in body.rounds.each(sizes)).items():
-        chunk_work = work(kernel, {**sizes, body.rounds.rows: rows})
+    for rows, count in Counter(high - low for low, high in body.chunks.ranges(sizes)).items():
+        chunk_work = work(kernel, {**sizes, body.chunks.rows: rows})
         total += Work(chunk_work.flops * count, chunk_work.transcendentals * count)
     return total
 
 
-def moved(cluster: Cluster, sizes: Sizes) -> Traffic:
+def entry_traffic(cluster: Cluster, sizes: Sizes) -> Traffic:
     """Return the traffic of a library call or of a chunked part.
 
     A call moves its operands and results in full.
@@ -95,7 +97,7 @@ def moved(cluster: Cluster, sizes: Sizes) -> Traffic:
             for k, (n, touched_bytes) in enumerate(zip(nodes, nbytes or full_bytes, strict=True))
         }
 
-    read, written = (None, None) if cluster.body is None else moved_in_rounds(cluster, sizes)
+    read, written = (None, None) if cluster.body is None else chunked_traffic(cluster, sizes)
     return Traffic(touched(cluster.inputs, read), touched(cluster.outputs, written))
 
 

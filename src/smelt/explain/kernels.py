@@ -19,11 +19,11 @@ from smelt.explain.data import (
     TimeData,
 )
 from smelt.explain.entries import Entry
-from smelt.explain.entries import moved as moved_whole
+from smelt.explain.entries import entry_traffic as moved_whole
 from smelt.explain.labels import Labels
 from smelt.explain.names import place_of
 from smelt.explain.traffic import Touched, Traffic, traffic
-from smelt.explain.unfused import Apart
+from smelt.explain.unfused import UnfusedTraffic
 from smelt.explain.work import Work, work
 from smelt.fusion.plan import Cluster
 from smelt.graph.ir import Node
@@ -44,7 +44,7 @@ def kernel_data(
     entry: Entry,
     target: Target,
     labels: Labels,
-    unfused: Apart,
+    unfused: UnfusedTraffic,
     compile_data: CompileData,
     measured: TimeData | None,
     *,
@@ -129,7 +129,7 @@ def _chunked_axis(cluster: Cluster, sizes: Sizes) -> tuple[AxisData, ...]:
     """Return the chunked row axis; nothing for a call."""
     if cluster.body is None:
         return ()
-    rounds = cluster.body.rounds
+    rounds = cluster.body.chunks
     extent = int(evaluate(rounds.extent, sizes))
     return (
         AxisData(

@@ -49,14 +49,14 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
     """
     numbers = tuple(sizes[name] for name in executable.size_names)
     overwritten = {
-        v.over for v in executable.values
+        v.overwrites for v in executable.values
     }  # a measurement leaves the caller's arrays alone
     inputs = [a.copy() if k in overwritten else a for k, a in enumerate(arrays)]
     steps = [step for group in executable.launches for step in group]
     last = {n: k for k, step in enumerate(steps) for n in _touched(step)}
     step_samples: list[list[int]] = [[] for _ in steps]
     call_samples: list[int] = []
-    prelude_run = None if executable.prelude is None else executable.prelude.once(inputs)
+    prelude_run = None if executable.prelude is None else executable.prelude.run_uncached(inputs)
     ready = [] if prelude_run is None else prelude_run.arrays
     results = executable.run(inputs, numbers, None, prelude_run)
     out = None if len(overwritten) > 1 else results
@@ -128,7 +128,7 @@ class _SingleStep:
                 values[n] = value._replace(place="arena", number=-1, offset=top)
                 top = top + (_nbytes(value) + 63) // 64 * 64
         return Executable(
-            self.home.size_names, values, launches, (top,), outputs, made_for=self.home.made_for
+            self.home.size_names, values, launches, (top,), outputs, made_for=self.home.code_target
         )
 
     def results(self, sizes: tuple[int, ...]) -> dict[int, Array]:

@@ -33,7 +33,7 @@ from smelt.errors import UnknownNameError, nearest
 from smelt.explain.data import NodeData, Place
 from smelt.origin import Origin
 
-__all__ = ["find", "one", "place_of", "short"]
+__all__ = ["find", "find_unique", "place_of", "short_place"]
 
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
@@ -55,7 +55,9 @@ def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
         matches = tuple(n.id for n in nodes if _is_at(n.place, file, number))
     if matches:
         return matches
-    candidates = [x for n in nodes for x in (n.label, n.op, short(n.place)) if n.kind != "constant"]
+    candidates = [
+        x for n in nodes for x in (n.label, n.op, short_place(n.place)) if n.kind != "constant"
+    ]
     candidates = [x for x in dict.fromkeys(candidates) if x]
     close = nearest(name, candidates)
     listed = ", ".join(n.label for n in nodes if n.kind in ("operator", "call"))
@@ -64,7 +66,7 @@ def find(nodes: Sequence[NodeData], name: str) -> tuple[int, ...]:
     raise UnknownNameError(kind="operator or line", name=name, suggestion=hint)
 
 
-def one(nodes: Sequence[NodeData], name: str, place: Place | None) -> int | None:
+def find_unique(nodes: Sequence[NodeData], name: str, place: Place | None) -> int | None:
     """Return the node that a decision calls `name`, or None if it is ambiguous."""
     try:
         matches = find(nodes, name)
@@ -90,6 +92,6 @@ def place_of(origin: Origin | None) -> Place | None:
     return Place(file=p.file, line=p.line, function=p.function, text=p.text)
 
 
-def short(place: Place | None) -> str:
+def short_place(place: Place | None) -> str:
     """Return `model.py:41`; empty for no place."""
     return f"{PurePath(place.file).name}:{place.line}" if place is not None else ""

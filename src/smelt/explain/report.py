@@ -77,10 +77,10 @@ class KernelReport:
         return getattr(self.data, name)
 
     def __repr__(self) -> str:
-        return f"<kernel {self.data.name}: {show_line(self.text)}>"
+        return f"<kernel {self.data.name}: {first_line(self.text)}>"
 
 
-def show_line(text: str) -> str:
+def first_line(text: str) -> str:
     """Return the first line of a text."""
     return text.partition("\n")[0]
 
@@ -142,7 +142,9 @@ class Report:
             return find(self.data.nodes, name)
         except UnknownNameError:
             nodes = enumerate(self.compiled.plan.graph.nodes())
-            matches = tuple(k for k, n in nodes if n.origin is not None and n.origin.answers(name))
+            matches = tuple(
+                k for k, n in nodes if n.origin is not None and n.origin.matches_name(name)
+            )
             if not matches:
                 raise
             return matches

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.explain.data import DecisionData, KernelData, ReportData
-from smelt.explain.names import short
-from smelt.explain.units import show_bytes, show_count, show_rate, show_time, show_times
+from smelt.explain.names import short_place
+from smelt.explain.units import show_bytes, show_count, show_factor, show_rate, show_time
 from smelt.explain.why import decision_text, pair_text
 
 __all__ = ["kernel_line", "kernel_time", "page", "refusals"]
@@ -110,7 +110,7 @@ def _memory(data: ReportData) -> str:
     bound = "" if t.exact else "at most "
     words = [f"{bound}{show_bytes(t.bytes)}"]
     if t.bytes_unfused > t.bytes:
-        factor = f" ({show_times(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
+        factor = f" ({show_factor(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
         words[0] += f" instead of {show_bytes(t.bytes_unfused)}{factor}"
     unfused_arrays = (
         f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
@@ -158,7 +158,7 @@ def kernel_line(data: ReportData, k: KernelData) -> list[str]:
     time = kernel_time(k)
     about = "" if k.measured is not None else "~"
     saved = k.bytes_unfused - k.bytes
-    place = next((short(p) for p in reversed(k.places)), "")
+    place = next((short_place(p) for p in reversed(k.places)), "")
     often = f" x{k.rounds}" if k.within is not None else ""
     return [
         f"{k.name}{often}",
@@ -290,7 +290,7 @@ def _millions(count: int) -> str:
 
 
 def _step(data: ReportData, node: int, recomputed: bool) -> str:
-    place = short(data.nodes[node].place)
+    place = short_place(data.nodes[node].place)
     mark = "*" if recomputed else ""
     return f"{data.nodes[node].label}{mark}" + (f" {place}" if place else "")
 
@@ -338,7 +338,7 @@ def _refusals(refused: Sequence[DecisionData]) -> list[str]:
     for d in refused:
         amount = show_bytes(d.saves_bytes) if d.saves_bytes else show_time(d.saves_ns)
         cost = f", cost {show_time(d.costs_ns)}" if d.costs_ns else ""
-        place = short(d.b_place) or short(d.a_place)
+        place = short_place(d.b_place) or short_place(d.a_place)
         line = f"  {pair_text(d)}  {d.code} {d.reason}  would save {amount}{cost}  {place}"
         lines.append(line.rstrip())
     return lines

@@ -52,7 +52,7 @@ from smelt.types.expr import (
     axis,
     bounds,
     evaluate,
-    rebuild,
+    map_variables,
 )
 
 __all__ = ["Touched", "Traffic", "traffic"]
@@ -149,7 +149,7 @@ class _Visit:
                 case Store(param=param, index=index, where=where, join="") if self._points(index):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
-                case Stream(blocks=blocks, body=inner, where=where, sees=sees):
+                case Stream(blocks=blocks, body=inner, where=where, bounds=sees):
                     if all(self.extents[b.axis] for b in blocks):
                         unmasked = (
                             where is None and not sees and all(b.stop is None for b in blocks)
@@ -166,7 +166,7 @@ class _Visit:
             self._value(child, sure and not isinstance(value, If))
 
     def _access(self, index: tuple[Index, ...], sure: bool) -> _Access:
-        return _Access(tuple(rebuild(e, self._leaf) for e in index), sure)
+        return _Access(tuple(map_variables(e, self._leaf) for e in index), sure)
 
     def _leaf(self, atom: Atom) -> Index:
         if atom.kind == "size":
@@ -314,7 +314,7 @@ def _as_progression(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps 
         atom = next(a for a in atoms(flat) if a.kind == "axis" and a.name == name)
         if not isinstance(c, int) or not isinstance(atom.extent, int):
             return None
-        rest = rest - own_index(atom) * c
+        rest = rest - axis_index(atom) * c
         low += min(0, c * (atom.extent - 1))
         if c:
             parts.append((abs(c), atom.extent))
@@ -328,7 +328,7 @@ def _as_progression(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps 
     return _clip(_Steps(start, start + (count - 1) * step + 1, step, extent))
 
 
-def own_index(atom: Atom) -> Expr:
+def axis_index(atom: Atom) -> Expr:
     """Return an axis as an index expression."""
     return Expr((((atom,), 1),))
 

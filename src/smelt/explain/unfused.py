@@ -16,23 +16,23 @@ from smelt.graph.ir import Node
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
-__all__ = ["Apart", "apart", "moved_by_call"]
+__all__ = ["UnfusedTraffic", "call_bytes", "unfused_traffic"]
 
 Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class UnfusedTraffic:
     """Bytes and arrays (read or written) of a cluster's operators without fusion."""
 
     nbytes: int = 0
     transfers: int = 0
 
-    def __add__(self, other: Apart) -> Apart:
-        return Apart(self.nbytes + other.nbytes, self.transfers + other.transfers)
+    def __add__(self, other: UnfusedTraffic) -> UnfusedTraffic:
+        return UnfusedTraffic(self.nbytes + other.nbytes, self.transfers + other.transfers)
 
 
-def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
+def unfused_traffic(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedTraffic]:
     """Return one entry per cluster; an operator in several clusters counts in the first."""
     with knobs.config(require_fused=()):  # the demand concerns the real plan only
         single = fusion.plan(plan.graph, target, None, sizes, fuse=False)
@@ -40,7 +40,7 @@ def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
     for number, cluster in enumerate(plan.clusters):
         for node in cluster.nodes:
             home.setdefault(node, number)
-    result = [Apart()] * len(plan.clusters)
+    result = [UnfusedTraffic()] * len(plan.clusters)
     for cluster in single.clusters:
         number = home.get(cluster.outputs[0]) if cluster.outputs else None
         if number is not None:
@@ -48,13 +48,13 @@ def apart(plan: Plan, target: Target, sizes: Sizes) -> list[Apart]:
     return result
 
 
-def _cluster_traffic(cluster: Cluster, sizes: Sizes) -> Apart:
+def _cluster_traffic(cluster: Cluster, sizes: Sizes) -> UnfusedTraffic:
     transfers = len(cluster.inputs) + len(cluster.outputs)
     if cluster.is_extern:
-        return Apart(moved_by_call(cluster, sizes), transfers)
-    return Apart(traffic(lower.run(cluster, "eager", sizes), sizes).nbytes, transfers)
+        return UnfusedTraffic(call_bytes(cluster, sizes), transfers)
+    return UnfusedTraffic(traffic(lower.run(cluster, "eager", sizes), sizes).nbytes, transfers)
 
 
-def moved_by_call(cluster: Cluster, sizes: Sizes) -> int:
+def call_bytes(cluster: Cluster, sizes: Sizes) -> int:
     """Return the bytes of a library call: its inputs and outputs in full."""
     return sum(int(evaluate(n.type.nbytes, sizes)) for n in (*cluster.inputs, *cluster.outputs))

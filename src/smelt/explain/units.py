@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-__all__ = ["show_bytes", "show_count", "show_rate", "show_time", "show_times", "three"]
+__all__ = ["show_bytes", "show_count", "show_factor", "show_rate", "show_time", "three_digits"]
 
 
-def three(number: float) -> str:
+def three_digits(number: float) -> str:
     """Format a number from 0 to 1000 with three digits.
 
     >>> three(0), three(1.234), three(12.34), three(123.4), three(999.7)
@@ -29,8 +29,8 @@ def three(number: float) -> str:
 def _scaled(number: float, steps: tuple[tuple[float, str], ...]) -> str:
     for scale, unit in steps:
         if abs(number) >= scale * 0.9995:
-            return f"{three(abs(number) / scale)} {unit}"
-    return f"{three(abs(number))} {steps[-1][1]}"
+            return f"{three_digits(abs(number) / scale)} {unit}"
+    return f"{three_digits(abs(number))} {steps[-1][1]}"
 
 
 def show_bytes(number: float) -> str:
@@ -55,6 +55,6 @@ def show_count(number: int, one: str) -> str:
     return f"{number} {one if number == 1 else one + 's'}"
 
 
-def show_times(ratio: float) -> str:
+def show_factor(ratio: float) -> str:
     """Format a factor, as in `4.0x`."""
     return f"{ratio:.1f}x"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from smelt.dataclass import dataclass
 from smelt.errors import REASONS
 from smelt.explain.data import DecisionData, NodeData, ReportData
-from smelt.explain.names import short
+from smelt.explain.names import short_place
 from smelt.explain.units import show_bytes, show_count, show_time
 
 __all__ = ["Why", "decision_text", "pair_text", "why"]
@@ -198,7 +198,7 @@ def _label(answer: Why, node: int) -> str:
 
 
 def _label_with_place(answer: Why, node: int) -> str:
-    place = short(answer.data.nodes[node].place)
+    place = short_place(answer.data.nodes[node].place)
     return _label(answer, node) + (f" ({place})" if place else "")
 
 
@@ -259,7 +259,7 @@ def decision_text(d: DecisionData) -> list[str]:
     fused = d.verdict == "fused"
     head = f"{'fused' if fused else 'not fused'}: {pair_text(d)}"
     code = f"{d.code} {d.reason}"
-    place = short(d.b_place) or short(d.a_place)
+    place = short_place(d.b_place) or short_place(d.a_place)
     tail = f"{code}   {place}" if place else code
     lines = [f"{head:<{max(WIDTH - len(tail) - 3, len(head))}}   {tail}"]
     lines.append(f"  because      {d.sentence}")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
-    LAST,
+    PUT,
     Apply,
     Block,
     Dot,
@@ -43,7 +43,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import children, values_of, visit
 from smelt.ops import scalar_functions
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index, evaluate
 
 __all__ = ["Work", "work"]
@@ -109,7 +109,7 @@ class _Count:
                     self._merge(s)
                 case Stream():
                     self._stream(s)
-                case Store(index=index, value=value, join=join) if join and join != LAST:
+                case Store(index=index, value=value, join=join) if join and join != PUT:
                     axes = self._index_axes(index) | self.axes(value)
                     self.total += Work(flops=self._points(axes))
                 case _:
@@ -165,7 +165,7 @@ class _Count:
                 return frozenset[str]().union(*(self.axes(c) for c in children(v)))
 
     def _index_axes(self, index: Iterable[Index]) -> Axes:
-        return axes_through(index, self.names.__getitem__)
+        return dependent_axes(index, self.names.__getitem__)
 
     def _operations(self, v: Value) -> Work:
         match v:

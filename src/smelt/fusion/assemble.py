@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import at_hints, bits, least
 from smelt.fusion.plan import Cluster
-from smelt.fusion.search_result import Part
+from smelt.fusion.search_result import UnplacedCluster
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
@@ -26,18 +26,18 @@ class Group:
 
     members: int
     stored: int
-    walked: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    result_shapes: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Shapes (extent numbers) other than their own under which stored units are iterated over."""
     stream: tuple[int, int] | None = None
     """The streamed axis: a reduction, and the index among the axes that it reduces."""
 
 
-def parts_of(
+def unplaced_clusters(
     units: Units,
     groups: Sequence[Group],
     moved: Sequence[int],
     reuses: Mapping[Node, Sequence[Node]],
-) -> list[Part]:
+) -> list[UnplacedCluster]:
     """Return a cluster for each group.
 
     Each has the bytes that it moves and the inputs that its results may overwrite.
@@ -46,16 +46,16 @@ def parts_of(
     for g in groups:
         for u in bits(g.members):
             cluster_counts[u] = cluster_counts.get(u, 0) + 1
-    parts: list[Part] = []
+    parts: list[UnplacedCluster] = []
     for g, nbytes in zip(groups, moved, strict=True):
         cluster = _cluster(units, g, _reads(units, g), cluster_counts)
         own_reuses = {n: reuses[n] for n in cluster.outputs if n in reuses}
-        parts.append(Part(cluster, units.values[least(g.members)], nbytes, own_reuses))
+        parts.append(UnplacedCluster(cluster, units.values[least(g.members)], nbytes, own_reuses))
     return parts
 
 
-def in_order(
-    graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]
+def order_clusters(
+    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int]
 ) -> tuple[tuple[Cluster, ...], tuple[tuple[int, ...], ...]]:
     """Return clusters in execution order, and their numbers grouped by launch."""
     clusters: list[Cluster] = []
@@ -86,9 +86,9 @@ def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -
     outputs = tuple(units.values[u] for u in bits(group.stored))
     recomputed = tuple(units.values[u] for u in bits(group.members) if times[u] > 1)
     shapes: list[Shape] = []
-    for u in bits(group.stored if group.walked else 0):
+    for u in bits(group.stored if group.result_shapes else 0):
         own_shape = units.values[u].type.shape
-        axes = group.walked.get(u)
+        axes = group.result_shapes.get(u)
         shapes.append(own_shape if axes is None else tuple(units.extents[e] for e in axes))
     stream = None if group.stream is None else (units.values[group.stream[0]], group.stream[1])
     return Cluster("", ordered, inputs, outputs, recomputed, tuple(shapes), stream)
@@ -97,7 +97,9 @@ def _cluster(units: Units, group: Group, reads: int, times: Mapping[int, int]) -
 # ---- order -----------------------------------------------------------------------------------
 
 
-def _schedule(graph: Graph, parts: Sequence[Part], hints: Mapping[str, int]) -> list[list[int]]:
+def _schedule(
+    graph: Graph, parts: Sequence[UnplacedCluster], hints: Mapping[str, int]
+) -> list[list[int]]:
     """Return steps of clusters that start together.
 
     A cluster with slack runs late if it writes more than it frees, early otherwise.
@@ -149,7 +151,7 @@ def _grows_memory(cluster: Cluster, results: Collection[Node], hints: Mapping[st
 
 
 def _steps(
-    graph: Graph, parts: Sequence[Part], order: Sequence[int], step: Mapping[int, int]
+    graph: Graph, parts: Sequence[UnplacedCluster], order: Sequence[int], step: Mapping[int, int]
 ) -> list[list[int]]:
     """Return clusters by step; a library call has a step of its own."""
     node_order = {n: k for k, n in enumerate(graph.nodes())}

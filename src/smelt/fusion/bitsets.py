@@ -15,7 +15,7 @@ import numpy as np
 
 from smelt.types.expr import Index, evaluate
 
-MANY, SHORT = 64, 256
+UNPACK_ABOVE, SHIFT_ABOVE = 64, 256
 """Number of members from which unpacking all bits is faster than removing members one by one.
 
 The second value is the number of low zero bits from which shifting them out pays.
@@ -28,9 +28,9 @@ UNKNOWN_SIZE = 1 << 10
 def bits(mask: int) -> tuple[int, ...]:
     """Return the numbers in a set in increasing order."""
     low = least(mask)
-    if low > SHORT:  # members of a cluster are close together, far from zero
+    if low > SHIFT_ABOVE:  # members of a cluster are close together, far from zero
         return tuple([low + n for n in bits(mask >> low)])
-    if mask.bit_count() > MANY:
+    if mask.bit_count() > UNPACK_ABOVE:
         words = np.frombuffer(mask.to_bytes(mask.bit_length() // 8 + 1, "little"), np.uint8)
         return tuple(np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist())
     numbers: list[int] = []
@@ -58,7 +58,7 @@ def at_hints(e: Index, hints: Mapping[str, int]) -> int:
     return e if isinstance(e, int) else int(evaluate(e, hints))
 
 
-def find(parent: dict[int, int], key: int) -> int:
+def find_root(parent: dict[int, int], key: int) -> int:
     """Return the representative of a key in a union-find forest."""
     root = key
     while (above := parent.get(root, root)) != root:

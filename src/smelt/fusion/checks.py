@@ -32,34 +32,34 @@ from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 from smelt.types.expr import product
 
-__all__ = ["apart", "together"]
+__all__ = ["merge_plans", "split_checks"]
 
-SHARE = 8
+MIN_MOVED_RATIO = 8
 """Least ratio of a graph's traffic to a separate check's inputs, which are read twice."""
 
-LEAST = 4
+MIN_POSITION_BYTES = 4
 """Bytes that a position counts at least.
 
 Narrower ones are widened; one computed from no input is recomputed.
 """
 
 
-def apart(graph: Graph, hints: Hints) -> tuple[Graph, Graph] | None:
+def split_checks(graph: Graph, hints: Hints) -> tuple[Graph, Graph] | None:
     """Return the graph without its checks, and a graph of the checks alone.
 
     None if it has none, or if they are better computed with the rest.
     """
-    if not graph.asked or not graph.results:
+    if not graph.check_outputs or not graph.results:
         return None
     rest = replace(graph, outputs=graph.results, checks=0)
-    check_graph = Graph(graph.name, (), graph.asked)
+    check_graph = Graph(graph.name, (), graph.check_outputs)
     check_inputs = [n for n in check_graph.nodes() if isinstance(n.op, Input)]
     total_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*graph.inputs, *rest.outputs))
     if not all(map(_is_light, check_graph.nodes())):
         return None
     positions = max(at_hints(product(n.type.shape), hints) for n in check_graph.nodes())
     input_bytes = sum(at_hints(n.type.nbytes, hints) for n in check_inputs)
-    if SHARE * max(input_bytes, LEAST * positions) > total_bytes:
+    if MIN_MOVED_RATIO * max(input_bytes, MIN_POSITION_BYTES * positions) > total_bytes:
         return None
     copies: dict[Node, Node] = {}
     for n in check_graph.nodes():
@@ -76,10 +76,10 @@ def _is_light(node: Node) -> bool:
     """
     if is_free(node) or isinstance(node.op, Input):
         return True
-    return node.op.fusible and (not trace_of(node).folds or node.type.dtype.kind == "bool")
+    return node.op.fusible and (not trace_of(node).reductions or node.type.dtype.kind == "bool")
 
 
-def together(rest: Plan, checks: Plan) -> Plan:
+def merge_plans(rest: Plan, checks: Plan) -> Plan:
     """Return one plan with the checks after the rest.
 
     Checks run in launches of their own, because they are too short for several threads.

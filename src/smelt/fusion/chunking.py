@@ -21,19 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from smelt.blocks import FIRST_ROW, ROUND_ROWS, WHOLE
+from smelt.blocks import CHUNK_ROWS, FIRST_ROW, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.bitsets import Hints, at_hints
-from smelt.fusion.rows import NotCut, Part, Rows
-from smelt.fusion.state import SMALL
+from smelt.fusion.rows import CannotChunk, ChunkedValue, Rows
+from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import Trace
 from smelt.fusion.trace import trace as traced
 from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import renew, sizes, users
-from smelt.ops.combine import BEGINS, COMBINES
+from smelt.graph.walk import all_size_names, users, with_inputs
+from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
@@ -50,17 +50,17 @@ _ROUNDING_OPERATORS = {row.scalar for row in COMBINES.values() if row.wide}
 
 
 @dataclass(frozen=True, slots=True)
-class InRounds:
+class ChunkedGraph:
     """A graph split for chunking. All parts have its sizes; the body also has `rows`."""
 
     before: Graph
     """Computes what chunks and `after` read other than inputs of the graph."""
     body: Graph
     after: Graph
-    """Its inputs are those of the full graph, then `handed`."""
-    reads: tuple[Part, ...]
-    makes: tuple[Part, ...]
-    handed: tuple[Node, ...]
+    """Its inputs are those of the full graph, then `passed_on`."""
+    reads: tuple[ChunkedValue, ...]
+    written: tuple[ChunkedValue, ...]
+    passed_on: tuple[Node, ...]
     members: tuple[Node, ...]
     """The nodes that run in chunks, in order, with the constants and positions they read."""
     of: Mapping[Node, Node]
@@ -69,11 +69,11 @@ class InRounds:
     rows: str
     row_bytes: Index
     """Bytes of large values per row."""
-    again: bool = False
+    recomputes: bool = False
     """Whether chunks recompute what reductions over all rows were computed from."""
 
 
-class Narrow(NotCut):
+class NarrowSums(CannotChunk):
     """Chunks would accumulate into sums of a narrower type than they are summed in."""
 
     def __init__(self, sums: Sequence[Node]) -> None:
@@ -81,17 +81,17 @@ class Narrow(NotCut):
         self.sums = frozenset(sums)
 
 
-class _NeedsAllRows(NotCut):
-    """Chunks read reductions over all rows: `folds` would have to be computed before."""
+class _NeedsAllRows(CannotChunk):
+    """Chunks read reductions over all rows: `reductions` would have to be computed before."""
 
     def __init__(self, how: str, reductions: AbstractSet[Node]) -> None:
         super().__init__(how)
         self.folds = reductions
 
 
-def split(
+def chunk_graph(
     graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
-) -> InRounds | None:
+) -> ChunkedGraph | None:
     """Split the graph so that the operators around its `large` values run in chunks.
 
     `large` starts with the largest value; `least` is the size in bytes of a large value. Rows are
@@ -100,7 +100,7 @@ def split(
     nothing is summed over rows and the results are not small: then nothing waits for all rows, and
     other schedules serve as well. Raises NotCut if no axis can be cut.
     """
-    refusal = NotCut("it has no rows")
+    refusal = CannotChunk("it has no rows")
     for may_precompute in (False, True):
         not_worth = False
         for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
@@ -108,9 +108,9 @@ def split(
                 chunked = _split_along(
                     graph, large, axis, Hints(hints), least, may_precompute=may_precompute
                 )
-            except Narrow:
+            except NarrowSums:
                 raise
-            except NotCut as reason:
+            except CannotChunk as reason:
                 refusal = reason if str(refusal) == "it has no rows" else refusal
                 continue
             if chunked is not None:
@@ -129,11 +129,11 @@ def _split_along(
     least: int,
     *,
     may_precompute: bool,
-) -> InRounds | None:
+) -> ChunkedGraph | None:
     early, readers = frozenset[Node](), users(graph)
     while True:
         if len(early) > MOST_EARLY:
-            raise NotCut("too many sums of all rows would have to be made before")
+            raise CannotChunk("too many sums of all rows would have to be made before")
         try:
             chunked = _ChunkGrower(graph, readers, hints, least, early).run(large[0], axis, large)
             break
@@ -143,13 +143,13 @@ def _split_along(
                 raise
             early |= reason.folds
         except SmeltError as error:
-            raise NotCut("an operator has no form for a block of rows") from error
+            raise CannotChunk("an operator has no form for a block of rows") from error
     if at_hints(chunked.row_bytes, hints) > least * 3 // 4:
-        raise NotCut("a single row is too large")
-    if at_hints(chunked.extent, hints) <= ROUND_ROWS:
-        raise NotCut("it has few rows")
-    result_bytes = sum(at_hints(p.node.type.nbytes, hints) for p in chunked.makes)
-    if not any(p.combine for p in chunked.makes) and result_bytes * SMALL > least:
+        raise CannotChunk("a single row is too large")
+    if at_hints(chunked.extent, hints) <= CHUNK_ROWS:
+        raise CannotChunk("it has few rows")
+    result_bytes = sum(at_hints(p.node.type.nbytes, hints) for p in chunked.written)
+    if not any(p.combine for p in chunked.written) and result_bytes * SMALL_RATIO > least:
         return None
     return chunked
 
@@ -181,7 +181,7 @@ class _ChunkGrower:
         """
         self.pending: list[Node] = []
 
-    def run(self, seed: Node, axis: int, large: Iterable[Node]) -> InRounds:
+    def run(self, seed: Node, axis: int, large: Iterable[Node]) -> ChunkedGraph:
         self.extent = seed.type.shape[axis]
         self.elements = at_hints(seed.type.elements, self.hints)
         self._add(seed, axis)
@@ -190,7 +190,7 @@ class _ChunkGrower:
         for node in self.axis:
             self._check(node)
         if sum(self.trace(n).dots > 0 for n in self.ahead & self.axis.keys()) > MOST_AGAIN:
-            raise NotCut("too many products would be made twice")
+            raise CannotChunk("too many products would be made twice")
         return self._build_parts([n for n in large if n in self.axis])
 
     # ---- growing -------------------------------------------------------------------------------
@@ -202,16 +202,16 @@ class _ChunkGrower:
         known_axis = self.axis.get(node)
         if known_axis is None:
             if not node.op.fusible or isinstance(node.op, (Input, Constant)):
-                raise NotCut(f"{node.op.name} is one call for all rows")
+                raise CannotChunk(f"{node.op.name} is one call for all rows")
             traced = self.trace(node)
-            if traced.joins and not (
+            if traced.scatter_dims and not (
                 axis >= node.type.rank and _starts_from_identity(node, traced.combine)
             ):
-                raise NotCut(f"{node.op.name} writes rows in no order")
+                raise CannotChunk(f"{node.op.name} writes rows in no order")
             self.axis[node] = axis
             self.pending.append(node)
         elif known_axis != axis:
-            raise NotCut(f"{node.op.name} would be cut along two axes")
+            raise CannotChunk(f"{node.op.name} would be cut along two axes")
 
     def _is_large(self, node: Node) -> bool:
         """Return whether a value is computed in chunks.
@@ -253,9 +253,9 @@ class _ChunkGrower:
         operands = [x for x in node.inputs if x.inputs or isinstance(x.op, Input)]
         read_bytes = sum(at_hints(x.type.nbytes, self.hints) for x in operands)
         return (
-            not traced.folds
+            not traced.reductions
             and not traced.dots
-            and traced.along < 0
+            and traced.scan_axis < 0
             and node.op.fusible
             and read_bytes < at_hints(node.type.nbytes, self.hints)
         )
@@ -270,10 +270,10 @@ class _ChunkGrower:
                 if len(dimensions) > 1 or any(
                     isinstance(t, Expr) and f"a{axis}" in axes_of(t) for t in read.terms
                 ):
-                    raise NotCut(_MIXES.format(node.op.name))
+                    raise CannotChunk(_MIXES.format(node.op.name))
                 axes.update(dimensions or [WHOLE])
         if len(axes) > 1:
-            raise NotCut(f"{node.op.name} reads it along two axes")
+            raise CannotChunk(f"{node.op.name} reads it along two axes")
         return axes.pop() if axes else WHOLE
 
     def _axis_in_reader(self, reader: Node, node: Node, axis: int) -> int:
@@ -281,7 +281,7 @@ class _ChunkGrower:
         operands = {k for k, x in enumerate(reader.inputs) if x is node}
         terms = {r.terms[axis] for r in self.trace(reader).reads if r.leaf in operands}
         if len(terms) != 1 or not isinstance(t := terms.pop(), int) or t < 0:
-            raise NotCut(_MIXES.format(reader.op.name))
+            raise CannotChunk(_MIXES.format(reader.op.name))
         return t
 
     def _add_between(self) -> None:
@@ -352,20 +352,20 @@ class _ChunkGrower:
         if axis >= node.type.rank and node.op.is_view:
             return
         if axis >= node.type.rank and (traced.positional or not traced.combine):
-            raise NotCut(f"parts of {node.op.name} cannot be joined")
-        if traced.along == axis != WHOLE:
-            raise NotCut(_MIXES.format(node.op.name))
+            raise CannotChunk(f"parts of {node.op.name} cannot be joined")
+        if traced.scan_axis == axis != WHOLE:
+            raise CannotChunk(_MIXES.format(node.op.name))
         if WHOLE < axis < node.type.rank and node.type.shape[axis] != self.extent:
-            raise NotCut(f"{node.op.name} has other rows")
+            raise CannotChunk(f"{node.op.name} has other rows")
         for operand_index, x in enumerate(node.inputs):
             if x in self.axis and self.axis[x] != self.cut(node, operand_index):
-                raise NotCut(_MIXES.format(node.op.name))
+                raise CannotChunk(_MIXES.format(node.op.name))
 
     # ---- the parts -----------------------------------------------------------------------------
 
-    def _build_parts(self, large: Iterable[Node]) -> InRounds:
+    def _build_parts(self, large: Iterable[Node]) -> ChunkedGraph:
         rows = "rows"
-        while rows in sizes(self.graph):
+        while rows in all_size_names(self.graph):
             rows += "_"
         self.rows = size(rows)
         rows_graph = Rows(self)
@@ -378,16 +378,19 @@ class _ChunkGrower:
         stored = [n for n in stored if self.axis[n] != WHOLE and not self._is_outside_view(n)]
         self._drop_unneeded(members, stored)
         if narrow_sums := [n for n in map(self._reduction_of, stored) if self._is_narrow(n)]:
-            raise Narrow(narrow_sums)
+            raise NarrowSums(narrow_sums)
         if any(n not in self.axis for n in large):
-            raise NotCut("no result of its rows needs it")
+            raise CannotChunk("no result of its rows needs it")
         for node in filter(self.axis.__contains__, members):
             rows_graph.add(node)
         makes = tuple(
             rows_graph.result(n, self.trace(self._reduction_of(n)).combine) for n in stored
         )
         reads = tuple(rows_graph.reads.values())
-        inputs = (*(p.inner for p in reads), *(p.given for p in makes if p.given is not None))
+        inputs = (
+            *(p.inner for p in reads),
+            *(p.accumulator for p in makes if p.accumulator is not None),
+        )
         body = Graph(self.graph.name, inputs, tuple(p.inner for p in makes))
         return self._assemble(body, reads, makes, rows_graph.new, rows, self._row_bytes(large))
 
@@ -427,15 +430,15 @@ class _ChunkGrower:
     def _assemble(
         self,
         body: Graph,
-        reads: tuple[Part, ...],
-        makes: tuple[Part, ...],
+        reads: tuple[ChunkedValue, ...],
+        makes: tuple[ChunkedValue, ...],
         inner: Mapping[Node, Node],
         rows: str,
         row_bytes: Index,
-    ) -> InRounds:
+    ) -> ChunkedGraph:
         graph = self.graph
         if any(isinstance(n.op, Constant) for n in graph.outputs):
-            raise NotCut("a result is a constant")
+            raise CannotChunk("a result is a constant")
         chunk_results = {p.node for p in makes}
         after_nodes: dict[Node, None] = {}
         for node in self.order:
@@ -461,7 +464,7 @@ class _ChunkGrower:
                 ):
                     before_nodes[x] = None
         if any(is_free(n) and n not in graph.outputs for n in before_nodes):
-            raise NotCut("rounds would read a view that nobody writes")
+            raise CannotChunk("rounds would read a view that nobody writes")
         before = Graph(graph.name, graph.inputs, tuple(before_nodes), graph.facts)
         handed = tuple(
             dict.fromkeys(
@@ -472,7 +475,7 @@ class _ChunkGrower:
         for k, x in enumerate(handed):
             new[x] = build.input(f"given{k}", x.type)
         for n in after_nodes:
-            new[n] = renew(n, tuple(new.get(x, x) for x in n.inputs))
+            new[n] = with_inputs(n, tuple(new.get(x, x) for x in n.inputs))
         results = tuple(dict.fromkeys(n for n in graph.outputs if n in after_nodes))
         after = Graph(
             graph.name, (*graph.inputs, *(new[x] for x in handed)), tuple(new[n] for n in results)
@@ -482,8 +485,8 @@ class _ChunkGrower:
             for n, clone in (*inner.items(), *((n, new[n]) for n in (*handed, *after_nodes)))
         }
         of |= {p.inner: p.node for p in (*reads, *makes)}
-        of |= {p.given: p.node for p in makes if p.given is not None}
-        return InRounds(
+        of |= {p.accumulator: p.node for p in makes if p.accumulator is not None}
+        return ChunkedGraph(
             before,
             body,
             after,
@@ -498,7 +501,7 @@ class _ChunkGrower:
             not self.ahead.isdisjoint(self.axis),
         )
 
-    def _with_sources(self, reads: tuple[Part, ...]) -> tuple[Node, ...]:
+    def _with_sources(self, reads: tuple[ChunkedValue, ...]) -> tuple[Node, ...]:
         """Return the members, with the constants and positions among their operands."""
         loaded = {p.node for p in reads if p.axis != FIRST_ROW}
         nodes = set(self.axis)
@@ -514,7 +517,7 @@ def _starts_from_identity(node: Node, combine: str) -> bool:
     first = node.inputs[0]
     while first.op.is_view:
         (first,) = first.inputs
-    row = BEGINS.get(combine)
+    row = SCALAR_IDENTITIES.get(combine)
     return (
         row is not None
         and isinstance(first.op, Constant)
@@ -522,12 +525,12 @@ def _starts_from_identity(node: Node, combine: str) -> bool:
     )
 
 
-def block(part: InRounds, hints: Mapping[str, int], budget: int) -> int:
+def chunk_rows(part: ChunkedGraph, hints: Mapping[str, int], budget: int) -> int:
     """Return the rows of a chunk whose large values fit a budget of bytes."""
-    return rows_within(at_hints(part.row_bytes, Hints(hints)), 1, budget)
+    return rows_that_fit(at_hints(part.row_bytes, Hints(hints)), 1, budget)
 
 
-def rows_within(nbytes: int, rows: int, budget: int) -> int:
+def rows_that_fit(nbytes: int, rows: int, budget: int) -> int:
     """Return the rows that fit a budget of bytes where `rows` of them take `nbytes`.
 
     Rounded down to full register tiles if there are several.
@@ -536,7 +539,14 @@ def rows_within(nbytes: int, rows: int, budget: int) -> int:
     (96, 4, 1)
     """
     rows_fitting = max(budget * rows // max(nbytes, 1), 1)
-    return rows_fitting // ROUND_ROWS * ROUND_ROWS if rows_fitting > ROUND_ROWS else rows_fitting
+    return rows_fitting // CHUNK_ROWS * CHUNK_ROWS if rows_fitting > CHUNK_ROWS else rows_fitting
 
 
-__all__ = ["InRounds", "NotCut", "Part", "block", "rows_within", "split"]
+__all__ = [
+    "CannotChunk",
+    "ChunkedGraph",
+    "ChunkedValue",
+    "chunk_graph",
+    "chunk_rows",
+    "rows_that_fit",
+]

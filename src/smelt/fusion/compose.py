@@ -14,21 +14,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt import knobs
-from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Cut, Rounds, even_rows
+from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_chunk_rows
 from smelt.fusion import memory, plan_single
 from smelt.fusion.bitsets import Hints, at_hints
-from smelt.fusion.checks import apart, together
-from smelt.fusion.chunking import InRounds, Narrow, NotCut, Part, block, rows_within, split
-from smelt.fusion.decide import renamed
+from smelt.fusion.checks import merge_plans, split_checks
+from smelt.fusion.chunking import (
+    CannotChunk,
+    ChunkedGraph,
+    ChunkedValue,
+    NarrowSums,
+    chunk_graph,
+    chunk_rows,
+    rows_that_fit,
+)
+from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
-from smelt.fusion.predict import costs, in_turns
-from smelt.fusion.rematerialize import untangled
-from smelt.fusion.state import SMALL
+from smelt.fusion.predict import chunked_cost, costs
+from smelt.fusion.rematerialize import rematerialize_cheap
+from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import trace
-from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.traffic import chunked_traffic
 from smelt.fusion.units import is_free
 from smelt.fusion.verify import verify
-from smelt.fusion.widen_accumulators import widened
+from smelt.fusion.widen_accumulators import widen_sums
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
@@ -37,26 +45,26 @@ from smelt.target import Target
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
-__all__ = ["held", "kept_between", "plan"]
+__all__ = ["arena_bytes", "plan", "total_kept_bytes"]
 
-SHARE = 4
+CACHE_PARTS = 4
 """Number of parts that the last-level cache is divided into for a chunk.
 
 A value that exceeds one part counts as uncached: values of a chunk share the cache with one another
 and with the operands that are streamed.
 """
-WORTH = 1.04
+MAX_SLOWDOWN = 1.04
 """Largest slowdown accepted for chunks that keep less memory."""
 MOST_SLOWER = 2.0
 """Largest slowdown accepted where uncached values are computed twice."""
-PARTS = (4, 16, 64, 1)
+BUDGET_DIVISORS = (4, 16, 64, 1)
 """Divisors of the kept bytes that are tried as budgets.
 
 They are tried if the plan for the available memory does not fit it.
 """
 ALIGNED = 128
 """Most bytes of alignment in the arenas of a plan and of its chunks."""
-BORDERS = 8
+IO_TIME_FACTOR = 8
 """Ratio of kept bytes to input and output bytes that is worth a doubling of the time."""
 
 
@@ -75,14 +83,16 @@ def plan(
     operators are required to be one kernel. Checks of the graph are planned separately if they read
     little.
     """
-    split = apart(graph, Hints(hints)) if fuse else None
+    split = split_checks(graph, Hints(hints)) if fuse else None
     if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     checks = plan_single.plan(split[1], target, Journal(keep=False), hints)
     # checks run last: their inputs must not be overwritten
     checked_values = {n for c in checks.clusters for n in c.inputs}
     donated = {n: to for n, to in donated.items() if n not in checked_values}
-    combined = together(_plan(split[0], target, journal, hints, fuse=fuse, donated=donated), checks)
+    combined = merge_plans(
+        _plan(split[0], target, journal, hints, fuse=fuse, donated=donated), checks
+    )
     if knobs.VERIFY.get():
         verify(combined)
     return combined
@@ -130,18 +140,20 @@ def _fitting_plan(
     first_try = (
         _chunked_plan(unchunked, target, hints, donated, available) if available > 0 else None
     )
-    if isinstance(first_try, Plan) and held(first_try, hints) + ALIGNED <= available:
+    if isinstance(first_try, Plan) and total_kept_bytes(first_try, hints) + ALIGNED <= available:
         return first_try
-    unchunked_bytes, smallest = held(unchunked, hints), None
-    for divisor in PARTS:
+    unchunked_bytes, smallest = total_kept_bytes(unchunked, hints), None
+    for divisor in BUDGET_DIVISORS:
         candidate = _chunked_plan(
             unchunked, target, hints, donated, max(unchunked_bytes // divisor, 1)
         )
         if not isinstance(candidate, Plan):
             first_try = candidate or first_try
-        elif held(candidate, hints) + ALIGNED <= available:
+        elif total_kept_bytes(candidate, hints) + ALIGNED <= available:
             return candidate
-        elif smallest is None or held(candidate, hints) < held(smallest, hints):
+        elif smallest is None or total_kept_bytes(candidate, hints) < total_kept_bytes(
+            smallest, hints
+        ):
             smallest = candidate
     return smallest or first_try
 
@@ -154,7 +166,9 @@ def _chunked_plan(
     If there is none, the decision that says why, or None where nobody would expect chunks.
     """
     value_bytes = (
-        target.l3_bytes if available is None else min(max(available // SHARE, 1), target.l3_bytes)
+        target.l3_bytes
+        if available is None
+        else min(max(available // CACHE_PARTS, 1), target.l3_bytes)
     )
     large = [
         s.node
@@ -166,7 +180,7 @@ def _chunked_plan(
     large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
     try:
         candidate = _plan_chunks(unchunked, large, target, hints, donated, value_bytes, available)
-    except NotCut as refused:
+    except CannotChunk as refused:
         if not _is_summed(unchunked.graph, large[0]):
             return None
         return _refused(unchunked, large[0], str(refused), hints)
@@ -189,19 +203,21 @@ def _plan_chunks(
 ) -> Plan | None:
     """Return the plan that computes the `large` values in chunks.
 
-    They have at least `value_bytes` bytes. None or NotCut as in `split`. With a memory limit
+    They have at least `value_bytes` bytes. None or NotCut as in `chunk_graph`. With a memory limit
     (`available`) the plan is taken whatever its time.
     """
     graph, large_values, may_rematerialize = unchunked.graph, list(large), True
     while True:
         try:
-            chunked = split(graph, large_values, hints, value_bytes)
+            chunked = chunk_graph(graph, large_values, hints, value_bytes)
             break
-        except Narrow as narrow:
-            graph, renamed = widened(graph, narrow.sums)
+        except NarrowSums as narrow:
+            graph, renamed = widen_sums(graph, narrow.sums)
             large_values = [renamed.get(n, n) for n in large_values]
-        except NotCut:
-            rematerialized = untangled(graph, hints, at_hints(large_values[0].type.elements, hints))
+        except CannotChunk:
+            rematerialized = rematerialize_cheap(
+                graph, hints, at_hints(large_values[0].type.elements, hints)
+            )
             if (
                 not may_rematerialize
                 or rematerialized is graph
@@ -216,9 +232,11 @@ def _plan_chunks(
     donated_now = {n: to if to is None else results[to] for n, to in donated.items()}
     plan = _Composer(graph, chunked, target, hints, value_bytes, available).plan(donated_now)
     changed = graph is not unchunked.graph or not {*large_values} <= {*chunked.members}
-    if changed and held(plan, hints) >= held(unchunked, hints):
-        raise NotCut("rounds would keep as much, in sums that are wider or values that stand apart")
-    if chunked.again and available is None:
+    if changed and total_kept_bytes(plan, hints) >= total_kept_bytes(unchunked, hints):
+        raise CannotChunk(
+            "rounds would keep as much, in sums that are wider or values that stand apart"
+        )
+    if chunked.recomputes and available is None:
         _check_worth(unchunked, plan, target, hints)
     return plan
 
@@ -233,7 +251,7 @@ def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
         return None
     results = {n for n in unchunked.graph.outputs if not isinstance(n.op, Input)}
     available = limit - sum(at_hints(n.type.nbytes, hints) for n in results)
-    return available if available < held(unchunked, hints) else None
+    return available if available < total_kept_bytes(unchunked, hints) else None
 
 
 def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -> None:
@@ -243,27 +261,27 @@ def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -
     what is read and written in any case.
     """
     graph = unchunked.graph
-    old_bytes, new_bytes = held(unchunked, hints), held(chunked, hints)
+    old_bytes, new_bytes = total_kept_bytes(unchunked, hints), total_kept_bytes(chunked, hints)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
-    slowdown = sum(c.burden for c in costs(chunked, target, hints))
-    slowdown /= sum(c.burden for c in costs(unchunked, target, hints))
+    slowdown = sum(c.objective_ns for c in costs(chunked, target, hints))
+    slowdown /= sum(c.objective_ns for c in costs(unchunked, target, hints))
     uncached_bytes = max(old_bytes - target.l3_bytes, 0)
-    max_slowdown = min(1 + uncached_bytes / (BORDERS * max(io_bytes, 1)), MOST_SLOWER)
-    if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, WORTH):
-        raise NotCut(
+    max_slowdown = min(1 + uncached_bytes / (IO_TIME_FACTOR * max(io_bytes, 1)), MOST_SLOWER)
+    if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, MAX_SLOWDOWN):
+        raise CannotChunk(
             f"sums that rounds need of all rows would have to be made before, of the same value; "
             f"that takes {slowdown:.2f} times as long and keeps {new_bytes:,} "
             f"instead of {old_bytes:,} bytes, which `max_extra_memory` asks for"
         )
 
 
-def held(candidate: Plan, hints: Hints) -> int:
+def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
     """Return the bytes that a plan keeps between kernels, including those of its chunks."""
     chunk_bytes = (
-        kept_between(body.plan, Hints({**hints, body.rounds.rows: body.rounds.block}))
-        for _, body in candidate.in_rounds
+        arena_bytes(body.plan, Hints({**hints, body.chunks.rows: body.chunks.block}))
+        for _, body in candidate.chunked_clusters
     )
-    return kept_between(candidate, hints) + max(chunk_bytes, default=0)
+    return arena_bytes(candidate, hints) + max(chunk_bytes, default=0)
 
 
 def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None) -> Plan:
@@ -284,7 +302,7 @@ class _Composer:
     def __init__(
         self,
         graph: Graph,
-        parts: InRounds,
+        parts: ChunkedGraph,
         target: Target,
         hints: Hints,
         value_bytes: int,
@@ -349,7 +367,7 @@ class _Composer:
 
     def _planned(self, part: Graph) -> Plan:
         """Return the plan of a part that runs once, possibly chunked itself."""
-        if part is self.parts.before and self.parts.again:
+        if part is self.parts.before and self.parts.recomputes:
             unchunked = plan_single.plan(part, self.target, None, self.hints)
             # tried once only: that plan might have a part before its chunks as well
             available = self._limit_before(unchunked)
@@ -362,7 +380,7 @@ class _Composer:
 
     def _limit_before(self, candidate: Plan) -> int | None:
         """Return the limit for the part before the chunks, None if it fits."""
-        fits = self.room is None or held(candidate, self.hints) <= self.room
+        fits = self.room is None or total_kept_bytes(candidate, self.hints) <= self.room
         return None if fits else self.room
 
     def _add_chunks(self) -> None:
@@ -377,7 +395,7 @@ class _Composer:
             fitting = [c for c in candidates if self._chunk_bytes(c) <= self.room]
             candidates = fitting or [min(candidates, key=self._chunk_bytes)]
         burdens = {c: self._objective_ns(c) for c in candidates}
-        max_ns, step = WORTH * min(burdens.values()), max(self.most // SMALL, 1)
+        max_ns, step = MAX_SLOWDOWN * min(burdens.values()), max(self.most // SMALL_RATIO, 1)
         fast_enough = [c for c in candidates if burdens[c] <= max_ns]
         cluster = min(fast_enough, key=lambda c: (self._chunk_bytes(c) // step, burdens[c]))
         assert cluster.body is not None
@@ -395,18 +413,18 @@ class _Composer:
         since every chunk reads and writes that.
         """
         parts, budget = self.parts, self.most * 3 // 4
-        rows = first = block(parts, self.hints, budget)
-        half = even_rows(-(-at_hints(parts.extent, self.hints) // 2))
+        rows = first = chunk_rows(parts, self.hints, budget)
+        half = round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
         candidate, kept_bytes = self._body(rows, thrifty)
-        fitting_rows = min(rows_within(kept_bytes, rows, budget), max(half, first))
+        fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
         yield candidate, fitting_rows
         if fitting_rows != rows:
             rows = fitting_rows
             candidate, kept_bytes = self._body(rows, thrifty)
-            fitting_rows = min(rows_within(kept_bytes, rows, budget), max(half, first))
+            fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
             yield candidate, fitting_rows
-        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.makes if p.combine)
-        accumulating_rows = rows_within(kept_bytes, rows, sums + sums // 4)
+        sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.written if p.combine)
+        accumulating_rows = rows_that_fit(kept_bytes, rows, sums + sums // 4)
         accumulating_rows = min(
             accumulating_rows - accumulating_rows % DEPTH
             if accumulating_rows > DEPTH
@@ -419,22 +437,24 @@ class _Composer:
     def _body(self, rows: int, thrifty: bool) -> tuple[Plan, int]:
         """Return the body's plan for `rows`, and the bytes kept between its kernels."""
         parts, target = self.parts, self.target
-        accumulators = dict.fromkeys(p.given for p in parts.makes if p.given is not None)
+        accumulators = dict.fromkeys(
+            p.accumulator for p in parts.written if p.accumulator is not None
+        )
         hints = Hints({**self.hints, parts.rows: rows})
-        shared = replace(target, l3_bytes=target.l3_bytes // SHARE)
+        shared = replace(target, l3_bytes=target.l3_bytes // CACHE_PARTS)
         candidate = plan_single.plan(
             parts.body, shared, None, hints, donated=accumulators, thrifty=thrifty
         )
-        return candidate, kept_between(candidate, hints)
+        return candidate, arena_bytes(candidate, hints)
 
     def _cluster(self, name: str, body: Plan, rows: int) -> Cluster:
         """Return the chunks of a body as a cluster."""
         parts = self.parts
         inputs = tuple(dict.fromkeys(p.node for p in parts.reads if p.axis != FIRST_ROW))
-        outputs = tuple(p.node for p in parts.makes)
+        outputs = tuple(p.node for p in parts.written)
         reads = tuple(_cut(p, inputs) for p in parts.reads)
-        makes = tuple(_cut(p, outputs) for p in parts.makes)
-        chunks = Rounds(reads, makes, parts.extent, parts.rows, rows)
+        makes = tuple(_cut(p, outputs) for p in parts.written)
+        chunks = Chunks(reads, makes, parts.extent, parts.rows, rows)
         inside = {n: parts.of[n] for n in parts.body.nodes() if n in parts.of}
         chunk_body = _with_names(name, Body(chunks, body, inside))
         return Cluster(name, parts.members, inputs, outputs, body=chunk_body)
@@ -442,17 +462,17 @@ class _Composer:
     def _chunk_bytes(self, cluster: Cluster) -> int:
         """Return the bytes that a chunk keeps between its kernels."""
         assert cluster.body is not None
-        rows = cluster.body.rounds.block
-        return kept_between(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
+        rows = cluster.body.chunks.block
+        return arena_bytes(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
 
     def _keeps_several_values(self, cluster: Cluster) -> bool:
         """Return whether a chunk keeps noticeably more than its largest value at some time."""
         assert cluster.body is not None
-        body, chunks = cluster.body.plan, cluster.body.rounds
+        body, chunks = cluster.body.plan, cluster.body.chunks
         hints = Hints({**self.hints, chunks.rows: chunks.block})
         sizes = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
         largest = max(sizes, default=0)
-        return kept_between(body, hints) - largest > largest // SMALL
+        return arena_bytes(body, hints) - largest > largest // SMALL_RATIO
 
     def _objective_ns(self, cluster: Cluster) -> float:
         """Return the nanoseconds of all chunks of a cluster.
@@ -461,8 +481,8 @@ class _Composer:
         arithmetic to hide behind.
         """
         assert cluster.body is not None
-        chunks, body = cluster.body.rounds, cluster.body.plan
-        chunk_count = sum(1 for _ in chunks.each(self.hints))
+        chunks, body = cluster.body.chunks, cluster.body.plan
+        chunk_count = sum(1 for _ in chunks.ranges(self.hints))
         shared = {x for x, c in zip(body.graph.inputs, chunks.reads) if c.axis == WHOLE}
         repacked = sum(
             at_hints(x.type.nbytes, self.hints)
@@ -471,7 +491,7 @@ class _Composer:
             if x in shared
         )
         packing_ns = chunk_count * self.target.transfer_ns(repacked, 0)
-        return in_turns(cluster.body, self.target, self.hints).burden + packing_ns
+        return chunked_cost(cluster.body, self.target, self.hints).objective_ns + packing_ns
 
     def _node(self, node: Node) -> Node:
         return self.parts.of.get(node, node)
@@ -493,7 +513,7 @@ class _Composer:
         }
 
         self.decisions += [
-            renamed(d, lambda text: full_names.get(text, text), d.a_origin, d.origin)
+            rename_decision(d, lambda text: full_names.get(text, text), d.a_origin, d.origin)
             for d in planned.decisions
         ]
 
@@ -504,7 +524,7 @@ def _with_names(name: str, body: Body) -> Body:
     return replace(body, plan=replace(body.plan, clusters=tuple(clusters)))
 
 
-def kept_between(body: Plan, hints: Hints) -> int:
+def arena_bytes(body: Plan, hints: Hints) -> int:
     """Return the size of the arena: the bytes that a plan keeps between its kernels."""
     return max(
         (
@@ -516,9 +536,9 @@ def kept_between(body: Plan, hints: Hints) -> int:
     )
 
 
-def _cut(part: Part, values: Sequence[Node]) -> Cut:
+def _cut(part: ChunkedValue, values: Sequence[Node]) -> ChunkSlice:
     index = -1 if part.axis == FIRST_ROW else values.index(part.node)
-    return Cut(index, part.axis, part.combine)
+    return ChunkSlice(index, part.axis, part.combine)
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -540,7 +560,7 @@ def _is_summed(graph: Graph, value: Node) -> bool:
         operands = [x for x in node.inputs if x in dependents]
         if any(rows in x.type.shape for x in operands) and rows not in node.type.shape:
             traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
-            if traced.folds or traced.dots:
+            if traced.reductions or traced.dots:
                 return True
         if operands:
             dependents.add(node)
@@ -574,21 +594,21 @@ def _accepted(
 ) -> Decision:
     names, value = name_values(unchunked.graph), large[0]
     reader = _reader(unchunked.graph, value)
-    *_, (number, body) = chunked.in_rounds
+    *_, (number, body) = chunked.chunked_clusters
     cluster = chunked.clusters[number]
     avoided_bytes = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
-    extra_bytes = sum(n for side in moved_in_rounds(cluster, hints) for n in side) - io_bytes
+    extra_bytes = sum(n for side in chunked_traffic(cluster, hints) for n in side) - io_bytes
     fused_ns, split_ns = (
-        sum(c.burden for c in costs(p, target, hints)) for p in (chunked, unchunked)
+        sum(c.objective_ns for c in costs(p, target, hints)) for p in (chunked, unchunked)
     )
     details = {
         "value": names[value],
         "bytes": avoided_bytes,
-        "rows": body.rounds.block,
-        "extent": expr_text(body.rounds.extent),
+        "rows": body.chunks.block,
+        "extent": expr_text(body.chunks.extent),
         "again": extra_bytes,
-        "rounds": sum(1 for _ in body.rounds.each(hints)),
+        "rounds": sum(1 for _ in body.chunks.ranges(hints)),
         "a_op": value.op.name,
         "b_op": reader.op.name,
     }

@@ -27,26 +27,26 @@ from typing import Any, TypeAlias
 
 from smelt.blocks import THIN
 from smelt.fusion.bitsets import bits
-from smelt.fusion.region import Place, Region, axis_numbers
+from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.trace import Term
 from smelt.fusion.units import Edge, Unit, Units
 from smelt.ops.contract import bare_axis
-from smelt.types.affine import without_constant
+from smelt.types.affine import split_constant
 from smelt.types.expr import Expr
 
 Axes: TypeAlias = AbstractSet[Any]
 
-WALKED_COST = 28.0
+UNBLOCKED_COST = 28.0
 """Cost of a step of an unblocked contraction, for each element instead of each vector."""
 
-LONE = 1.6
+LONE_VECTOR_FACTOR = 1.6
 """Cost of a tile that is a single vector wide, in halves of a tile of two vectors."""
 
 PACKED_NS = 300.0
 """Nanoseconds to start packing both operands of a contraction and its tiles, however few."""
 
 
-def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
+def is_unblocked(left: Axes, right: Axes, fixed: Axes) -> bool:
     """Return whether a contraction of operands with these result axes cannot be blocked.
 
     `fixed` axes have one position while a block is multiplied.
@@ -62,7 +62,7 @@ def is_walked(left: Axes, right: Axes, fixed: Axes) -> bool:
     )
 
 
-def walked(
+def unblocked_contractions(
     products: Sequence[tuple[Axes, Axes]],
     grid: Axes,
     fixed: Axes,
@@ -72,8 +72,8 @@ def walked(
     """Return which contractions of one kernel cannot be blocked.
 
     Each is given by the axes of its result that its two operands vary along. `order` is that of the
-    kernel's axes, `fixed` as in `is_walked`. `block_axes` holds for each contraction the axes that
-    tasks take blocks of in any case.
+    kernel's axes, `fixed` as in `is_unblocked`. `block_axes` holds for each contraction the axes
+    that tasks take blocks of in any case.
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
@@ -88,7 +88,7 @@ def walked(
     """
     blocked: dict[int, set[Any]] = {}
     for k, (left, right) in enumerate(products):
-        if not is_walked(left, right, fixed):
+        if not is_unblocked(left, right, fixed):
             sides = (left - right, right - left)
             blocked[k] = {
                 _blocking_axis(side - (fixed - grid), grid, order) for side in sides if side
@@ -122,37 +122,37 @@ def _blocking_axis(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
     return (inner or candidates or [None])[-1]
 
 
-def walked_units(units: Units, region: Region) -> set[int]:
+def unblocked_units(units: Units, region: Region) -> set[int]:
     """Return the contractions of a region that cannot be blocked."""
     result_axes: dict[int, tuple[set[int], set[int]]] = {}
-    for unit in map(units.unit, sorted(region.ended)):
-        if sides := sides_of(region, unit):
+    for unit in map(units.unit, sorted(region.reduced_axes)):
+        if sides := operand_axes(region, unit):
             # Windows that read a product share the axis of its positions: taps do not count.
-            taps = {w.tap for w in region.peeked.get(unit.number, ())}
+            taps = {w.tap for w in region.windows.get(unit.number, ())}
             left, right = ({*bits(side)} - taps for side in sides)
             result_axes[unit.number] = left, right
     grid, short = {*bits(region.grid)}, short_axes(units, region)
     order = sorted(range(len(region.axes)), key=lambda a: not short >> a & 1)
-    window_axes = {w.axis for windows in region.peeked.values() for w in windows} & grid
-    taken = [set[int]() if u in region.peeked else window_axes for u in result_axes]
-    unblocked = walked([*result_axes.values()], grid, grid, order, taken)
+    window_axes = {w.axis for windows in region.windows.values() for w in windows} & grid
+    taken = [set[int]() if u in region.windows else window_axes for u in result_axes]
+    unblocked = unblocked_contractions([*result_axes.values()], grid, grid, order, taken)
     return {u for k, u in enumerate(result_axes) if k in unblocked}
 
 
-def packing(units: Units, region: Region, volume: Callable[[int], int]) -> float:
+def contraction_start_ns(units: Units, region: Region, volume: Callable[[int], int]) -> float:
     """Return the nanoseconds of starting contractions whose operands are computed when packed.
 
     Once for every position of the axes that both operands have, however small the contraction is.
     """
     total_ns = 0.0
-    for unit in map(units.unit, region.ended):
+    for unit in map(units.unit, region.reduced_axes):
         is_computed = any(region.members >> e.producer & 1 for e in unit.edges)
-        if is_computed and (sides := sides_of(region, unit)):
+        if is_computed and (sides := operand_axes(region, unit)):
             total_ns += PACKED_NS * volume(sides[0] & sides[1] & region.grid)
     return total_ns
 
 
-def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
+def operand_axes(region: Region, unit: Unit) -> tuple[int, int] | None:
     """Return the axes of a contraction's result that each factor varies along.
 
     None for what is no product of two values.
@@ -162,11 +162,11 @@ def sides_of(region: Region, unit: Unit) -> tuple[int, int] | None:
     axes = [0, 0]
     for k, edges in enumerate(unit.factors):
         for edge in edges:
-            axes[k] |= side_of(region, unit.number, edge)
+            axes[k] |= edge_axes(region, unit.number, edge)
     return axes[0], axes[1]
 
 
-def in_lines(
+def is_row_by_row(
     units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int]
 ) -> bool:
     """Return whether a contraction over two column axes is computed row by row.
@@ -175,7 +175,7 @@ def in_lines(
     in memory. The code generator then treats it as a convolution. Not so where all rows are one
     contiguous run.
     """
-    last_term, is_computed = region.places[u][0][-1:], region.members >> edge.producer & 1
+    last_term, is_computed = region.positions[u][0][-1:], region.members >> edge.producer & 1
     axes = [a for a in bits(own_axes & region.grid) if sizes[a] > 1]
     is_by_rows = (
         bool(is_computed) and len(axes) > 1 and bool(last_term) and last_term[0] == axes[-1]
@@ -199,12 +199,12 @@ def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
     return all(
         _has_rows_of(units, region, u, position, (a, b))
         for u in bits(region.stored)
-        for position in region.places[u]
+        for position in region.positions[u]
     )
 
 
 def _has_rows_of(
-    units: Units, region: Region, v: int, position: Place, axes: tuple[int, int]
+    units: Units, region: Region, v: int, position: Position, axes: tuple[int, int]
 ) -> bool:
     """Return whether a value is read at two axes in its last two dimensions alone.
 
@@ -220,12 +220,12 @@ def _has_rows_of(
 
 def _shifted_axis(term: Expr) -> int | None:
     """Return the axis in an expression of the form axis + constant, else None."""
-    terms, _ = without_constant(term)
+    terms, _ = split_constant(term)
     name = bare_axis(Expr(terms)) if terms else None
     return None if name is None else int(name[1:])
 
 
-def filled(line: int, lanes: int) -> float:
+def tile_overhead(line: int, lanes: int) -> float:
     """Return the computed columns per column of a row, with tiles of two vectors.
 
     In the last tile both vectors are computed, or one, for which each element of the other operand
@@ -239,11 +239,13 @@ def filled(line: int, lanes: int) -> float:
     if line == 0:
         return 1.0
     remainder = line % (2 * lanes)
-    last_columns = 2 * lanes if remainder > lanes else LONE * lanes if remainder else 0
+    last_columns = (
+        2 * lanes if remainder > lanes else LONE_VECTOR_FACTOR * lanes if remainder else 0
+    )
     return (line - remainder + last_columns) / line
 
 
-def unfilled(
+def partial_tiles_ns(
     units: Units,
     region: Region,
     sizes: Sequence[int],
@@ -256,28 +258,28 @@ def unfilled(
     `vector` the vector size in bytes.
     """
     total_ns = 0.0
-    for u, over in region.ended.items():
+    for u, over in region.reduced_axes.items():
         unit, mask = units.unit(u), region.masks[u][0]
         if len(unit.edges) != 2 or not unit.trace.dots:
             continue
-        sides = [side_of(region, u, edge) for edge in unit.edges]
+        sides = [edge_axes(region, u, edge) for edge in unit.edges]
         own_axes = sides[0] & ~sides[1], sides[1] & ~sides[0]
         by_rows = (
-            in_lines(units, region, u, e, o, sizes)
+            is_row_by_row(units, region, u, e, o, sizes)
             for e, o in zip(unit.edges, own_axes, strict=True)
         )
         if any(by_rows):
-            last_axis = region.places[u][0][-1]
+            last_axis = region.positions[u][0][-1]
             assert isinstance(last_axis, int)
             size = units.values[u].type.dtype.compute.itemsize
-            overhead = filled(sizes[last_axis], max(vector // size, 1))
+            overhead = tile_overhead(sizes[last_axis], max(vector // size, 1))
             total_ns += work(u, mask | over) * (overhead - 1.0)
     return total_ns
 
 
-def side_of(region: Region, u: int, edge: Edge) -> int:
+def edge_axes(region: Region, u: int, edge: Edge) -> int:
     """Return the axes of a contraction's result that one operand varies along."""
-    position = region.places[u][0]
+    position = region.positions[u][0]
     axes = 0
     for term in edge.terms:
         for k in axis_numbers(term):
@@ -286,7 +288,7 @@ def side_of(region: Region, u: int, edge: Edge) -> int:
     return axes
 
 
-def term_at(position: Place, term: Term) -> Term:
+def term_at(position: Position, term: Term) -> Term:
     """Return an operand's term at the position of the contraction's result.
 
     A term that is an axis plus a constant becomes the result's term for that axis; other

@@ -21,17 +21,17 @@ from math import prod
 from smelt.blocks import BLOCK, SHORT_ROW
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import Hints, at_hints, bits
-from smelt.fusion.contraction_cost import unfilled
+from smelt.fusion.contraction_cost import partial_tiles_ns
 from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
 from smelt.fusion.packing_cost import region_packing_ns
 from smelt.fusion.range_outputs import shares_of_ranges
-from smelt.fusion.region import Place, Region
-from smelt.fusion.scatter import joined_work
-from smelt.fusion.schedule_model import Sweeps
+from smelt.fusion.region import Position, Region
+from smelt.fusion.scatter import scatter_work
+from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import Term
-from smelt.fusion.units import STILL, Unit, Units
+from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.target import Kind, Level, Target
-from smelt.types.affine import without_constant
+from smelt.types.affine import split_constant
 from smelt.types.expr import Expr, Index, axis
 
 OVERLAP = 0.95
@@ -53,18 +53,18 @@ Its code has to be loaded into the cache. A plan made for a small first call als
 """
 INLINE_START_NS = 80.0
 """Time to start one more kernel of a call that is repeated."""
-REACH = 3
+REUSE_DISTANCE = 3
 """Bytes moved between writing a value and reading it again, in multiples of its size."""
 STREAMS = 20
 """Arrays accessed at once beyond which hardware prefetchers lose track."""
 ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
-FAR_NS = 1.5
+TRANSPOSED_LANE_NS = 1.5
 """Nanoseconds per element that a lane loads from, or stores to, a cache line of its own.
 
 Applies in every pass where reductions leave no tiles to transpose.
 """
-STEP_NS = 0.03
+SHORT_ROW_LANE_NS = 0.03
 """Nanoseconds per element that lanes load from short rows, one row per lane.
 
 Full cache lines are read and shuffled.
@@ -74,13 +74,13 @@ FEW_NS = 20.0
 
 The result waits for a partially filled vector.
 """
-FEW = 2 * SHORT_ROW
+FEW_COLUMNS = 2 * SHORT_ROW
 """Columns up to which `FEW_NS` applies."""
-NEAR = 16
+NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
 """Time of a step of a scan along a row, relative to a vectorised step: each waits for the last."""
-ONE = (False,)
+SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
 PARTIAL_BYTES = 8
 """Bytes of a partial result, which is kept in double precision."""
@@ -93,7 +93,7 @@ class Cost:
     """Predicted nanoseconds of a kernel by term, and the numbers behind them."""
 
     total: float = 0.0
-    burden: float = 0.0
+    objective_ns: float = 0.0
     """The total plus a part of what hides behind something else: the search objective.
 
     Time that hides now may no longer hide after the next join.
@@ -148,12 +148,12 @@ class Model:
         self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
         outside = extra_bytes + sum(self.nbytes[: len(units.inputs)])
         outside += sum(self.nbytes[u] for u in bits(units.outputs))
-        self.home: list[Level] = []
+        self.resting_level: list[Level] = []
         """The cache level at which each value rests before a kernel reads it."""
         for v, n in enumerate(self.nbytes):
             is_intermediate = v >= len(units.inputs) and not units.outputs >> v & 1
-            reach = min(REACH * n, max(outside, n)) if is_intermediate else outside
-            self.home.append(target.level(reach, self.cores))
+            reach = min(REUSE_DISTANCE * n, max(outside, n)) if is_intermediate else outside
+            self.resting_level.append(target.level(reach, self.cores))
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
         self._rates: dict[tuple[Level, Kind, int], float] = {}
@@ -164,7 +164,7 @@ class Model:
         for e in unit.edges:
             width = max(width, self.units.values[e.producer].type.dtype.compute.itemsize)
         step = self.target.compute_ns(unit.trace.cost, 1.0, min(width, 8))
-        return step * SERIAL if 0 <= unit.along == unit.rank - 1 else step
+        return step * SERIAL if 0 <= unit.scan_axis == unit.rank - 1 else step
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -181,13 +181,13 @@ class Model:
 
     def read_ns(self, v: int, nbytes: float, threads: int) -> float:
         """Return the time of the first touch of bytes of a value."""
-        return nbytes * self.ns_per_byte(self.home[v], "read", threads)
+        return nbytes * self.ns_per_byte(self.resting_level[v], "read", threads)
 
     def write_ns(self, v: int, threads: int) -> float:
         """Return the time of writing a full value."""
-        return self.nbytes[v] * self.ns_per_byte(self.home[v], "write", threads)
+        return self.nbytes[v] * self.ns_per_byte(self.resting_level[v], "write", threads)
 
-    def call(self, unit: Unit) -> Cost:
+    def call_cost(self, unit: Unit) -> Cost:
         """Return the cost of a library call: its traffic and its start.
 
         The rest is the same in every plan.
@@ -208,7 +208,7 @@ class Model:
             written=self.nbytes[unit.number],
         )
 
-    def map(self, unit: Unit) -> Cost:
+    def map_cost(self, unit: Unit) -> Cost:
         """Return the cost of an elementwise operator on values of its own shape."""
         u = unit.number
         operands = list(bits(self.units.operands[u]))
@@ -236,9 +236,9 @@ class Model:
             tasks=tasks,
         )
 
-    def joining(self, region: Region) -> Cost:
+    def scatter_cost(self, region: Region) -> Cost:
         """Return the cost of a scatter kernel, which applies one update after another."""
-        region.work, tasks, random = joined_work(self, region)
+        region.work, tasks, random = scatter_work(self, region)
         inline = region.work < INLINE_NS
         threads = 1 if inline else min(tasks, self.cores)
         read, touch = 0, 0.0
@@ -272,14 +272,14 @@ class Model:
     def cost(self, region: Region) -> Cost:
         """Return the time of a region by term. Sets its `work` unless that is known."""
         if region.members & self.units.calls:
-            return self.call(self.units.unit(region.members.bit_length() - 1))
-        if region.members & self.units.joined:
-            return self.joining(region)
-        schedule = Sweeps(self.units, region, self.extents)
-        schedule.arrange()
+            return self.call_cost(self.units.unit(region.members.bit_length() - 1))
+        if region.members & self.units.scatters:
+            return self.scatter_cost(region)
+        schedule = ScheduleModel(self.units, region, self.extents)
+        schedule.assign_nests()
         if region.work < 0:
-            region.work = schedule.work(self._steps(region)) * schedule.emptiness(self.lanes)
-            if schedule.packs:
+            region.work = schedule.work(self._steps(region)) * schedule.lane_overhead(self.lanes)
+            if schedule.has_contractions:
                 fixed = region.grid & ~schedule.cut_axes
                 region.packing = region_packing_ns(
                     self.target,
@@ -291,7 +291,7 @@ class Model:
                     hosted=schedule.hosted,
                 )
                 region.work += region.packing
-                region.work += unfilled(
+                region.work += partial_tiles_ns(
                     self.units,
                     region,
                     schedule.sizes,
@@ -327,7 +327,7 @@ class Model:
             tasks,
             traffic.row,
             traffic.kept,
-            max(map(max, schedule.sweeps.values()), default=1),
+            max(map(max, schedule.reads_by_nest.values()), default=1),
             bool(schedule.split),
             packing=region.packing / threads,
         )
@@ -352,10 +352,10 @@ class Model:
         read = sum(self.read_ns(v, self.nbytes[v], 1) for v in region.loads)
         return read + sum(self.write_ns(u, 1) for u in bits(region.stored))
 
-    def _partials(self, region: Region, schedule: Sweeps) -> float:
+    def _partials(self, region: Region, schedule: ScheduleModel) -> float:
         """Return the time of writing and reading the partial results of a split reduction."""
         total = 0.0
-        for u, ended in region.ended.items():
+        for u, ended in region.reduced_axes.items():
             if ended & schedule.split:
                 total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
@@ -364,12 +364,12 @@ class Model:
 class _Traffic:
     """The bytes that a region moves, and the nanoseconds of moving them."""
 
-    def __init__(self, model: Model, region: Region, schedule: Sweeps, threads: int) -> None:
+    def __init__(self, model: Model, region: Region, schedule: ScheduleModel, threads: int) -> None:
         self.touch = self.sweeps = self.lanes_ns = rows = repeated_ns = 0.0
         """Nanoseconds by bandwidth; `lanes_ns` is time for elements that lanes access singly."""
         self.read = self.row = 0
-        transposes = not region.ended or schedule.packs
-        all_mask = region.all_axes if not schedule.sweeps else -1
+        transposes = not region.reduced_axes or schedule.has_contractions
+        all_mask = region.all_axes if not schedule.reads_by_nest else -1
         axis = schedule.vector.bit_length() - 1
         for v, positions in region.loads.items():
             masks = region.load_masks[v]
@@ -386,8 +386,8 @@ class _Traffic:
             across = ACROSS if schedule.is_across(positions) else 1.0
             self.touch += model.read_ns(v, nbytes, threads) * across
             self.row += sum([schedule.row(m) for m in masks]) * itemsize
-            pass_index = schedule.sweeps.get(v)
-            exclusive = _near_earlier(positions) if len(positions) > 1 else ONE
+            pass_index = schedule.reads_by_nest.get(v)
+            exclusive = _near_earlier(positions) if len(positions) > 1 else SINGLE_POSITION
             for k, (position, mask) in enumerate(zip(positions, masks, strict=True)):
                 loaded = schedule.evaluations(mask)
                 if loaded > distinct_elements and any(not isinstance(t, int) for t in position):
@@ -410,7 +410,7 @@ class _Traffic:
             u: schedule.row(axes) * itemsize
             for u, (axes, itemsize) in zip(bits(schedule.kept), kept_values, strict=True)
         }
-        exclusive = [n for u, n in sizes.items() if schedule.beside >> u & 1]
+        exclusive = [n for u, n in sizes.items() if schedule.independent_contractions >> u & 1]
         self.kept = sum(sizes.values()) - sum(exclusive) + max(exclusive, default=0)
         self.row += self.kept
         self.scratch = 0.0
@@ -423,39 +423,49 @@ class _Traffic:
         for u in bits(region.stored):
             self.written += model.nbytes[u]
             self.touch += model.write_ns(u, threads)
-            if not transposes and schedule.is_far(region.places[u][0]):
-                self.lanes_ns += model.elements[u] * FAR_NS
+            if not transposes and schedule.is_transposed(region.positions[u][0]):
+                self.lanes_ns += model.elements[u] * TRANSPOSED_LANE_NS
         self.sweeps += max(0.0, repeated_ns - OVERLAP * self.touch)
 
 
 def _lane_ns(
-    schedule: Sweeps, position: Place, mask: int, loaded: float, *, packs: bool, alone: bool
+    schedule: ScheduleModel,
+    position: Position,
+    mask: int,
+    loaded: float,
+    *,
+    packs: bool,
+    alone: bool,
 ) -> float:
     """Return the nanoseconds of one pass over elements that lanes access one by one.
 
     Short rows are charged only on a single core: with more, a kernel that stores nothing instead
     keeps fewer of them busy.
     """
-    picks = schedule.region.picks
-    if alone and schedule.apart and schedule.apart.bit_length() - 1 in position[:-1]:
-        return schedule.evaluations(mask) * STEP_NS
-    if not packs and schedule.is_far(position):
-        return loaded * FAR_NS
+    picks = schedule.region.data_positions
+    if alone and schedule.lane_axis and schedule.lane_axis.bit_length() - 1 in position[:-1]:
+        return schedule.evaluations(mask) * SHORT_ROW_LANE_NS
+    if not packs and schedule.is_transposed(position):
+        return loaded * TRANSPOSED_LANE_NS
     return loaded * GATHERED_NS if picks and is_gathered(position, picks, mask) else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _rows_of_few(schedule: Sweeps) -> int:
+def _rows_of_few(schedule: ScheduleModel) -> int:
     """Return the rows of products reduced over all of a few columns, summed over reductions.
 
     A reduction without products is unrolled instead, with vectors across rows.
     """
-    if not schedule.packs or schedule.split or not 1 < schedule.volume(schedule.vector) <= FEW:
+    if (
+        not schedule.has_contractions
+        or schedule.split
+        or not 1 < schedule.volume(schedule.vector) <= FEW_COLUMNS
+    ):
         return 0
     region = schedule.region
     reductions = [
         u
-        for u, over in region.ended.items()
+        for u, over in region.reduced_axes.items()
         if over == schedule.vector and not schedule.units.unit(u).trace.dots
     ]
     return sum(schedule.volume(region.masks[u][0]) for u in reductions)
@@ -469,17 +479,17 @@ def _index(term: Term) -> Index:
     """Return a term of a position as an expression over axes."""
     if isinstance(term, Expr):
         return term
-    return 0 if term == STILL else _axis(term)
+    return 0 if term == AT_ZERO else _axis(term)
 
 
 @lru_cache(maxsize=4096)
-def _without_constants(position: Place) -> tuple[tuple[object, ...], tuple[int, ...]]:
+def _without_constants(position: Position) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the terms of a position without their constants, and the constants."""
-    parts = [without_constant(_index(t)) for t in position]
+    parts = [split_constant(_index(t)) for t in position]
     return tuple(terms for terms, _ in parts), tuple(number for _, number in parts)
 
 
-def _near_earlier(positions: Sequence[Place]) -> list[bool]:
+def _near_earlier(positions: Sequence[Position]) -> list[bool]:
     """Return for each position whether it is close to an earlier one, hence in L1."""
     is_near: list[bool] = []
     by_terms: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
@@ -489,7 +499,7 @@ def _near_earlier(positions: Sequence[Place]) -> list[bool]:
         # most positions come in order
         is_near.append(
             any(
-                all(abs(a - b) <= NEAR for a, b in zip(constants, other, strict=True))
+                all(abs(a - b) <= NEARBY_POSITIONS for a, b in zip(constants, other, strict=True))
                 for other in reversed(others)
             )
         )

@@ -1,7 +1,8 @@
 """Record the search's decisions: candidate, verdict, reason and numbers.
 
-Times are those that the search compares: `Cost.burden`. A decision names two values as the graph's
-text does; its details hold their operators and the terms of both times. Nothing is decided here.
+Times are those that the search compares: `Cost.objective_ns`. A decision names two values as the
+graph's text does; its details hold their operators and the terms of both times. Nothing is decided
+here.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class Decisions:
     def __init__(self, model: Model, *, recording: bool) -> None:
         self.model, self.units = model, model.units
         self.recording = recording
-        self.found: list[Decision] = []
-        self.dears: dict[tuple[int, int], tuple[int, float, float]] = {}
+        self.records: list[Decision] = []
+        self.costly_copies: dict[tuple[int, int], tuple[int, float, float]] = {}
         """Pairs of a value and a reader in which it was not recomputed.
 
         With the number of readers, the time of separate kernels, and the time that would be lost.
         """
 
     @cached_property
-    def known(self) -> dict[Node, str]:
+    def node_names(self) -> dict[Node, str]:
         """Return the name of each node in the graph's text."""
         return name_values(self.units.graph)
 
     @cached_property
     def names(self) -> list[str]:
         """Return the name of each value, by number."""
-        return [self.known[node] for node in self.units.values]
+        return [self.node_names[node] for node in self.units.values]
 
     def name(self, v: int) -> str:
         """Return the name of a value in the graph's text."""
@@ -73,9 +74,9 @@ class Decisions:
                 if node.op.is_view and node not in recorded:
                     recorded.add(node)
                     details = {"a_op": node.op.name, "b_op": unit.node.op.name, "op": node.op.name}
-                    self.found.append(
+                    self.records.append(
                         Decision(
-                            self.known[node],
+                            self.node_names[node],
                             self.names[unit.number],
                             "fused",
                             "free-view",
@@ -102,7 +103,7 @@ class Decisions:
         """
         if not self.recording:
             return
-        model, fused = self.model, after.cost.burden
+        model, fused = self.model, after.cost.objective_ns
         joined = [p for p in bits(after.members) if p != last]
         saved = [
             model.write_ns(p, model.cores)
@@ -139,7 +140,7 @@ class Decisions:
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, siblings)
-        split_ns = producer.cost.burden + reader.cost.burden
+        split_ns = producer.cost.objective_ns + reader.cost.objective_ns
         saved = producer.cost.moved + reader.cost.moved - after.moved
         details: dict[str, Any] = {"value": self.names[value], "bytes": saved}
         if forced:
@@ -160,7 +161,7 @@ class Decisions:
             details |= {"bytes": after.row_bytes, "level": level.upper(), "sweeps": after.times}
         elif stored >> value & 1:
             reason = "multi-output"
-        elif saved <= 0 or 2 * producer.cost.launch > split_ns - after.burden:
+        elif saved <= 0 or 2 * producer.cost.launch > split_ns - after.objective_ns:
             reason = "saves-launch"
         else:
             reason = "saves-traffic"
@@ -170,7 +171,7 @@ class Decisions:
             "fused",
             reason,
             details | {"terms": after.terms()},
-            **_numbers(saved, split_ns, after.burden),
+            **_numbers(saved, split_ns, after.objective_ns),
         )
 
     def copied(
@@ -179,7 +180,7 @@ class Decisions:
         """Record that a producer is recomputed in each of its readers."""
         if not self.recording:
             return
-        split_ns = producer.cost.burden + sum(r.cost.burden for r, _ in readers)
+        split_ns = producer.cost.objective_ns + sum(r.cost.objective_ns for r, _ in readers)
         saved = producer.cost.moved
         extra_ns = sum(after.arithmetic for _, after in readers)
         extra_ns -= producer.cost.arithmetic + sum(r.cost.arithmetic for r, _ in readers)
@@ -206,7 +207,7 @@ class Decisions:
         """Record that several clusters were regrouped into sets of members `after`."""
         if not self.recording:
             return
-        before_ns = sum(k.cost.burden for k in before)
+        before_ns = sum(k.cost.objective_ns for k in before)
         saved_details: dict[str, Any] = {
             "saves_ns": gain,
             "split_ns": before_ns,
@@ -251,14 +252,18 @@ class Decisions:
                         v, c, "split", "written-over", details, saves_bytes=self.model.nbytes[value]
                     )
 
-    def dear(self, producer: Joinable, readers: Sequence[Joinable], gain: float) -> None:
+    def record_costly_copy(
+        self, producer: Joinable, readers: Sequence[Joinable], gain: float
+    ) -> None:
         """Note that a producer is better stored than recomputed in each reader."""
         if not self.recording:
             return
-        separate_ns = producer.cost.burden + sum(reader.cost.burden for reader in readers)
+        separate_ns = producer.cost.objective_ns + sum(
+            reader.cost.objective_ns for reader in readers
+        )
         for reader in readers:
             a, b, _ = self._subjects(producer, reader, siblings=False)
-            self.dears[a, b] = len(readers), separate_ns, -gain
+            self.costly_copies[a, b] = len(readers), separate_ns, -gain
 
     def carried(self, axis: str, dependencies: Iterable[Step], ns: float) -> None:
         """Record how each dependency between reductions of a streamed axis is carried.
@@ -269,18 +274,18 @@ class Decisions:
             return
         for step in dependencies:
             details = {
-                "value": self.names[step.fold],
+                "value": self.names[step.reduction],
                 "gauge": self.names[step.reads],
                 "axis": axis,
                 "how": step.how,
             }
             self._record(
-                step.reads, step.fold, "fused", step.reason, details, fused_ns=ns, split_ns=ns
+                step.reads, step.reduction, "fused", step.reason, details, fused_ns=ns, split_ns=ns
             )
 
-    def keep_dear(self, holders: Sequence[int]) -> None:
-        """Record those of `dear` whose two sides ended in different clusters."""
-        for (a, b), (times, separate_ns, lost_ns) in self.dears.items():
+    def record_costly_copies(self, holders: Sequence[int]) -> None:
+        """Record those of `record_costly_copy` whose two sides ended in different clusters."""
+        for (a, b), (times, separate_ns, lost_ns) in self.costly_copies.items():
             if not holders[a] & holders[b]:
                 details = {"value": self.names[a], "times": float(times), "cost_ns": lost_ns}
                 # not written once and not read by each
@@ -315,14 +320,14 @@ class Decisions:
         if not self.recording:
             return
         a, b, value = self._subjects(producer, reader, siblings)
-        split_ns = producer.cost.burden + reader.cost.burden
+        split_ns = producer.cost.objective_ns + reader.cost.objective_ns
         if after is None or refusal is not None:
             refusal = refusal or Refusal("cost")
-            fused = {} if after is None else {"fused_ns": after.burden, "split_ns": split_ns}
+            fused = {} if after is None else {"fused_ns": after.objective_ns, "split_ns": split_ns}
             self._record(a, b, "split", refusal.reason, dict(refusal.details), **fused)
             return
         saved = producer.cost.moved + reader.cost.moved - after.moved
-        split_ns = after.burden + gain
+        split_ns = after.objective_ns + gain
         reason, details = self._losing_reason(producer, reader, after, value, -gain, siblings)
         self._record(
             a,
@@ -330,7 +335,7 @@ class Decisions:
             "split",
             reason,
             details | {"terms": after.terms()},
-            **_numbers(saved, split_ns, after.burden),
+            **_numbers(saved, split_ns, after.objective_ns),
         )
 
     # ---- parts ---------------------------------------------------------------------------------
@@ -346,7 +351,7 @@ class Decisions:
     ) -> tuple[str, dict[str, Any]]:
         """Return the reason why the joined kernel is slower, with details."""
         cores = self.model.cores
-        idle_ns = after.burden * (1 - after.tasks / cores)
+        idle_ns = after.objective_ns * (1 - after.tasks / cores)
         most_tasks = max(producer.cost.tasks, reader.cost.tasks)
         if after.tasks < cores <= most_tasks and 0 < slower <= idle_ns:
             return "lost-parallelism", {"tasks": after.tasks, "threads": cores}
@@ -382,7 +387,7 @@ class Decisions:
         return value, reader, value
 
     def _has_reductions(self, cluster: Joinable) -> bool:
-        return any(self.units.unit(u).is_fold for u in bits(cluster.members))
+        return any(self.units.unit(u).is_reduction for u in bits(cluster.members))
 
     def _record(
         self,
@@ -395,7 +400,7 @@ class Decisions:
     ) -> None:
         first, second = self.units.values[a], self.units.values[b]
         all_details = {"a_op": first.op.name, "b_op": second.op.name, **details}
-        self.found.append(
+        self.records.append(
             Decision(
                 self.names[a],
                 self.names[b],
@@ -409,7 +414,7 @@ class Decisions:
         )
 
 
-def renamed(
+def rename_decision(
     d: Decision, name: Callable[[str], str], a_origin: Origin | None, origin: Origin | None
 ) -> Decision:
     """Return a decision about the same values under other names and origins."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from smelt.blocks import HOSTED_PLACES, HOSTED_TASKS
+from smelt.blocks import FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS
 from smelt.fusion.bitsets import bits
-from smelt.fusion.contraction_cost import sides_of
+from smelt.fusion.contraction_cost import operand_axes
 from smelt.fusion.region import Region, axis_numbers
 from smelt.fusion.trace import Term
 from smelt.fusion.units import Units
@@ -25,18 +25,18 @@ LINES = 2
 """Most axes of pixel positions of a packed image."""
 
 
-def hosted(units: Units, region: Region) -> tuple[int, int]:
+def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
     """Return the contraction that all others can be fused into, and these as a mask.
 
     -1 and 0 if there is none.
     """
     no_fusion = -1, 0
-    if len(region.ended) < 2 or region.peeked or region.scanned:
+    if len(region.reduced_axes) < 2 or region.windows or region.scanned:
         return no_fusion
-    *inner, host = sorted(region.ended)
-    unit, over, mask = units.unit(host), region.ended[host], sum(1 << u for u in inner)
+    *inner, host = sorted(region.reduced_axes)
+    unit, over, mask = units.unit(host), region.reduced_axes[host], sum(1 << u for u in inner)
     derived, unmixed = _readers(units, region, mask, host)
-    operand_masks = sides_of(region, unit)
+    operand_masks = operand_axes(region, unit)
     if operand_masks is None or unmixed & region.stored or over.bit_count() != 1:
         return no_fusion
     is_image = [any(derived >> e.producer & 1 for e in factor) for factor in unit.factors]
@@ -47,8 +47,8 @@ def hosted(units: Units, region: Region) -> tuple[int, int]:
         operand_masks[k] & ~operand_masks[1 - k],
         operand_masks[1 - k] & ~operand_masks[k] & ~region.grid,
     )
-    last_terms = [region.places[u][0][-1:] for u in bits(region.stored)]
-    types = [units.values[u].type.dtype for u in region.ended]
+    last_terms = [region.positions[u][0][-1:] for u in bits(region.stored)]
+    types = [units.values[u].type.dtype for u in region.reduced_axes]
     is_wide = all(units.values[e.producer].type.dtype.itemsize >= f32.itemsize for e in unit.edges)
     if (
         is_wide
@@ -60,9 +60,9 @@ def hosted(units: Units, region: Region) -> tuple[int, int]:
     return no_fusion
 
 
-def lines_of(lines: int, width: int) -> int:
+def image_rows_per_task(lines: int, width: int) -> int:
     """Return the most image rows that one task takes, so that enough tasks remain."""
-    return -(-lines // max(min(lines * width // HOSTED_PLACES, HOSTED_TASKS), 1))
+    return -(-lines // max(min(lines * width // FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS), 1))
 
 
 def _readers(units: Units, region: Region, products: int, host: int) -> tuple[int, int]:
@@ -83,9 +83,9 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
     Its windows slide over an array that is contiguous along `channels`, as are its weights, and it
     sums over these windows alone: along two other axes of an image, or all of `pixel_axes`.
     """
-    unit, over = units.unit(u), region.ended[u]
-    operand_masks = sides_of(region, unit)
-    if operand_masks is None or len(region.places[u]) > 1:
+    unit, over = units.unit(u), region.reduced_axes[u]
+    operand_masks = operand_axes(region, unit)
+    if operand_masks is None or len(region.positions[u]) > 1:
         return False
     for k, factor in enumerate(unit.factors):
         is_loaded = len(factor) == 1 and not region.members >> factor[0].producer & 1
@@ -114,4 +114,4 @@ def _axes(term: Term) -> int:
     return sum(1 << a for a in axis_numbers(term) if a >= 0)
 
 
-__all__ = ["hosted", "lines_of"]
+__all__ = ["fused_depthwise", "image_rows_per_task"]

@@ -23,7 +23,7 @@ from dataclasses import field
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.analyse import Cascade, analyse
-from smelt.fusion.cascade.block_sparsity import Visible
+from smelt.fusion.cascade.block_sparsity import VisitRange
 from smelt.fusion.cascade.collect import Collected, collect
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.region import Region
@@ -31,28 +31,28 @@ from smelt.fusion.units import Units
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Derived:
+class DerivedStream:
     """The terms of a region with a streamed axis, and the treatment of its reductions."""
 
     region: Region
     """The region it was derived for; its positions identify regions of the same units."""
-    found: Collected
+    collected: Collected
     cascade: Cascade
-    own: tuple[Term, ...]
+    all_terms: tuple[Term, ...]
     """All terms of both; later questions create more."""
-    looked: dict[Hashable, Visible] = field(default_factory=dict[Hashable, Visible])
+    visit_cache: dict[Hashable, VisitRange] = field(default_factory=dict[Hashable, VisitRange])
     """Visited ranges, by the blocks of the states and the fixed axes."""
 
 
-def derived(units: Units, region: Region, a: int) -> Derived:
+def derive_stream(units: Units, region: Region, a: int) -> DerivedStream:
     """Return what is computed along axis number `a` of a region. Raises NotCollected."""
     rounding = knobs.ROUNDING.get()
     key = region.members, region.stored, a, rounding
-    cached = units.derived.get(key)
-    if isinstance(cached, Derived) and cached.region.places is region.places:
+    cached = units.stream_cache.get(key)
+    if isinstance(cached, DerivedStream) and cached.region.positions is region.positions:
         return cached
     collected = collect(units, region, a, rounding)
     cascade = analyse(collected.terms, collected.roots.values(), f"a{a}")
-    stream = Derived(region, collected, cascade, tuple(collected.terms.known.values()))
-    units.derived[key] = stream
+    stream = DerivedStream(region, collected, cascade, tuple(collected.terms.interned.values()))
+    units.stream_cache[key] = stream
     return stream

@@ -48,7 +48,7 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
     reads: dict[int, int] = {}
     for unit in reversed(units.units):
         u = unit.number
-        is_barrier = unit.is_library or unit.joins or unit.along >= 0
+        is_barrier = unit.is_library or unit.is_scatter or unit.scan_axis >= 0
         shared = None if is_barrier else _common_position(units, unit, spaces, positions)
         if shared is not None and _has_larger_reader(units, unit, nbytes):
             shared = None
@@ -63,7 +63,7 @@ def chains(units: Units, nbytes: Sequence[int]) -> dict[int, int]:
                 size[home] += units.size[u]
         if shared is None:
             sets[u], reads[u], size[u] = 1 << u, units.operands[u], units.size[u]
-        if shared is None or unit.is_fold:
+        if shared is None or unit.is_reduction:
             spaces[u], positions[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
         else:
             spaces[u], positions[u] = shared

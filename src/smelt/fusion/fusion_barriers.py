@@ -39,7 +39,7 @@ class Barrier:
     reader: int
     between: int
     """Units that pass the position on: where one of them is stored, so is the contraction."""
-    looks: int
+    window_readers: int
     """Reductions after the reader that may read the contraction through windows, as a mask."""
 
 
@@ -60,13 +60,13 @@ class Barriers:
         for u in reversed(bits(members & self.read)):
             for barrier in self.known[u]:
                 both = barrier.between | 1 << barrier.reader
-                if both & members == both and not barrier.looks & members:
+                if both & members == both and not barrier.window_readers & members:
                     return u
         return -1
 
     def _find(self, reader: Unit) -> None:
         """Record the contractions that one contraction reads at such positions."""
-        reductions = self.units.folds & ~self.products
+        reductions = self.units.reductions & ~self.products
         later_reductions = reductions >> reader.number << reader.number
         for edge in reader.edges:
             dims, window_readers = 0, later_reductions
@@ -90,7 +90,7 @@ class Barriers:
             v, dims, between = pending.pop()
             if self.products >> v & 1:
                 yield v, between
-            if v < len(self.units.inputs) or self.units.folds >> v & 1:
+            if v < len(self.units.inputs) or self.units.reductions >> v & 1:
                 continue
             for edge in self.units.unit(v).edges:
                 followed = sum(

@@ -24,75 +24,75 @@ NEVER = -UNTRIED
 """Bound of a pair that no kernel can hold, whatever is added."""
 
 
-class Tries:
+class GainCache:
     """Bounds and last gains of pairs of clusters."""
 
     def __init__(self) -> None:
-        self.gains: dict[int, dict[int, float]] = {}
+        self.bounds: dict[int, dict[int, float]] = {}
         """Upper bounds by cluster and other cluster; symmetric."""
         self.exact: dict[tuple[int, int], float] = {}
         """Evaluated gains of pairs, the lower number first."""
         self.last: dict[int, dict[int, float]] = {}
         """Gains at the last evaluation of a pair, or of parts of it."""
 
-    def most(self, a: int, b: int) -> float:
+    def bound(self, a: int, b: int) -> float:
         """Return an upper bound of the gain of joining two clusters."""
-        return self.gains.get(a, {}).get(b, UNTRIED)
+        return self.bounds.get(a, {}).get(b, UNTRIED)
 
-    def guess(self, a: int, b: int) -> float:
+    def last_gain(self, a: int, b: int) -> float:
         """Return the gain when two clusters, or parts of them, were last evaluated."""
         return self.last.get(a, {}).get(b, UNTRIED)
 
-    def tried(self, a: int, b: int, gain: float) -> None:
+    def record(self, a: int, b: int, gain: float) -> None:
         """Record an evaluated gain."""
-        self.note(a, b, gain)
+        self.set_bound(a, b, gain)
         self.exact[(a, b) if a < b else (b, a)] = gain
         self.last.setdefault(a, {})[b] = gain
         self.last.setdefault(b, {})[a] = gain
 
-    def note(self, a: int, b: int, gain: float) -> None:
+    def set_bound(self, a: int, b: int, gain: float) -> None:
         """Record an upper bound."""
-        self.gains.setdefault(a, {})[b] = gain
-        self.gains.setdefault(b, {})[a] = gain
+        self.bounds.setdefault(a, {})[b] = gain
+        self.bounds.setdefault(b, {})[a] = gain
 
-    def joined(self, p: int, objective_ns: float, readers: Mapping[int, float]) -> None:
+    def update_after_join(self, p: int, objective_ns: float, readers: Mapping[int, float]) -> None:
         """Update bounds after cluster `p` became a part of others.
 
         `objective_ns` is what `p` took, `readers` maps the clusters that took it up to their own
         times.
         """
         for c in readers:
-            for third, bound in self.gains.get(c, {}).items():
+            for third, bound in self.bounds.get(c, {}).items():
                 # update a pair that grows on both sides only once
                 if third != p and (third not in readers or third < c):
-                    self.note(third, c, bound + objective_ns)
+                    self.set_bound(third, c, bound + objective_ns)
         for third, gain in self.last.pop(p, {}).items():
             del self.last[third][p]
             for c in readers:
                 if third != c and self.last.get(c, {}).get(third, 0.0) < gain:
                     self.last.setdefault(c, {})[third] = gain
                     self.last[third][c] = gain
-        for third, bound in self.gains.pop(p, {}).items():
-            del self.gains[third][p]
+        for third, bound in self.bounds.pop(p, {}).items():
+            del self.bounds[third][p]
             for c, reader_ns in readers.items():
                 if third != c:
-                    self.note(third, c, min(self.most(third, c), bound + reader_ns))
+                    self.set_bound(third, c, min(self.bound(third, c), bound + reader_ns))
 
-    def renew(self) -> list[int]:
+    def invalidate_changed(self) -> list[int]:
         """Invalidate the bound of every pair that changed since its evaluation.
 
         Pairs known to be illegal keep theirs. Returns the affected clusters.
         """
         affected: dict[int, None] = {}
-        for a, others in self.gains.items():
+        for a, others in self.bounds.items():
             for b in [b for b, most in others.items() if most != NEVER]:
                 if self.exact.get((a, b) if a < b else (b, a)) != others[b]:
                     others[b] = UNTRIED
                     affected[a] = affected[b] = None
         return list(affected)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start over, for clusters with new numbers."""
-        self.gains.clear()
+        self.bounds.clear()
         self.exact.clear()
         self.last.clear()

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.trace import Term
-from smelt.fusion.units import STILL
+from smelt.fusion.units import AT_ZERO
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, atoms, axes_of
 
@@ -29,7 +29,7 @@ GATHERED_NS = 0.8
 def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -> bool:
     """Return whether a read of data-dependent rows follows them along no axis.
 
-    The read depends on `axes`; `picks` holds the axes of each data-dependent position.
+    The read depends on `axes`; `data_positions` holds the axes of each data-dependent position.
 
     >>> from smelt.types.expr import axis, value
     >>> j, p = axis("a1", 416), value("p", 1000)
@@ -38,7 +38,7 @@ def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -
     >>> is_gathered((p,), {"p": 0b01}, 0b01), is_gathered((2, j % 16), {}, 0b110)
     (False, False)
     """
-    last_term = position[-1] if position else STILL
+    last_term = position[-1] if position else AT_ZERO
     if not _varies(last_term) or _data_positions(last_term):
         return False
     data_axes = sum({1 << a for t in position for p in _data_positions(t) for a in bits(picks[p])})
@@ -47,7 +47,7 @@ def is_gathered(position: Sequence[Term], picks: Mapping[str, int], axes: int) -
 
 def _varies(last: Term) -> bool:
     """Return whether a dimension is read at more than one position."""
-    return len(axes_of(last)) > 0 if isinstance(last, Expr) else last != STILL
+    return len(axes_of(last)) > 0 if isinstance(last, Expr) else last != AT_ZERO
 
 
 def _data_positions(term: Term) -> list[str]:
@@ -55,13 +55,13 @@ def _data_positions(term: Term) -> list[str]:
     return [a.name for a in atoms(term) if a.kind == "value"] if isinstance(term, Expr) else []
 
 
-def gathered(region: Region) -> Iterator[frozenset[str]]:
+def gathered_reads(region: Region) -> Iterator[frozenset[str]]:
     """Iterate over the axes, by name, of each gathered read of a region."""
-    if not region.picks:
+    if not region.data_positions:
         return
     for v, positions in region.loads.items():
         for position, mask in zip(positions, region.load_masks[v], strict=True):
-            if is_gathered(position, region.picks, mask):
+            if is_gathered(position, region.data_positions, mask):
                 yield frozenset(f"a{a}" for a in bits(mask))
 
 

@@ -33,16 +33,16 @@ from typing import Any, TypeVar
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import Model
-from smelt.fusion.region import Place, Places, Region
+from smelt.fusion.region import Position, Positions, Region
 from smelt.fusion.units import Unit, Units, is_free
 from smelt.graph.ir import Node
-from smelt.types.expr import Atom, Expr, Index, atoms, rebuild, value
+from smelt.types.expr import Atom, Expr, Index, atoms, map_variables, value
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Look:
+class Signature:
     """The signature of a set of units."""
 
     form: tuple[int, ...]
@@ -52,12 +52,12 @@ class Look:
     extents: list[int]
     """The extents of its axes in order of appearance; empty if they must be identical."""
 
-    def here(self, other: Look, v: int) -> int:
+    def translate(self, other: Signature, v: int) -> int:
         """Return the value of an isomorphic set that corresponds to a value of this set."""
         return other.values[self.values.index(v)]
 
 
-class Alike:
+class Isomorphism:
     """Computes signatures of sets of units of one graph."""
 
     def __init__(self, units: Units, model: Model) -> None:
@@ -76,7 +76,7 @@ class Alike:
         self.strict = self.none = 0
         """Units whose reads name extents of their axes; `none`: units without a signature."""
         for unit in units.units:
-            if unit.joins or unit.is_library:
+            if unit.is_scatter or unit.is_library:
                 self.none |= 1 << unit.number
             elif not all(e.simple for e in unit.edges):
                 self.strict |= 1 << unit.number
@@ -87,7 +87,10 @@ class Alike:
     def _outer(self, v: int) -> int:
         model = self.model
         return self._number(
-            model.nbytes[v], model.itemsize[v], model.home[v], v in self.units.loose
+            model.nbytes[v],
+            model.itemsize[v],
+            model.resting_level[v],
+            v in self.units.strided_inputs,
         )
 
     def _inner(self, unit: Unit) -> int:
@@ -96,18 +99,18 @@ class Alike:
             self.outer[u],
             self.model.step_ns[u],
             unit.rank,
-            unit.along,
+            unit.scan_axis,
             traced.cost,
             traced.size,
             traced.dots,
             traced.guards,
             traced.positional,
             tuple([e.terms for e in unit.edges]),
-            traced.picks,
+            traced.data_positions,
             _operator_key(unit.node),
         )
 
-    def look(self, members: int, stored: int) -> Look | None:
+    def signature(self, members: int, stored: int) -> Signature | None:
         """Return the signature of a set of units; None if it has none."""
         if members & self.none:
             return None
@@ -136,7 +139,7 @@ class Alike:
                 else:
                     form.append(index)
             value_indices[u] = len(value_indices)
-        return Look(tuple(form), list(value_indices), [] if strict else list(extents))
+        return Signature(tuple(form), list(value_indices), [] if strict else list(extents))
 
     def alone(self, u: int) -> tuple[int, ...]:
         """Return the signature of an elementwise unit by itself."""
@@ -165,7 +168,7 @@ def _operator_key(node: Node) -> tuple[Any, ...]:
     return (type(node.op) if node.op.is_view else node.op, *constants)
 
 
-def renamed(region: Region, source: Look, target: Look) -> Region:
+def rename_region(region: Region, source: Signature, target: Signature) -> Region:
     """Return the region of a set with signature `target`, from that of an isomorphic set."""
     values = dict(zip(source.values, target.values, strict=True))
     extents = dict(zip(source.extents, target.extents, strict=True))
@@ -173,36 +176,36 @@ def renamed(region: Region, source: Look, target: Look) -> Region:
     def keys(mapping: Mapping[int, T]) -> dict[int, T]:
         return {values[k]: value for k, value in mapping.items()}
 
-    def places(mapping: Places) -> Places:
+    def places(mapping: Positions) -> Positions:
         if picks:
             mapping = {k: [_with_positions(p, picks) for p in v] for k, v in mapping.items()}
         return keys(mapping)
 
-    picks = {name: _renamed_position(name, values) for name in region.picks}
+    picks = {name: _renamed_position(name, values) for name in region.data_positions}
     members = sum([1 << values[u] for u in bits(region.members)])
     stored = sum([1 << values[u] for u in bits(region.stored)])
     return Region(
         members,
         stored,
         [extents[e] for e in region.axes] if extents else region.axes,
-        places(region.places),
+        places(region.positions),
         keys(region.masks),
         places(region.loads),
         keys(region.load_masks),
-        keys(region.ended),
+        keys(region.reduced_axes),
         keys(region.levels),
         region.grid,
-        region.folded,
+        region.all_reduced,
         region.scanned,
         region.flat,
-        region.even,
+        region.uniform,
         region.work,
         region.fault,
-        values[region.at] if region.at >= 0 else -1,
-        keys(region.ends),
-        keys(region.peeked),
+        values[region.fault_unit] if region.fault_unit >= 0 else -1,
+        keys(region.reduced_axis_order),
+        keys(region.windows),
         region.packing,
-        {picks[name]: axes for name, axes in region.picks.items()},
+        {picks[name]: axes for name, axes in region.data_positions.items()},
     )
 
 
@@ -212,7 +215,7 @@ def _renamed_position(name: str, values: Mapping[int, int]) -> str:
     return f"{word}.{values[int(number)]}.{nth}"
 
 
-def _with_positions(position: Place, picks: Mapping[str, str]) -> Place:
+def _with_positions(position: Position, picks: Mapping[str, str]) -> Position:
     """Return a position with its data-dependent parts renamed."""
 
     def leaf(atom: Atom) -> Index:
@@ -222,7 +225,7 @@ def _with_positions(position: Place, picks: Mapping[str, str]) -> Place:
 
     return tuple(
         [
-            rebuild(t, leaf)
+            map_variables(t, leaf)
             if isinstance(t, Expr) and any(a.kind == "value" for a in atoms(t))
             else t
             for t in position

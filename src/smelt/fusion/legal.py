@@ -22,9 +22,9 @@ from smelt.knobs.values import Pairs
 
 CROSSING = "reduction-crossing"
 FAST_MEMORY = "fast-memory"
-OPERANDS = 64
+MAX_OPERANDS = 64
 """Most arrays that a kernel may read and write."""
-CODE = 1200
+MAX_CODE_SIZE = 1200
 """Most scalar operations of a kernel, expensive ones counted by their cost."""
 FAST_SHARE = 0.5
 """Share of the second-level cache that values kept between passes may fill."""
@@ -38,7 +38,7 @@ class Refusal:
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Wishes:
+class FusionConstraints:
     """The pairs of `must_fuse`, `never_fuse` and `require_fused` as sets of units."""
 
     def __init__(self, units: Units, must: Pairs, never: Pairs, required: Pairs = ()) -> None:
@@ -86,26 +86,26 @@ def _holds_both(members: int, a: int, b: int) -> bool:
 
 
 def refuse_sets(
-    units: Units, members: int, size: float, wishes: Wishes, barriers: Barriers
+    units: Units, members: int, size: float, wishes: FusionConstraints, barriers: Barriers
 ) -> Refusal | None:
     """Return the refusal that needs no look at axes; `size` counts scalar operations."""
     if members & units.calls and members.bit_count() > 1:
         number = (members & units.calls).bit_length() - 1
         return Refusal("extern-barrier", {"op": units.values[number].op.name})
-    scatters = members & units.joined
+    scatters = members & units.scatters
     if scatters and members != scatters:
         last = scatters.bit_length() - 1
-        if units.users[last] & members or members & units.folds & ~(1 << last):
+        if units.users[last] & members or members & units.reductions & ~(1 << last):
             return Refusal("scatter-root", {"op": units.values[last].op.name})
     if wishes.never and wishes.forbid(members):
         return Refusal("never-fuse")
-    if size > CODE:
-        return Refusal("code-size", {"size": int(size), "limit": CODE})
+    if size > MAX_CODE_SIZE:
+        return Refusal("code-size", {"size": int(size), "limit": MAX_CODE_SIZE})
     product = barriers.product(members)
     return None if product < 0 else refuse_fault(units, CROSSING, product)
 
 
-def refuse_torn(units: Units, reduction: int) -> Refusal:
+def refuse_multiple_reads(units: Units, reduction: int) -> Refusal:
     """Refuse a reduction that is read at several positions: it is computed once and stored."""
     return refuse_fault(units, CROSSING, reduction)
 
@@ -133,10 +133,10 @@ def refuse_fault(units: Units, reason: str, number: int) -> Refusal:
 def refuse_region(units: Units, region: Region) -> Refusal | None:
     """Return the refusal because of axes or operands."""
     if region.fault is not None:
-        return refuse_fault(units, region.fault, region.at)
+        return refuse_fault(units, region.fault, region.fault_unit)
     count = len(region.loads) + region.stored.bit_count()
-    if count > OPERANDS:
-        return Refusal("too-many-operands", {"operands": count, "limit": OPERANDS})
+    if count > MAX_OPERANDS:
+        return Refusal("too-many-operands", {"operands": count, "limit": MAX_OPERANDS})
     return None
 
 
@@ -151,6 +151,6 @@ def refuse_cost(model: Model, cost: Cost) -> Refusal | None:
 def _ended(units: Units, number: int) -> str:
     """Return the extents that a reduction reduces, for a sentence."""
     unit = units.unit(number)
-    if unit.along >= 0:
-        return str(units.extents[unit.axes[unit.along]])
-    return "*".join(str(units.extents[e]) for e in unit.ended)
+    if unit.scan_axis >= 0:
+        return str(units.extents[unit.axes[unit.scan_axis]])
+    return "*".join(str(units.extents[e]) for e in unit.reduced_extents)

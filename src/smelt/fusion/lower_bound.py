@@ -31,7 +31,7 @@ from math import prod
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, Model
-from smelt.fusion.mask_coverage import TOLD
+from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import is_masked
 from smelt.graph.ir import Node
@@ -39,7 +39,7 @@ from smelt.types.dtype import bool_
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Least:
+class LowerBound:
     """The least work and traffic of some units in any kernels."""
 
     members: int
@@ -47,17 +47,17 @@ class Least:
     """Nanoseconds of each unit on one core."""
     total: float
     """Their sum."""
-    told: float
+    unmasked: float
     """Nanoseconds of the units that no mask is computed from."""
     read: int
     """Values that are read from outside."""
     reads: dict[int, tuple[float, float]]
     """Nanoseconds of reading each of them with one core and with all cores."""
-    one: float
-    every: float
+    one_core: float
+    all_cores: float
     """Sum of these with all cores."""
     written: int
-    whole: float
+    full_ns: float
     """Most nanoseconds of one core to read every value and write every result in full.
 
     The arrays of no kernel of these units take longer.
@@ -70,7 +70,7 @@ class Bounds:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.known: dict[tuple[int, int], Least] = {}
+        self.known: dict[tuple[int, int], LowerBound] = {}
         self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
         units = model.units
         self.ruling = sum(1 << u.number for u in units.units if _compares_integers(u.node))
@@ -78,7 +78,7 @@ class Bounds:
         self.plain = sum(1 << u.number for u in units.units if _is_floating(u.node))
         """Units that involve floating-point numbers alone: no part of a mask."""
 
-    def of(self, region: Region) -> Least:
+    def of(self, region: Region) -> LowerBound:
         """Return the lower bound of a region's units."""
         key = region.members, region.stored
         bound = self.known.get(key)
@@ -86,21 +86,21 @@ class Bounds:
             bound = self.known[key] = self._compute(region)
         return bound
 
-    def alone(self, region: Region, kernels: int, exchanged: int = 0) -> float:
+    def single(self, region: Region, kernels: int, exchanged: int = 0) -> float:
         """Return the least nanoseconds of `kernels` kernels that are all of a region together.
 
         Each of the `exchanged` values is written by one of them and read by another.
         """
         bound = self.of(region)
         share = self._unmasked_share(bound.members, is_masked=bound.is_masked)
-        work = bound.total if share == 1.0 else share * bound.told
+        work = bound.total if share == 1.0 else share * bound.unmasked
         one_core, all_cores = self._reread_ns(region, exchanged)
-        one_core, all_cores = bound.one + one_core, bound.every + all_cores
+        one_core, all_cores = bound.one_core + one_core, bound.all_cores + all_cores
         return self._objective_ns(
-            work, one_core, all_cores, bound.whole, bound.written | exchanged, kernels
+            work, one_core, all_cores, bound.full_ns, bound.written | exchanged, kernels
         )
 
-    def both(
+    def pair(
         self, first: Region, second: Region, written: int, kernels: int, exchanged: int = 0
     ) -> float:
         """Return the least nanoseconds of two regions in `kernels` kernels that store `written`.
@@ -109,7 +109,10 @@ class Bounds:
         """
         a, b = self.of(first), self.of(second)
         one_core, all_cores = self._reread_ns(first, exchanged)
-        one_core, all_cores = one_core + a.one + b.one, all_cores + a.every + b.every
+        one_core, all_cores = (
+            one_core + a.one_core + b.one_core,
+            all_cores + a.all_cores + b.all_cores,
+        )
         for v in bits(a.read & b.read):
             x, y = a.reads[v], b.reads[v]
             one_core, all_cores = one_core - min(x[0], y[0]), all_cores - min(x[1], y[1])
@@ -117,22 +120,24 @@ class Bounds:
             for v in bits(x.read & y.members):
                 one_core, all_cores = one_core - x.reads[v][0], all_cores - x.reads[v][1]
         share = self._unmasked_share(a.members | b.members, is_masked=a.is_masked or b.is_masked)
-        work, common = a.told + b.told, a.members & b.members & self.plain
+        work, common = a.unmasked + b.unmasked, a.members & b.members & self.plain
         if share == 1.0:
             work, common = a.total + b.total, a.members & b.members
         for u in bits(common) if share else ():
             work -= min(a.work.get(u, 0.0), b.work.get(u, 0.0))
         work *= share
         return self._objective_ns(
-            work, one_core, all_cores, a.whole + b.whole, written | exchanged, kernels
+            work, one_core, all_cores, a.full_ns + b.full_ns, written | exchanged, kernels
         )
 
     def _unmasked_share(self, members: int, *, is_masked: bool) -> float:
         """Return the least share of the work of some units that masks leave."""
         units = self.model.units
-        if not is_masked or not any(units.users[f] & members for f in bits(members & units.folds)):
+        if not is_masked or not any(
+            units.users[f] & members for f in bits(members & units.reductions)
+        ):
             return 1.0
-        return 0.0 if members & self.ruling else TOLD
+        return 0.0 if members & self.ruling else DATA_DEPENDENT_SHARE
 
     def _reread_ns(self, region: Region, values: int) -> tuple[float, float]:
         """Return the time to read members of a region with one core and with all."""
@@ -171,7 +176,7 @@ class Bounds:
             return threaded
         return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one_core))
 
-    def _compute(self, region: Region) -> Least:
+    def _compute(self, region: Region) -> LowerBound:
         model = self.model
         sizes = [model.extents[e] for e in region.axes]
         volumes: dict[int, int] = {0: 1}
@@ -185,7 +190,7 @@ class Bounds:
         work: dict[int, float] = {}
         for u, masks in region.masks.items():
             times = min(max(map(volume, masks)), model.elements[u])
-            work[u] = model.step_ns[u] * times * volume(region.ended.get(u, 0))
+            work[u] = model.step_ns[u] * times * volume(region.reduced_axes.get(u, 0))
         reads: dict[int, tuple[float, float]] = {}
         read = 0
         for v, masks in region.load_masks.items():
@@ -194,7 +199,7 @@ class Bounds:
             read |= 1 << v
         full_ns = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
         full_ns += sum([model.write_ns(u, 1) for u in bits(region.members)])
-        return Least(
+        return LowerBound(
             region.members,
             work,
             sum(work.values()),

@@ -21,7 +21,7 @@ from smelt.types.expr import evaluate as evaluate_index
 SAMPLES = 8
 """Number of blocks for which the share is evaluated."""
 
-TOLD = 0.75
+DATA_DEPENDENT_SHARE = 0.75
 """Share of an axis that is visited where data decides the range, such as sequence lengths.
 
 About what padding leaves of texts of unequal length.
@@ -32,7 +32,7 @@ class _Unknown(Exception):
     """A number depends on data."""
 
 
-class Shares:
+class MaskCoverage:
     """Shares of axes with extents `sizes`, of which a block has `cut` positions.
 
     A block has all positions of other axes.
@@ -68,7 +68,7 @@ class Shares:
             try:
                 end = default if t is None else int(evaluate(t, leaf_value))
             except _Unknown:
-                end, factor = default, TOLD
+                end, factor = default, DATA_DEPENDENT_SHARE
             ends.append(min(max(end, 0), extent))
         return factor * max(ends[1] - ends[0], 1) / max(extent, 1)
 
@@ -126,7 +126,7 @@ def _reductions_over(
             if op and COMBINES[op].positional:
                 return None
             reductions.append(
-                terms.fold(op, t.args[0], over, t.dtype)
+                terms.reduce(op, t.args[0], over, t.dtype)
                 if op
                 else terms.dot(t.args[0], t.args[1], over, t.dtype)
             )

@@ -44,9 +44,9 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["assign", "ceiling", "rounded", "size"]
+__all__ = ["assign", "round_to_line", "size", "upper_bounds"]
 
-LINE = 64
+CACHE_LINE_BYTES = 64
 """Bytes of a cache line: buffers start at multiples of it."""
 MOST_SUMS = 8
 """Most sums of which one offset is the maximum.
@@ -58,7 +58,7 @@ Reuses = Mapping[Node, Sequence[Node]]
 """For a result, the inputs of its cluster whose memory it may take over."""
 
 
-def rounded(nbytes: Index) -> Index:
+def round_to_line(nbytes: Index) -> Index:
     """Round bytes up to full cache lines.
 
     >>> n, m = size("n"), size("m")
@@ -66,20 +66,22 @@ def rounded(nbytes: Index) -> Index:
     (((m*n*4 + 63)//64)*64, n*64, m*n*64 + ((n*4 + 63)//64)*64)
     """
     if isinstance(nbytes, int):
-        return -(-nbytes // LINE) * LINE
+        return -(-nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
     aligned: list[tuple[Monomial, int]] = []
     unaligned: list[tuple[Monomial, int]] = []
     for m, c in nbytes.terms:
         if not m or any(atom.kind != "size" for atom in m) or c <= 0:
-            lines = floordiv(add(nbytes, LINE - 1), LINE)
+            lines = floordiv(add(nbytes, CACHE_LINE_BYTES - 1), CACHE_LINE_BYTES)
             # terms may be negative, and sums are compared term by term: keep it as one term
-            return mul(lines if _is_sum_of_nonnegatives(nbytes) else maximum(0, lines), LINE)
-        (unaligned if c % LINE else aligned).append((m, c))
+            return mul(
+                lines if _is_sum_of_nonnegatives(nbytes) else maximum(0, lines), CACHE_LINE_BYTES
+            )
+        (unaligned if c % CACHE_LINE_BYTES else aligned).append((m, c))
     if not unaligned:
         return nbytes
     # known to be irreducible
-    lines = Atom("//", args=(add(Expr(tuple(unaligned)), LINE - 1), LINE))
-    return add(Expr(tuple(aligned)) if aligned else 0, Expr((((lines,), LINE),)))
+    lines = Atom("//", args=(add(Expr(tuple(unaligned)), CACHE_LINE_BYTES - 1), CACHE_LINE_BYTES))
+    return add(Expr(tuple(aligned)) if aligned else 0, Expr((((lines,), CACHE_LINE_BYTES),)))
 
 
 def _is_sum_of_nonnegatives(e: Index) -> bool:
@@ -126,7 +128,7 @@ class Buffer:
     filled: Index = 0
     """Bytes that are written; the rest pads to the next buffer."""
 
-    def meets(self, other: Buffer) -> bool:
+    def overlaps_in_time(self, other: Buffer) -> bool:
         """Return whether both live at some time."""
         return self.first <= other.last and other.first <= self.last
 
@@ -178,7 +180,7 @@ def assign(
                 overwritten[node] = reused
                 continue
             filled = node.type.nbytes
-            nbytes = rounded(filled)
+            nbytes = round_to_line(filled)
             buffer_of[node] = Buffer(
                 [node], nbytes, at_hints(nbytes, hints), when[k], last_step, filled=filled
             )
@@ -296,17 +298,17 @@ def _pack_buffers(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
     pack(buffers)
     by_offset = sorted(buffers, key=lambda b: (b.at, b.first))
     for k, b in enumerate(by_offset):
-        lower = [c for c in by_offset[:k] if b.meets(c)]
+        lower = [c for c in by_offset[:k] if b.overlaps_in_time(c)]
         covered = {id(d) for c in lower for d in c.below}
         b.below = [c for c in lower if id(c) not in covered]
         ends = [add(s, c.nbytes) for c in b.below for s in c.sums]
-        b.sums = ceiling(ends, hints) if ends else [0]
+        b.sums = upper_bounds(ends, hints) if ends else [0]
 
 
 # ---- offsets -----------------------------------------------------------------------------------
 
 
-def ceiling(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
+def upper_bounds(sums: Iterable[Index], hints: Mapping[str, int]) -> list[Index]:
     """Return few sums of which one is at least as large as each given sum.
 
     This holds for all sizes. The largest at the hints comes first. Exact as long as there are few
@@ -356,13 +358,13 @@ def _at_most(e: Index) -> Index:
         is_sum = all(k > 0 and all(a.kind == "size" for a in n) for n, k in bytes_terms.items())
         if (
             line_count is not None
-            and line_count.args[1] == LINE
-            and constant == LINE - 1
+            and line_count.args[1] == CACHE_LINE_BYTES
+            and constant == CACHE_LINE_BYTES - 1
             and is_sum
             and c > 0
         ):
             for n, k in bytes_terms.items():
-                total = add(total, Expr(((n, -(-k // LINE) * c),)))
+                total = add(total, Expr(((n, -(-k // CACHE_LINE_BYTES) * c),)))
         else:
             total = add(total, Expr(((m, c),)) if m else c)
     return total

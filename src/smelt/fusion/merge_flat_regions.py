@@ -23,7 +23,7 @@ united, and work adds up.
 from __future__ import annotations
 
 from smelt.fusion.bitsets import bits
-from smelt.fusion.region import Place, Region
+from smelt.fusion.region import Position, Region
 
 
 def join_flat(one: Region, other: Region, stored: int) -> Region | None:
@@ -35,19 +35,19 @@ def join_flat(one: Region, other: Region, stored: int) -> Region | None:
     """
     axis_map = _axis_map(one, other)
     common = one.members & other.members
-    if axis_map is None or (common and not (one.even and other.even)):
+    if axis_map is None or (common and not (one.uniform and other.uniform)):
         return None
     merged = Region(one.members | other.members, stored, list(other.axes))
     for region, renaming in ((other, None), (one, axis_map)):
         for u in bits(region.stored & stored):
-            if u not in merged.places:
-                (position,) = region.places[u]
-                merged.places[u] = [_renamed_axes(position, renaming)]
+            if u not in merged.positions:
+                (position,) = region.positions[u]
+                merged.positions[u] = [_renamed_axes(position, renaming)]
                 merged.masks[u] = [merged.all_axes]
         if not _add_loads(merged, region, renaming):
             return None
-    merged.picks = one.picks | other.picks
-    merged.grid, merged.flat, merged.even = merged.all_axes, True, one.even and other.even
+    merged.data_positions = one.data_positions | other.data_positions
+    merged.grid, merged.flat, merged.uniform = merged.all_axes, True, one.uniform and other.uniform
     return merged
 
 
@@ -57,8 +57,8 @@ def _axis_map(one: Region, other: Region) -> tuple[int, ...] | None:
         return None
     axis_map: tuple[int, ...] | None = None
     values = [v for v in other.loads if one.stored >> v & 1]
-    pairs = [(one.places[v], other.loads[v]) for v in values]
-    pairs += [(one.loads[v], other.places[v]) for v in one.loads if other.stored >> v & 1]
+    pairs = [(one.positions[v], other.loads[v]) for v in values]
+    pairs += [(one.loads[v], other.positions[v]) for v in one.loads if other.stored >> v & 1]
     for first_positions, second_positions in pairs:
         candidate = _match_positions(first_positions, second_positions, len(one.axes))
         if candidate is None or (axis_map is not None and candidate != axis_map):
@@ -78,7 +78,7 @@ def _axis_map(one: Region, other: Region) -> tuple[int, ...] | None:
 
 
 def _match_positions(
-    first_positions: list[Place], second_positions: list[Place], rank: int
+    first_positions: list[Position], second_positions: list[Position], rank: int
 ) -> tuple[int, ...] | None:
     """Return the renaming of all axes that maps one position to another, if any."""
     if len(first_positions) != 1 or len(second_positions) != 1:
@@ -92,7 +92,7 @@ def _match_positions(
     return tuple(axis_map) if sorted(axis_map) == list(range(rank)) else None
 
 
-def _renamed_axes(position: Place, axis_map: tuple[int, ...] | None) -> Place:
+def _renamed_axes(position: Position, axis_map: tuple[int, ...] | None) -> Position:
     if axis_map is None:
         return position
     return tuple([axis_map[t] if isinstance(t, int) and t >= 0 else t for t in position])
@@ -116,7 +116,7 @@ def _add_loads(merged: Region, region: Region, axis_map: tuple[int, ...] | None)
     return True
 
 
-def _mask(position: Place) -> int:
+def _mask(position: Position) -> int:
     axes = 0
     for t in position:
         if isinstance(t, int) and t >= 0:

@@ -18,10 +18,10 @@ from smelt.blocks import SMALL, SMALL_DEPTH, THIN
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.contraction_cost import sides_of
+from smelt.fusion.contraction_cost import operand_axes
 from smelt.fusion.region import Region
 from smelt.fusion.trace import STEP_COST
-from smelt.fusion.units import STILL, Unit, Units
+from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.target import Target
 from smelt.types.expr import Index, axes_of
 
@@ -48,15 +48,16 @@ Up to there packing counts as part of the multiply-adds: blocks of the usual hei
 class Operand:
     """Factor of a contraction.
 
-    `own`: positions in a task that the other factor lacks. `taken`: elements that all tasks pack
-    together. `lies`: whether it is an array contiguous along the summed axis. `made`: whether it is
-    computed from earlier reductions, and so stored where it is packed.
+    `own_positions`: positions in a task that the other factor lacks. `packed_elements`: elements
+    that all tasks pack together. `is_contiguous`: whether it is an array contiguous along the
+    summed axis. `is_computed`: whether it is computed from earlier reductions, and so stored where
+    it is packed.
     """
 
-    own: int
-    taken: float
-    lies: bool
-    made: bool = False
+    own_positions: int
+    packed_elements: float
+    is_contiguous: bool
+    is_computed: bool = False
 
 
 def packing_ns(
@@ -89,26 +90,26 @@ def packing_ns(
     >>> packing_ns(machine, (few, usual), 1024, 64e6, 4, alone=False) > 1e4
     True
     """
-    smaller, larger = sorted(x.own for x in operands)
+    smaller, larger = sorted(x.own_positions for x in operands)
     if smaller <= THIN or (larger <= SMALL and depth <= SMALL_DEPTH):
         return 0.0
     operand_ns = [
         0.0
-        if x.made
+        if x.is_computed
         else max(
-            x.taken
+            x.packed_elements
             - (
-                steps / min(SHARED_BYTES / itemsize, other.own)
-                if alone or other.own > SMALL
+                steps / min(SHARED_BYTES / itemsize, other.own_positions)
+                if alone or other.own_positions > SMALL
                 else 0.0
             ),
             0.0,
         )
-        * _element_ns(target, x.own * depth * itemsize, itemsize)
+        * _element_ns(target, x.own_positions * depth * itemsize, itemsize)
         for x, other in (operands, operands[::-1])
     ]
     return sum(operand_ns) - max(
-        (n for n, x in zip(operand_ns, operands, strict=True) if x.lies), default=0.0
+        (n for n, x in zip(operand_ns, operands, strict=True) if x.is_contiguous), default=0.0
     )
 
 
@@ -136,11 +137,11 @@ def region_packing_ns(
     total_ns = 0.0
     after_reductions = {u for u, level in region.levels.items() if level > 0}
     is_chain = not hosted and _is_chain(units, region)
-    for unit in map(units.unit, region.ended):
-        if (sides := sides_of(region, unit)) is None or _has_windows(region, unit):
+    for unit in map(units.unit, region.reduced_axes):
+        if (sides := operand_axes(region, unit)) is None or _has_windows(region, unit):
             continue
         reduced, shared, all_axes = (
-            region.ended[unit.number],
+            region.reduced_axes[unit.number],
             sides[0] & sides[1],
             sides[0] | sides[1],
         )
@@ -157,7 +158,7 @@ def region_packing_ns(
         itemsize = unit.node.type.dtype.compute.itemsize
         steps = evaluations(all_axes | reduced)
         total_ns += packing_ns(
-            target, (left, right), depth, steps, itemsize, alone=len(region.ended) == 1
+            target, (left, right), depth, steps, itemsize, alone=len(region.reduced_axes) == 1
         )
         if is_chain:
             columns = _columns(units, region, unit, sizes)
@@ -167,12 +168,12 @@ def region_packing_ns(
 
 def _is_chain(units: Units, region: Region) -> bool:
     """Return whether a contraction of a region depends on another one."""
-    if len(region.ended) < 2:
+    if len(region.reduced_axes) < 2:
         return False
     derived, products = 0, 0
     for u in sorted(region.masks):
         depends = bool(units.operands[u] & (derived | products))
-        if u in region.ended and sides_of(region, units.unit(u)) is not None:
+        if u in region.reduced_axes and operand_axes(region, units.unit(u)) is not None:
             if depends:
                 return True
             products |= 1 << u
@@ -185,8 +186,8 @@ def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
 
     Full tiles where the axis is short for all sizes: no tiles are used then.
     """
-    position = region.places[unit.number][0]
-    last_term = position[-1] if position else STILL
+    position = region.positions[unit.number][0]
+    last_term = position[-1] if position else AT_ZERO
     if not isinstance(last_term, int) or last_term < 0:
         return TILE
     extent = units.extents[region.axes[last_term]]
@@ -221,7 +222,7 @@ def term_packing_ns(
     evaluations: Callable[[frozenset[str]], float],
 ) -> float:
     """Return the packing nanoseconds of a stream's contraction, 0 for other terms."""
-    if not (over := summed(t)):
+    if not (over := summed_axes(t)):
         return 0.0
     left, right = t.args
     ends, shared = {*over}, left.axes & right.axes
@@ -242,7 +243,7 @@ def term_packing_ns(
 def _has_windows(region: Region, unit: Unit) -> bool:
     """Return whether a contraction is over windows, whose pixels are packed only once."""
     terms = (t for e in unit.edges for t in e.terms if not isinstance(t, int))
-    return unit.number in region.peeked or any(len(axes_of(t)) > 1 for t in terms)
+    return unit.number in region.windows or any(len(axes_of(t)) > 1 for t in terms)
 
 
 def _is_contiguous_along(region: Region, unit: Unit, k: int) -> bool:
@@ -250,12 +251,12 @@ def _is_contiguous_along(region: Region, unit: Unit, k: int) -> bool:
     if len(unit.factors[k]) != 1:
         return False
     (edge,) = unit.factors[k]
-    last_term = edge.terms[-1] if edge.terms else STILL
+    last_term = edge.terms[-1] if edge.terms else AT_ZERO
     is_loaded = not region.members >> edge.producer & 1
     return is_loaded and isinstance(last_term, int) and last_term >= unit.rank
 
 
-def summed(t: Term) -> tuple[str, ...]:
+def summed_axes(t: Term) -> tuple[str, ...]:
     """Return the axes that a contraction sums over; empty for other terms."""
     if t.kind == "dot":
         return t.over
@@ -269,7 +270,7 @@ def _follows_reduction(t: Term) -> bool:
     while pending:
         current = pending.pop()
         is_reduction = isinstance(current.value, tuple) and current.value[:1] == ("fold",)
-        if current.is_fold or is_reduction or current.kind in ("old", "new"):
+        if current.is_reduction or is_reduction or current.kind in ("old", "new"):
             return True
         pending += [x for x in current.args if x not in seen]
         seen.update(current.args)

@@ -9,24 +9,28 @@ from smelt.fusion.region import Region
 from smelt.fusion.units import Units
 
 
-def joining(units: Units, region: Region) -> Iterator[int]:
+def splittable_axes(units: Units, region: Region) -> Iterator[int]:
     """Iterate over reduced axes that may be split into parts.
 
     Arg-reductions are merged along their first axis only.
     """
-    positional = [u for u in region.ended if units.unit(u).trace.positional]
-    for a in bits(region.folded):
-        if all(region.ends[u][0] == a for u in positional if region.ended[u] >> a & 1):
+    positional = [u for u in region.reduced_axes if units.unit(u).trace.positional]
+    for a in bits(region.all_reduced):
+        if all(
+            region.reduced_axis_order[u][0] == a
+            for u in positional
+            if region.reduced_axes[u] >> a & 1
+        ):
             yield a
 
 
-def awaited(units: Units, region: Region, split: int) -> int:
+def members_before(units: Units, region: Region, split: int) -> int:
     """Return the members that reductions over a split axis depend on.
 
     Every part computes them itself. Those without that axis, such as the mean that a row is centred
     by, are computed once per part.
     """
-    pending = [u for u, over in region.ended.items() if over & split]
+    pending = [u for u, over in region.reduced_axes.items() if over & split]
     members = 0
     while pending:
         new = units.operands[pending.pop()] & region.members & ~members

@@ -7,7 +7,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from smelt.blocks import Rounds
+from smelt.blocks import Chunks
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Decision
@@ -72,7 +72,7 @@ class Body:
     Its graph has the sizes of the full graph, and one for the rows of a chunk.
     """
 
-    rounds: Rounds
+    chunks: Chunks
     plan: Plan
     of: Mapping[Node, Node]
     """The operators of the cluster by the nodes of the body that compute them."""
@@ -119,21 +119,21 @@ class Plan:
     """Sizes that the kernels are chosen for, if other than those of the first call."""
 
     @property
-    def every(self) -> tuple[Cluster, ...]:
+    def all_clusters(self) -> tuple[Cluster, ...]:
         """Return all clusters, followed by those within chunked clusters.
 
         Clusters with a body are included as they are.
         """
-        within = (c for k in self.clusters if k.body is not None for c in k.body.plan.every)
+        within = (c for k in self.clusters if k.body is not None for c in k.body.plan.all_clusters)
         return (*self.clusters, *within)
 
     @property
     def checks(self) -> tuple[int, ...]:
         """Return the numbers of clusters that compute only checks of the graph."""
-        check_nodes = {*self.graph.asked}
+        check_nodes = {*self.graph.check_outputs}
         return tuple(k for k, c in enumerate(self.clusters) if check_nodes.issuperset(c.outputs))
 
     @property
-    def in_rounds(self) -> tuple[tuple[int, Body], ...]:
+    def chunked_clusters(self) -> tuple[tuple[int, Body], ...]:
         """Return the clusters that run in chunks, by number."""
         return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)

@@ -25,9 +25,9 @@ from math import prod
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost, Model
 from smelt.fusion.state import Cluster, State
-from smelt.fusion.streams import streamed_along
+from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.types.expr import size
 
 SMALL_CALL, LARGE_CALL = 1 << 16, 1 << 20
@@ -49,13 +49,13 @@ Less is within the model's error.
 """
 
 
-def larger(units: Units, hints: Hints, cache: int) -> Hints | None:
+def larger_sizes(units: Units, hints: Hints, cache: int) -> Hints | None:
     """Return sizes of a large call, None if the first call is large.
 
     Also None if a size is unknown. `cache` are the bytes of a core's own cache. The numbers of rows
     of arrays grow, or the largest size if all arrays have few rows.
     """
-    names = size_names(units.graph)
+    names = input_size_names(units.graph)
     if len(units.units) > MOST_UNITS or not names or any(n not in hints for n in names):
         return None
     large_names = [n for n in names if hints[n] >= LEAST_ROWS]
@@ -87,7 +87,7 @@ def may_gain(first: State, larger_model: Model) -> bool:
     work = sum(
         larger_model.step_ns[u.number]
         * larger_model.elements[u.number]
-        * prod(larger_model.extents[e] for e in u.ended)
+        * prod(larger_model.extents[e] for e in u.reduced_extents)
         for u in units.units
     )
     traffic_ns = sum(
@@ -99,7 +99,7 @@ def may_gain(first: State, larger_model: Model) -> bool:
     return _plan_ns(larger_model, first) > GAIN * least
 
 
-def serves(first: State, other: State) -> bool:
+def is_better_for_both(first: State, other: State) -> bool:
     """Return whether `other`, found at larger sizes, is better for calls of both sizes together."""
     if first.groups() == other.groups():
         return False
@@ -122,13 +122,13 @@ def _plan_ns(model: Model, state: State) -> float:
         for c in state.clusters.values()
     ]
     inline = sum(c.launch for c in costs if c.launch <= 2 * INLINE_LAUNCH_NS)
-    return sum(c.burden for c in costs) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
+    return sum(c.objective_ns for c in costs) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
 
 
 def _cost(model: Model, cluster: Cluster) -> Cost:
     region = replace(cluster.region, work=-1.0)
     if cluster.cost.stream >= 0:
-        prediction = streamed_along(model, region, cluster.cost.stream)
+        prediction = stream_cost(model, region, cluster.cost.stream)
         if prediction is not None:
             return prediction
     return model.cost(region)

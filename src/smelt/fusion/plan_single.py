@@ -24,20 +24,20 @@ from time import perf_counter
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.fusion import memory
-from smelt.fusion.assemble import in_order, parts_of
+from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.cost import Model
 from smelt.fusion.decide import Decisions
-from smelt.fusion.legal import Wishes
+from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.plan import NOTHING, Donated, Plan
-from smelt.fusion.plan_for_sizes import MOST_UNITS, larger, may_gain, serves
+from smelt.fusion.plan_for_sizes import MOST_UNITS, is_better_for_both, larger_sizes, may_gain
 from smelt.fusion.refine import Refinement
-from smelt.fusion.repeated_layers import shortened
+from smelt.fusion.repeated_layers import shorten
 from smelt.fusion.require import require
 from smelt.fusion.search import Search
-from smelt.fusion.search_result import Found
+from smelt.fusion.search_result import SearchResult
 from smelt.fusion.units import Units
-from smelt.fusion.verify import disjoint, verify
+from smelt.fusion.verify import check_disjoint, verify
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
 from smelt.target import Target
@@ -66,23 +66,23 @@ def plan(
         graph, _SearchOptions(target, Hints(hints), fuse, thrifty, recording)
     )
     sizes = Hints(search_result.sizes or hints)
-    clusters, launches = in_order(graph, search_result.parts, sizes)
+    clusters, launches = order_clusters(graph, search_result.parts, sizes)
     reuses = {n: inputs for p in search_result.parts for n, inputs in p.reuses.items()}
     slots = memory.assign(graph, clusters, launches, sizes, reuses, donated)
     result = Plan(
         graph, clusters, launches, tuple(search_result.decisions), slots, search_result.sizes
     )
-    disjoint(result, sizes)
+    check_disjoint(result, sizes)
     if knobs.VERIFY.get():
         verify(result)
     if journal is not None:
         for fact in (*search_result.decisions, *memory.facts(result, sizes)):
             journal.record(fact)
         moved, unfused_bytes = (
-            sum(p.moved for p in search_result.parts),
-            sum(search_result.alone.values()),
+            sum(p.bytes_moved for p in search_result.parts),
+            sum(search_result.unfused_bytes.values()),
         )
-        count, seconds = len(search_result.alone), perf_counter() - start
+        count, seconds = len(search_result.unfused_bytes), perf_counter() - start
         journal.record(Planned(graph.name, count, len(clusters), moved, unfused_bytes, seconds))
     return result
 
@@ -104,11 +104,11 @@ class _SearchOptions:
     """Bytes that a call touches besides the graph's inputs and outputs."""
 
 
-def _search_layers(graph: Graph, options: _SearchOptions) -> Found:
+def _search_layers(graph: Graph, options: _SearchOptions) -> SearchResult:
     """Return the kernels of a graph, from a shorter one where layers of it repeat."""
     demands = (knobs.MUST_FUSE, knobs.NEVER_FUSE, knobs.REQUIRE_FUSED)
     if options.fuse and not any(knob.get() for knob in demands):
-        for layers in shortened(graph) if len(graph.nodes()) > MOST_UNITS else ():
+        for layers in shorten(graph) if len(graph.nodes()) > MOST_UNITS else ():
             crowded = {layers.short.get(n, n) for n in options.crowded} | layers.shared
             outside_values = {*graph.inputs, *graph.outputs} & layers.left_out
             beside = options.beside + sum(
@@ -118,19 +118,19 @@ def _search_layers(graph: Graph, options: _SearchOptions) -> Found:
                 options, shorter=True, crowded=frozenset(crowded), beside=beside
             )
             short = _search_layers(layers.graph, shorter_options)
-            if layers.run_together(short):
+            if layers.crosses_copies(short):
                 break
-            expanded = layers.expanded(short)
-            if expanded is not None and len(expanded.alone) > MOST_UNITS:
+            expanded = layers.expand(short)
+            if expanded is not None and len(expanded.unfused_bytes) > MOST_UNITS:
                 return expanded
     return _search_graph(graph, options)
 
 
-def _search_graph(graph: Graph, options: _SearchOptions) -> Found:
+def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     """Return the kernels of a graph as it is."""
     units = Units(graph)
     required = knobs.REQUIRE_FUSED.get()
-    wishes = Wishes(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
+    wishes = FusionConstraints(units, knobs.MUST_FUSE.get(), knobs.NEVER_FUSE.get(), required)
     crowded = sum(1 << units.number[n] for n in options.crowded if n in units.number)
     target = options.target
 
@@ -144,20 +144,20 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> Found:
         call_sizes = (
             None
             if options.shorter
-            else larger(units, options.sizes, min(target.l2_bytes, target.l3_bytes))
+            else larger_sizes(units, options.sizes, min(target.l2_bytes, target.l3_bytes))
         )
         if call_sizes is not None and may_gain(search, (other := new_search(call_sizes)).model):
             other.run()
-            if serves(search, other):
+            if is_better_for_both(search, other):
                 search, chosen = other, call_sizes
         if options.thrifty:
-            Refinement(search, search.decisions).overwrite()
+            Refinement(search, search.decisions).split_for_overwrite()
     else:
-        search.apart()
+        search.separate_all()
         search.decisions.off()
     clusters = [c for _, c in sorted(search.clusters.items())]
     require(wishes, [c.members for c in clusters], search.decisions)
     moved = [c.cost.moved for c in clusters]
-    parts = parts_of(units, search.groups(), moved, search.reuses())
-    unfused_bytes = {u.node: search.moved_alone(u.number) for u in units.units}
-    return Found(parts, search.decisions.found, unfused_bytes, chosen)
+    parts = unplaced_clusters(units, search.groups(), moved, search.reuses())
+    unfused_bytes = {u.node: search.unfused_bytes(u.number) for u in units.units}
+    return SearchResult(parts, search.decisions.records, unfused_bytes, chosen)

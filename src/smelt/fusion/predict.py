@@ -13,35 +13,35 @@ from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
-from smelt.fusion.streams import streamed_along
+from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
 from smelt.target import Target
 
-__all__ = ["costs", "in_turns"]
+__all__ = ["chunked_cost", "costs"]
 
 
 def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
     """Return the predicted cost of every cluster, with all chunks of chunked ones."""
     model = Model(Units(plan.graph), target, Hints(sizes))
     return [
-        _cost(model, c) if c.body is None else in_turns(c.body, target, sizes)
+        _cost(model, c) if c.body is None else chunked_cost(c.body, target, sizes)
         for c in plan.clusters
     ]
 
 
-def in_turns(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
+def chunked_cost(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Return the predicted cost of all chunks of a body."""
-    chunk_lengths = Counter(high - low for low, high in body.rounds.each(Hints(sizes)))
+    chunk_lengths = Counter(high - low for low, high in body.chunks.ranges(Hints(sizes)))
     total = Cost()
     for rows, times in chunk_lengths.items():  # the last chunk may be shorter
-        for c in costs(body.plan, target, {**sizes, body.rounds.rows: rows}):
+        for c in costs(body.plan, target, {**sizes, body.chunks.rows: rows}):
             total = replace(total, **{t: getattr(total, t) + times * getattr(c, t) for t in _SUMS})
     return total
 
 
 _SUMS = (
     "total",
-    "burden",
+    "objective_ns",
     "launch",
     "arithmetic",
     "touch",
@@ -58,8 +58,8 @@ def _cost(model: Model, cluster: Cluster) -> Cost:
     region = region_of(model.units, cluster)
     if cluster.stream is not None:
         node, index = cluster.stream
-        axis = region.ends[model.units.number[node]][index]
-        prediction = streamed_along(model, region, axis)
+        axis = region.reduced_axis_order[model.units.number[node]][index]
+        prediction = stream_cost(model, region, axis)
         if prediction is not None:
             return prediction
     return model.cost(region)

@@ -36,13 +36,13 @@ Dim = tuple[int, Index, Index]
 The dimension is -1 if none does, as it is a single element.
 """
 
-MOST_PARTS = 8
+MAX_RANGES = 8
 """Most ranges of one value; with more, each is copied.
 
 Every tile tests for each range, and every vector of a tile that overlaps several. A safeguard, not
 a break-even point.
 """
-ROW_BEGINS = 128
+ROW_START_ELEMENTS = 128
 """Extra time per row of a range, in elements.
 
 A kernel of its own would continue across the ends of rows.
@@ -50,7 +50,7 @@ A kernel of its own would continue across the ends of rows.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class RangeOutput:
     """A result as a range of a value, along each dimension of that value."""
 
     base: Node
@@ -65,7 +65,7 @@ class Part:
     """The result's dimensions that iterate over the value's last one."""
 
 
-def part_of(node: Node) -> Part | None:
+def range_of(node: Node) -> RangeOutput | None:
     """Return the value that a view is a range of, if it is one.
 
     Nothing may be broadcast, padded or reversed, and each position occurs once.
@@ -76,7 +76,7 @@ def part_of(node: Node) -> Part | None:
     if base is node or base.op.is_view or base.op.is_source:
         return None
     traced = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
-    if traced.guards or traced.picks or len(traced.reads) != 1:
+    if traced.guards or traced.data_positions or len(traced.reads) != 1:
         return None
     return _range_from_terms(base, traced.reads[0].terms, node.type.shape)
 
@@ -88,7 +88,7 @@ def _key(node: Node, base: Node) -> tuple[object, ...]:
     return (node.op, node.type, tuple(_key(x, base) for x in node.inputs))
 
 
-def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> Part | None:
+def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> RangeOutput | None:
     """Return the range that a view reads in each dimension; None if it is none.
 
     One element out of several needs a result dimension of extent 1 to identify it.
@@ -117,7 +117,7 @@ def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> Part |
         (groups.index(g), first, merged_shape[groups.index(g)]) if g else (-1, first, 1)
         for g, first in ranges
     ]
-    return Part(base, tuple(dims), merged_shape, ranges[-1][0] if ranges else ())
+    return RangeOutput(base, tuple(dims), merged_shape, ranges[-1][0] if ranges else ())
 
 
 def _start(offset: Index, names: Sequence[str], shape: Shape) -> Index | None:
@@ -137,8 +137,10 @@ def _start(offset: Index, names: Sequence[str], shape: Shape) -> Index | None:
 
 
 def shared_parts(
-    results: Collection[Node], parts: Mapping[Node, Part], holds_product: Callable[[Node], bool]
-) -> dict[Node, Part]:
+    results: Collection[Node],
+    parts: Mapping[Node, RangeOutput],
+    holds_product: Callable[[Node], bool],
+) -> dict[Node, RangeOutput]:
     """Return the results that are ranges of a value with a shared contraction.
 
     That is so if other results are ranges of that value, are that value, or are computed from its
@@ -172,7 +174,10 @@ def _is_elementwise(node: Node) -> bool:
     if not node.op.fusible:
         return False
     traced = trace_of(node)
-    return not (traced.folds or traced.dots or traced.joins or traced.picks) and traced.along < 0
+    return (
+        not (traced.reductions or traced.dots or traced.scatter_dims or traced.data_positions)
+        and traced.scan_axis < 0
+    )
 
 
 def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
@@ -201,16 +206,16 @@ def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
     return {units.number[node]: units.number[part.base] for node, part in ranges.items()}
 
 
-def _limited_ranges(units: Units, stored: int) -> dict[Node, Part]:
+def _limited_ranges(units: Units, stored: int) -> dict[Node, RangeOutput]:
     """Return the stored units that are ranges of values without too many ranges."""
     if len(units.ranges) < units.views.bit_count():
-        units.ranges.update({u: part_of(units.values[u]) for u in bits(units.views)})
+        units.ranges.update({u: range_of(units.values[u]) for u in bits(units.views)})
     ranges = {u: part for u, part in units.ranges.items() if part is not None}
     range_counts = Counter(part.base for part in ranges.values())
     return {
         units.values[u]: part
         for u, part in ranges.items()
-        if stored >> u & 1 and range_counts[part.base] <= MOST_PARTS
+        if stored >> u & 1 and range_counts[part.base] <= MAX_RANGES
     }
 
 
@@ -227,13 +232,13 @@ def shares_of_ranges(
         range_sizes, base_sizes = ([extents[n] for n in units.unit(u).axes] for u in (part, base))
         range_info = units.ranges[part]
         row_elements = prod(range_sizes[k] for k in range_info.row) if range_info is not None else 1
-        share = prod(range_sizes) / prod(base_sizes) * (1 + ROW_BEGINS / row_elements)
+        share = prod(range_sizes) / prod(base_sizes) * (1 + ROW_START_ELEMENTS / row_elements)
         shares[base] = shares.get(base, 0.0) + share
     for u in reversed([*bits(members)]):  # readers before operands
         unit = units.unit(u)
         if u in parts:
             continue
-        if unit.is_fold or unit.along >= 0:
+        if unit.is_reduction or unit.scan_axis >= 0:
             full_units.add(u)
         for edge in unit.edges:
             if u in full_units or not edge.same:
@@ -243,7 +248,7 @@ def shares_of_ranges(
     return {u: share for u, share in shares.items() if members >> u & 1 and u not in full_units}
 
 
-def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
+def cluster_parts(cluster: Cluster) -> dict[Node, RangeOutput]:
     """Return a cluster's results that are ranges of a value computed in full."""
     if any(cluster.shape(k) != node.type.shape for k, node in enumerate(cluster.outputs)):
         return {}
@@ -261,5 +266,5 @@ def cluster_parts(cluster: Cluster) -> dict[Node, Part]:
             pending += node.inputs
         return False
 
-    parts = {node: part for node in cluster.outputs if (part := part_of(node)) is not None}
+    parts = {node: part for node in cluster.outputs if (part := range_of(node)) is not None}
     return shared_parts(cluster.outputs, parts, holds_product)

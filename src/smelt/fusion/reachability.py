@@ -61,7 +61,7 @@ class Reach:
         del self.after[a], self.before[a]
 
 
-def in_order(successors: Mapping[int, int]) -> list[int]:
+def topological_order(successors: Mapping[int, int]) -> list[int]:
     """Return the clusters in topological order, each before its readers."""
     return _readers_first(successors)[::-1]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cost import Model
-from smelt.fusion.derived_stream import derived
+from smelt.fusion.derived_stream import derive_stream
 from smelt.fusion.region import Region
 
 
@@ -14,7 +14,7 @@ from smelt.fusion.region import Region
 class Step:
     """The treatment of a reduction that reads another one over the same axis."""
 
-    fold: int
+    reduction: int
     reads: int
     reason: str
     how: str
@@ -30,12 +30,12 @@ _HOW = {
 
 def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
     """Iterate over the dependencies between reductions of a streamed axis."""
-    stream = derived(model.units, region, a)
-    collected, cascade = stream.found, stream.cascade
-    for reduction, treatment in cascade.how.items():
+    stream = derive_stream(model.units, region, a)
+    collected, cascade = stream.collected, stream.cascade
+    for reduction, treatment in cascade.treatments.items():
         for read in treatment.reads:
             is_recomputed = treatment.action == "recompute"
             reason = "visited-again" if is_recomputed else "carried"
-            explanation = treatment.blocker if is_recomputed else _HOW[treatment.of(read)]
+            explanation = treatment.blocker if is_recomputed else _HOW[treatment.treatment_of(read)]
             if reduction in collected.units and read in collected.units:
                 yield Step(collected.units[reduction], collected.units[read], reason, explanation)

@@ -8,9 +8,9 @@ cycle, so the best cuts are found exactly, by dynamic programming. 2. Splits: a 
 a reduction before something better came along. One of its reductions or results becomes a kernel of
 its own, or the rest joins a neighbour.
 
-A third kind is used where memory is short, whatever the time (`Refinement.overwrite`): a large
-value that is an elementwise function of another becomes a kernel of its own, which overwrites that
-one.
+A third kind is used where memory is short, whatever the time (`Refinement.split_for_overwrite`): a
+large value that is an elementwise function of another becomes a kernel of its own, which overwrites
+that one.
 
 The number of evaluations is limited in proportion to the number of units, and lower bounds avoid
 many of them. Runs and splits are taken only if they are predicted to gain.
@@ -24,9 +24,9 @@ from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import INLINE_LAUNCH_NS
 from smelt.fusion.decide import Decisions
-from smelt.fusion.legal import CODE, OPERANDS
-from smelt.fusion.reachability import in_order
-from smelt.fusion.state import SMALL, Cluster, State, Verdict
+from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
+from smelt.fusion.reachability import topological_order
+from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
 
 RUN_LOOKS, SPLIT_LOOKS = 3, 1
 """Evaluation budgets for runs and for splits, in members of the evaluated sets per unit.
@@ -37,17 +37,17 @@ LEAST_LOOKS = 1200
 """Least budget, for small graphs."""
 MOST_NEIGHBOURS = 4
 """Most neighbours that a part of a cluster is tried to be joined with."""
-WORTH = 0.05
+MIN_SHARED_SHARE = 0.05
 """Least share of two clusters' time that their shared traffic and a launch must make up."""
-FLAT = 16
+FLAT_DISCOUNT = 16
 """Members of a flat set that cost as much to evaluate as one member of another set."""
-HOPELESS = 1.25
+GIVE_UP_RATIO = 1.25
 """Ratio of a run's time to its clusters' time from which growing it is given up.
 
 It must be exceeded twice in a row. What such runs recompute in every pass over their rows only
 grows with them.
 """
-ENOUGH, MORE = 0.03, 0.2
+MIN_GAIN_SHARE, MIN_SPLIT_GAIN_SHARE = 0.03, 0.2
 """Least gain of a move as a share of the time it affects; less is within the model's error.
 
 The second holds for moves that add a kernel.
@@ -68,22 +68,22 @@ class Refinement:
 
     def __init__(self, state: State, decisions: Decisions) -> None:
         self.state, self.units, self.decisions = state, state.units, decisions
-        self.left = self._budget(RUN_LOOKS)
-        self.least = state.least
+        self.budget = self._budget(RUN_LOOKS)
+        self.least = state.lower_bounds
         self.next = max((len(self.units.values), *(c + 1 for c in state.clusters)))
-        self.gone: set[tuple[int, int]] = set()
+        self.removed: set[tuple[int, int]] = set()
         """Clusters that were replaced: none is built again, so moves cannot cycle."""
         self.hopeless: set[tuple[object, ...]] = set()
         """Signatures of clusters with their neighbours for which no split gains."""
-        self.places: dict[int, int] = {}
+        self.topological_index: dict[int, int] = {}
         """Topological index of each cluster; empty until needed."""
 
     def run(self) -> list[int]:
         """Take the moves that gain; return the clusters they created."""
         created = [c for move in self._best_runs() for c in self._take(move)]
-        self.left = self._budget(SPLIT_LOOKS)
+        self.budget = self._budget(SPLIT_LOOKS)
         pending = [] if self.state.wishes.must else self._by_slack()
-        while pending and self.left > 0:
+        while pending and self.budget > 0:
             c = pending.pop()
             move = self._split(c) if c in self.state.clusters else None
             if move is not None and self._is_acyclic(move):
@@ -100,11 +100,12 @@ class Refinement:
         """Return the clusters in order of their time above the lower bound, largest last."""
         clusters = self.state.clusters
         slack = {
-            c: k.cost.burden - self.least.alone(k.region, 1) for c, k in sorted(clusters.items())
+            c: k.cost.objective_ns - self.least.single(k.region, 1)
+            for c, k in sorted(clusters.items())
         }
         return sorted(slack, key=lambda c: slack[c])
 
-    def overwrite(self) -> None:
+    def split_for_overwrite(self) -> None:
         """Split clusters so that large values overwrite others that are not read any more.
 
         The kernel that overwrites is elementwise and runs after all other readers.
@@ -126,7 +127,7 @@ class Refinement:
         if cluster.region.flat or cluster.members & units.calls:
             return None
         for u in bits(cluster.stored & ~units.outputs):
-            if nbytes[u] * SMALL <= largest:
+            if nbytes[u] * SMALL_RATIO <= largest:
                 continue
             new = self._mapped_last(cluster, u)
             index = next((k for k, v in enumerate(new) if v.region.stored == 1 << u), -1)
@@ -138,7 +139,7 @@ class Refinement:
                     region.loads.get(overwritten, []),
                     units.values[overwritten].type,
                 )
-                is_elementwise = len(reads) == 1 and reads == region.places[u]
+                is_elementwise = len(reads) == 1 and reads == region.positions[u]
                 read_later = any(overwritten in v.region.loads for v in new[index + 1 :])
                 if (
                     is_elementwise
@@ -156,7 +157,7 @@ class Refinement:
         what reads it. Empty if one of them is no kernel.
         """
         units, members = self.units, cluster.members & ~(1 << u)
-        mapped = self._closure(1 << u, cluster.members & ~units.folds | 1 << u)
+        mapped = self._closure(1 << u, cluster.members & ~units.reductions | 1 << u)
         operands = self.state.reads(mapped) & members
         other_results = cluster.stored & ~(1 << u)
         early_results = sum(
@@ -177,12 +178,14 @@ class Refinement:
 
         Also None if the budget is spent.
         """
-        if self.left <= 0:
+        if self.budget <= 0:
             return None
-        before = self.state.asked
-        verdict = self.state.judge(members, stored, parts)
-        if self.state.asked > before:
-            self.left -= members.bit_count() // (FLAT if verdict.found.flat else 1)
+        before = self.state.evaluated_regions
+        verdict = self.state.evaluate(members, stored, parts)
+        if self.state.evaluated_regions > before:
+            self.budget -= members.bit_count() // (
+                FLAT_DISCOUNT if verdict.source_region.flat else 1
+            )
         return verdict if verdict.cost is not None and verdict.refusal is None else None
 
     # ---- runs ----------------------------------------------------------------------------------
@@ -190,29 +193,32 @@ class Refinement:
     def _best_runs(self) -> list[Move]:
         """Return consecutive clusters that are faster together, though no two of them are."""
         clusters = self.state.clusters
-        order = in_order({c: self.state.successors(c) for c in clusters})
+        order = topological_order({c: self.state.successors(c) for c in clusters})
         best: list[tuple[float, int]] = [(0.0, 0)]
         verdicts: dict[tuple[int, int], Verdict] = {}
         for end in range(1, len(order) + 1):
-            best.append((best[-1][0] + clusters[order[end - 1]].cost.burden, end - 1))
+            best.append((best[-1][0] + clusters[order[end - 1]].cost.objective_ns, end - 1))
         for start in range(len(order)):
-            total_ns = clusters[order[start]].cost.burden
+            total_ns = clusters[order[start]].cost.objective_ns
             for end, verdict in self._grow_run(order, start):
-                total_ns += clusters[order[end - 1]].cost.burden
-                if verdict.cost is not None and verdict.cost.burden < (1 - ENOUGH) * total_ns:
+                total_ns += clusters[order[end - 1]].cost.objective_ns
+                if (
+                    verdict.cost is not None
+                    and verdict.cost.objective_ns < (1 - MIN_GAIN_SHARE) * total_ns
+                ):
                     verdicts[start, end] = verdict
         for end in range(1, len(order) + 1):
-            best[end] = (best[end - 1][0] + clusters[order[end - 1]].cost.burden, end - 1)
+            best[end] = (best[end - 1][0] + clusters[order[end - 1]].cost.objective_ns, end - 1)
             for start in range(end - 1):
                 verdict = verdicts.get((start, end))
                 if verdict is not None and verdict.cost is not None:
-                    best[end] = min(best[end], (best[start][0] + verdict.cost.burden, start))
+                    best[end] = min(best[end], (best[start][0] + verdict.cost.objective_ns, start))
         moves: list[Move] = []
         end = len(order)
         while end:
             start = best[end][1]
             if end - start > 1:
-                gain = sum(clusters[c].cost.burden for c in order[start:end])
+                gain = sum(clusters[c].cost.objective_ns for c in order[start:end])
                 gain -= best[end][0] - best[start][0]
                 moves.append(Move(gain, tuple(order[start:end]), (verdicts[start, end],)))
             end = start
@@ -228,22 +234,24 @@ class Refinement:
         run = state.clusters[order[start]]
         streams = run.cost.stream >= 0
         included = 1 << order[start]
-        separate_ns, hopeless_steps = run.cost.burden, 0
+        separate_ns, hopeless_steps = run.cost.objective_ns, 0
         for end in range(start + 2, len(order) + 1):
             c = order[end - 1]
             other = state.clusters[c]
             members = run.members | other.members
-            if members & self.units.calls or run.size + other.size > CODE:
+            if members & self.units.calls or run.size + other.size > MAX_CODE_SIZE:
                 return
             shared = self._traffic(run.stored & other.reads | run.reads & other.reads)
-            least = min(run.cost.burden, other.cost.burden)
+            least = min(run.cost.objective_ns, other.cost.objective_ns)
             streams = streams or other.cost.stream >= 0
-            if not shared or (not streams and shared + other.cost.launch < WORTH * least):
+            if not shared or (
+                not streams and shared + other.cost.launch < MIN_SHARED_SHARE * least
+            ):
                 return
             reads = (run.reads | other.reads) & ~members
             included |= 1 << c
             stored = self._stored(run.stored | other.stored, included)
-            if reads.bit_count() + stored.bit_count() > OPERANDS:
+            if reads.bit_count() + stored.bit_count() > MAX_OPERANDS:
                 return
             verdict = self._evaluate(members, stored, (run, other))
             if verdict is None or verdict.cost is None:
@@ -251,8 +259,11 @@ class Refinement:
             size = state.size(members, (run, other))
             run = Cluster(members, stored, reads, size, verdict, verdict.cost)
             yield end, verdict
-            separate_ns += other.cost.burden
-            is_hopeless = verdict.region.ended and verdict.cost.burden > HOPELESS * separate_ns
+            separate_ns += other.cost.objective_ns
+            is_hopeless = (
+                verdict.region.reduced_axes
+                and verdict.cost.objective_ns > GIVE_UP_RATIO * separate_ns
+            )
             hopeless_steps = hopeless_steps + 1 if is_hopeless else 0
             if hopeless_steps > 1:
                 return
@@ -289,7 +300,7 @@ class Refinement:
         if signature in self.hopeless:
             return None
         best = self._best_split(c, [n for n in neighbours if self._may_gain(c, n)])
-        if best is None and signature is not None and self.left > 0:
+        if best is None and signature is not None and self.budget > 0:
             self.hopeless.add(signature)
         return best
 
@@ -302,13 +313,13 @@ class Refinement:
         signature or not everything depends on it.
         """
         state = self.state
-        if self.gone or state.wishes.never:
+        if self.removed or state.wishes.never:
             return None
         clusters = [state.clusters[n] for n in (c, *neighbours)]
         members = stored = inside = 0
         for n, k in zip((c, *neighbours), clusters, strict=True):
             members, stored, inside = members | k.members, stored | k.stored, inside | 1 << n
-        signature = state.alike.look(members, self._stored(stored, inside))
+        signature = state.isomorphism.signature(members, self._stored(stored, inside))
         if signature is None:
             return None
         index = {u: k for k, u in enumerate(bits(members))}
@@ -341,9 +352,11 @@ class Refinement:
             for move in self._moves(
                 c, options, (first, second), 0.0 if best is None else best.gain
             ):
-                old_ns = sum(self.state.clusters[k].cost.burden for k in move.old)
-                min_share = ENOUGH if len(move.new) <= len(move.old) else MORE
-                if self.gone.intersection([v.key for v in move.new]):
+                old_ns = sum(self.state.clusters[k].cost.objective_ns for k in move.old)
+                min_share = (
+                    MIN_GAIN_SHARE if len(move.new) <= len(move.old) else MIN_SPLIT_GAIN_SHARE
+                )
+                if self.removed.intersection([v.key for v in move.new]):
                     continue
                 if move.gain > min_share * old_ns and (best is None or move.gain > best.gain):
                     best = move
@@ -357,13 +370,18 @@ class Refinement:
         """
         cluster = self.state.clusters[c]
         if n < 0:
-            least = self.least.alone(cluster.region, 2, exchanged)
-            return cluster.cost.burden - least > MORE * cluster.cost.burden
+            least = self.least.single(cluster.region, 2, exchanged)
+            return (
+                cluster.cost.objective_ns - least > MIN_SPLIT_GAIN_SHARE * cluster.cost.objective_ns
+            )
         other = self.state.clusters[n]
-        both, old_ns = cluster.stored | other.stored, cluster.cost.burden + other.cost.burden
+        both, old_ns = (
+            cluster.stored | other.stored,
+            cluster.cost.objective_ns + other.cost.objective_ns,
+        )
         stored = self._stored(both, 1 << c | 1 << n)
-        least = self.least.both(cluster.region, other.region, stored, 2, exchanged)
-        return old_ns - least + self.state.held(both) > ENOUGH * old_ns
+        least = self.least.pair(cluster.region, other.region, stored, 2, exchanged)
+        return old_ns - least + self.state.uncached_ns(both) > MIN_GAIN_SHARE * old_ns
 
     def _cut_points(self, cluster: Cluster) -> Iterator[int]:
         """Iterate over sets of members at which a cluster may be cut.
@@ -372,9 +390,9 @@ class Refinement:
         finished reductions, for rows end there: one at a time and all together, since several are
         needed where several numbers of each row are summed.
         """
-        candidates = cluster.members & self.units.folds
+        candidates = cluster.members & self.units.reductions
         operands = 0
-        if self.state.held(cluster.reads):
+        if self.state.uncached_ns(cluster.reads):
             for u in bits(candidates):
                 if cluster.region.levels.get(u, 0) > 1:
                     operands |= self.units.operands[u] & cluster.members
@@ -405,8 +423,8 @@ class Refinement:
         """
         nbytes = self.state.model.nbytes
         largest = max(nbytes[r] for r in bits(roots)) if roots else 0
-        small = sum(1 << v for v in bits(members) if SMALL * nbytes[v] <= largest)
-        return members & self.units.folds | small
+        small = sum(1 << v for v in bits(members) if SMALL_RATIO * nbytes[v] <= largest)
+        return members & self.units.reductions | small
 
     def _closure(self, roots: int, members: int) -> int:
         """Return the members that some of them depend on."""
@@ -456,23 +474,35 @@ class Refinement:
         clusters, state = self.state.clusters, self.state
         first, second = parts
         assert first.cost is not None and second.cost is not None
-        separate_ns = first.cost.burden + second.cost.burden
-        old_ns = clusters[c].cost.burden
+        separate_ns = first.cost.objective_ns + second.cost.objective_ns
+        old_ns = clusters[c].cost.objective_ns
         added = (first.region.stored | second.region.stored) & ~clusters[c].stored
-        yield Move(old_ns - separate_ns - state.held(added, second.region.stored), (c,), parts)
+        yield Move(
+            old_ns - separate_ns - state.uncached_ns(added, second.region.stored), (c,), parts
+        )
         for n, stored, k in options:
             cluster, part, rest = clusters[n], parts[k], parts[1 - k]
             assert part.cost is not None and rest.cost is not None
             region, both = part.region, clusters[c].stored | cluster.stored
-            gain = old_ns + cluster.cost.burden - rest.cost.burden + state.held(both)
-            gain -= self.least.both(region, cluster.region, stored, 1)
-            if gain <= max(min_gain, ENOUGH * (old_ns + cluster.cost.burden)):
+            gain = (
+                old_ns
+                + cluster.cost.objective_ns
+                - rest.cost.objective_ns
+                + state.uncached_ns(both)
+            )
+            gain -= self.least.pair(region, cluster.region, stored, 1)
+            if gain <= max(min_gain, MIN_GAIN_SHARE * (old_ns + cluster.cost.objective_ns)):
                 continue
             verdict = self._evaluate(region.members | cluster.members, stored)
             if verdict is not None and verdict.cost is not None:
-                gain = old_ns + cluster.cost.burden - rest.cost.burden - verdict.cost.burden
+                gain = (
+                    old_ns
+                    + cluster.cost.objective_ns
+                    - rest.cost.objective_ns
+                    - verdict.cost.objective_ns
+                )
                 dropped = both & ~rest.region.stored & ~verdict.region.stored
-                gain += state.held(dropped, verdict.region.stored)
+                gain += state.uncached_ns(dropped, verdict.region.stored)
                 reads = state.reads(region.members)
                 if not (cluster.stored & reads | region.stored & cluster.reads):
                     # kernels of one launch start together anyway
@@ -486,7 +516,7 @@ class Refinement:
         cluster = state.clusters[c]
         shared: dict[int, float] = {}
         for v in bits(cluster.reads | cluster.stored):
-            traffic_ns = self._traffic(1 << v) + state.held(1 << v)
+            traffic_ns = self._traffic(1 << v) + state.uncached_ns(1 << v)
             for n in bits(state.readers[v] | state.holders[v]):
                 shared[n] = shared.get(n, 0.0) + traffic_ns
         neighbours: list[int] = []
@@ -496,7 +526,8 @@ class Refinement:
             if (
                 n != c
                 and not other.members & self.units.calls
-                and max_gain > WORTH * (cluster.cost.burden + other.cost.burden)
+                and max_gain
+                > MIN_SHARED_SHARE * (cluster.cost.objective_ns + other.cost.objective_ns)
             ):
                 neighbours.append(n)
         return sorted(neighbours, key=lambda n: -shared[n])[:MOST_NEIGHBOURS]
@@ -511,10 +542,12 @@ class Refinement:
         A path may lead through the rest of `c` or through other clusters.
         """
         state = self.state
-        if not self.places:
-            order = in_order({k: state.successors(k) for k in state.clusters})
-            self.places = {k: place for place, k in enumerate(order)}
-        last = max(self.places[c], self.places[n])  # later clusters cannot lead back
+        if not self.topological_index:
+            order = topological_order({k: state.successors(k) for k in state.clusters})
+            self.topological_index = {k: place for place, k in enumerate(order)}
+        last = max(
+            self.topological_index[c], self.topological_index[n]
+        )  # later clusters cannot lead back
         reads, rest_reads = state.reads(joined[0]), state.reads(rest[0])
         written = all_written = joined[1]
         seen = 1 << c | 1 << n
@@ -523,7 +556,9 @@ class Refinement:
             for v in bits(written):
                 for k in bits(state.readers[v] & ~seen):
                     seen |= 1 << k
-                    next_written |= state.clusters[k].stored if self.places[k] < last else 0
+                    next_written |= (
+                        state.clusters[k].stored if self.topological_index[k] < last else 0
+                    )
             written = next_written & ~all_written
             all_written |= next_written
         return bool(written)
@@ -556,12 +591,12 @@ class Refinement:
         """Replace the old clusters by the new ones; return their numbers."""
         for c in move.old:
             cluster = self.state.clusters[c]
-            self.gone.add((cluster.members, cluster.stored))
+            self.removed.add((cluster.members, cluster.stored))
             self.state.remove(c)
         created: list[int] = []
-        self.places = {}
+        self.topological_index = {}
         for verdict in move.new:
-            self.state.put(self.next, verdict)
+            self.state.add_evaluated(self.next, verdict)
             created.append(self.next)
             self.next += 1
         return created

@@ -3,7 +3,7 @@
 A region says at which position each unit is computed, along which axes, and after which reductions.
 Lowering pulls values back from the outputs and assigns axes to roles; this module predicts the
 outcome without building anything, so that the search can evaluate thousands of sets. A position
-(`Place`) is given in axes of the region: for each dimension an axis number, `STILL` (0), or an
+(`Position`) is given in axes of the region: for each dimension an axis number, `AT_ZERO` (0), or an
 index expression.
 
 >>> from smelt.graph.text import parse
@@ -29,61 +29,64 @@ from itertools import combinations
 from typing import TypeAlias
 
 from smelt.dataclass import dataclass
-from smelt.fusion.bitsets import bits, find
+from smelt.fusion.bitsets import bits, find_root
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import stored_parts
-from smelt.fusion.space import regrouped
+from smelt.fusion.space import reshape_index
 from smelt.fusion.trace import Term
-from smelt.fusion.units import STILL, Edge, Unit, Units
+from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, product, rebuild, value
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, map_variables, product, value
 
-Place: TypeAlias = tuple[Term, ...]
-Places: TypeAlias = dict[int, list[Place]]
+Position: TypeAlias = tuple[Term, ...]
+Positions: TypeAlias = dict[int, list[Position]]
 Masks: TypeAlias = dict[int, list[int]]
 
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """The result of `look`. Sets of units, values and axes are bit masks."""
+    """The result of `build_region`. Sets of units, values and axes are bit masks."""
 
     members: int
     stored: int
     axes: list[int] = field(default_factory=list[int])
     """Extent numbers (of `Units.extents`) of the axes."""
-    places: Places = field(default_factory=dict[int, list[Place]])
+    positions: Positions = field(default_factory=dict[int, list[Position]])
     """Positions at which each unit is computed; readers come before their operands."""
     masks: Masks = field(default_factory=dict[int, list[int]])
     """The axes of each of these positions."""
-    loads: Places = field(default_factory=dict[int, list[Place]])
+    loads: Positions = field(default_factory=dict[int, list[Position]])
     """Values from outside and the positions where they are read."""
     load_masks: Masks = field(default_factory=dict[int, list[int]])
-    ended: dict[int, int] = field(default_factory=dict[int, int])
+    reduced_axes: dict[int, int] = field(default_factory=dict[int, int])
     """Axes that each reduction reduces."""
     levels: dict[int, int] = field(default_factory=dict[int, int])
     """Length of the longest chain of reductions up to and including a unit; empty if none."""
     grid: int = 0
     """Axes that every result has and no reduction reduces."""
-    folded: int = 0
+    all_reduced: int = 0
     scanned: int = 0
     flat: bool = False
     """Whether every unit is computed once, at positions of one common space."""
-    even: bool = False
+    uniform: bool = False
     """Whether it is flat and nothing is broadcast inside: every unit at every position."""
     work: float = -1.0
     """Nanoseconds of arithmetic on one core; -1 until the model has computed it."""
     fault: str | None = None  # the reason why this is no kernel
-    at: int = -1  # the unit that the fault is about
-    ends: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """The axes of `ended` in the order in which the reduction has them at its first position."""
-    peeked: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
+    fault_unit: int = -1  # the unit that the fault is about
+    reduced_axis_order: dict[int, tuple[int, ...]] = field(
+        default_factory=dict[int, tuple[int, ...]]
+    )
+    """The axes of `reduced_axes` in the order in which the reduction has them at its first
+    position."""
+    windows: dict[int, list[Window]] = field(default_factory=dict[int, "list[Window]"])
     """Windows through which reductions read each product that is computed once per position."""
     packing: float = 0.0
     """The part of `work` that packs operands of contractions repeatedly."""
-    picks: dict[str, int] = field(default_factory=dict[str, int])
+    data_positions: dict[str, int] = field(default_factory=dict[str, int])
     """The axes of each data-dependent position."""
     parts: dict[int, int] = field(default_factory=dict[int, int])
     """Results that are ranges of another unit and are stored at its positions."""
@@ -94,7 +97,7 @@ class Region:
 
     def refuse(self, reason: str, unit: int) -> Region:
         """Return this region with a fault."""
-        self.fault, self.at = reason, unit
+        self.fault, self.fault_unit = reason, unit
         return self
 
 
@@ -106,7 +109,7 @@ multiply them, neighbours add up.
 """
 
 
-def look(
+def build_region(
     units: Units, members: int, stored: int, walked: Mapping[int, tuple[int, ...]] | None = None
 ) -> Region:
     """Build the region of units `members`, of which `stored` are stored.
@@ -126,7 +129,7 @@ def region_of(units: Units, cluster: Cluster) -> Region:
         for u, node, shape in zip(stored, cluster.outputs, cluster.shapes)
         if shape != node.type.shape
     }
-    return look(units, members, sum(1 << u for u in stored), walked)
+    return build_region(units, members, sum(1 << u for u in stored), walked)
 
 
 class _RegionBuilder:
@@ -139,14 +142,14 @@ class _RegionBuilder:
         self.own: dict[int, int] | None = None
         self.beside: set[tuple[int, int]] = set()
         """Pairs of axis classes that some member has as two axes of its own, in both orders."""
-        self.square = region.members & units.square
+        self.square = region.members & units.repeated_extents
         # their position names mean other axes in other regions
-        picked = region.members & units.picked
-        self.known_masks: dict[Place, int] = {} if picked else units.masks
-        self.expressed = units.expressed
+        picked = region.members & units.gathers
+        self.known_masks: dict[Position, int] = {} if picked else units.masks
+        self.expressed = units.expression_positions
         self.odd = 0
         """Units computed at several positions, or at one with index expressions."""
-        self.seen: set[tuple[int, Place]] = set()
+        self.seen: set[tuple[int, Position]] = set()
         """Known positions of units and loads: chains of shifts have hundreds."""
 
     def run(self) -> Region:
@@ -155,9 +158,9 @@ class _RegionBuilder:
             region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
             position = self._own_position(units.unit(region.parts.get(u, u)))
-            region.places[u] = [position]
+            region.positions[u] = [position]
             if (full_unit := region.parts.get(u)) is not None:
-                region.places[full_unit] = [position]
+                region.positions[full_unit] = [position]
                 self.seen.add((full_unit, position))
             self.seen.add((u, position))
             if position in self.expressed:
@@ -166,7 +169,7 @@ class _RegionBuilder:
         while pending:
             u = pending.bit_length() - 1
             pending ^= 1 << u
-            positions = region.places.get(u)
+            positions = region.positions.get(u)
             if positions is not None:  # else nothing in the region needs it
                 unit = units.unit(u)
                 extra_reads += (len(positions) - 1) * len(unit.edges)
@@ -175,7 +178,7 @@ class _RegionBuilder:
                     and max(extra_reads / 2, len(positions) * len(unit.edges)) > MOST_READS
                 ):
                     return region.refuse("code-size", u)
-                if self.odd >> u & 1 and units.folds >> u & 1 and not self._is_once(unit):
+                if self.odd >> u & 1 and units.reductions >> u & 1 and not self._is_once(unit):
                     return region.refuse("reduction-crossing", u)
                 region.masks[u] = []
                 for position in positions:
@@ -188,33 +191,33 @@ class _RegionBuilder:
 
     # ---- axes ----------------------------------------------------------------------------------
 
-    def _own_position(self, unit: Unit) -> Place:
+    def _own_position(self, unit: Unit) -> Position:
         used = 0
         position: list[Term] = []
         shape = self.walked.get(unit.number)
         for d, extent in enumerate(shape or unit.axes[: unit.rank]):
             if extent == self.units.one:
-                position.append(STILL)
+                position.append(AT_ZERO)
                 continue
             a = self._axis(extent, used, unit.number * 32 + d, in_class=shape is None)
             used |= 1 << a
             position.append(a)
         return tuple(position) if shape is None else self._reshaped(unit, shape, position)
 
-    def _reshaped(self, unit: Unit, shape: tuple[int, ...], position: list[Term]) -> Place:
+    def _reshaped(self, unit: Unit, shape: tuple[int, ...], position: list[Term]) -> Position:
         """Return the position of a unit that is iterated over under another shape."""
         key = (unit.number, shape, *position)
-        reshaped = self.units.regrouped.get(key)
+        reshaped = self.units.reshaped_positions.get(key)
         if reshaped is None:
             extents = self.units.extents
             own_shape = tuple(extents[e] for e in unit.axes[: unit.rank])
             index = tuple(map(self._index, position))
-            flat = regrouped(tuple(extents[e] for e in shape), own_shape, index)
+            flat = reshape_index(tuple(extents[e] for e in shape), own_shape, index)
             reshaped = tuple(self._term(e, dim) for e, dim in zip(flat, own_shape, strict=True))
-            self.units.regrouped[key] = reshaped
+            self.units.reshaped_positions[key] = reshaped
         return self._recorded(reshaped)
 
-    def _recorded(self, position: Place) -> Place:
+    def _recorded(self, position: Position) -> Position:
         """Return `position`, remembering it if it has index expressions."""
         for t in position:
             if not isinstance(t, int):
@@ -234,10 +237,10 @@ class _RegionBuilder:
             return len(axes) - 1
         if len(free) > 1:
             if self.classes is None:
-                self.classes = self._classes(self.units.everything)
-            kind = find(self.classes, key)
+                self.classes = self._classes(self.units.all_values)
+            kind = find_root(self.classes, key)
             for a in free:
-                if find(self.classes, self.origins[a]) == kind:
+                if find_root(self.classes, self.origins[a]) == kind:
                     return a
         return free[0]
 
@@ -256,10 +259,10 @@ class _RegionBuilder:
                 pairs_of_axes = combinations(enumerate(self.units.unit(u).axes), 2)
                 pairs = [(u * 32 + d, u * 32 + k) for (d, e), (k, n) in pairs_of_axes if e == n]
                 for left, right in pairs:
-                    a, b = find(self.own, left), find(self.own, right)
+                    a, b = find_root(self.own, left), find_root(self.own, right)
                     self.beside |= {(a, b), (b, a)}
-        kind = find(self.own, key)
-        kinds = {a: find(self.own, self.origins[a]) for a in free}
+        kind = find_root(self.own, key)
+        kinds = {a: find_root(self.own, self.origins[a]) for a in free}
         same_class = [a for a in free if kinds[a] == kind]
         return same_class or [a for a in free if (kinds[a], kind) not in self.beside]
 
@@ -269,42 +272,42 @@ class _RegionBuilder:
         A union-find forest.
         """
         parent: dict[int, int] = {}
-        ties = self.units.ties
+        ties = self.units.axis_links
         for u in bits(self.region.members):
             for v, pairs in ties[u]:
                 if producers >> v & 1:
                     for left, right in pairs:
-                        a, b = find(parent, left), find(parent, right)
+                        a, b = find_root(parent, left), find_root(parent, right)
                         if a != b:
                             parent[b] = a
         return parent
 
     # ---- positions -----------------------------------------------------------------------------
 
-    def _propagate(self, unit: Unit, position: Place) -> None:
+    def _propagate(self, unit: Unit, position: Position) -> None:
         region = self.region
         used = self.mask(position)
         region.masks[unit.number].append(used)
         full_position = position
-        if unit.is_fold:
+        if unit.is_reduction:
             ended = 0
             reduced_axes: list[Term] = []
             for k in range(unit.rank, len(unit.axes)):
                 a = self._axis(unit.axes[k], used | ended, unit.number * 32 + k)
                 ended |= 1 << a
                 reduced_axes.append(a)
-            region.ended[unit.number] = region.ended.get(unit.number, 0) | ended
-            region.ends.setdefault(
+            region.reduced_axes[unit.number] = region.reduced_axes.get(unit.number, 0) | ended
+            region.reduced_axis_order.setdefault(
                 unit.number, tuple([a for a in reduced_axes if isinstance(a, int)])
             )
             full_position = (*position, *reduced_axes)
-        members, positions, loads, seen = region.members, region.places, region.loads, self.seen
+        members, positions, loads, seen = region.members, region.positions, region.loads, self.seen
         for edge in unit.edges:
             if edge.same:
                 read_at = position
             elif edge.simple:
                 plain: tuple[int, ...] = edge.terms  # type: ignore[assignment]
-                read_at = tuple([full_position[t] if t >= 0 else STILL for t in plain])
+                read_at = tuple([full_position[t] if t >= 0 else AT_ZERO for t in plain])
                 if position in self.expressed:
                     self._recorded(read_at)
             else:
@@ -323,27 +326,27 @@ class _RegionBuilder:
             loads.setdefault(v, []).append(read_at)
             region.load_masks.setdefault(v, []).append(self.mask(read_at))
 
-    def _read_position(self, unit: Unit, edge: Edge, position: Place) -> Place:
+    def _read_position(self, unit: Unit, edge: Edge, position: Position) -> Position:
         """Return the position that an edge with index expressions reads."""
         axes, shape = self.region.axes, self.units.values[edge.producer].type.shape
         key = (edge.terms, shape, position, *[axes[a] for a in bits(self.mask(position))])
-        composed = None if unit.trace.picks else self.units.rewritten.get(key)
+        composed = None if unit.trace.data_positions else self.units.composed_positions.get(key)
         if composed is None:
             composed = tuple(
                 [
-                    self._term(rebuild(term, self._leaf(unit, position)), dim)
+                    self._term(map_variables(term, self._leaf(unit, position)), dim)
                     if isinstance(term, Expr)
                     else position[term]
                     if term >= 0
-                    else STILL
+                    else AT_ZERO
                     for term, dim in zip(edge.terms, shape, strict=True)
                 ]
             )
-            if not unit.trace.picks:  # else its names differ at each position of the unit
-                self.units.rewritten[key] = composed
+            if not unit.trace.data_positions:  # else its names differ at each position of the unit
+                self.units.composed_positions[key] = composed
         return composed
 
-    def _leaf(self, unit: Unit, position: Place) -> Callable[[Atom], Index]:
+    def _leaf(self, unit: Unit, position: Position) -> Callable[[Atom], Index]:
         """Return the function that replaces the variables of an edge's expression at a position."""
 
         def leaf(atom: Atom) -> Index:
@@ -358,25 +361,27 @@ class _RegionBuilder:
     def _index(self, term: Term) -> Index:
         if isinstance(term, Expr):
             return term
-        return 0 if term == STILL else axis(f"a{term}", self.units.extents[self.region.axes[term]])
+        return (
+            0 if term == AT_ZERO else axis(f"a{term}", self.units.extents[self.region.axes[term]])
+        )
 
     def _term(self, e: Index, dim: Index) -> Term:
         if isinstance(e, int):
-            return STILL if e == 0 else Expr((((), e),))
+            return AT_ZERO if e == 0 else Expr((((), e),))
         name = bare_axis(e)
         if name is not None and self.units.extents[self.region.axes[int(name[1:])]] == dim:
             return int(name[1:])
         return e
 
-    def _data_position(self, unit: Unit, atom: Atom, position: Place) -> Index:
+    def _data_position(self, unit: Unit, atom: Atom, position: Position) -> Index:
         """Return a data-dependent position, named uniquely for each position of the unit."""
-        axes = dict(unit.trace.picks)[atom.name]
-        nth = self.region.places[unit.number].index(position[: unit.rank])
+        axes = dict(unit.trace.data_positions)[atom.name]
+        nth = self.region.positions[unit.number].index(position[: unit.rank])
         name = f"{atom.name}.{unit.number}.{nth}"
-        self.region.picks[name] = self.mask(tuple(position[a] for a in axes))
+        self.region.data_positions[name] = self.mask(tuple(position[a] for a in axes))
         return value(name, atom.extent)
 
-    def mask(self, position: Place) -> int:
+    def mask(self, position: Position) -> int:
         """Return the axes that a position depends on."""
         axes = self.known_masks.get(position)
         if axes is None:
@@ -395,14 +400,14 @@ class _RegionBuilder:
             if atom.kind == "axis":
                 axes |= 1 << int(atom.name[1:])
             elif atom.kind == "value":
-                axes |= self.region.picks[atom.name]
+                axes |= self.region.data_positions[atom.name]
         return axes
 
     # ---- verdict -------------------------------------------------------------------------------
 
     def _levels(self) -> None:
         region = self.region
-        if not region.ended:
+        if not region.reduced_axes:
             return
         levels = region.levels
         for u in reversed(region.masks):  # operands before readers
@@ -410,28 +415,28 @@ class _RegionBuilder:
             below = 0
             for edge in unit.edges:
                 below = max(below, levels.get(edge.producer, 0))
-            levels[u] = below + unit.is_fold
-        for mask in region.ended.values():
-            region.folded |= mask
+            levels[u] = below + unit.is_reduction
+        for mask in region.reduced_axes.values():
+            region.all_reduced |= mask
 
     def _blocking_reductions(self) -> list[int]:
         """Return the contractions, or all reductions if there are none.
 
         Contractions dominate the cost of a kernel.
         """
-        ended = self.region.ended
+        ended = self.region.reduced_axes
         return [u for u in ended if self.units.unit(u).trace.dots] or list(ended)
 
     def _classify(self) -> Region:
         """Determine the grid, or the fault."""
         region = self.region
-        scatters = region.members & self.units.joined
+        scatters = region.members & self.units.scatters
         if scatters & (scatters - 1) or (scatters and scatters != region.stored):
             return region.refuse("scatter-root", scatters.bit_length() - 1)
-        for u in bits(region.members & self.units.folds):
+        for u in bits(region.members & self.units.reductions):
             unit = self.units.unit(u)
-            if unit.along >= 0 and u in region.places:
-                scan_axis = region.places[u][0][unit.along]
+            if unit.scan_axis >= 0 and u in region.positions:
+                scan_axis = region.positions[u][0][unit.scan_axis]
                 # a single element of the scan is read
                 if not isinstance(scan_axis, int) or scan_axis < 0:
                     return region.refuse("reduction-crossing", u)
@@ -444,10 +449,10 @@ class _RegionBuilder:
             common &= region.masks[u][0]
             all_axes |= region.masks[u][0]
         for u in self._blocking_reductions():  # they would be repeated along axes that they lack
-            common &= region.masks[u][0] | region.ended[u]
-        region.grid = common & ~region.folded & ~region.scanned
-        region.flat = not self.odd and not region.ended and region.grid == region.all_axes
-        region.even = region.flat and all(m == [region.grid] for m in region.masks.values())
+            common &= region.masks[u][0] | region.reduced_axes[u]
+        region.grid = common & ~region.all_reduced & ~region.scanned
+        region.flat = not self.odd and not region.reduced_axes and region.grid == region.all_axes
+        region.uniform = region.flat and all(m == [region.grid] for m in region.masks.values())
         return region if common == all_axes else self._check_related()
 
     def _is_once(self, unit: Unit) -> bool:
@@ -455,8 +460,8 @@ class _RegionBuilder:
 
         The expressions may combine axes of the region, but not split any.
         """
-        (position, *others) = self.region.places[unit.number]
-        if others or unit.along >= 0:
+        (position, *others) = self.region.positions[unit.number]
+        if others or unit.scan_axis >= 0:
             return False
         if unit.trace.dots and self._is_peeked(unit, position):
             return True
@@ -467,11 +472,11 @@ class _RegionBuilder:
         elements = self.units.values[unit.number].type.elements
         return positions == elements or _is_injective(position)
 
-    def _is_peeked(self, unit: Unit, position: Place) -> bool:
+    def _is_peeked(self, unit: Unit, position: Position) -> bool:
         """Return whether reductions, and no other contraction, read it through windows."""
         units, region = self.units, self.region
         taps = excluded = 0
-        for u, ended in region.ended.items():
+        for u, ended in region.reduced_axes.items():
             if units.unit(u).trace.dots:
                 excluded |= ended
             else:
@@ -479,16 +484,16 @@ class _RegionBuilder:
         windows = windows_of(position, taps & ~excluded, lambda a: units.extents[region.axes[a]])
         if not windows or units.values[unit.number].type.dtype.compute not in (f32, f64):
             return False
-        region.peeked[unit.number] = windows
+        region.windows[unit.number] = windows
         return True
 
-    def _is_blocked(self, position: Place) -> bool:
+    def _is_blocked(self, position: Position) -> bool:
         """Return whether a contraction may be blocked along the axes of a position.
 
         They must be its readers' own, and none may be split.
         """
         reduced = 0
-        for mask in self.region.ended.values():
+        for mask in self.region.reduced_axes.values():
             reduced |= mask
         factors = [a for t in position if not isinstance(t, int) for a in atoms(t)]
         return not self.mask(position) & reduced and all(a.kind not in ("//", "%") for a in factors)
@@ -498,7 +503,7 @@ class _RegionBuilder:
         region = self.region
         iterated: dict[int, int] = {}
         for u in reversed(region.masks):
-            axes = region.masks[u][0] | region.ended.get(u, 0)
+            axes = region.masks[u][0] | region.reduced_axes.get(u, 0)
             for edge in self.units.unit(u).edges:
                 axes |= iterated.get(edge.producer, 0)
             iterated[u] = axes
@@ -511,14 +516,14 @@ class _RegionBuilder:
         return region
 
 
-def _is_injective(position: Place) -> bool:
+def _is_injective(position: Position) -> bool:
     """Return whether different positions read different elements, as where a part is read.
 
     Every term must move along an axis that no other term has.
     """
     seen = set[int]()
     for term in position:
-        axes = () if term == STILL else axis_numbers(term)
+        axes = () if term == AT_ZERO else axis_numbers(term)
         step = coefficient(term, f"a{axes[0]}") if isinstance(term, Expr) and axes else 1
         if len(axes) > 1 or seen & {*axes} or not isinstance(step, int) or step == 0:
             return False
@@ -528,5 +533,5 @@ def _is_injective(position: Place) -> bool:
 
 @lru_cache(maxsize=4096)
 def axis_numbers(term: Term) -> tuple[int, ...]:
-    """Return the axis numbers in a term; `STILL` counts as one."""
+    """Return the axis numbers in a term; `AT_ZERO` counts as one."""
     return (term,) if isinstance(term, int) else tuple(int(name[1:]) for name in axes_of(term))

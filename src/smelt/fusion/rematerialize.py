@@ -16,18 +16,18 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
 from smelt.ops.create import Input
 
-__all__ = ["untangled"]
+__all__ = ["rematerialize_cheap"]
 
-CHEAP = 4.0
+CHEAP_OPERATOR_COST = 4.0
 """Most cost per element of an operator that is recomputed, such as a comparison or select."""
-MOST_COPIES = 16
+MAX_COPIES_PER_NODE = 16
 """Most copies per node of a graph.
 
 Chains in which each value reads the previous one twice have as many readers as paths.
 """
 
 
-def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
+def rematerialize_cheap(graph: Graph, hints: Hints, least: int) -> Graph:
     """Copy large cheap values, and views of small ones, for each of their readers.
 
     `least` is the number of elements of a large value. Returns the graph itself if there is none,
@@ -65,14 +65,16 @@ def untangled(graph: Graph, hints: Hints, least: int) -> Graph:
         if isinstance(node.op, Input) or not node.op.fusible:
             return False
         traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
-        reduces = traced.folds or traced.dots or traced.joins
-        return not reduces and traced.cost <= CHEAP and all(map(is_cheap, node.inputs))
+        reduces = traced.reductions or traced.dots or traced.scatter_dims
+        return (
+            not reduces and traced.cost <= CHEAP_OPERATOR_COST and all(map(is_cheap, node.inputs))
+        )
 
     def is_shared(x: Node) -> bool:
         return counts[x] > 1 and (is_cheap(x) if is_large(x) else x.op.is_view)
 
     shared = {x for x in graph.nodes() if is_shared(x)}
-    max_copies = MOST_COPIES * len(graph.nodes())
+    max_copies = MAX_COPIES_PER_NODE * len(graph.nodes())
     copies = 0
 
     def change(node: Node, old: Node) -> Node:

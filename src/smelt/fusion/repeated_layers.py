@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from smelt.fusion.decide import renamed
+from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import Cluster
-from smelt.fusion.search_result import Found, Part
+from smelt.fusion.search_result import SearchResult, UnplacedCluster
 from smelt.fusion.units import is_free
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
@@ -56,7 +56,7 @@ BEFORE, FIRST, LAST = -1, 0, 1
 """The copies of a shortened graph: the first, the last, and what precedes them."""
 
 
-def shortened(graph: Graph) -> Iterator[Layers]:
+def shorten(graph: Graph) -> Iterator[Layers]:
     """Iterate over shortened versions of a graph, the shortest first."""
     copies = _copies(graph)
     for border in BORDERS if copies else ():
@@ -141,7 +141,7 @@ class Layers:
         layer = 1 if FIRST in touched and LAST not in touched else count - 1
         return [partial(self._full_node, layer=layer, repeated=False)]
 
-    def run_together(self, short: Found) -> bool:
+    def crosses_copies(self, short: SearchResult) -> bool:
         """Return whether a kernel holds nodes of both copies and of what follows.
 
         With more copies it would hold nodes of more.
@@ -153,12 +153,12 @@ class Layers:
                 return True
         return False
 
-    def expanded(self, short: Found) -> Found | None:
+    def expand(self, short: SearchResult) -> SearchResult | None:
         """Return the result for the full graph from that of the shortened one.
 
         No kernel may cross the copies. None where the two copies were planned differently.
         """
-        parts: list[Part] = []
+        parts: list[UnplacedCluster] = []
         sides: tuple[Counter[object], Counter[object]] = Counter(), Counter()
         to_next: Counter[object] = Counter()
         to_rest: Counter[object] = Counter()
@@ -175,15 +175,15 @@ class Layers:
             targets = self._target_maps(nodes)
             if len(targets) > 1 and not self._is_repeated(part.cluster):
                 return None
-            parts += [part.at(target, self.order) for target in targets]
+            parts += [part.relocate(target, self.order) for target in targets]
         if sides[FIRST] != sides[LAST] or to_next != to_rest:
             return None
         alone = {
             target(n): nbytes
-            for n, nbytes in short.alone.items()
+            for n, nbytes in short.unfused_bytes.items()
             for target in self._target_maps((n,))
         }
-        return Found(parts, self._decisions(short.decisions), alone)
+        return SearchResult(parts, self._decisions(short.decisions), alone)
 
     def _is_repeated(self, cluster: Cluster) -> bool:
         """Return whether a kernel, moved to other copies, reads and writes what they do."""
@@ -194,7 +194,9 @@ class Layers:
             for x, y in zip(n.inputs, self._full_node(n, 2).inputs, strict=True)
         )
 
-    def _nodes_of_copy(self, part: Part, copy: int) -> tuple[tuple[int, ...], ...] | None:
+    def _nodes_of_copy(
+        self, part: UnplacedCluster, copy: int
+    ) -> tuple[tuple[int, ...], ...] | None:
         """Return the nodes of a kernel in one copy, and those it stores."""
         own_nodes, outputs = (
             tuple([p[1] for n in nodes if (p := self.places.get(n)) is not None and p[0] == copy])
@@ -219,7 +221,7 @@ class Layers:
                 return text if node is None else names[place(node)]
 
             a, b = place(nodes_by_name[d.a]), place(nodes_by_name[d.b])
-            return renamed(d, name, a.origin, b.origin)
+            return rename_decision(d, name, a.origin, b.origin)
 
         return [
             transferred(d, place)
@@ -262,7 +264,7 @@ def _copies(graph: Graph) -> list[list[Node]]:
     runs, end_index = runs[first:end_copy], start + end_copy * period
     left_out = {n for run in runs[:-1] for n in run}
     is_read_later = any(x in left_out for n in nodes[end_index:] for x in n.inputs)
-    if len(runs) < LEAST_COPIES or is_read_later or not left_out.isdisjoint(graph.asked):
+    if len(runs) < LEAST_COPIES or is_read_later or not left_out.isdisjoint(graph.check_outputs):
         return []
     return _with_own_arrays(nodes[: start + first * period], runs, nodes[end_index:], graph.outputs)
 

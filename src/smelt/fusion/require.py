@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from smelt.errors import REASONS, FusionError
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.decide import Decisions
-from smelt.fusion.legal import Wishes
+from smelt.fusion.legal import FusionConstraints
 from smelt.journal import Decision
 from smelt.origin import UNKNOWN
 
 
-def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> None:
+def require(wishes: FusionConstraints, clusters: Sequence[int], decisions: Decisions) -> None:
     """Raise FusionError if a demanded pair of units shares no cluster.
 
     If the two names match several operators, every operator and its readers must share a cluster.
@@ -38,7 +38,7 @@ def require(wishes: Wishes, clusters: Sequence[int], decisions: Decisions) -> No
 
 
 def _separated_pairs(
-    wishes: Wishes, first: int, second: int, clusters: Sequence[int]
+    wishes: FusionConstraints, first: int, second: int, clusters: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Iterate over pairs of units that must share a kernel and do not."""
     units = wishes.units
@@ -61,7 +61,7 @@ def _separated_pairs(
 def _last_refusal(decisions: Decisions, clusters: Sequence[int], u: int, v: int) -> Decision | None:
     """Return the last refusal about two units, or else about their clusters."""
     names = decisions.names
-    split = [d for d in reversed(decisions.found) if d.verdict == "split"]
+    split = [d for d in reversed(decisions.records) if d.verdict == "split"]
     for d in split:
         if {d.a, d.b} == {names[u], names[v]}:
             return d

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from smelt.blocks import JOINED_PARTS, JOINED_WIDTH
+from smelt.blocks import SCATTER_PART_WIDTH, SCATTER_PARTS
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 
@@ -21,16 +21,21 @@ VISIT_NS = 0.8
 """Nanoseconds to examine a target position, and as many to start an update that applies."""
 
 
-def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
+def scatter_work(model: Model, region: Region) -> tuple[float, int, float]:
     """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
-    position, traced = region.places[u][0], units.unit(u).trace
-    reduced = region.ended.get(u, 0)  # a single update has no axis
+    position, traced = region.positions[u][0], units.unit(u).trace
+    reduced = region.reduced_axes.get(u, 0)  # a single update has no axis
     first = units.unit(u).rank
-    shared_axes = [region.ends[u][k - first] if k >= 0 else -1 for k in traced.beside]
+    shared_axes = [
+        region.reduced_axis_order[u][k - first] if k >= 0 else -1 for k in traced.position_axes
+    ]
     """Axes of the updates that the result has too."""
-    result_axes = [*shared_axes, *(t for t in position[traced.joins :] if isinstance(t, int))]
+    result_axes = [
+        *shared_axes,
+        *(t for t in position[traced.scatter_dims :] if isinstance(t, int)),
+    ]
     leading = next((k for k, a in enumerate(shared_axes) if a < 0), len(shared_axes))
     row_axes = [a for a in result_axes[leading:] if a >= 0]
     width = prod([sizes[a] for a in row_axes])
@@ -53,7 +58,7 @@ def joined_work(model: Model, region: Region) -> tuple[float, int, float]:
         model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
     )
     work += model.step_ns[u] * steps(all_axes)
-    parts = 1 if leading else max(min(width // JOINED_WIDTH, JOINED_PARTS), 1)
+    parts = 1 if leading else max(min(width // SCATTER_PART_WIDTH, SCATTER_PARTS), 1)
     updates = prod([sizes[a] for a in bits(update_axes)])
     work += updates * VISIT_NS * (parts + 1)
     tasks = parts * prod([sizes[a] for a in shared_axes[:leading]])

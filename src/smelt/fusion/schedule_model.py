@@ -23,32 +23,32 @@ from smelt.blocks import (
     SPLIT_ABOVE,
     THIN,
     THIN_COLUMNS,
+    UNROLL_RESULTS,
     WINDOW_ROWS,
-    WRITTEN_OUT,
-    beside_rows,
-    fold_columns,
+    full_width_rows,
     product_rows,
-    rows_together,
-    whole_rows,
+    reduction_columns,
+    rows_per_task,
+    unfolded_rows,
     window_columns,
 )
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
-    WALKED_COST,
-    in_lines,
-    packing,
+    UNBLOCKED_COST,
+    contraction_start_ns,
+    edge_axes,
+    is_row_by_row,
     short_axes,
-    side_of,
     term_at,
-    walked_units,
+    unblocked_units,
 )
-from smelt.fusion.depthwise_separable import hosted, lines_of
-from smelt.fusion.parts import awaited, joining
-from smelt.fusion.region import Place, Region, axis_numbers
+from smelt.fusion.depthwise_separable import fused_depthwise, image_rows_per_task
+from smelt.fusion.parts import members_before, splittable_axes
+from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.trace import MOVE_COST, STEP_COST
-from smelt.fusion.units import STILL, Units
-from smelt.fusion.vectorization_cost import lanes_axis, parts_for, vote, written_out
-from smelt.fusion.window_recompute import bands, places_for_each, slides
+from smelt.fusion.units import AT_ZERO, Units
+from smelt.fusion.vectorization_cost import lanes_axis, parts_for, unrolled_axis, vote
+from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 
@@ -58,14 +58,14 @@ KEEP_ABOVE = 4.0
 HALO = 1.25
 """Pixels of an image that are packed for the windows of one task, relative to its own."""
 
-SEVERAL = -4
+AMBIGUOUS = -4
 """Marks an axis that has different neighbouring axes in different arrays."""
 
 Nest: TypeAlias = tuple[int, int]
 """A loop nest: the level of reductions it waits for, and the axes that a task iterates over."""
 
 
-class Sweeps:
+class ScheduleModel:
     """The predicted loop nests of one region. Sets of axes are bit masks."""
 
     def __init__(self, units: Units, region: Region, extents: list[int]) -> None:
@@ -73,21 +73,21 @@ class Sweeps:
         self.extents = extents
         self.sizes = [extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
-        self.block = fold_columns(len(region.ended)) if region.ended else BLOCK
+        self.block = reduction_columns(len(region.reduced_axes)) if region.reduced_axes else BLOCK
         self.local = region.all_axes & ~region.grid
-        products = [u for u in region.ended if units.unit(u).trace.dots]
-        self.split = self._choose_split() if region.ended and not products else 0
+        products = [u for u in region.reduced_axes if units.unit(u).trace.dots]
+        self.split = self._choose_split() if region.reduced_axes and not products else 0
         self.parts = parts_for(self, self.split.bit_length() - 1) if self.split else 1
         self.vector = self._choose_vector_axis()
-        self.apart = 0 if products else lanes_axis(self)
+        self.lane_axis = 0 if products else lanes_axis(self)
         """The grid axis that vectors run along because rows are short, as a mask."""
-        self.vector = self.apart or self.vector
-        self.spread = written_out(self)
-        self.packs = bool(products)
-        self.host, self.hosted = hosted(units, region) if len(products) > 1 else (-1, 0)
-        self.held = self.split if self.split and self._is_rowwise() else 0
+        self.vector = self.lane_axis or self.vector
+        self.unrolled_axes = unrolled_axis(self)
+        self.has_contractions = bool(products)
+        self.host, self.hosted = fused_depthwise(units, region) if len(products) > 1 else (-1, 0)
+        self.rowwise_axis = self.split if self.split and self._is_rowwise() else 0
         """The split axis where a part is processed row by row, as a mask."""
-        if not region.even and len(region.axes) > 2:
+        if not region.uniform and len(region.axes) > 2:
             self._collapse()
         self.cut: dict[int, int] = {}
         """Grid axes of which tasks take blocks, with the positions of a block."""
@@ -96,7 +96,7 @@ class Sweeps:
 
         Empty around rows so short that what repeats in them stays in registers.
         """
-        self.beside = 0
+        self.independent_contractions = 0
         """Independent contractions whose rows are not reduced, as a mask.
 
         Each is finished before the next one starts.
@@ -107,17 +107,17 @@ class Sweeps:
             together = self._rows_together()
             along = self.vector.bit_length() - 1
             row = units.extents[region.axes[along]]
-            if not isinstance(row, int) or row > WRITTEN_OUT:
+            if not isinstance(row, int) or row > UNROLL_RESULTS:
                 self.rows = sum(1 << a for a in together)
             self.cut = {along: self.block, **together}
         self.cut_axes = sum(1 << a for a in self.cut)
-        self.own = self.local | self.vector | self.cut_axes
+        self.task_axes = self.local | self.vector | self.cut_axes
         """The axes that one task iterates over itself."""
         self.times: dict[int, float] = {}
         self.kept = 0
         self.needs: dict[Nest, int] = {}
         """The units that each nest computes."""
-        self.sweeps: dict[int, list[int]] = {}
+        self.reads_by_nest: dict[int, list[int]] = {}
         """How many nests read a value, for each of its positions; empty if there is one nest."""
         self.roots: dict[Nest, int] = {}
         self.nest_loads = 0
@@ -135,7 +135,7 @@ class Sweeps:
 
     def inner(self, axes: int) -> int:
         """Return those of some axes that one task iterates over itself."""
-        return axes & self.own
+        return axes & self.task_axes
 
     def blocks(self, a: int) -> int:
         """Return the number of blocks of an axis in `cut`."""
@@ -145,8 +145,8 @@ class Sweeps:
         """Return how often something along `axes` is computed by all tasks together."""
         count = self.times.get(axes)
         if count is None:
-            fixed = self.region.grid & ~self.cut_axes & ~self.spread
-            product = self.volume(fixed | (axes & self.spread) | self.inner(axes))
+            fixed = self.region.grid & ~self.cut_axes & ~self.unrolled_axes
+            product = self.volume(fixed | (axes & self.unrolled_axes) | self.inner(axes))
             for a in self.cut:
                 if not axes >> a & 1:  # a vector loop starts again for each row
                     restarts = self.rows >> a & 1 and axes & self.vector
@@ -156,7 +156,7 @@ class Sweeps:
 
     def row(self, axes: int) -> int:
         """Return the elements along `axes` that one task holds."""
-        inner = self.inner(axes) & ~self.held
+        inner = self.inner(axes) & ~self.rowwise_axis
         count = self.volume(inner & ~self.cut_axes)
         for a, block in self.cut.items():
             if inner >> a & 1:
@@ -169,7 +169,7 @@ class Sweeps:
         They are rows of the axis next to the vector axis.
         """
         region = self.region
-        position = region.places[region.stored.bit_length() - 1][0]
+        position = region.positions[region.stored.bit_length() - 1][0]
         others = [
             t
             for t in position
@@ -177,29 +177,29 @@ class Sweeps:
             and t >= 0
             and region.grid >> t & 1
             and self.sizes[t] > 1
-            and not (self.vector | self.spread) >> t & 1
+            and not (self.vector | self.unrolled_axes) >> t & 1
         ]
-        if region.ended or not others:
+        if region.reduced_axes or not others:
             return {}
         return {
-            others[-1]: int(evaluate(rows_together(self.sizes[self.vector.bit_length() - 1]), {}))
+            others[-1]: int(evaluate(rows_per_task(self.sizes[self.vector.bit_length() - 1]), {}))
         }
 
     def _block_contractions(self, products: list[int]) -> None:
         """Block the axes that only one operand of a contraction has."""
         grid, short = self.region.grid, short_axes(self.units, self.region)
         sides = {
-            u: [side_of(self.region, u, edge) for edge in self.units.unit(u).edges]
+            u: [edge_axes(self.region, u, edge) for edge in self.units.unit(u).edges]
             for u in products
         }
         pairs = {u: (s[0], s[1]) for u, s in sides.items() if len(s) == 2}
-        if len(pairs) > 1 and not any((x ^ y) & self.region.folded for x, y in pairs.values()):
-            self.beside = sum(1 << u for u in pairs)
+        if len(pairs) > 1 and not any((x ^ y) & self.region.all_reduced for x, y in pairs.values()):
+            self.independent_contractions = sum(1 << u for u in pairs)
         for u, (left, right) in pairs.items():
             if self.hosted >> u & 1:
                 continue
             own_axes = [left & ~right, right & ~left]
-            if self._block_windows(u, own_axes) or u in self.region.peeked:
+            if self._block_windows(u, own_axes) or u in self.region.windows:
                 self._block_peeked(u)
                 continue
             chosen = [(x & ~grid or x & ~short or x).bit_length() - 1 for x in own_axes]
@@ -214,11 +214,13 @@ class Sweeps:
 
         Also a product whose columns are two axes. Returns whether it is one of these.
         """
-        position, grid = self.region.places[u][0], self.region.grid
+        position, grid = self.region.positions[u][0], self.region.grid
         for k, edge in enumerate(self.units.unit(u).edges):
             terms = [term_at(position, t) for t in edge.terms]
-            by_rows = any(map(slides, terms)) or (u == self.host and own_axes[k] & grid)
-            by_rows = by_rows or in_lines(self.units, self.region, u, edge, own_axes[k], self.sizes)
+            by_rows = any(map(is_window_term, terms)) or (u == self.host and own_axes[k] & grid)
+            by_rows = by_rows or is_row_by_row(
+                self.units, self.region, u, edge, own_axes[k], self.sizes
+            )
             if not by_rows or not own_axes[0] or not own_axes[1]:
                 continue
             *_, row_axis = bits(own_axes[1 - k])
@@ -226,7 +228,7 @@ class Sweeps:
             max_columns = window_columns(self.units.values[u].type.dtype.compute.itemsize)
             row_length = min(self.sizes[last_axis], max_columns)
             max_rows = (
-                lines_of(self.sizes[outer[0]], row_length)
+                image_rows_per_task(self.sizes[outer[0]], row_length)
                 if outer and u == self.host
                 else max_columns
             )
@@ -238,10 +240,10 @@ class Sweeps:
 
     def _block_peeked(self, u: int) -> None:
         """Block the axes of windows that read a product which is computed once per position."""
-        windows = self.region.peeked.get(u)
+        windows = self.region.windows.get(u)
         if windows:
             itemsize = self.units.values[u].type.dtype.compute.itemsize
-            self.cut |= bands(windows, self.sizes, itemsize)
+            self.cut |= task_positions(windows, self.sizes, itemsize)
 
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
@@ -255,27 +257,27 @@ class Sweeps:
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
             rows = product_rows(free, itemsize, products)
-        elif self.beside:
-            rows = beside_rows(free, itemsize)
+        elif self.independent_contractions:
+            rows = unfolded_rows(free, itemsize)
         else:
-            rows = whole_rows(free, self.sizes[chosen[1]], itemsize, products)
+            rows = full_width_rows(free, self.sizes[chosen[1]], itemsize, products)
         return int(evaluate(rows, {})), COLUMNS
 
-    def is_across(self, positions: list[Place]) -> bool:
+    def is_across(self, positions: list[Position]) -> bool:
         """Return whether a load runs across the vector axis."""
         a = self.vector.bit_length() - 1
         return (
             a >= 0
-            and not self.apart
+            and not self.lane_axis
             and any(a in position and position[-1] != a for position in positions)
         )
 
-    def is_far(self, position: Place) -> bool:
+    def is_transposed(self, position: Position) -> bool:
         """Return whether each lane accesses a cache line of its own.
 
         That is so if another axis is the contiguous one.
         """
-        last = position[-1] if position else STILL
+        last = position[-1] if position else AT_ZERO
         return isinstance(last, int) and last >= 0 and self.is_across([position])
 
     def _choose_vector_axis(self) -> int:
@@ -289,7 +291,9 @@ class Sweeps:
             for position in positions
             if position
         }
-        lasts.update(region.places[u][0][-1] for u in bits(region.stored) if region.places[u][0])
+        lasts.update(
+            region.positions[u][0][-1] for u in bits(region.stored) if region.positions[u][0]
+        )
         if len(lasts) == 1 and isinstance(only := lasts.pop(), int) and only >= 0:
             return 1 << only
         score = [0.0] * len(region.axes)
@@ -297,7 +301,7 @@ class Sweeps:
             for position, mask in zip(positions, region.load_masks[v], strict=True):
                 vote(score, position, mask, 1.0)
         for u in bits(region.stored):
-            vote(score, region.places[u][0], region.masks[u][0], 1.5)
+            vote(score, region.positions[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
             score[a] *= CUT_SCORE if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
@@ -310,30 +314,32 @@ class Sweeps:
         region, units = self.region, self.units
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        positions: dict[Place, int] = {}  # with its axes where a term is an expression, else 0
+        positions: dict[Position, int] = {}  # with its axes where a term is an expression, else 0
         fixed = region.scanned | self.split
         for v, masks in region.load_masks.items():
             for mask, position in zip(masks, region.loads[v], strict=True):
                 positions[position] = mask
-                fixed |= mask if v in units.loose else 0
+                fixed |= mask if v in units.strided_inputs else 0
         for u in bits(region.stored):
-            positions.setdefault(region.places[u][0], 0)
+            positions.setdefault(region.positions[u][0], 0)
         for position, mask in positions.items():
             last = -1
             for t in (*position, -2):
                 if not isinstance(t, int):
                     last = -3
                     fixed |= mask
-                elif t != STILL:
+                elif t != AT_ZERO:
                     if after.setdefault(last, t) != t:
-                        after[last] = SEVERAL
+                        after[last] = AMBIGUOUS
                     if before.setdefault(t, last) != last:
-                        before[t] = SEVERAL
+                        before[t] = AMBIGUOUS
                     last = t
         for a, b in after.items():
             if a < 0 or b < 0 or before[b] != a or fixed >> a & 1 or fixed >> b & 1:
                 continue
-            if all((m >> a & 1) == (m >> b & 1) for m in (region.grid, *region.ended.values())):
+            if all(
+                (m >> a & 1) == (m >> b & 1) for m in (region.grid, *region.reduced_axes.values())
+            ):
                 self.sizes[b] *= self.sizes[a]
                 self.sizes[a] = 1
         self.volumes = {0: 1}
@@ -357,7 +363,7 @@ class Sweeps:
             return 0
         if self.volume(region.all_axes) < SPLIT_ABOVE:
             return 0
-        candidates = [a for a in joining(self.units, region) if self._is_one_pass(a)]
+        candidates = [a for a in splittable_axes(self.units, region) if self._is_one_pass(a)]
         long = [a for a in candidates if self.sizes[a] >= PARTS]
         if not candidates:
             return 0
@@ -370,12 +376,13 @@ class Sweeps:
         A part is then processed row by row (`codegen.llvm.loopir.rowwise_split`).
         """
         region = self.region
-        split = [u for u, over in region.ended.items() if over & self.split]
+        split = [u for u, over in region.reduced_axes.items() if over & self.split]
         if any(
-            region.ended[u] != self.split or self.units.values[u].type.dtype == f64 for u in split
+            region.reduced_axes[u] != self.split or self.units.values[u].type.dtype == f64
+            for u in split
         ):
             return False
-        return max((region.levels[u] for u in region.ended if u not in split), default=0) > 1
+        return max((region.levels[u] for u in region.reduced_axes if u not in split), default=0) > 1
 
     def _grid_tasks(self) -> int:
         """Return the number of tasks of the grid; blocks of contiguous positions are one task.
@@ -384,7 +391,7 @@ class Sweeps:
         lowering).
         """
         positions = [
-            [t for t in position if t != STILL]
+            [t for t in position if t != AT_ZERO]
             for positions in self.region.loads.values()
             for position in positions
         ]
@@ -410,7 +417,7 @@ class Sweeps:
         region = self.region
         for u in reversed(region.masks):  # operands before readers
             waits = self.units.operands[u] & waiting
-            over = region.ended.get(u, 0) >> a & 1
+            over = region.reduced_axes.get(u, 0) >> a & 1
             if waits and (over or any(mask >> a & 1 for mask in region.masks[u])):
                 return False
             if over or waits:
@@ -424,41 +431,47 @@ class Sweeps:
         region = self.region
         total_ns = 0.0
         unblocked = (
-            walked_units(self.units, region) if region.ended and not self.hosted else set[int]()
+            unblocked_units(self.units, region)
+            if region.reduced_axes and not self.hosted
+            else set[int]()
         )
-        if self.packs:
-            total_ns += packing(self.units, region, self.volume)
-        repeated_units = awaited(self.units, region, self.split) if self.split else 0
+        if self.has_contractions:
+            total_ns += contraction_start_ns(self.units, region, self.volume)
+        repeated_units = members_before(self.units, region, self.split) if self.split else 0
         for (_, around), members in self.needs.items():
             for u in bits(members):
-                reduced = region.ended.get(u, 0)
-                unit_ns = step_ns[u] * (WALKED_COST / STEP_COST if u in unblocked else 1.0)
-                for mask, position in zip(region.masks[u], region.places[u], strict=True):
-                    if not (mask | reduced) & self.own & ~around:
+                reduced = region.reduced_axes.get(u, 0)
+                unit_ns = step_ns[u] * (UNBLOCKED_COST / STEP_COST if u in unblocked else 1.0)
+                for mask, position in zip(region.masks[u], region.positions[u], strict=True):
+                    if not (mask | reduced) & self.task_axes & ~around:
                         count = self.evaluations(mask | reduced)
                         if repeated_units >> u & 1 and not (mask | reduced) & self.split:
                             count *= self.parts
-                        if u in region.peeked:
-                            count *= places_for_each(
-                                region.peeked[u],
+                        if u in region.windows:
+                            count *= recompute_ratio(
+                                region.windows[u],
                                 self.sizes,
                                 self.units.values[u].type.dtype.compute.itemsize,
                             )
-                        elif self.packs and not reduced and any(map(slides, position)):
+                        elif (
+                            self.has_contractions
+                            and not reduced
+                            and any(map(is_window_term, position))
+                        ):
                             count = min(count, self._packed_once(u, mask))
                         total_ns += unit_ns * count
         return total_ns
 
-    def emptiness(self, lanes: int) -> float:
+    def lane_overhead(self, lanes: int) -> float:
         """Return the computed lanes per useful lane where few columns are reduced.
 
         Every row of theirs takes full vectors. Columns that are split have few in each part.
         """
         size = self.sizes[self.vector.bit_length() - 1] if self.vector else 1
-        columns = self.region.ended and not self.vector & self.region.folded
-        if self.vector & self.split & ~self.held:
+        columns = self.region.reduced_axes and not self.vector & self.region.all_reduced
+        if self.vector & self.split & ~self.rowwise_axis:
             size, columns = -(-size // self.parts), True
-        if self.packs or not columns or size <= 1:
+        if self.has_contractions or not columns or size <= 1:
             return 1.0
         return -(-size // lanes) * lanes / size
 
@@ -474,7 +487,7 @@ class Sweeps:
                 count *= self.blocks(a)
         return count
 
-    def arrange(self) -> None:
+    def assign_nests(self) -> None:
         """Determine which units each nest computes, and what is kept for later nests."""
         region = self.region
         if not self.local:  # a single nest over the grid
@@ -482,7 +495,7 @@ class Sweeps:
                 members = sum(1 << u for u in region.masks)
                 self.needs[0, self.inner(region.all_axes)] = members
             return
-        for u, ended in region.ended.items():
+        for u, ended in region.reduced_axes.items():
             self._add_root(u, region.levels[u] - 1, ended | region.masks[u][0])
         for u in bits(region.stored):
             self._add_root(u, region.levels.get(u, 0), region.masks[u][0])
@@ -499,7 +512,7 @@ class Sweeps:
         levels = self.region.levels
         self.needs[nest] = self.nest_loads = 0
         for u in bits(self.roots[nest]):
-            if self.units.unit(u).is_fold and levels[u] > nest[0]:
+            if self.units.unit(u).is_reduction and levels[u] > nest[0]:
                 self.needs[nest] |= 1 << u
                 self.nest_loads |= self.units.operands[u] & ~self.region.members
                 self._require(self.units.operands[u] & self.region.members, nest)
@@ -507,7 +520,7 @@ class Sweeps:
                 self._require(1 << u, nest)
         for v in bits(self.nest_loads):
             masks = self.region.load_masks[v]
-            times = self.sweeps.setdefault(v, [0] * len(masks))
+            times = self.reads_by_nest.setdefault(v, [0] * len(masks))
             for k, mask in enumerate(masks):
                 times[k] += not self.inner(mask) & ~nest[1]
 
@@ -530,8 +543,8 @@ class Sweeps:
         Results of reductions and expensive values are kept there.
         """
         region = self.region
-        inner = region.masks[u][0] & self.own
-        if u in region.ended:
+        inner = region.masks[u][0] & self.task_axes
+        if u in region.reduced_axes:
             self.kept |= 1 << u if inner and not self.hosted >> u & 1 else 0
             return True
         if not inner or region.levels.get(u, 0) >= level:
@@ -548,9 +561,9 @@ class Sweeps:
             members, in_scratch = region.members, self.kept
             for p, masks in reversed(region.masks.items()):  # operands before readers
                 cost = 0.0
-                if p not in region.ended and masks[0] & self.own:
+                if p not in region.reduced_axes and masks[0] & self.task_axes:
                     unit, operands = units.unit(p), units.operands[p]
-                    cost = float("inf") if unit.along >= 0 else unit.trace.cost
+                    cost = float("inf") if unit.scan_axis >= 0 else unit.trace.cost
                     cost += MOVE_COST * (operands & ~members).bit_count()
                     cost += sum([costs[v] for v in bits(operands & members & ~in_scratch)])
                 costs[p] = cost

@@ -22,8 +22,8 @@ from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.fuse_chains import chains
-from smelt.fusion.gain_cache import NEVER, Tries
-from smelt.fusion.legal import Refusal, Wishes, refuse_torn
+from smelt.fusion.gain_cache import NEVER, GainCache
+from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
 from smelt.fusion.reachability import Reach
 from smelt.fusion.reduction_notes import steps
 from smelt.fusion.refine import Refinement
@@ -35,7 +35,7 @@ MOST_COPIES = 6
 """Most readers into which a producer is copied."""
 MOST_READERS = 4
 """Most readers that a producer is tried to be joined with."""
-LARGE = 24
+LARGE_PRODUCER = 24
 """Number of units from which a producer with reductions is tried more sparingly.
 
 Its readers are tried in order of their last known gain, and a reader whose last gain does not
@@ -47,7 +47,7 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
-CLOSE = 0.99
+TAKE_SHARE = 0.99
 """Share of the largest remaining bound that a gain must reach to be taken.
 
 Producers that share a reader each gain a little less whenever it grows; they are not evaluated
@@ -73,23 +73,28 @@ class Search(State):
     """Moves between the clusters of one graph."""
 
     def __init__(
-        self, units: Units, model: Model, wishes: Wishes, decisions: Decisions, crowded: int = 0
+        self,
+        units: Units,
+        model: Model,
+        wishes: FusionConstraints,
+        decisions: Decisions,
+        crowded: int = 0,
     ) -> None:
         super().__init__(units, model, wishes)
         decisions.views()
         self.decisions = decisions
-        self.kept = units.outputs | crowded
+        self.always_stored = units.outputs | crowded
         """Values that are always stored: results, and those with readers outside the graph."""
-        self.tries = Tries()
-        self.dear: dict[int, int] = {}
+        self.gain_cache = GainCache()
+        self.costly_copies: dict[int, int] = {}
         """Producers that were better stored than recomputed, with their number of readers."""
 
     # ---- the run -------------------------------------------------------------------------------
 
-    def apart(self) -> None:
+    def separate_all(self) -> None:
         """Make every operator a cluster of its own."""
         for unit in self.units.units:
-            self.place(unit.number, 1 << unit.number)
+            self.add_cluster(unit.number, 1 << unit.number)
 
     def run(self) -> None:
         """Perform all joins that gain."""
@@ -99,10 +104,12 @@ class Search(State):
         changed = Refinement(self, self.decisions).run()
         if changed:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
-            self.tries.forget()
+            self.gain_cache.reset()
             producers = (p for c in changed for p in bits(self.producers(c)))
             self._join(dict.fromkeys((*changed, *producers)))
-        self._join(self.tries.renew())  # evaluate again: the cached bounds are estimates
+        self._join(
+            self.gain_cache.invalidate_changed()
+        )  # evaluate again: the cached bounds are estimates
         self._record_streams()
         self._record_refusals()
 
@@ -116,16 +123,16 @@ class Search(State):
     def _chains(self) -> None:
         """Join values with the cluster of their readers where that cannot lose."""
         if self.wishes.never:
-            self.apart()
+            self.separate_all()
             return
         for c, members in chains(self.units, self.model.nbytes).items():
-            self.place(c, members)
+            self.add_cluster(c, members)
             if members & (members - 1) == 0:
                 continue
             if not self.is_cheaper(self.clusters[c]):
                 self.remove(c)  # for example a reduction that is split only because of the join
                 for u in bits(members):
-                    self.place(u, 1 << u)
+                    self.add_cluster(u, 1 << u)
                 continue
             self.decisions.chain(c, self.clusters[c])
 
@@ -151,13 +158,13 @@ class Search(State):
 
         for c in start:
             if c in self.clusters:
-                enqueue(c, self.bound(c))
+                enqueue(c, self.gain_bound(c))
         while queue:
             _, c, stamp = heapq.heappop(queue)
             if c not in self.clusters or stamps[c] != stamp:
                 continue
-            move = self.best(c)
-            if queue and move.gain < -CLOSE * queue[0][0]:
+            move = self.best_move(c)
+            if queue and move.gain < -TAKE_SHARE * queue[0][0]:
                 enqueue(c, move.gain)
                 if move.gain > LEAST_GAIN:
                     waiting.add(c)
@@ -170,9 +177,9 @@ class Search(State):
                 affected |= self.producers(k)
             for k in bits(affected):
                 if k not in waiting or changed >> k & 1:
-                    enqueue(k, self.bound(k))
+                    enqueue(k, self.gain_bound(k))
 
-    def bound(self, p: int) -> float:
+    def gain_bound(self, p: int) -> float:
         """Return an upper bound of the gain from moving a producer.
 
         That is its own time and the reads of its results.
@@ -184,23 +191,25 @@ class Search(State):
         for u in bits(producer.stored):
             count = (self.readers[u] & ~(1 << p)).bit_count()
             total += count * self.model.read_ns(u, self.model.nbytes[u], 1)
-        total += self.held(producer.stored)
+        total += self.uncached_ns(producer.stored)
         if self.wishes.must:
             return FORCED
         readers = bits(self.successors(p))
         count = len(readers)
         if self._may_copy(producer, count) and not self._was_costly(producer, count):
-            return total + producer.cost.burden
+            return total + producer.cost.objective_ns
         most = 0.0
         for c in readers[:MOST_READERS]:
-            pair_bound = self.tries.most(p, c)
+            pair_bound = self.gain_cache.bound(p, c)
             if pair_bound > most and not self.between(p, c):
                 most = pair_bound
-        return min(total + producer.cost.burden, most)
+        return min(total + producer.cost.objective_ns, most)
 
     def _may_copy(self, producer: Cluster, readers: int) -> bool:
         """Return whether a producer may be recomputed in each of its readers."""
-        not_copyable = producer.stored & self.kept or producer.members & self.units.folds
+        not_copyable = (
+            producer.stored & self.always_stored or producer.members & self.units.reductions
+        )
         return 1 < readers <= MOST_COPIES and not not_copyable
 
     def _was_costly(self, producer: Cluster, readers: int) -> bool:
@@ -208,83 +217,85 @@ class Search(State):
 
         That stays true when the readers have grown.
         """
-        return self.dear.get(producer.members, readers + 1) <= readers
+        return self.costly_copies.get(producer.members, readers + 1) <= readers
 
-    def best(self, p: int) -> Candidate:
+    def best_move(self, p: int) -> Candidate:
         """Return the best move of a producer."""
         best = NO_MOVE
         readers = bits(self.successors(p))
         producer = self.clusters[p]
         if self._may_copy(producer, len(readers)) and not self._was_costly(producer, len(readers)):
-            best = self.copied(p, readers)
+            best = self.evaluate_copy(p, readers)
             if best.gain <= LEAST_GAIN:
-                self.dear[producer.members] = len(readers)
+                self.costly_copies[producer.members] = len(readers)
                 if best.joined:
-                    self.decisions.dear(producer, [self.clusters[c] for c in readers], best.gain)
-        is_large = producer.members.bit_count() > LARGE and not producer.region.flat
+                    self.decisions.record_costly_copy(
+                        producer, [self.clusters[c] for c in readers], best.gain
+                    )
+        is_large = producer.members.bit_count() > LARGE_PRODUCER and not producer.region.flat
         candidates = readers[:MOST_READERS]
         if is_large:
-            candidates = sorted(candidates, key=lambda c: -self.tries.guess(p, c))
+            candidates = sorted(candidates, key=lambda c: -self.gain_cache.last_gain(p, c))
         for c in candidates:
-            if is_large and self.tries.guess(p, c) <= best.gain:
+            if is_large and self.gain_cache.last_gain(p, c) <= best.gain:
                 continue
-            move = self.joined(p, c)
+            move = self.evaluate_join(p, c)
             if move.gain > best.gain:
                 best = move
         return best
 
-    def joined(self, p: int, c: int, *, always: bool = False) -> Candidate:
+    def evaluate_join(self, p: int, c: int, *, always: bool = False) -> Candidate:
         """Evaluate two clusters as one; values that others read are still stored.
 
         If a cached bound shows that nothing can be gained, the cost model is consulted only with
         `always`.
         """
-        if not always and self.tries.most(p, c) <= LEAST_GAIN:
+        if not always and self.gain_cache.bound(p, c) <= LEAST_GAIN:
             return NO_MOVE
         producer, reader = self.clusters[p], self.clusters[c]
         if between := self.between(p, c):
             between_unit = self.clusters[least(between)].members
             name = self.decisions.name(between_unit.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
-        if (reduction := self.torn_fold(producer, reader)) >= 0:
-            return Candidate(0.0, refusal=refuse_torn(self.units, reduction))
+        if (reduction := self.multiply_read_reduction(producer, reader)) >= 0:
+            return Candidate(0.0, refusal=refuse_multiple_reads(self.units, reduction))
         stored = 0
         others = ~(1 << p | 1 << c)
         for u in bits(producer.stored | reader.stored):
             is_needed = self.readers[u] & others or self.units.outputs >> u & 1
             if is_needed or not self.units.users[u]:
                 stored |= 1 << u
-        verdict = self.judge(producer.members | reader.members, stored, (producer, reader))
+        verdict = self.evaluate(producer.members | reader.members, stored, (producer, reader))
         joined = ((c, verdict),)
         if verdict.cost is None or verdict.refusal is not None:
             if verdict.is_final:
-                self.tries.note(p, c, NEVER)
+                self.gain_cache.set_bound(p, c, NEVER)
             return Candidate(0.0, joined, verdict.refusal)
         if self.wishes.must and self.wishes.demand(producer.members, reader.members):
             return Candidate(FORCED, joined)
-        gain = producer.cost.burden + reader.cost.burden - verdict.cost.burden
-        gain += self.held((producer.stored | reader.stored) & ~stored, stored)
-        if not producer.stored & stored and self.is_made_of_nothing(producer):
-            gain = max(gain, producer.cost.burden)
-        self.tries.tried(p, c, gain)
+        gain = producer.cost.objective_ns + reader.cost.objective_ns - verdict.cost.objective_ns
+        gain += self.uncached_ns((producer.stored | reader.stored) & ~stored, stored)
+        if not producer.stored & stored and self.is_cheap_generator(producer):
+            gain = max(gain, producer.cost.objective_ns)
+        self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
 
-    def copied(self, p: int, readers: Sequence[int]) -> Candidate:
+    def evaluate_copy(self, p: int, readers: Sequence[int]) -> Candidate:
         """Evaluate a producer recomputed in each of its readers and stored nowhere."""
         producer = self.clusters[p]
-        gain = producer.cost.burden
+        gain = producer.cost.objective_ns
         joined: list[tuple[int, Verdict]] = []
         for c in readers:
             cluster = self.clusters[c]
             members = self._needed_members(producer, cluster)
             parts = (producer, cluster) if members == producer.members else ()
-            verdict = self.judge(cluster.members | members, cluster.stored, parts)
+            verdict = self.evaluate(cluster.members | members, cluster.stored, parts)
             if verdict.cost is None or verdict.refusal is not None:
                 return Candidate(0.0, refusal=verdict.refusal, copies=True)
-            gain += cluster.cost.burden - verdict.cost.burden
+            gain += cluster.cost.objective_ns - verdict.cost.objective_ns
             joined.append((c, verdict))
-        if self.is_made_of_nothing(producer):
-            gain = max(gain, producer.cost.burden)
+        if self.is_cheap_generator(producer):
+            gain = max(gain, producer.cost.objective_ns)
         return Candidate(gain, tuple(joined), copies=True)
 
     def _needed_members(self, producer: Cluster, reader: Cluster) -> int:
@@ -301,8 +312,8 @@ class Search(State):
     def apply(self, p: int, move: Candidate, *, sibling: bool = False) -> int:
         """Carry out a move; return the clusters that changed."""
         self._record(p, move, sibling)
-        objectives = {c: self.clusters[c].cost.burden for c, _ in move.joined}
-        self.tries.joined(p, self.clusters[p].cost.burden, objectives)
+        objectives = {c: self.clusters[c].cost.objective_ns for c, _ in move.joined}
+        self.gain_cache.update_after_join(p, self.clusters[p].cost.objective_ns, objectives)
         self.remove(p)
         changed = 0
         for c, verdict in move.joined:
@@ -318,7 +329,7 @@ class Search(State):
             for v in bits(reads & ~cluster.reads):
                 self.readers[v] |= 1 << c
             cluster.members, cluster.stored, cluster.reads = members, stored, reads
-            cluster.found, cluster.cost = verdict, verdict.cost or Cost()
+            cluster.verdict, cluster.cost = verdict, verdict.cost or Cost()
             cluster.size = self.size(members)
             changed |= 1 << c
         if move.copies:
@@ -358,9 +369,9 @@ class Search(State):
         """Record the treatment of the reductions over streamed axes."""
         for c in self.clusters.values() if self.decisions.recording else ():
             if c.cost.stream >= 0:
-                extent = self._streamed_extent(c.found)
+                extent = self._streamed_extent(c.verdict)
                 reductions = steps(self.model, c.region, c.cost.stream)
-                self.decisions.carried(extent, reductions, c.cost.burden)
+                self.decisions.carried(extent, reductions, c.cost.objective_ns)
 
     # ---- siblings ------------------------------------------------------------------------------
 
@@ -370,7 +381,7 @@ class Search(State):
 
         def enqueue(pairs: Iterable[tuple[int, int]]) -> None:
             for a, b in pairs:
-                move = self.beside(a, b)
+                move = self.evaluate_siblings(a, b)
                 if move.gain > LEAST_GAIN:
                     heapq.heappush(queue, (-move.gain, a, b))
 
@@ -380,7 +391,7 @@ class Search(State):
             gain, a, b = heapq.heappop(queue)
             if a not in self.clusters or b not in self.clusters:
                 continue
-            move = self.beside(a, b)
+            move = self.evaluate_siblings(a, b)
             if move.gain != -gain:  # one of the two has changed since
                 enqueue([(a, b)])
                 continue
@@ -408,17 +419,17 @@ class Search(State):
                         pairs[a, b] = None
         return list(pairs)
 
-    def beside(self, a: int, b: int, *, always: bool = False) -> Candidate:
+    def evaluate_siblings(self, a: int, b: int, *, always: bool = False) -> Candidate:
         """Evaluate two kernels that share inputs as one.
 
         They start together anyway, so of their launches only the cost of one more kernel is saved.
-        `always` is that of `joined`.
+        `always` is that of `update_after_join`.
         """
         first, second = self.clusters[a], self.clusters[b]
         shared = sum(self.model.nbytes[v] for v in bits(first.reads & second.reads))
         if 2 * shared < min(first.cost.read, second.cost.read):
             return Candidate(0.0)
-        move = self.joined(a, b, always=always)
+        move = self.evaluate_join(a, b, always=always)
         if not move.joined or move.gain == FORCED:
             return move
         after = move.joined[0][1].cost
@@ -432,13 +443,13 @@ class Search(State):
         """Record why each remaining pair stays apart."""
         if not self.decisions.recording:
             return
-        self.decisions.keep_dear(self.holders)
+        self.decisions.record_costly_copies(self.holders)
         for p in sorted(self.clusters):
             for c in bits(self.successors(p)):
-                self._record_refusal(p, c, self.joined(p, c, always=True), sibling=False)
+                self._record_refusal(p, c, self.evaluate_join(p, c, always=True), sibling=False)
         for a, b in self._sibling_pairs():
             if not (self.successors(a) >> b | self.successors(b) >> a) & 1:
-                self._record_refusal(a, b, self.beside(a, b, always=True), sibling=True)
+                self._record_refusal(a, b, self.evaluate_siblings(a, b, always=True), sibling=True)
 
     def _record_refusal(self, a: int, b: int, move: Candidate, *, sibling: bool) -> None:
         after = move.joined[0][1].cost if move.joined else None

@@ -12,18 +12,18 @@ from smelt.journal import Decision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class UnplacedCluster:
     """A cluster without a place in the execution order yet."""
 
     cluster: Cluster
     first: Node
     """Its first operator."""
-    moved: int
+    bytes_moved: int
     """Bytes that it reads and writes."""
     reuses: Mapping[Node, Sequence[Node]]
     """For each of its results, the inputs that it may overwrite."""
 
-    def at(self, place: Callable[[Node], Node], order: Mapping[Node, int]) -> Part:
+    def relocate(self, place: Callable[[Node], Node], order: Mapping[Node, int]) -> UnplacedCluster:
         """Return the same cluster of other nodes, sorted by their order.
 
         `place` maps each node to its counterpart.
@@ -34,21 +34,21 @@ class Part:
         outputs = tuple(map(place, c.outputs))
         stream = None if c.stream is None else (place(c.stream[0]), c.stream[1])
         recomputed = tuple(map(place, c.recomputed))
-        return Part(
+        return UnplacedCluster(
             Cluster(c.name, nodes, inputs, outputs, recomputed, c.shapes, stream),
             place(self.first),
-            self.moved,
+            self.bytes_moved,
             {place(n): tuple(map(place, old)) for n, old in self.reuses.items()},
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class SearchResult:
     """Kernels for a whole graph."""
 
-    parts: Sequence[Part]
+    parts: Sequence[UnplacedCluster]
     decisions: Sequence[Decision]
-    alone: Mapping[Node, int]
+    unfused_bytes: Mapping[Node, int]
     """Bytes that each operator reads and writes if it is a kernel of its own."""
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Sizes that the kernels are chosen for, if other than those of the first call."""

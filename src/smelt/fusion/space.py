@@ -167,7 +167,7 @@ def axis_classes(nodes: Iterable[Node]) -> dict[Dim, int]:
     return {dim: numbers.setdefault(partition.find(dim), len(numbers)) for dim in dims}
 
 
-def own_classes(
+def inner_classes(
     nodes: Collection[Node],
 ) -> tuple[dict[tuple[Node, str], int], set[tuple[int, int]]]:
     """Return the class numbers of the nodes' axes, by their reads of each other.
@@ -203,7 +203,7 @@ def own_classes(
     return class_numbers, distinct
 
 
-def regrouped(walked: Shape, shape: Shape, position: tuple[Index, ...]) -> tuple[Index, ...]:
+def reshape_index(walked: Shape, shape: Shape, position: tuple[Index, ...]) -> tuple[Index, ...]:
     """Return the index in `shape` of the element at row-major `position` of `walked`.
 
     >>> i, j = axis("i", 6), axis("j", 4)

@@ -17,12 +17,12 @@ from smelt.fusion.assemble import Group
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.fusion_barriers import Barriers
-from smelt.fusion.isomorphism import Alike, Look, renamed
+from smelt.fusion.isomorphism import Isomorphism, Signature, rename_region
 from smelt.fusion.legal import (
     CROSSING,
     FAST_MEMORY,
+    FusionConstraints,
     Refusal,
-    Wishes,
     refuse_cost,
     refuse_fault,
     refuse_region,
@@ -31,8 +31,8 @@ from smelt.fusion.legal import (
 from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.merge_flat_regions import join_flat
 from smelt.fusion.reachability import Reach
-from smelt.fusion.region import Region, look
-from smelt.fusion.units import STILL, Edge, Unit, Units
+from smelt.fusion.region import Region, build_region
+from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.graph.ir import Node
 from smelt.types.expr import Expr, atoms
 
@@ -50,11 +50,12 @@ class Verdict:
     Its cost, or the reason why it is no kernel, or both if it could be one.
     """
 
-    found: Region
+    source_region: Region
     cost: Cost | None = None
     refusal: Refusal | None = None
-    looks: tuple[Look, Look] | None = None
-    """If `found` is the region of an isomorphic set: the signatures of that set and of this one."""
+    looks: tuple[Signature, Signature] | None = None
+    """If `verdict` is the region of an isomorphic set: the signatures of that set and of this
+    one."""
     key: tuple[int, int] = (0, 0)
     """The set, and those of its units that are stored."""
 
@@ -64,14 +65,14 @@ class Verdict:
 
         That is so if it was refused without building a region.
         """
-        return self.refusal is not None and self.cost is None and self.found.fault is None
+        return self.refusal is not None and self.cost is None and self.source_region.fault is None
 
     @property
     def region(self) -> Region:
         """Return the region of the set."""
         if self.looks is not None:
-            self.found, self.looks = renamed(self.found, *self.looks), None
-        return self.found
+            self.source_region, self.looks = rename_region(self.source_region, *self.looks), None
+        return self.source_region
 
 
 @dataclass(slots=True)
@@ -85,25 +86,25 @@ class Cluster:
     """Values that it reads from memory."""
     size: float
     """Scalar operations, expensive ones counted by their cost."""
-    found: Verdict
+    verdict: Verdict
     cost: Cost
 
     @property
     def region(self) -> Region:
         """Return the region of the cluster."""
-        return self.found.region
+        return self.verdict.region
 
 
-SMALL = 8
+SMALL_RATIO = 8
 """Ratio of sizes from which the smaller of two values counts as small."""
-HELD = 2.0
+UNCACHED_PENALTY = 2.0
 """Cost of a value between kernels that exceeds every cache, as a multiple of its traffic.
 
 It takes memory from the caller, and touching that for the first time is expensive.
 """
 
 
-CHEAP = 4.0
+CHEAP_ELEMENT_COST = 4.0
 """Cost of an element up to which a value that reads nothing is never worth storing.
 
 Equals the code generator's own limit for what it recomputes.
@@ -113,42 +114,44 @@ Equals the code generator's own limit for what it recomputes.
 class State:
     """The clusters of one graph."""
 
-    def __init__(self, units: Units, model: Model, wishes: Wishes) -> None:
+    def __init__(self, units: Units, model: Model, wishes: FusionConstraints) -> None:
         self.units, self.model, self.wishes = units, model, wishes
         self.clusters: dict[int, Cluster] = {}
         self.holders: list[int] = [0] * len(units.values)
         """For each unit, the clusters that compute it."""
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
-        self.beyond = sum(1 << v for v, n in enumerate(model.nbytes) if n > model.target.l3_bytes)
-        self.beyond &= ~units.outputs
+        self.uncached_values = sum(
+            1 << v for v, n in enumerate(model.nbytes) if n > model.target.l3_bytes
+        )
+        self.uncached_values &= ~units.outputs
         """Values between kernels that exceed every cache."""
-        self.alike = Alike(units, model)
+        self.isomorphism = Isomorphism(units, model)
         self.reach = Reach({})
-        self.least = Bounds(model)
+        self.lower_bounds = Bounds(model)
         self.barriers = Barriers(units)
-        self.judged: dict[tuple[int, int], Verdict] = {}
-        self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Look]] = {}
+        self.verdicts: dict[tuple[int, int], Verdict] = {}
+        self.seen: dict[tuple[int, ...], tuple[tuple[int, int], Signature]] = {}
         """For each signature, the first set that was evaluated with it."""
-        self.asked = 0
+        self.evaluated_regions = 0
         """Number of sets whose region was evaluated because no isomorphic set was known."""
-        self.maps: dict[tuple[int, ...], Cost] = {}
+        self.map_costs: dict[tuple[int, ...], Cost] = {}
         """Costs of elementwise operators by signature."""
-        self.walked: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
+        self.result_shapes: dict[tuple[int, int], Mapping[int, tuple[int, ...]]] = {}
         """For sets that iterate over results under another shape: these shapes."""
 
     # ---- clusters ------------------------------------------------------------------------------
 
-    def place(self, c: int, members: int) -> None:
+    def add_cluster(self, c: int, members: int) -> None:
         """Add a cluster of units that no cluster holds yet."""
         stored = 0
         for u in bits(members):
             users = self.units.users[u]
             if users & ~members or self.units.outputs >> u & 1 or not users:
                 stored |= 1 << u
-        self.put(c, self.judge(members, stored))
+        self.add_evaluated(c, self.evaluate(members, stored))
 
-    def put(self, c: int, verdict: Verdict) -> None:
+    def add_evaluated(self, c: int, verdict: Verdict) -> None:
         """Add a cluster of an evaluated set."""
         members, stored = verdict.key
         reads, size = self.reads(members), self.size(members)
@@ -176,7 +179,12 @@ class State:
     def groups(self) -> list[Group]:
         """Return the clusters as sets for assembly."""
         return [
-            Group(c.members, c.stored, self.walked.get((c.members, c.stored), {}), _stream_cost(c))
+            Group(
+                c.members,
+                c.stored,
+                self.result_shapes.get((c.members, c.stored), {}),
+                _stream_cost(c),
+            )
             for _, c in sorted(self.clusters.items())
         ]
 
@@ -193,18 +201,18 @@ class State:
         values, inputs = self.units.values, len(self.units.inputs)
         for cluster in self.clusters.values():
             region = cluster.region
-            products = all(self.units.unit(u).trace.dots for u in region.ended)
+            products = all(self.units.unit(u).trace.dots for u in region.reduced_axes)
             for u in bits(region.stored):
-                joins = self.units.unit(u).trace.joins
-                if u not in region.places or u in region.parts:
+                joins = self.units.unit(u).trace.scatter_dims
+                if u not in region.positions or u in region.parts:
                     continue
-                position, kind = region.places[u], values[u].type
-                at_start = any(t != STILL for t in position[0][:joins])
+                position, kind = region.positions[u], values[u].type
+                at_start = any(t != AT_ZERO for t in position[0][:joins])
                 if joins and not at_start:
                     continue
                 other_readers = 0 if region.flat else region.stored ^ 1 << u
                 if not (joins or region.flat or products):
-                    other_readers |= sum(1 << f for f in region.ended)
+                    other_readers |= sum(1 << f for f in region.reduced_axes)
                 other_readers = self._needed_for(cluster.members, other_readers)
                 any_value = region.flat or at_start
                 candidates = [
@@ -251,7 +259,7 @@ class State:
         clusters = reach.before[b] and reach.between(a, b, self.successors(a))
         return clusters | (reach.before[a] and reach.between(b, a, self.successors(b)))
 
-    def held(self, values: int, stored: int = 0) -> float:
+    def uncached_ns(self, values: int, stored: int = 0) -> float:
         """Return the gain in nanoseconds of not keeping some uncached values in memory.
 
         Only values count that exceed every cache and of which only something much smaller is
@@ -259,52 +267,58 @@ class State:
         """
         total_ns = 0.0
         model = self.model
-        for v in bits(values & self.beyond):
-            if model.nbytes[v] > SMALL * max((model.nbytes[u] for u in bits(stored)), default=0):
+        for v in bits(values & self.uncached_values):
+            if model.nbytes[v] > SMALL_RATIO * max(
+                (model.nbytes[u] for u in bits(stored)), default=0
+            ):
                 total_ns += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
-        return HELD * total_ns
+        return UNCACHED_PENALTY * total_ns
 
-    def torn_fold(self, first: Cluster, second: Cluster) -> int:
+    def multiply_read_reduction(self, first: Cluster, second: Cluster) -> int:
         """Return a reduction of one cluster that the other reads at several positions, or -1."""
         for a, b in ((first, second), (second, first)):
-            for u in bits(a.stored & b.reads & self.units.folds):
+            for u in bits(a.stored & b.reads & self.units.reductions):
                 if len(b.region.loads.get(u, ())) > 1:
                     return u
         return -1
 
-    def is_made_of_nothing(self, producer: Cluster) -> bool:
+    def is_cheap_generator(self, producer: Cluster) -> bool:
         """Return whether a producer reads no array and costs almost nothing.
 
         Such as a mask by positions. It belongs to its readers even where loading it would be as
         cheap: where it is constant in a block, a stream skips it or the block.
         """
         work = sum(self.units.unit(u).trace.cost for u in bits(producer.members))
-        return not producer.reads and work <= CHEAP and not producer.members & self.units.folds
+        return (
+            not producer.reads
+            and work <= CHEAP_ELEMENT_COST
+            and not producer.members & self.units.reductions
+        )
 
     def is_cheaper(self, chain: Cluster) -> bool:
         """Return whether a chain is faster than its members as single kernels."""
         region = chain.region
-        if not chain.members & self.units.folds:
+        if not chain.members & self.units.reductions:
             return True
-        unstored, objective_ns = chain.members & ~chain.stored, chain.cost.burden
-        if objective_ns <= self.least.alone(region, chain.members.bit_count(), unstored):
+        unstored, objective_ns = chain.members & ~chain.stored, chain.cost.objective_ns
+        if objective_ns <= self.lower_bounds.single(region, chain.members.bit_count(), unstored):
             return True
-        return objective_ns <= sum(self.alone(u).burden for u in bits(chain.members))
+        return objective_ns <= sum(self.single_cost(u).objective_ns for u in bits(chain.members))
 
     # ---- verdicts ------------------------------------------------------------------------------
 
-    def alone(self, u: int) -> Cost:
+    def single_cost(self, u: int) -> Cost:
         """Return the cost of one operator as a kernel; cheap to compute for elementwise ones."""
         unit = self.units.unit(u)
-        if unit.is_fold or unit.along >= 0 or not all(e.simple for e in unit.edges):
-            return self.judge(1 << u, 1 << u).cost or Cost()
-        signature = self.alike.alone(u)
-        cost = self.maps.get(signature)
+        if unit.is_reduction or unit.scan_axis >= 0 or not all(e.simple for e in unit.edges):
+            return self.evaluate(1 << u, 1 << u).cost or Cost()
+        signature = self.isomorphism.alone(u)
+        cost = self.map_costs.get(signature)
         if cost is None:
-            cost = self.maps[signature] = self.model.map(unit)
+            cost = self.map_costs[signature] = self.model.map_cost(unit)
         return cost
 
-    def moved_alone(self, u: int) -> int:
+    def unfused_bytes(self, u: int) -> int:
         """Return the bytes that one operator reads and writes as a kernel of its own."""
         model, unit = self.model, self.units.unit(u)
         volumes: dict[int, int] = {}
@@ -314,13 +328,13 @@ class State:
         read = sum([min(n, model.elements[v]) * model.itemsize[v] for v, n in volumes.items()])
         return read + model.nbytes[u]
 
-    def judge(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
+    def evaluate(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
         """Return the verdict on a set of units as one kernel.
 
         `parts` are the two clusters that it joins, if any.
         """
         key = members, stored
-        verdict = self.judged.get(key)
+        verdict = self.verdicts.get(key)
         if verdict is not None:
             return verdict
         size = self.size(members, parts)
@@ -330,7 +344,7 @@ class State:
         elif (isomorphic := self._from_isomorphic(key, parts)) is not None:
             verdict = isomorphic
         else:
-            self.asked += 1
+            self.evaluated_regions += 1
             region = self._region(members, stored, parts)
             refusal = refuse_region(self.units, region)
             cost = None
@@ -346,24 +360,28 @@ class State:
                 refusal = None  # a single operator is always a kernel
             verdict = Verdict(region, cost, refusal)
         verdict.key = key
-        self.judged[key] = verdict
+        self.verdicts[key] = verdict
         return verdict
 
     def _stream_cost(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
         """Return the cost with an axis streamed, if that is legal and faster."""
         exceeds_memory = refusal is not None and refusal.reason == FAST_MEMORY
-        if not streams.COMPILED or not region.ended or (refusal is not None and not exceeds_memory):
+        if (
+            not streams.COMPILED
+            or not region.reduced_axes
+            or (refusal is not None and not exceeds_memory)
+        ):
             return None
-        if region.members & self.units.joined:
+        if region.members & self.units.scatters:
             return None
         if _is_exact():  # exact rounding: partial sums of blocks would change the result
             return None
-        if not exceeds_memory and not streamable_axes.worth_asking(self.model, region, cost):
+        if not exceeds_memory and not streamable_axes.may_gain(self.model, region, cost):
             return None
-        if not exceeds_memory and self.least.alone(region, 1) > cost.burden:
+        if not exceeds_memory and self.lower_bounds.single(region, 1) > cost.objective_ns:
             return None
-        cost_ns = streams.streamed(self.model, region, beyond=exceeds_memory)
-        if cost_ns is None or (not exceeds_memory and cost_ns.burden > cost.burden):
+        cost_ns = streams.cheapest_stream(self.model, region, beyond=exceeds_memory)
+        if cost_ns is None or (not exceeds_memory and cost_ns.objective_ns > cost.objective_ns):
             return None
         return cost_ns
 
@@ -371,24 +389,26 @@ class State:
         """Return the verdict on a set that is isomorphic to an evaluated one."""
         if key[0].bit_count() > MOST_ALIKE and parts and all(part.region.flat for part in parts):
             return None
-        signature = self.alike.look(*key)
+        signature = self.isomorphism.signature(*key)
         if signature is None:
             return None
         first, first_signature = self.seen.setdefault(signature.form, (key, signature))
-        verdict = self.judged.get(first)
+        verdict = self.verdicts.get(first)
         if verdict is None:
             return None
-        shapes = self.walked.get(first)
+        shapes = self.result_shapes.get(first)
         if shapes is not None:  # isomorphic sets with other shapes have identical extents
-            self.walked[key] = {
-                first_signature.here(signature, u): shape for u, shape in shapes.items()
+            self.result_shapes[key] = {
+                first_signature.translate(signature, u): shape for u, shape in shapes.items()
             }
-        refusal, fault = verdict.refusal, verdict.found.fault
+        refusal, fault = verdict.refusal, verdict.source_region.fault
         if refusal is not None and fault is not None:  # expressed with this set's values
             refusal = refuse_fault(
-                self.units, fault, first_signature.here(signature, verdict.found.at)
+                self.units,
+                fault,
+                first_signature.translate(signature, verdict.source_region.fault_unit),
             )
-        return Verdict(verdict.found, verdict.cost, refusal, (first_signature, signature))
+        return Verdict(verdict.source_region, verdict.cost, refusal, (first_signature, signature))
 
     def size(self, members: int, parts: Sequence[Cluster] = ()) -> float:
         """Return the scalar operations of a set."""
@@ -401,7 +421,9 @@ class State:
     def _region(self, members: int, stored: int, parts: Sequence[Cluster]) -> Region:
         """Return the region of a set, built from its parts' regions if both are flat."""
         flat = parts and parts[0].region.flat and parts[1].region.flat
-        if flat and not members & self.units.joined:  # `look` checks that a scatter ends its kernel
+        if (
+            flat and not members & self.units.scatters
+        ):  # `signature` checks that a scatter ends its kernel
             first, second = (part.region for part in parts)
             joined = join_flat(first, second, stored)
             if joined is not None and joined.members == members:
@@ -410,16 +432,16 @@ class State:
                     joined.work -= self.model.step_ns[u] * self.model.elements[u]
                 return joined
         key = members, stored
-        cached = self.units.looked.get(key)
+        cached = self.units.region_cache.get(key)
         if cached is None:
-            region = look(self.units, members, stored)
+            region = build_region(self.units, members, stored)
             if region.fault == CROSSING:
                 region = self._with_result_shapes(region)
-            self.units.looked[key] = region, self.walked.get(key)
+            self.units.region_cache[key] = region, self.result_shapes.get(key)
             return region
         region, shapes = cached  # built by a search at other sizes
         if shapes is not None:
-            self.walked[key] = shapes
+            self.result_shapes[key] = shapes
         return replace(region, work=-1.0, packing=0.0)
 
     def _with_result_shapes(self, region: Region) -> Region:
@@ -428,11 +450,11 @@ class State:
         The shape must have as many elements; reductions may then stand at positions of their own.
         Returns `region` itself if no shape helps.
         """
-        if all(isinstance(t, int) for t in region.places[region.at][0]):
+        if all(isinstance(t, int) for t in region.positions[region.fault_unit][0]):
             return region  # it is read at two positions, which no shape unites
         key = region.members, region.stored
-        reduction = self.units.unit(region.at)
-        shapes = map(self._shape, bits(region.members & self.units.folds))
+        reduction = self.units.unit(region.fault_unit)
+        shapes = map(self._shape, bits(region.members & self.units.reductions))
         for shape in dict.fromkeys((reduction.axes, reduction.axes[: reduction.rank], *shapes)):
             matching = [u for u in bits(region.members) if self._shape(u) == shape]
             result_shapes = {
@@ -441,9 +463,9 @@ class State:
                 if matching and self.units.regroups(o, matching[0])
             }
             if result_shapes:
-                reshaped = look(self.units, *key, result_shapes)
+                reshaped = build_region(self.units, *key, result_shapes)
                 if reshaped.fault is None:
-                    self.walked[key] = result_shapes
+                    self.result_shapes[key] = result_shapes
                     return reshaped
         return region
 
@@ -454,8 +476,8 @@ class State:
 
 def _axes(unit: Unit, edge: Edge) -> set[int]:
     """Return the axes along which an edge reads, including those of computed positions."""
-    data_positions = dict(unit.trace.picks)
-    axes = {t for t in edge.terms if isinstance(t, int) and t != STILL}
+    data_positions = dict(unit.trace.data_positions)
+    axes = {t for t in edge.terms if isinstance(t, int) and t != AT_ZERO}
     for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
         if x.kind == "axis":
             axes.add(int(x.name[1:]))
@@ -471,5 +493,5 @@ def _is_exact() -> bool:
 def _stream_cost(cluster: Cluster) -> tuple[int, int] | None:
     """Return the streamed axis of a cluster: a reduction, and the index among its axes."""
     axis = cluster.cost.stream
-    reductions = cluster.region.ends.items() if axis >= 0 else ()
+    reductions = cluster.region.reduced_axis_order.items() if axis >= 0 else ()
     return next(((u, axes.index(axis)) for u, axes in sorted(reductions) if axis in axes), None)

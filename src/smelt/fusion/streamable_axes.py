@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from smelt.blocks import WIDE_TAKEN
+from smelt.blocks import STREAM_ELEMENTS
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import Region
 
-WORTH = 0.06
+MIN_REREAD_SHARE = 0.06
 """Least share of a kernel's time in rereads for which streaming is evaluated.
 
 Deriving a stream takes longer than everything else in planning.
 """
 
 
-def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
+def may_gain(model: Model, region: Region, cost: Cost) -> bool:
     """Return whether streaming may beat a legal schedule without it.
 
     That is so if rows exceed fast memory, or if a contraction consumes what another one produces,
@@ -26,15 +26,15 @@ def worth_asking(model: Model, region: Region, cost: Cost) -> bool:
     reread_ns = cost.sweeps + cost.scratch + cost.partials
     if (
         model.target.level(cost.row_bytes, 1) not in ("l1", "l2")
-        and reread_ns > WORTH * cost.burden
+        and reread_ns > MIN_REREAD_SHARE * cost.objective_ns
     ):
         return True
-    products = [u for u in region.ended if model.units.unit(u).trace.dots]
+    products = [u for u in region.reduced_axes if model.units.unit(u).trace.dots]
     axes = 0
     for u in products:
         axes |= region.masks[u][0]
-    consumers = region.ended if is_masked(model, region) else products
-    return any(region.ended[u] & axes and region.levels[u] > 1 for u in consumers)
+    consumers = region.reduced_axes if is_masked(model, region) else products
+    return any(region.reduced_axes[u] & axes and region.levels[u] > 1 for u in consumers)
 
 
 def is_masked(model: Model, region: Region) -> bool:
@@ -47,7 +47,7 @@ def is_masked(model: Model, region: Region) -> bool:
 
 def has_products(model: Model, region: Region) -> bool:
     """Return whether any of the reductions is a contraction."""
-    return any(model.units.unit(u).trace.dots for u in region.ended)
+    return any(model.units.unit(u).trace.dots for u in region.reduced_axes)
 
 
 def streamable(model: Model, region: Region) -> Iterator[int]:
@@ -63,14 +63,14 @@ def streamable(model: Model, region: Region) -> Iterator[int]:
     by_reductions: dict[frozenset[int], list[int]] = {}
     for a in bits(candidates):
         by_reductions.setdefault(
-            frozenset(u for u, e in region.ended.items() if e >> a & 1), []
+            frozenset(u for u, e in region.reduced_axes.items() if e >> a & 1), []
         ).append(a)
     local = region.all_axes & ~region.grid
     row_elements = prod(model.extents[region.axes[a]] for a in bits(local))
     for axes in by_reductions.values():
         extents = {a: model.extents[region.axes[a]] for a in axes}
         best = sorted(axes, key=lambda a: (extents[a] == 1, _depth(region, a)))
-        yield next((a for a in best if row_elements // extents[a] <= WIDE_TAKEN), best[-1])
+        yield next((a for a in best if row_elements // extents[a] <= STREAM_ELEMENTS), best[-1])
 
 
 def _depth(region: Region, a: int) -> int:
@@ -86,10 +86,10 @@ def _cascade_axes(model: Model, region: Region) -> int:
     """
     dependent = row_axes = 0
     for u, level in region.levels.items():
-        ended = region.ended.get(u, 0)
+        ended = region.reduced_axes.get(u, 0)
         if level > 1 or not model.units.unit(u).trace.dots:
             row_axes |= ended
-        if level > (u in region.ended):
+        if level > (u in region.reduced_axes):
             dependent |= ended
             dependent |= region.masks[u][0] if region.stored >> u & 1 else 0
     return dependent & row_axes

@@ -14,41 +14,41 @@ from math import prod
 
 from smelt.blocks import (
     COLUMN_BLOCK,
+    CONTRACTED_BLOCK,
     LEAST_TASKS,
-    MADE,
     PARTS,
+    PRODUCED_BLOCK,
     SPLIT_ABOVE,
     STREAM_COLUMNS,
-    TAKEN,
     THIN,
-    has_parts,
     rows_axis,
-    rows_taken,
-    rows_visited,
+    splits_stream,
+    stream_block_rows,
+    stream_task_rows,
 )
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cascade.block_sparsity import Visible, visible
+from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
-from smelt.fusion.cascade.columns import columns
-from smelt.fusion.cascade.finite_masks import faint
+from smelt.fusion.cascade.columns import inner_columns
+from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, width
-from smelt.fusion.contraction_cost import WALKED_COST, walked
+from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
 from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
-from smelt.fusion.derived_stream import Derived, derived
-from smelt.fusion.gather_cost import GATHERED_NS, gathered
-from smelt.fusion.lane_utilization import Visits
-from smelt.fusion.mask_coverage import TOLD, Shares
-from smelt.fusion.packing_cost import summed, term_packing_ns
+from smelt.fusion.derived_stream import DerivedStream, derive_stream
+from smelt.fusion.gather_cost import GATHERED_NS, gathered_reads
+from smelt.fusion.lane_utilization import LaneUse
+from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE, MaskCoverage
+from smelt.fusion.packing_cost import summed_axes, term_packing_ns
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.vectorization_cost import parts_for
-from smelt.fusion.window_recompute import slides
+from smelt.fusion.window_recompute import is_window_term
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.target import Level
-from smelt.types.affine import overlaps
+from smelt.types.affine import may_overlap
 from smelt.types.expr import Expr, axes_of
 
 COMPILED = True
@@ -65,15 +65,15 @@ WIDE_COST = 3.0
 It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
 does not have.
 """
-SHORT = 512
+SHORT_AXIS = 512
 """Elements of an axis that one or two blocks of a contraction cover anyway."""
-SHORT_TAKEN = 112
-"""As `SHORT`, where another contraction consumes what is computed along the axis.
+SHORT_CONSUMED_AXIS = 112
+"""As `SHORT_AXIS`, where another contraction consumes what is computed along the axis.
 
 One block keeps that at hand as well. Reducing so few elements is faster than carrying states,
 unless the row exceeds fast memory.
 """
-MARGIN = 1.04
+STREAM_CONTRACTION_FACTOR = 1.04
 """Factor on the cost of streamed contractions: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
 """Slowdown of double-precision elements beyond their size where column sums are in memory."""
@@ -81,7 +81,7 @@ STATE_SHARE = 0.5
 """Share of the second-level cache that the states of a block of rows may fill."""
 
 
-def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
+def cheapest_stream(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     """Return the least cost of a region with one of its reduced axes streamed.
 
     None if none can be. None too if a single block covers every axis, unless a row exceeds fast
@@ -89,17 +89,17 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
     one pass.
     """
     best: Cost | None = None
-    if region.scanned or region.peeked:
+    if region.scanned or region.windows:
         return None
-    window_terms = [t for t in _operand_terms(model, region) if slides(t)]
-    if any(map(overlaps, window_terms)) or (window_terms and not beyond):
+    window_terms = [t for t in _operand_terms(model, region) if is_window_term(t)]
+    if any(map(may_overlap, window_terms)) or (window_terms and not beyond):
         return None  # tasks are blocks of windows, whose short rows are kept
     masked, products = is_masked(model, region), has_products(model, region)
     for a in streamable(model, region):
         n = model.extents[region.axes[a]]
-        is_long = not products or n > SHORT
-        is_consumed = n > SHORT_TAKEN and _is_consumed(model, region, a)
-        relieves_memory = beyond and (not products or n > SHORT_TAKEN)
+        is_long = not products or n > SHORT_AXIS
+        is_consumed = n > SHORT_CONSUMED_AXIS and _is_consumed(model, region, a)
+        relieves_memory = beyond and (not products or n > SHORT_CONSUMED_AXIS)
         is_stored_along = any(region.masks[u][0] >> a & 1 for u in bits(region.stored))
         # results along the axis are stored at every position
         may_skip = masked and not is_stored_along
@@ -117,7 +117,7 @@ def streamed(model: Model, region: Region, *, beyond: bool) -> Cost | None:
         cost = prediction.cost() if is_useful or is_consumed else None
         if cost is not None and not is_useful and cost.times > 1:
             continue  # as many passes over a row as without a stream
-        if cost is not None and (best is None or cost.burden < best.burden):
+        if cost is not None and (best is None or cost.objective_ns < best.objective_ns):
             best = cost
     return best
 
@@ -126,22 +126,22 @@ def _is_consumed(model: Model, region: Region, a: int) -> bool:
     """Return whether a contraction over an axis reads other reductions."""
     return any(
         model.units.unit(u).trace.dots and ends >> a & 1 and region.levels[u] > 1
-        for u, ends in region.ended.items()
+        for u, ends in region.reduced_axes.items()
     )
 
 
-def streamed_along(model: Model, region: Region, a: int) -> Cost | None:
+def stream_cost(model: Model, region: Region, a: int) -> Cost | None:
     """Return the cost of streaming axis number `a`, None if the states do not fit."""
     return _predict(model, region, a).cost()
 
 
 def _predict(model: Model, region: Region, a: int) -> _Prediction:
-    return _Prediction(model, region, a, derived(model.units, region, a))
+    return _Prediction(model, region, a, derive_stream(model.units, region, a))
 
 
 def _operand_terms(model: Model, region: Region) -> Iterator[int | Expr]:
     """Iterate over the index terms at which contractions read their operands."""
-    for u in region.ended:
+    for u in region.reduced_axes:
         unit = model.units.unit(u)
         if unit.trace.dots:
             yield from (t for edge in unit.edges for t in edge.terms)
@@ -150,12 +150,15 @@ def _operand_terms(model: Model, region: Region) -> Iterator[int | Expr]:
 class _Prediction:
     """Predicts the cost of one streamed axis."""
 
-    def __init__(self, model: Model, region: Region, a: int, derived_stream: Derived) -> None:
+    def __init__(self, model: Model, region: Region, a: int, derived_stream: DerivedStream) -> None:
         self.model, self.region, self.a, self.made = model, region, a, derived_stream
-        self.found, self.cascade = collected, cascade = derived_stream.found, derived_stream.cascade
+        self.found, self.cascade = collected, cascade = (
+            derived_stream.collected,
+            derived_stream.cascade,
+        )
         self.name = f"a{a}"
         self.sizes = {f"a{k}": model.extents[e] for k, e in enumerate(region.axes)}
-        inside = columns(cascade.states, collected.roots.values(), self.name, self.sizes)
+        inside = inner_columns(cascade.states, collected.roots.values(), self.name, self.sizes)
         self.grid = {f"a{k}" for k in bits(region.grid & ~(1 << a))} - inside
         self.cut: dict[str, int] = {}
         """Grid axes of which a task takes a block, with the block's size."""
@@ -163,7 +166,7 @@ class _Prediction:
         self.extra = self._extra_reductions()
         self.block = self._choose_blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
-        self.lanes = Visits(model, region, a, self.block)
+        self.lanes = LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
         self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and self.parts == 1
         self.held = self._visited_one_by_one()
@@ -171,9 +174,9 @@ class _Prediction:
         self.slow = self._unblocked()
         in_task = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
         self.empty = (
-            self.lanes.emptiness(self._task_elements([self.lanes.along])) if in_task else 1.0
+            self.lanes.lane_overhead(self._task_elements([self.lanes.along])) if in_task else 1.0
         )
-        self.shares = Shares(self.sizes, {**self.cut, self.name: self.block}, model.hints)
+        self.shares = MaskCoverage(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
     def cost(self) -> Cost | None:
         """Return the cost, None where the states do not fit."""
@@ -193,8 +196,8 @@ class _Prediction:
         work = sum(map(self._work_ns, passes, visited, seen_shares)) + self._work_ns(
             outside, 1.0, {}, 1
         )
-        work += sum(map(self._evaluations, gathered(region))) * len(passes) * GATHERED_NS
-        work += self.lanes.far_ns(len(passes))
+        work += sum(map(self._evaluations, gathered_reads(region))) * len(passes) * GATHERED_NS
+        work += self.lanes.transposed_ns(len(passes))
         task_count = self._tasks(len(passes)) * self.parts
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
@@ -219,11 +222,11 @@ class _Prediction:
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
         packed = any(self.sizes[a] > THIN for a in self.cut) and any(
-            model.units.unit(u).trace.dots for u in region.ended
+            model.units.unit(u).trace.dots for u in region.reduced_axes
         )
         return Cost(
             total,
-            (MARGIN if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
+            (STREAM_CONTRACTION_FACTOR if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
             launch,
             arithmetic,
             touch,
@@ -245,22 +248,24 @@ class _Prediction:
         Then even a single block may save work.
         """
         states = self.cascade.states
-        if not states or any(s.sweep for s in states):
+        if not states or any(s.pass_index for s in states):
             return False
         visited = self._visible(states)
-        return any(t is not None for t in (visited.start, visited.stop, visited.seen))
+        return any(t is not None for t in (visited.start, visited.stop, visited.position_is_used))
 
-    def _visible(self, states: Sequence[State]) -> Visible:
+    def _visible(self, states: Sequence[State]) -> VisitRange:
         """Return the part of the axis that the pass of some states visits."""
         key = tuple(s.block for s in states), self.still, bool(self.held)
-        visited = self.made.looked.get(key)
+        visited = self.made.visit_cache.get(key)
         if visited is None:
-            terms, pass_index = self.found.terms, states[0].sweep
-            visited = visible(terms, states, self.name, self.still)
-            finite = faint(terms, self.cascade.states, pass_index, visited, self.name, self.still)
+            terms, pass_index = self.found.terms, states[0].pass_index
+            visited = visit_range(terms, states, self.name, self.still)
+            finite = find_finite_mask(
+                terms, self.cascade.states, pass_index, visited, self.name, self.still
+            )
             if finite is not None and not self.held:
-                visited = finite.seen  # fully masked rows are rare: the fallback is not charged
-            self.made.looked[key] = visited
+                visited = finite.visited  # fully masked rows are rare: the fallback is not charged
+            self.made.visit_cache[key] = visited
         return visited
 
     def _extra_reductions(self) -> set[Term]:
@@ -268,9 +273,9 @@ class _Prediction:
         seen: set[Term] = set()
         extra: set[Term] = set()
         for s in self.cascade.states:
-            if s.of in seen and s.dtype.bits > s.block.args[0].dtype.bits:
+            if s.reduction in seen and s.dtype.bits > s.block.args[0].dtype.bits:
                 extra.add(s.block)
-            seen.add(s.of)
+            seen.add(s.reduction)
         return extra
 
     def _split_parts(self) -> int:
@@ -280,9 +285,11 @@ class _Prediction:
         otherwise.
         """
         states, size = self.cascade.states, self.sizes[self.name]
-        if not states or any(s.sweep != states[0].sweep or not s.joins(self.name) for s in states):
+        if not states or any(
+            s.pass_index != states[0].pass_index or not s.merges_alone(self.name) for s in states
+        ):
             return 1
-        if any(self.model.units.unit(u).trace.dots for u in self.region.ended):
+        if any(self.model.units.unit(u).trace.dots for u in self.region.reduced_axes):
             return 1
         if any(self.name in t.axes for t in self.found.roots.values()):
             return 1
@@ -302,14 +309,14 @@ class _Prediction:
         if row_axis is not None:
             is_consumed = any(
                 self.model.units.unit(u).trace.dots and self.a in ends
-                for u, ends in self.region.ends.items()
+                for u, ends in self.region.reduced_axis_order.items()
             )
-            self.cut[row_axis], block = TAKEN if is_consumed else MADE
+            self.cut[row_axis], block = CONTRACTED_BLOCK if is_consumed else PRODUCED_BLOCK
             return block
         in_task = {n: s for n, s in self.sizes.items() if n not in self.grid}
-        row_elements = width(self.made.own, self.name, in_task)
-        if any(units.unit(u).trace.dots for u in self.region.ended):
-            return rows_taken(TAKEN[1], row_elements)
+        row_elements = width(self.made.all_terms, self.name, in_task)
+        if any(units.unit(u).trace.dots for u in self.region.reduced_axes):
+            return stream_task_rows(CONTRACTED_BLOCK[1], row_elements)
         rank = max(
             (len(p) for positions in self.region.loads.values() for p in positions), default=0
         )
@@ -321,18 +328,18 @@ class _Prediction:
         }
         last_axis = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in fastest or last_axis not in fastest:
-            return rows_visited(row_elements)
+            return stream_block_rows(row_elements)
         self.cut[last_axis] = STREAM_COLUMNS
         return COLUMN_BLOCK
 
     def _row_axes(self) -> Iterator[set[str]]:
         """Iterate over axes of only one operand, in contractions along the streamed axis."""
         region, units = self.region, self.model.units
-        for u in region.ended:
+        for u in region.reduced_axes:
             unit = units.unit(u)
             if not unit.trace.dots or len(unit.edges) != 2:
                 continue
-            full_position = (*region.places[u][0], *region.ends.get(u, ()))
+            full_position = (*region.positions[u][0], *region.reduced_axis_order.get(u, ()))
             sides: list[set[str]] = []
             for edge in unit.edges:
                 axis_numbers = [
@@ -341,7 +348,7 @@ class _Prediction:
                     for x in (axes_of(t) if not isinstance(t, int) else "_")
                 ]
                 sides.append({f"a{full_position[k]}" for k in axis_numbers if k >= 0})
-            is_reduced = self.a in region.ends.get(u, ())
+            is_reduced = self.a in region.reduced_axis_order.get(u, ())
             for one, other in (sides, sides[::-1]):
                 if self.name in one | other and (is_reduced or self.name not in one):
                     yield one - other - {self.name}
@@ -371,7 +378,7 @@ class _Prediction:
     def _tasks(self, rereads: int) -> int:
         tasks = int(self._evaluations(frozenset()))
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and rereads == 1 and has_parts((tasks,), self.visits)
+        split = dots and rereads == 1 and splits_stream((tasks,), self.visits)
         return tasks * self.visits if split else tasks
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
@@ -394,21 +401,21 @@ class _Prediction:
     def _passes(self) -> Iterator[list[Term]]:
         """Iterate over the terms that each pass evaluates, including the reductions of blocks."""
         root_passes = {
-            u: self.cascade.sweep_of(t) for u, t in self.found.roots.items() if self.name in t.axes
+            u: self.cascade.pass_of(t) for u, t in self.found.roots.items() if self.name in t.axes
         }
         for pass_index in sorted(
-            {s.sweep for s in self.cascade.states} | set(root_passes.values())
+            {s.pass_index for s in self.cascade.states} | set(root_passes.values())
         ):
             roots = [self.found.roots[u] for u, k in root_passes.items() if k == pass_index]
-            states = [s for s in self.cascade.states if s.sweep == pass_index]
-            merged_alone = [s for s in states if self.parts > 1 and s.best is not None]
-            blocks = [s.of if s in merged_alone else s.block for s in states]
+            states = [s for s in self.cascade.states if s.pass_index == pass_index]
+            merged_alone = [s for s in states if self.parts > 1 and s.best_state is not None]
+            blocks = [s.reduction if s in merged_alone else s.block for s in states]
             carries = [s.carry for s in states if s.carry and s not in merged_alone]
             evaluated = dict.fromkeys([*blocks, *carries, *roots])
             pending = [*(a for b in blocks for a in b.args), *carries, *roots]
             while pending:
                 t = pending.pop()
-                if not t.is_fold:  # reductions of earlier passes are finished
+                if not t.is_reduction:  # reductions of earlier passes are finished
                     evaluated[t] = None
                     pending += [a for a in t.args if a not in evaluated]
             yield list(evaluated)
@@ -423,8 +430,8 @@ class _Prediction:
             if t in visited:
                 continue
             visited[t] = None
-            pending += (self.cascade.finals[t],) if t.is_fold else t.args
-        return [t for t in visited if t not in in_passes and not t.is_fold]
+            pending += (self.cascade.finals[t],) if t.is_reduction else t.args
+        return [t for t in visited if t not in in_passes and not t.is_reduction]
 
     def _visited_share(self, terms: list[Term]) -> float:
         """Return the share of the axis that one pass visits, averaged over some tasks."""
@@ -432,8 +439,8 @@ class _Prediction:
         if not states or any(t in terms for t in self.found.roots.values()):
             return 1.0
         visited = self._visible(states)
-        if visited.start is None and visited.stop is None and visited.seen is not None:
-            return TOLD
+        if visited.start is None and visited.stop is None and visited.position_is_used is not None:
+            return DATA_DEPENDENT_SHARE
         return self.shares.between(visited.start, visited.stop, self.name)
 
     def _seen_shares(self, terms: list[Term]) -> dict[str, float]:
@@ -454,8 +461,8 @@ class _Prediction:
     ) -> float:
         """Return the nanoseconds of one pass on one core.
 
-        The pass visits a share of the axis and reads shares of others (`seen`). What does not vary
-        along the axis is computed once per block, in each of `visits` blocks (default: all).
+        The pass visits a share of the axis and reads shares of others (`visited`). What does not
+        vary along the axis is computed once per block, in each of `visits` blocks (default: all).
         """
 
         def times(axes: frozenset[str]) -> float:
@@ -481,10 +488,10 @@ class _Prediction:
                     cost += WIDE_COST if t in self.extra else 0.0
                 case "dot":
                     axes = axes | set(t.over)
-                    cost = WALKED_COST if t in self.slow else STEP_COST
+                    cost = UNBLOCKED_COST if t in self.slow else STEP_COST
                 case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
                     reduction, axes = COMBINES.get(t.value[1]), axes | set(t.value[2])
-                    step = WALKED_COST if t in self.slow else STEP_COST
+                    step = UNBLOCKED_COST if t in self.slow else STEP_COST
                     cost = step if reduction is None else SCALARS[reduction.scalar].cost
                 case _:
                     pass
@@ -504,13 +511,15 @@ class _Prediction:
     def _unblocked(self) -> set[Term]:
         """Return the contractions that run as plain reductions instead of blocked."""
         products: dict[Term, tuple[frozenset[str], frozenset[str]]] = {}
-        for t in self.made.own:
-            if (over := summed(t)) and len(t.args) == 2:
+        for t in self.made.all_terms:
+            if (over := summed_axes(t)) and len(t.args) == 2:
                 left_axes, right_axes = (a.axes - {*over} for a in t.args)
                 products[t] = left_axes, right_axes
         fixed_axes = self.still | {self.name} if self.block == 1 else self.still
         order = [f"a{k}" for k in range(len(self.region.axes))]
-        numbers = walked([*products.values()], self.grid, self.grid | fixed_axes, order)
+        numbers = unblocked_contractions(
+            [*products.values()], self.grid, self.grid | fixed_axes, order
+        )
         return {t for k, t in enumerate(products) if k in numbers}
 
     def _visited_one_by_one(self) -> frozenset[str]:
@@ -519,7 +528,7 @@ class _Prediction:
         `smelt.lower.mask_bounds` does so.
         """
         states, name = self.cascade.states, self.name
-        is_simple = all(s.carry is None and s.sweep == 0 for s in states)
+        is_simple = all(s.carry is None and s.pass_index == 0 for s in states)
         if not states or not is_simple or not any(s.block.kind == "dot" for s in states):
             return frozenset()
         stored_along = [t.axes for t in self.found.roots.values() if name in t.axes]

@@ -44,7 +44,7 @@ from collections.abc import Callable, Mapping
 from textwrap import dedent, indent
 from typing import NoReturn
 
-from smelt.blocks import FIRST_ROW, WHOLE, Cut, Rounds
+from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.errors import PlanTextError
 from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.traffic import traffic
@@ -98,14 +98,14 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
 
 def _in_round(body: Body, hints: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of the first chunk."""
-    low, high = next(body.rounds.each(hints), (0, 0))
-    return {**hints, body.rounds.rows: high - low}
+    low, high = next(body.chunks.ranges(hints), (0, 0))
+    return {**hints, body.chunks.rows: high - low}
 
 
 def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:
-    inner_names, chunks = name_values(body.plan.graph), body.rounds
+    inner_names, chunks = name_values(body.plan.graph), body.chunks
 
-    def cut(c: Cut, values: tuple[Node, ...]) -> str:
+    def cut(c: ChunkSlice, values: tuple[Node, ...]) -> str:
         if c.axis == FIRST_ROW:
             return "first row"
         suffix = c.axis if c.axis != WHOLE else c.combine or "whole"
@@ -311,20 +311,20 @@ class _Reader:
         pairs = [pair.split("=") for pair in m["pairs"].split()]
         if any(len(p) != 2 or p[0] not in inner_values or p[1] not in self.values for p in pairs):
             _fail(self.source, self.at, "values of the rounds and of the whole")
-        chunks = Rounds(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
+        chunks = Chunks(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
         return Body(chunks, plan, {inner_values[x]: self.values[n] for x, n in pairs})
 
-    def cut(self, source: str, values: tuple[Node, ...]) -> Cut:
+    def cut(self, source: str, values: tuple[Node, ...]) -> ChunkSlice:
         """Parse one operand or result of chunks."""
         if source == "first row":
-            return Cut(-1, FIRST_ROW)
+            return ChunkSlice(-1, FIRST_ROW)
         name, _, suffix = source.rpartition(".")
         (node,) = self.nodes(name)
         if node not in values:
             _fail(self.source, self.at, f"a value that the cluster reads or writes, not {name},")
         if suffix.isdigit():
-            return Cut(values.index(node), int(suffix))
-        return Cut(values.index(node), WHOLE, "" if suffix == "whole" else suffix)
+            return ChunkSlice(values.index(node), int(suffix))
+        return ChunkSlice(values.index(node), WHOLE, "" if suffix == "whole" else suffix)
 
     def slot(self, m: re.Match[str]) -> None:
         """Parse one buffer."""

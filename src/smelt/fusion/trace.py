@@ -43,7 +43,7 @@ MOVE_COST = 0.5
 """Cost of a conversion, or of a position as a number."""
 GUARD_COST = 1.0
 """Cost of the bounds test of a padded or concatenated element."""
-NOWHERE: Axes = frozenset()
+NO_AXES: Axes = frozenset()
 
 
 class Read(NamedTuple):
@@ -58,32 +58,32 @@ class Trace:
     """The facts about one operator with the views in front of it."""
 
     reads: tuple[Read, ...] = ()
-    ended: tuple[Index, ...] = ()
+    reduced_extents: tuple[Index, ...] = ()
     cost: float = 0.0
     """Cost of one element, or of one step of a reduction."""
     size: int = 0
     """Scalar operations, as a measure of code size."""
-    folds: int = 0
+    reductions: int = 0
     dots: int = 0
     combine: str = ""
     """The scalar operator by which it reduces or scatters."""
     guards: int = 0
     positional: bool = False
     """Whether it is an arg-reduction: its result is a position."""
-    along: int = -1
+    scan_axis: int = -1
     """The axis of the result that a scan runs along, or -1."""
-    picks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    data_positions: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Data-dependent positions: name, and the axes they vary along."""
-    counts: int = -1
+    counted_axis: int = -1
     """The axis whose positions, counted from 0, the result is; or -1."""
     first: int = 0
     """Number of leaves of the first operand, whose reads belong to a product's first factor."""
-    joins: int = 0
+    scatter_dims: int = 0
     """For a scatter, the number of leading dimensions of the result that are indexed by data.
 
     Its reduced axes are those of the updates. 0 for other operators.
     """
-    beside: tuple[int, ...] = ()
+    position_axes: tuple[int, ...] = ()
     """For each of these dimensions, the axis of the updates that its position counts, or -1."""
 
 
@@ -104,7 +104,7 @@ class _Tracer:
         self.size = self.folds = self.dots = self.guards = 0
         self.positional = False
         self.joins = 0
-        self.beside: tuple[int, ...] = ()
+        self.position_axes: tuple[int, ...] = ()
         self.combine = ""
         self.along = -1
         self.picks: dict[str, Axes] = {}
@@ -112,7 +112,7 @@ class _Tracer:
     def apply(self, op: ScalarOp, *args: Axes) -> Axes:
         self.cost += op.cost
         self.size += 1
-        return NOWHERE.union(*args)
+        return NO_AXES.union(*args)
 
     def cast(self, value: Axes, dtype: DType) -> Axes:
         self.cost += MOVE_COST
@@ -120,7 +120,7 @@ class _Tracer:
         return value
 
     def constant(self, value: float | int | bool, dtype: DType) -> Axes:
-        return NOWHERE
+        return NO_AXES
 
     def index(self, position: Index, dtype: DType) -> Axes:
         self.cost += MOVE_COST
@@ -161,7 +161,7 @@ class _Tracer:
         self.combine = COMBINES[SUM_OF_PRODUCTS[0]].scalar
         self.cost += STEP_COST
         self.size += 2
-        return self._over(extents, lambda j: NOWHERE.union(*body(j)))
+        return self._over(extents, lambda j: NO_AXES.union(*body(j)))
 
     def _over(self, extents: tuple[Index, ...], body: Callable[[tuple[Index, ...]], Axes]) -> Axes:
         first = self.rank + len(self.ended)
@@ -202,7 +202,7 @@ class _Tracer:
             names = [
                 bare_axis(at.index) if isinstance(at, _IndexAxes) else None for at, _ in targets
             ]
-            self.beside = tuple(-1 if n is None else int(n[1:]) for n in names)
+            self.position_axes = tuple(-1 if n is None else int(n[1:]) for n in names)
             return value.union(*(at for at, _ in targets))
 
         return first | self._over(extents, element)
@@ -216,7 +216,7 @@ class _Tracer:
         return value().union(other, *(self.axes(e) for e, _ in limits))
 
     def axes(self, e: Index) -> Axes:
-        names = NOWHERE
+        names = NO_AXES
         for atom in atoms(e):
             if atom.kind == "axis":
                 names |= {atom.name}
@@ -243,7 +243,7 @@ class _Entered:
         if self.op is not None:
             return self.op.define(self.tracer, index, *self.inputs)
         self.tracer.reads.append(Read(self.first, tuple(_term(e) for e in index)))
-        return NOWHERE.union(*(self.tracer.axes(e) for e in index))
+        return NO_AXES.union(*(self.tracer.axes(e) for e in index))
 
 
 def _within(e: Index, extent: Index) -> bool:
@@ -295,5 +295,5 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         -1 if counted_axis is None else int(counted_axis[1:]),
         inputs[0].leaves if inputs else 0,
         tracer.joins,
-        tracer.beside,
+        tracer.position_axes,
     )

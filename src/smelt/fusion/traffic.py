@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from smelt.blocks import WHOLE
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.plan import Cluster, Plan
-from smelt.fusion.region import Region, look, region_of
+from smelt.fusion.region import Region, build_region, region_of
 from smelt.fusion.units import Units
 
 
@@ -34,24 +34,24 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
         members = sum(1 << units.number[n] for n in cluster.nodes if units.is_unit(n))
         unfused = 0
         for u in bits(members & ~counted):
-            unfused += counter.moved(look(units, 1 << u, 1 << u))
+            unfused += counter.moved(build_region(units, 1 << u, 1 << u))
         moved = (
             counter.moved(region_of(units, cluster))
             if cluster.body is None
-            else sum(n for side in moved_in_rounds(cluster, hints) for n in side)
+            else sum(n for side in chunked_traffic(cluster, hints) for n in side)
         )
         bytes_by_cluster.append((moved, unfused))
         counted |= members
     return tuple(bytes_by_cluster)
 
 
-def moved_in_rounds(
+def chunked_traffic(
     cluster: Cluster, hints: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the bytes of each operand and result that a cluster's chunks move."""
     assert cluster.body is not None
-    chunks, defaults = cluster.body.rounds, Hints(hints)
-    times = sum(1 for _ in chunks.each(defaults))
+    chunks, defaults = cluster.body.chunks, Hints(hints)
+    times = sum(1 for _ in chunks.ranges(defaults))
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
     for index in range(len(read)):
         is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)

@@ -24,10 +24,10 @@ from smelt.fusion.units import is_contraction, is_library
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input
 
-__all__ = ["held_apart", "held_by"]
+__all__ = ["plan_peak_bytes", "unfused_peak_bytes"]
 
 
-def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
+def unfused_peak_bytes(graph: Graph, hints: Mapping[str, int]) -> int:
     """Return the peak bytes of results and intermediate values, at the hints' sizes.
 
     Every value is freed after its last reader. Views, constants and positions take no memory. An
@@ -56,7 +56,7 @@ def held_apart(graph: Graph, hints: Mapping[str, int]) -> int:
     return peak
 
 
-def held_by(plan: Plan, hints: Mapping[str, int]) -> int:
+def plan_peak_bytes(plan: Plan, hints: Mapping[str, int]) -> int:
     """Return the bytes of a plan's arena and of its results, at the hints' sizes."""
     ends = [
         at_hints(s.offset, hints) + at_hints(s.nbytes, hints)

@@ -34,16 +34,16 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
 
 if TYPE_CHECKING:
-    from smelt.fusion.range_outputs import Part
+    from smelt.fusion.range_outputs import RangeOutput
     from smelt.fusion.region import Region
 
-TESTS, PACKED = 200, 20
+MAX_TESTS, PACKED_READS = 200, 20
 """Most bounds tests per element of a view, over all its readers, before it becomes a unit.
 
 The second value is how often each test counts where a contraction packs the view; elsewhere rows
 are tested at their ends only.
 """
-STILL = -1
+AT_ZERO = -1
 """The term of a dimension of extent 1, which is read at position 0."""
 
 
@@ -51,8 +51,8 @@ STILL = -1
 class Edge:
     """A read of value number `producer`, with one term for each of its dimensions.
 
-    A term is the number of one of the reader's axes if the read follows that axis exactly, `STILL`
-    if the position is 0, else an index expression over the axes a0, a1, ..
+    A term is the number of one of the reader's axes if the read follows that axis exactly,
+    `AT_ZERO` if the position is 0, else an index expression over the axes a0, a1, ..
     """
 
     producer: int
@@ -76,19 +76,19 @@ class Unit:
     trace: Trace
     is_library: bool
     """Whether it runs as a library call instead of a generated kernel."""
-    is_fold: bool = False
-    along: int = -1
+    is_reduction: bool = False
+    scan_axis: int = -1
     """The result's axis that a scan runs along; -1 for other operators."""
     factors: tuple[tuple[Edge, ...], ...] = ()
     """For a contraction, the reads of each factor: several if a factor combines several values."""
 
     @property
-    def joins(self) -> bool:
+    def is_scatter(self) -> bool:
         """Return whether it scatters: it writes at data-dependent positions, and ends a kernel."""
-        return self.trace.joins > 0
+        return self.trace.scatter_dims > 0
 
     @property
-    def ended(self) -> tuple[int, ...]:
+    def reduced_extents(self) -> tuple[int, ...]:
         """Return the extents of the reduced axes."""
         return self.axes[self.rank :]
 
@@ -132,7 +132,7 @@ class Units:
         for node in self.order:
             if is_library(node):
                 materialized.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
-        self.tested = _views_to_materialize(graph)
+        self.materialized_views = _views_to_materialize(graph)
         """Views that are not free: they are units, which a plan stores or recomputes."""
         self.values: list[Node] = list(self.inputs)
         self.values += [
@@ -146,15 +146,15 @@ class Units:
         self._extent_numbers: dict[Index, int] = {}
         self._volumes: dict[int, Index] = {}
         self._pulled: dict[int, tuple[Node, ...]] = {}
-        self.regrouped: dict[tuple[object, ...], tuple[Term, ...]] = {}
+        self.reshaped_positions: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Positions of units that are iterated over under another shape (cache of regions)."""
-        self.rewritten: dict[tuple[object, ...], tuple[Term, ...]] = {}
+        self.composed_positions: dict[tuple[object, ...], tuple[Term, ...]] = {}
         """Index expressions of edges at positions (cache of regions)."""
-        self.behind: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
+        self.view_sources: dict[tuple[Node, tuple[Index, ...]], tuple[Node, tuple[Index, ...]]] = {}
         """Elements of views, and the elements of the viewed values (cache)."""
         self.masks: dict[tuple[Term, ...], int] = {}
         """The axes that positions depend on (cache of regions)."""
-        self.expressed: set[tuple[Term, ...]] = set()
+        self.expression_positions: set[tuple[Term, ...]] = set()
         """Positions with index expressions (cache of regions)."""
         self.one = self.extent_number(1)
         self.units = [self._unit(node) for node in self.values[len(self.inputs) :]]
@@ -163,7 +163,7 @@ class Units:
         self.users = [0] * len(self.values)
         for unit, edge in ((u, e) for u in self.units for e in u.edges):
             self.users[edge.producer] |= 1 << unit.number
-        self.loose = {
+        self.strided_inputs = {
             k
             for k, node in enumerate(self.inputs)
             if isinstance(node.op, Input) and node.op.strides is not None
@@ -172,13 +172,15 @@ class Units:
         self.operands = [0] * len(self.inputs)
         """For each value, the values that it reads."""
         self.operands += [sum({1 << e.producer for e in u.edges}) for u in self.units]
-        self.folds = sum(1 << u.number for u in self.units if u.is_fold or u.along >= 0)
+        self.reductions = sum(
+            1 << u.number for u in self.units if u.is_reduction or u.scan_axis >= 0
+        )
         """Units that reduce or scan."""
-        self.square = sum(1 << u.number for u in self.units if self._is_square(u))
+        self.repeated_extents = sum(1 << u.number for u in self.units if self._is_square(u))
         """Units with two axes of equal extent."""
-        self.joined = sum(1 << u.number for u in self.units if u.joins)
+        self.scatters = sum(1 << u.number for u in self.units if u.is_scatter)
         """Units that write at data-dependent positions."""
-        self.everything = (1 << len(self.values)) - 1
+        self.all_values = (1 << len(self.values)) - 1
         self.calls = sum(1 << u.number for u in self.units if u.is_library)
         traces = [u.trace for u in self.units]
         self.size = [0.0] * len(self.inputs)
@@ -187,7 +189,9 @@ class Units:
         self.outputs = sum({1 << self.number[n] for n in results})
 
     @cached_property
-    def looked(self) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
+    def region_cache(
+        self,
+    ) -> dict[tuple[int, int], tuple[Region, Mapping[int, tuple[int, ...]] | None]]:
         """Regions of sets of units, with the shapes that results are iterated under.
 
         Searches at other sizes share them.
@@ -195,12 +199,12 @@ class Units:
         return {}
 
     @cached_property
-    def derived(self) -> dict[tuple[object, ...], object]:
+    def stream_cache(self) -> dict[tuple[object, ...], object]:
         """Cache of `smelt.fusion.derived_stream`."""
         return {}
 
     @cached_property
-    def ties(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
+    def axis_links(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
         """Return for each unit its operands with the dimensions that are one axis.
 
         A dimension is numbered 32 * value + dimension.
@@ -222,9 +226,9 @@ class Units:
         return links
 
     @cached_property
-    def picked(self) -> int:
+    def gathers(self) -> int:
         """Units that read at data-dependent positions."""
-        return sum(1 << u.number for u in self.units if u.trace.picks)
+        return sum(1 << u.number for u in self.units if u.trace.data_positions)
 
     @cached_property
     def views(self) -> int:
@@ -232,7 +236,7 @@ class Units:
         return sum(1 << u.number for u in self.units if u.node.op.is_view)
 
     @cached_property
-    def ranges(self) -> dict[int, Part | None]:
+    def ranges(self) -> dict[int, RangeOutput | None]:
         """Return the range of each view that is one (cache of regions)."""
         return {}
 
@@ -271,7 +275,7 @@ class Units:
         keys = tuple(self._key(x) for x in node.inputs)
         traced = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
-        extents = node.type.shape + traced.ended
+        extents = node.type.shape + traced.reduced_extents
         edges = [
             self._edge(read, leaves_in_order[read.leaf], extents, node.type.rank)
             for read in traced.reads
@@ -288,8 +292,8 @@ class Units:
             tuple(dict.fromkeys(edges)),
             traced,
             False,
-            bool(traced.ended),
-            traced.along,
+            bool(traced.reduced_extents),
+            traced.scan_axis,
             tuple(map(tuple, factors)),
         )
 
@@ -303,7 +307,7 @@ class Units:
 
     def _edge(self, read: Read, leaf: Node, extents: tuple[Index, ...], rank: int) -> Edge:
         terms = tuple(
-            follow(term, dim, extents)
+            to_axis_number(term, dim, extents)
             for term, dim in zip(read.terms, leaf.type.shape, strict=True)
         )
         same = rank == len(terms) and all(t == k for k, t in enumerate(terms))
@@ -311,7 +315,7 @@ class Units:
 
     def _is_leaf(self, node: Node) -> bool:
         """Return whether readers see `node` as a value instead of looking through it."""
-        return not is_free(node) or node in self.tested
+        return not is_free(node) or node in self.materialized_views
 
     def _key(self, node: Node) -> tuple[object, ...]:
         if self._is_leaf(node):
@@ -376,11 +380,11 @@ def _views_to_materialize(graph: Graph) -> frozenset[Node]:
         traced, reads_here = trace_of(node), 1
         if is_free(node) and node not in graph.outputs:
             reads_here = reads.get(node, 0)
-            if traced.guards and reads_here > 1 and reads_here * tests[node] >= TESTS:
+            if traced.guards and reads_here > 1 and reads_here * tests[node] >= MAX_TESTS:
                 views.add(node)
                 reads_here = 1
         elif traced.dots:
-            reads_here = 2 * PACKED  # each element is read for several results
+            reads_here = 2 * PACKED_READS  # each element is read for several results
         for x in _operands_read(node, traced):
             reads[x] = reads.get(x, 0) + reads_here
     return frozenset(views)
@@ -391,7 +395,7 @@ def _operands_read(node: Node, traced: Trace) -> Iterator[Node]:
     return (node.inputs[read.leaf] for read in traced.reads)
 
 
-def follow(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
+def to_axis_number(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
     """Return a term as an axis number if it follows a full axis exactly."""
     if isinstance(term, int) and term >= 0 and extents[term] != dim:
         return axis(f"a{term}", extents[term])
@@ -409,7 +413,7 @@ def _is_strided(node: Node) -> bool:
     for d, term in enumerate(read.terms):
         place = (
             0
-            if term == STILL
+            if term == AT_ZERO
             else axis(f"a{term}", node.type.shape[term])
             if isinstance(term, int)
             else term

@@ -10,7 +10,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LEAST_LANES, SHORT_BLOCK, SHORT_ROW, WRITTEN_OUT, fold_parts, parts_of
+from smelt.blocks import (
+    LEAST_LANES,
+    SHORT_BLOCK,
+    SHORT_ROW,
+    UNROLL_RESULTS,
+    reduction_parts,
+    split_parts,
+)
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.trace import Term
@@ -18,60 +25,65 @@ from smelt.ops.contract import bare_axis
 from smelt.types.expr import evaluate
 
 if TYPE_CHECKING:
-    from smelt.fusion.schedule_model import Sweeps
+    from smelt.fusion.schedule_model import ScheduleModel
 
 
-def lanes_axis(schedule: Sweeps) -> int:
+def lanes_axis(schedule: ScheduleModel) -> int:
     """Return the grid axis along which each lane takes a short row, as a mask.
 
-    0 if rows are long, or too few. `schedule_model.Sweeps.vector` is the vector axis otherwise.
+    0 if rows are long, or too few. `schedule_model.ScheduleModel.vector` is the vector axis
+    otherwise.
     """
     region, sizes = schedule.region, schedule.sizes
-    if not region.ended or region.scanned or not schedule.vector & (region.folded | region.grid):
+    if (
+        not region.reduced_axes
+        or region.scanned
+        or not schedule.vector & (region.all_reduced | region.grid)
+    ):
         return 0
     if sizes[schedule.vector.bit_length() - 1] > SHORT_ROW:
         return 0
-    position = region.places[region.stored.bit_length() - 1][0]
+    position = region.positions[region.stored.bit_length() - 1][0]
     grid_terms = [t for t in position if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
     long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
     if not long_axes or schedule.vector >> long_axes[-1] & 1:
         return 0
-    folded = schedule.vector & region.folded & ~region.grid
+    folded = schedule.vector & region.all_reduced & ~region.grid
     is_strided = folded and schedule.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
     return 0 if is_strided else 1 << long_axes[-1]
 
 
-def parts_for(schedule: Sweeps, axis: int) -> int:
+def parts_for(schedule: ScheduleModel, axis: int) -> int:
     """Return into how many parts an axis would be split."""
     region, size = schedule.region, schedule.sizes[axis]
     positions = [p for loaded in region.loads.values() for p in loaded if p]
-    contiguous = sum(1 << a for a in {fastest(p[-1]) for p in positions} if a >= 0)
+    contiguous = sum(1 << a for a in {contiguous_axis(p[-1]) for p in positions} if a >= 0)
     is_outer = not contiguous >> axis & 1 and all(
-        over == 1 << axis for over in region.ended.values()
+        over == 1 << axis for over in region.reduced_axes.values()
     )
     if is_outer or contiguous & region.grid:
-        return int(evaluate(parts_of(size), {}))
+        return int(evaluate(split_parts(size), {}))
     row_elements = schedule.volume(schedule.local & ~(1 << axis))
-    return int(evaluate(fold_parts(size, row_elements), {}))
+    return int(evaluate(reduction_parts(size, row_elements), {}))
 
 
-def written_out(schedule: Sweeps) -> int:
+def unrolled_axis(schedule: ScheduleModel) -> int:
     """Return the axis that an elementwise kernel unrolls besides the vector axis, as a mask.
 
     All results have it. 0 if there is none.
     """
     region = schedule.region
-    if region.ended or region.scanned or region.grid != region.all_axes:
+    if region.reduced_axes or region.scanned or region.grid != region.all_axes:
         return 0
     for a in bits(region.grid & ~schedule.vector):
         n = schedule.units.extents[region.axes[a]]
-        if isinstance(n, int) and 1 < n <= WRITTEN_OUT:
+        if isinstance(n, int) and 1 < n <= UNROLL_RESULTS:
             return 1 << a
     return 0
 
 
 @lru_cache(maxsize=4096)
-def fastest(term: Term) -> int:
+def contiguous_axis(term: Term) -> int:
     """Return the contiguous axis of a last dimension, -1 for none or several.
 
     A remainder (%) of a longer axis counts as that axis.
@@ -99,10 +111,10 @@ def _inside_of(region: Region, axis: int) -> int:
 
 def vote(score: list[float], position: tuple[Term, ...], mask: int, weight: float) -> None:
     """Count an access for its stride-1 axis, and against its other axes."""
-    contiguous = fastest(position[-1]) if position else -1
+    contiguous = contiguous_axis(position[-1]) if position else -1
     weight *= 64.0 ** mask.bit_count()
     for a in bits(mask):
         score[a] += 2 * weight if contiguous == a else -weight
 
 
-__all__ = ["lanes_axis", "vote", "written_out"]
+__all__ = ["lanes_axis", "unrolled_axis", "vote"]

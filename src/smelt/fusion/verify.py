@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-from smelt.blocks import FIRST_ROW, WHOLE, Cut
+from smelt.blocks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.units import is_free, is_library
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
-from smelt.graph.walk import sizes
+from smelt.graph.walk import all_size_names
 from smelt.ops.create import Input
 from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, size
@@ -49,7 +49,7 @@ def verify(plan: Plan) -> Plan:
     _recomputed(plan)
     _slots(plan, written)
     for sizes_ in _samples(plan):
-        disjoint(plan, sizes_)
+        check_disjoint(plan, sizes_)
     return plan
 
 
@@ -104,7 +104,7 @@ def _inside(plan: Plan, cluster: Cluster) -> None:
 
 def _chunks(plan: Plan, cluster: Cluster, body: Body) -> None:
     """Check that a chunk's inputs and results are blocks of the cluster's, each result once."""
-    chunks, graph = body.rounds, body.plan.graph
+    chunks, graph = body.chunks, body.plan.graph
     accumulated = [c for c in chunks.makes if c.axis == WHOLE]
     types = [x.type for x in (*graph.inputs, *graph.outputs)]
     expected = [_block(plan, cluster, c, cluster.inputs, chunks.rows) for c in chunks.reads]
@@ -121,7 +121,7 @@ def _chunks(plan: Plan, cluster: Cluster, body: Body) -> None:
 
 
 def _block(
-    plan: Plan, cluster: Cluster, cut: Cut, values: tuple[Node, ...], rows: str
+    plan: Plan, cluster: Cluster, cut: ChunkSlice, values: tuple[Node, ...], rows: str
 ) -> TensorType:
     """Return the type of the block of a value that a cut describes."""
     if cut.axis == FIRST_ROW:
@@ -199,7 +199,7 @@ def _hosted(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
 
 
 def _samples(plan: Plan) -> Iterator[dict[str, int]]:
-    names = sizes(plan.graph)
+    names = all_size_names(plan.graph)
     for shift in range(len(_TRIED)):
         yield {name: _TRIED[(shift + k) % len(_TRIED)] for k, name in enumerate(names)}
 
@@ -231,7 +231,7 @@ def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | No
     return None
 
 
-def disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
+def check_disjoint(plan: Plan, sizes_: Mapping[str, int]) -> None:
     """Raise VerifyError if a buffer would be overwritten while it is needed.
 
     Cheap enough for every plan, at the sizes of its first call. Sizes at which a slice would have a

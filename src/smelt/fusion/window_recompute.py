@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from smelt.blocks import band_of_windows, window_columns
+from smelt.blocks import window_columns, windows_per_task
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Term
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, evaluate
 from smelt.windows import is_window
 
-MOST = 2
+MAX_WINDOW_AXES = 2
 """Most axes of positions that a contraction is packed along at once.
 
 With windows over more, it would be summed position by position, many times slower.
@@ -79,34 +79,47 @@ def windows_of(
             windows.append(window)
     axes = [a for w in windows for a in (w.axis, w.tap)]
     plain_terms = [t for t in position if isinstance(t, int) and t in axes]
-    return None if plain_terms or len({*axes}) < len(axes) or len(windows) > MOST else windows
+    return (
+        None
+        if plain_terms or len({*axes}) < len(axes) or len(windows) > MAX_WINDOW_AXES
+        else windows
+    )
 
 
-def slides(term: Term) -> bool:
+def is_window_term(term: Term) -> bool:
     """Return whether a term is a window: two axes that move along one dimension."""
     return isinstance(term, Expr) and len(axes_of(term)) > 1
 
 
-def bands(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> dict[int, int]:
+def task_positions(
+    windows: Sequence[Window], sizes: Sequence[int], itemsize: int
+) -> dict[int, int]:
     """Return the positions of each window's axis that one task takes."""
     counts: dict[int, int] = {}
     width = 0
     for w in windows[::-1]:
         length = w.length(sizes[w.tap])
         max_width = window_columns(itemsize)
-        count = band_of_windows(sizes[w.axis], w.step, length, width, max_width)
+        count = windows_per_task(sizes[w.axis], w.step, length, width, max_width)
         counts[w.axis] = max(int(evaluate(count, {})), 1)
         width = max(width, 1) * ((counts[w.axis] - 1) * w.step + length)
     return counts
 
 
-def places_for_each(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> float:
+def recompute_ratio(windows: Sequence[Window], sizes: Sequence[int], itemsize: int) -> float:
     """Return the positions that tasks compute per pair of a window and a tap."""
-    counts, ratio = bands(windows, sizes, itemsize), 1.0
+    counts, ratio = task_positions(windows, sizes, itemsize), 1.0
     for w in windows:
         n = counts[w.axis]
         ratio *= ((n - 1) * w.step + w.length(sizes[w.tap])) / (n * sizes[w.tap])
     return ratio
 
 
-__all__ = ["Window", "bands", "places_for_each", "slides", "window_of", "windows_of"]
+__all__ = [
+    "Window",
+    "is_window_term",
+    "recompute_ratio",
+    "task_positions",
+    "window_of",
+    "windows_of",
+]

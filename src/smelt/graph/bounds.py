@@ -35,12 +35,12 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["Span", "is_inside", "number_of", "size", "span"]
+__all__ = ["ValueRange", "constant_value", "is_in_bounds", "size", "value_range"]
 
-Span = tuple[Index | None, Index | None]
+ValueRange = tuple[Index | None, Index | None]
 """Lower and upper bound (both inclusive) of a value; None where unknown."""
 
-_UNKNOWN: Span = (None, None)
+_UNKNOWN: ValueRange = (None, None)
 _MAX_DEPTH = 24
 """Maximum number of operators that are followed back."""
 _INDEX_BITS = 32
@@ -52,17 +52,17 @@ _MAX_TERMS = 6
 """Maximum number of terms of a bound that is computed with."""
 
 
-def is_inside(at: Node, extent: Index) -> bool:
+def is_in_bounds(at: Node, extent: Index) -> bool:
     """Whether all elements are valid indices of an axis of this extent, whatever the data."""
-    low, high = span(at)
+    low, high = value_range(at)
     if low is None or high is None or not nonnegative(sub(sub(extent, 1), high)):
         return False
     return nonnegative(low)
 
 
-def span(at: Node, depth: int = _MAX_DEPTH) -> Span:
+def value_range(at: Node, depth: int = _MAX_DEPTH) -> ValueRange:
     """Return bounds of all elements of a value, following at most `depth` operators."""
-    constant = number_of(at)
+    constant = constant_value(at)
     if constant is not None:
         return constant, constant
     if depth == 0 or not (at.type.dtype.is_integer or at.type.dtype.kind == "bool"):
@@ -70,13 +70,13 @@ def span(at: Node, depth: int = _MAX_DEPTH) -> Span:
     op = at.op
     extreme = isinstance(op, Reduce) and op.combine in ("max", "min")
     if extreme or isinstance(op, (Expand, Reshape, Permute, Flip, Slice, Gather)):
-        return span(at.inputs[0], depth - 1)
+        return value_range(at.inputs[0], depth - 1)
     if isinstance(op, Iota) and op.dtype.bits >= _INDEX_BITS:
         return 0, sub(op.shape[op.axis], 1)
     if isinstance(op, Concat):
-        bounds = span(at.inputs[0], depth - 1)
+        bounds = value_range(at.inputs[0], depth - 1)
         for x in at.inputs[1:]:
-            bounds = _union(bounds, span(x, depth - 1))
+            bounds = _union(bounds, value_range(x, depth - 1))
         return bounds
     if isinstance(op, Reduce) and op.combine == "sum":
         return _sum_range(at, op, depth - 1)
@@ -87,13 +87,15 @@ def span(at: Node, depth: int = _MAX_DEPTH) -> Span:
     if isinstance(op, Extern) and op.call == "searchsorted":
         return 0, at.inputs[0].type.shape[0]
     if isinstance(op, Cast):
-        return _cast_range(span(at.inputs[0], depth - 1), at.inputs[0].type.dtype, at.type.dtype)
+        return _cast_range(
+            value_range(at.inputs[0], depth - 1), at.inputs[0].type.dtype, at.type.dtype
+        )
     if isinstance(op, Map):
         return _map_range(op.scalar, at, depth - 1)
     return _dtype_range(at.type.dtype)
 
 
-def number_of(node: Node) -> Index | None:
+def constant_value(node: Node) -> Index | None:
     """Return the integer or size that a constant scalar is, or None."""
     if isinstance(node.op, SizeOf):
         return node.op.expr
@@ -102,10 +104,10 @@ def number_of(node: Node) -> Index | None:
     return None
 
 
-def _sum_range(at: Node, op: Reduce, depth: int) -> Span:
+def _sum_range(at: Node, op: Reduce, depth: int) -> ValueRange:
     """Bound a sum of non-negative numbers."""
     (x,) = at.inputs
-    low, high = span(x, depth)
+    low, high = value_range(x, depth)
     if low is None or high is None or not nonnegative(low) or at.type.dtype != i64:
         return _dtype_range(at.type.dtype)
     if not isinstance(high, int) or high >> _INDEX_BITS:
@@ -113,7 +115,7 @@ def _sum_range(at: Node, op: Reduce, depth: int) -> Span:
     return 0, mul(product(x.type.shape[a] for a in op.axes), high)
 
 
-def _dtype_range(dtype: DType) -> Span:
+def _dtype_range(dtype: DType) -> ValueRange:
     """Return the range of a bool or a short unsigned type."""
     if dtype.kind == "bool":
         return 0, 1
@@ -122,7 +124,7 @@ def _dtype_range(dtype: DType) -> Span:
     return _UNKNOWN
 
 
-def _cast_range(bounds: Span, source: DType, target: DType) -> Span:
+def _cast_range(bounds: ValueRange, source: DType, target: DType) -> ValueRange:
     """Bound a cast: the bounds stay if the target holds all values of the source."""
     if source.kind not in ("bool", "int", "uint"):
         return _dtype_range(target)
@@ -138,7 +140,7 @@ def _cast_range(bounds: Span, source: DType, target: DType) -> Span:
     return with_source_range if wider or source.kind == "bool" else _dtype_range(target)
 
 
-def _map_range(scalar: str, at: Node, depth: int) -> Span:
+def _map_range(scalar: str, at: Node, depth: int) -> ValueRange:
     """Bound a scalar operator's result."""
     if scalar == "select":
         test, a, b = at.inputs
@@ -147,7 +149,7 @@ def _map_range(scalar: str, at: Node, depth: int) -> Span:
         return 0, 1
     if len(at.inputs) != 2:
         return _dtype_range(at.type.dtype)
-    a, b = (span(x, depth) for x in at.inputs)
+    a, b = (value_range(x, depth) for x in at.inputs)
     if scalar == "max":
         return _max(a, b)
     if scalar == "min":
@@ -157,7 +159,7 @@ def _map_range(scalar: str, at: Node, depth: int) -> Span:
         upper_bounds = [high for low, high in (a, b) if low is not None and nonnegative(low)]
         upper = next((t for t in upper_bounds if t is not None), None)
         return (0, upper) if upper_bounds else _dtype_range(at.type.dtype)
-    divisor = number_of(at.inputs[1])
+    divisor = constant_value(at.inputs[1])
     if divisor is not None and nonnegative(sub(divisor, 1)):
         if scalar == "mod":
             return 0, sub(divisor, 1)
@@ -191,41 +193,41 @@ def _cannot_wrap(n: Index | None) -> bool:
     )
 
 
-def _select_range(test: Node, a: Node, b: Node, depth: int) -> Span:
+def _select_range(test: Node, a: Node, b: Node, depth: int) -> ValueRange:
     """Bound a select between `a` and `b`.
 
     Recognises the wrapping of negative indices, select(b < 0, b + n, b), whose result is in range.
     """
-    unwrapped, wrapped = span(b, depth), span(a, depth)
+    unwrapped, wrapped = value_range(b, depth), value_range(a, depth)
     tests_sign = isinstance(test.op, Map) and test.op.scalar == "lt" and test.inputs[0] is b
-    if tests_sign and number_of(test.inputs[1]) == 0:
+    if tests_sign and constant_value(test.inputs[1]) == 0:
         if unwrapped[0] is not None and nonnegative(unwrapped[0]):
             return unwrapped
         if isinstance(a.op, Map) and a.op.scalar == "add" and a.inputs[0] is b:
-            extent = number_of(a.inputs[1])
+            extent = constant_value(a.inputs[1])
             low = unwrapped[0]
             if extent is not None and low is not None and nonnegative(add(low, extent)):
                 return _union((0, sub(extent, 1)), (0, unwrapped[1]))
     return _union(unwrapped, wrapped)
 
 
-def _add(a: Span, b: Span) -> Span:
+def _add(a: ValueRange, b: ValueRange) -> ValueRange:
     low = None if a[0] is None or b[0] is None else add(a[0], b[0])
     return low, None if a[1] is None or b[1] is None else add(a[1], b[1])
 
 
-def _negate(a: Span) -> Span:
+def _negate(a: ValueRange) -> ValueRange:
     low, high = a
     return None if high is None else mul(high, -1), None if low is None else mul(low, -1)
 
 
-def _max(a: Span, b: Span) -> Span:
+def _max(a: ValueRange, b: ValueRange) -> ValueRange:
     """Bound the maximum of two values."""
     low = b[0] if a[0] is None or (b[0] is not None and nonnegative(sub(b[0], a[0]))) else a[0]
     return low, _union(a, b)[1]
 
 
-def _union(a: Span, b: Span) -> Span:
+def _union(a: ValueRange, b: ValueRange) -> ValueRange:
     """Bound a value that is one of two."""
     low = high = None
     if a[0] is not None and b[0] is not None:

@@ -22,7 +22,7 @@ from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import OutsideError
 from smelt.graph import build
-from smelt.graph.bounds import is_inside, number_of
+from smelt.graph.bounds import constant_value, is_in_bounds
 from smelt.graph.ir import Graph, Node
 from smelt.ops.create import Input, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -33,7 +33,14 @@ from smelt.origin import Origin
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, add, mul, nonnegative, product, sizes_of, sub
 
-__all__ = ["Looks", "Read", "Reader", "looked_at", "reader", "refused"]
+__all__ = [
+    "BoundsChecks",
+    "Read",
+    "Reader",
+    "collect_bounds_checks",
+    "reader",
+    "refuse_out_of_bounds",
+]
 
 
 Trust = Callable[[Node, Node], bool]
@@ -45,7 +52,7 @@ Read = tuple[Node, Index, Reader]
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class BoundsChecks:
     """Conditions on the indices that a graph reads or writes."""
 
     flag: Node | None = None
@@ -55,18 +62,18 @@ class Looks:
     axis, and of the greatest from the end."""
     readers: tuple[Reader, ...] = ()
     """Operators whose indices are not provably in bounds."""
-    asked: tuple[tuple[Node, Index, Index, Reader], ...] = ()
+    conditions: tuple[tuple[Node, Index, Index, Reader], ...] = ()
     """Checks in `flag`: indices, least allowed index, extent of the axis, and the first operator
     that reads there."""
 
 
-def looked_at(
+def collect_bounds_checks(
     outputs: Sequence[Node],
     promised: Collection[Node] = (),
     signed: Collection[str] = (),
     more: Sequence[Read] = (),
     trusted: Trust | None = None,
-) -> Looks:
+) -> BoundsChecks:
     """Return the checks for these outputs, and for `more` reads.
 
     Args:
@@ -105,13 +112,13 @@ def looked_at(
             # may be negative, or are among `more`.
             sizes |= dict.fromkeys(unproven)
             readers |= {operator: None} if unproven else {}
-        elif check_data and (span is None or unproven) and (signed or not is_inside(at, extent)):
+        elif check_data and (span is None or unproven) and (signed or not is_in_bounds(at, extent)):
             checks = flags.setdefault(base.type.shape, {})
             if (base, low, extent) not in checks:
                 checks[base, low, extent] = _is_out_of_bounds(base, low, extent)
                 readers[operator] = None
                 conditions.append((base, low, extent, operator))
-    return Looks(
+    return BoundsChecks(
         _any([[*group.values()] for group in flags.values()]),
         tuple(sizes),
         tuple(readers),
@@ -192,11 +199,11 @@ def _unwrap_negative(at: Node, extent: Index) -> tuple[Node, Index]:
             isinstance(test.op, Map)
             and test.op.scalar == "lt"
             and test.inputs[0] is unwrapped
-            and number_of(test.inputs[1]) == 0
+            and constant_value(test.inputs[1]) == 0
             and isinstance(wrapped.op, Map)
             and wrapped.op.scalar == "add"
             and wrapped.inputs[0] is unwrapped
-            and number_of(wrapped.inputs[1]) == extent
+            and constant_value(wrapped.inputs[1]) == extent
         ):
             return _base(unwrapped), mul(extent, -1)
     return at, 0
@@ -205,7 +212,7 @@ def _unwrap_negative(at: Node, extent: Index) -> tuple[Node, Index]:
 def _span(at: Node) -> tuple[Index, Index] | None:
     """Return the least and the greatest index, both attained, or None if unknown."""
     at = _base(at)
-    constant = number_of(at)
+    constant = constant_value(at)
     if constant is not None:
         return constant, constant
     if isinstance(at.op, Iota):
@@ -233,9 +240,9 @@ def _span(at: Node) -> tuple[Index, Index] | None:
         )
     if at.op.scalar in ("add", "sub", "mul") and len(at.inputs) == 2:
         x, c = at.inputs
-        if number_of(c) is None and at.op.scalar != "sub":
+        if constant_value(c) is None and at.op.scalar != "sub":
             x, c = c, x
-        limits, n = _span(x), number_of(c)
+        limits, n = _span(x), constant_value(c)
         if limits is None or n is None:
             return None
         if at.op.scalar == "mul":
@@ -250,7 +257,7 @@ def reader(node: Node) -> Reader:
     return getattr(node.origin, "operator", "") or f"a {node.op.doc}", node.origin
 
 
-def refused(readers: Sequence[Reader]) -> NoReturn:
+def refuse_out_of_bounds(readers: Sequence[Reader]) -> NoReturn:
     """Raise OutsideError, naming the operators that may have read out of bounds."""
     descriptions = dict.fromkeys(_description(*r, is_only=len(readers) == 1) for r in readers)
     first = next((o for _, o in readers if o is not None and o.known), None)

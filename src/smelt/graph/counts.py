@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from smelt.graph.bounds import number_of
+from smelt.graph.bounds import constant_value
 from smelt.graph.ir import Node
 from smelt.graph.unify import Sizes
 from smelt.ops.create import Constant, Iota, SizeOf
@@ -19,7 +19,14 @@ from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
 from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of
 
-__all__ = ["QUOTIENT", "Walk", "ends", "is_sum", "mean", "positions"]
+__all__ = [
+    "QUOTIENT",
+    "Walk",
+    "is_sum",
+    "unify_distance_bound",
+    "unify_mean_count",
+    "unify_positions",
+]
 
 PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
 """Exponents of the operands of products and divisions, and coefficients of a sum."""
@@ -41,20 +48,20 @@ class Walk(Protocol):
         ...
 
 
-def ends(w: Walk, at: Node, number: Node) -> None:
+def unify_distance_bound(w: Walk, at: Node, number: Node) -> None:
     """Match an `iota` that is shifted to negative numbers, as for relative positions.
 
     Both its extent (about twice a size) and the shift (minus that size) then depend on the size;
     only the numbers show it.
     """
-    shift = number_of(number)
-    while isinstance(at.op, Cast) or (_is_product(at) and number_of(at.inputs[1]) in (1, -1)):
+    shift = constant_value(number)
+    while isinstance(at.op, Cast) or (_is_product(at) and constant_value(at.inputs[1]) in (1, -1)):
         at = at.inputs[0]
     if not (isinstance(at.op, Iota) and isinstance(number.op, Constant) and isinstance(shift, int)):
         return
     extent = w.of(at)[at.op.axis]
     sizes = [*map(size, sizes_of(extent))]
-    for n in w.sizes.varying() if w.guessing and w.sizes.is_unknown(extent) else sizes:
+    for n in w.sizes.free_sizes() if w.guessing and w.sizes.is_unknown(extent) else sizes:
         extent_value, length = w.sizes.value(extent), w.sizes.value(n)
         doubled = add(mul(n, 2), extent_value - 2 * length)
         if abs(extent_value - 2 * length) <= 1 and abs(abs(shift) - length) <= 1 < length:
@@ -65,7 +72,7 @@ def ends(w: Walk, at: Node, number: Node) -> None:
             break
 
 
-def mean(w: Walk, total: Node, count: Node) -> None:
+def unify_mean_count(w: Walk, total: Node, count: Node) -> None:
     """Replace a divisor that counts the elements summed or repeated by their number."""
     while isinstance(count.op, (Expand, Reshape, Permute, Cast)):
         (count,) = count.inputs
@@ -85,7 +92,7 @@ def mean(w: Walk, total: Node, count: Node) -> None:
         w.ops[count] = SizeOf(elements, count.op.dtype)
 
 
-def positions(w: Walk, at: Node, d: Index) -> None:
+def unify_positions(w: Walk, at: Node, d: Index) -> None:
     """Match indices along a dimension: a full `iota` has its extent, wrapping adds its extent.
 
     Along one element there is surely one index.
@@ -93,11 +100,11 @@ def positions(w: Walk, at: Node, d: Index) -> None:
     while True:
         if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
             (at,) = at.inputs
-        elif (end := _wrap_offset(at)) is not None and number_of(end) == w.sizes.traced(d):
+        elif (end := _wrap_offset(at)) is not None and constant_value(end) == w.sizes.traced(d):
             if isinstance(d, Expr):
-                w.ops[end] = SizeOf(w.sizes.now(d), end.type.dtype)
+                w.ops[end] = SizeOf(w.sizes.resolve(d), end.type.dtype)
             at = at.inputs[2]
-        elif is_sum(at) and number_of(at.inputs[1]) == 0:
+        elif is_sum(at) and constant_value(at.inputs[1]) == 0:
             at = at.inputs[0]
         else:
             break
@@ -110,11 +117,11 @@ def positions(w: Walk, at: Node, d: Index) -> None:
 
 def _wrap_offset(at: Node) -> Node | None:
     """Return the number that is added to negative indices, if any."""
-    if not isinstance(at.op, Map) or not at.op.row.chooses:
+    if not isinstance(at.op, Map) or not at.op.row.is_select:
         return None
     test, wrapped, unwrapped = at.inputs
     tests_sign = isinstance(test.op, Map) and len(test.inputs) == 2 and test.inputs[0] is unwrapped
-    if not (tests_sign and number_of(test.inputs[1]) == 0):
+    if not (tests_sign and constant_value(test.inputs[1]) == 0):
         return None
     return wrapped.inputs[1] if is_sum(wrapped) and wrapped.inputs[0] is unwrapped else None
 

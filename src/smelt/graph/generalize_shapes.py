@@ -40,10 +40,16 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.graph import build
-from smelt.graph.counts import QUOTIENT, ends, is_sum, mean, positions
+from smelt.graph.counts import (
+    QUOTIENT,
+    is_sum,
+    unify_distance_bound,
+    unify_mean_count,
+    unify_positions,
+)
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.unify import Sizes, is_size
-from smelt.graph.walk import map_indices, map_type, size_names
+from smelt.graph.walk import input_size_names, map_indices, map_type
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -54,9 +60,9 @@ from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, S
 from smelt.types.expr import Expr, Index, add, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["MOST_SIZES", "Generalized", "generalize"]
+__all__ = ["MAX_SIZES", "Generalized", "generalize"]
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Maximum number of symbolic sizes: batches, lengths and cache lengths of two sequences and their
 masks.  A program with more has many fixed shapes rather than varying ones."""
 
@@ -174,7 +180,7 @@ class _Walk:
 
     def of(self, node: Node) -> list[Index]:
         """Return the dimensions of a node as known now."""
-        return [self.sizes.now(d) for d in self.shapes[node]]
+        return [self.sizes.resolve(d) for d in self.shapes[node]]
 
     def set(self, node: Node, **attributes: Any) -> None:
         """Change attributes of an operator."""
@@ -212,12 +218,12 @@ class _Walk:
 
     def _build(self) -> Generalized | None:
         names, traced_values = self._new_names()
-        if len(names) > MOST_SIZES + len(size_names(self.graph)):
+        if len(names) > MAX_SIZES + len(input_size_names(self.graph)):
             return None
 
         @cache
         def renamed(e: Index) -> Index:
-            return substitute(self.sizes.now(e), names, "size")
+            return substitute(self.sizes.resolve(e), names, "size")
 
         @cache
         def traced(e: Index) -> Index:
@@ -243,7 +249,7 @@ class _Walk:
         """Return new names of the sizes, in order of appearance, and their traced values."""
         names: dict[str, Index] = {}
         traced: dict[str, Index] = {}
-        old = {*size_names(self.graph)}
+        old = {*input_size_names(self.graph)}
         dims = [d for node in self.graph.inputs for d in self.of(node)]
         for d in sorted(dims, key=lambda d: not is_size(d)):  # names in expressions are sorted
             for name in (n for n in sizes_of(d) if n not in names):
@@ -284,7 +290,9 @@ def _input(w: _Walk, node: Node) -> Sequence[Index]:
         may_vary = n >= w.leading(k, w.least) and (w.among is None or n in w.among)
         is_free = isinstance(d, int) and may_vary
         key = (node, k) if w.apart else n
-        dims.append(w.sizes.now(w.sizes.free(key, n)) if is_free else w.sizes.unknown((node, k), d))
+        dims.append(
+            w.sizes.resolve(w.sizes.free(key, n)) if is_free else w.sizes.unknown((node, k), d)
+        )
     return dims
 
 
@@ -298,9 +306,9 @@ def _source(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _map(w: _Walk, node: Node) -> Sequence[Index]:
     if isinstance(node.op, Map) and node.op.row.powers == QUOTIENT:
-        mean(w, *node.inputs)
+        unify_mean_count(w, *node.inputs)
     if is_sum(node):
-        ends(w, *node.inputs)
+        unify_distance_bound(w, *node.inputs)
     return w.meet([w.of(x) for x in node.inputs])
 
 
@@ -331,7 +339,7 @@ def _expand(w: _Walk, node: Node) -> Sequence[Index]:
 
 
 def _reshape(w: _Walk, node: Node) -> Sequence[Index]:
-    dims = w.sizes.regrouped(node, w.of(node.inputs[0]), node.type.shape)
+    dims = w.sizes.reshape_dims(node, w.of(node.inputs[0]), node.type.shape)
     w.set(node, shape=tuple(dims))
     return dims
 
@@ -426,7 +434,7 @@ def _concat(w: _Walk, node: Node) -> Sequence[Index]:
             add(d, e) if a == axis else w.sizes.equal(d, e)
             for a, (d, e) in enumerate(zip(dims, part, strict=True))
         ]
-    return [w.sizes.now(d) for d in dims]
+    return [w.sizes.resolve(d) for d in dims]
 
 
 def _window(w: _Walk, node: Node) -> Sequence[Index]:
@@ -447,7 +455,7 @@ def _contract(w: _Walk, node: Node) -> Sequence[Index]:
                 w.sizes.fix(d)
             else:
                 extents[name] = w.sizes.equal(extents.get(name, d), d)
-    return [w.sizes.now(extents[name]) for name in node.op.out]
+    return [w.sizes.resolve(extents[name]) for name in node.op.out]
 
 
 def _reduce(w: _Walk, node: Node) -> Sequence[Index]:
@@ -461,7 +469,7 @@ def _gather(w: _Walk, node: Node) -> Sequence[Index]:
     x, *index = node.inputs
     shape, first = w.of(x), node.op.first
     for at, d in zip(index, shape[first:]):
-        positions(w, at, d)
+        unify_positions(w, at, d)
     return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
 
 
@@ -469,7 +477,7 @@ def _scatter(w: _Walk, node: Node) -> Sequence[Index]:
     x, updates, *index = node.inputs
     shape = w.of(x)
     for at, d in zip(index, shape):
-        positions(w, at, d)
+        unify_positions(w, at, d)
     target = [*w.meet([w.of(i) for i in index]), *shape[len(index) :]]
     updated = [
         w.sizes.fix(d) if n == 1 else d  # updates broadcast; what they are written to does not

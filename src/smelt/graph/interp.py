@@ -24,7 +24,7 @@ from smelt.errors import (
     ShapeError,
 )
 from smelt.graph.ir import Fact, Graph, Node
-from smelt.graph.walk import sizes as names_of_sizes
+from smelt.graph.walk import all_size_names as names_of_sizes
 from smelt.graph.walk import use_counts
 from smelt.ops.create import Input
 from smelt.ops.spec import dims_at
@@ -39,15 +39,15 @@ _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {"==": eq, "!=": ne, "<":
 def run(graph: Graph, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[Array]:
     """Return the outputs for the given inputs, in order.
 
-    `sizes` adds (or fixes) sizes that the inputs' shapes do not determine.  Raises ArgumentError
-    for a wrong number of arrays, DTypeError and ShapeError for arrays that are not as declared,
-    GuardError where a fact does not hold, IndexRangeError for a read out of bounds.
+    `all_size_names` adds (or fixes) sizes that the inputs' shapes do not determine.  Raises
+    ArgumentError for a wrong number of arrays, DTypeError and ShapeError for arrays that are not as
+    declared, GuardError where a fact does not hold, IndexRangeError for a read out of bounds.
     """
     inputs = [np.asarray(a) for a in arrays]
     known_sizes = solve_sizes(graph, inputs, sizes)
     missing = [name for name in names_of_sizes(graph) if name not in known_sizes]
     if missing:
-        raise ArgumentError(f"no input tells the size {missing[0]}; pass it in `sizes`")
+        raise ArgumentError(f"no input tells the size {missing[0]}; pass it in `all_size_names`")
     remaining_uses = use_counts(graph)
     values: dict[Node, Array] = dict(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes():
@@ -168,7 +168,9 @@ def _check_fact(fact: Fact, solved: Mapping[str, int]) -> None:
     try:
         left, right = (int(evaluate(side, solved)) for side in (fact.left, fact.right))
     except KeyError as error:
-        raise ArgumentError(f"no input tells the size {error}; pass it in `sizes`") from None
+        raise ArgumentError(
+            f"no input tells the size {error}; pass it in `all_size_names`"
+        ) from None
     if not _RELATIONS[fact.relation](left, right):
         raise GuardError(
             guard=f"{text(fact.left)} {fact.relation} {text(fact.right)}",

@@ -71,7 +71,7 @@ class Graph:
         return self.outputs[: len(self.outputs) - self.checks]
 
     @property
-    def asked(self) -> tuple[Node, ...]:
+    def check_outputs(self) -> tuple[Node, ...]:
         """Return the outputs that are checks."""
         return self.outputs[len(self.outputs) - self.checks :]
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.graph.ir import Fact, Graph
-from smelt.graph.walk import map_indices, map_type, sizes
+from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.ops.create import Constant, SizeOf
 from smelt.ops.spec import TensorOp
 from smelt.types.expr import Index, size, sizes_of, substitute
 
-__all__ = ["instance"]
+__all__ = ["match_instance"]
 
 
-def instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
+def match_instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     """Return each size of the general graph as an expression of the special one, or None."""
     try:
         return _match(general, special)
@@ -45,7 +45,7 @@ def _match(general: Graph, special: Graph) -> Mapping[str, Index] | None:
     if (
         len(general_nodes) != len(special_nodes)
         or names is None
-        or not names.keys() >= {*sizes(general)}
+        or not names.keys() >= {*all_size_names(general)}
     ):
         return None
     cache: dict[Index, Index] = {}

@@ -25,10 +25,10 @@ from smelt.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.tensor import TensorType
 
-__all__ = ["caller", "largest", "told"]
+__all__ = ["describe_value", "failed_call_origin", "largest_stored_value"]
 
 
-def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
+def failed_call_origin(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
     """Return the line of the library call named `call` that failed on these inputs.
 
     None if the inputs, some of which may be overwritten by now, do not show it.
@@ -45,7 +45,7 @@ def caller(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:
     return calls[0].origin if calls else None
 
 
-def largest(
+def largest_stored_value(
     outputs: Iterable[Node],
     sizes: Mapping[str, int],
     stored: Collection[tuple[tuple[int, ...], DType]],
@@ -63,7 +63,7 @@ def largest(
     return result
 
 
-def told(x: Node, sizes: Mapping[str, int]) -> str:
+def describe_value(x: Node, sizes: Mapping[str, int]) -> str:
     r"""Describe a value and its operands, with their shapes.
 
     >>> from smelt.graph.text import parse

@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from smelt.errors import OutsideError, SmeltError
-from smelt.graph.bounds_checks import Looks, refused
+from smelt.graph.bounds_checks import BoundsChecks, refuse_out_of_bounds
 from smelt.graph.interp import run, solve_sizes
 from smelt.graph.ir import Graph, Node
 from smelt.ops.elementwise import Map
 from smelt.types.expr import evaluate
 
-__all__ = ["named", "np"]
+__all__ = ["np", "raise_first_out_of_bounds"]
 
 
 def _unwrapped(at: Node) -> Node:
@@ -36,12 +36,14 @@ def _unwrapped(at: Node) -> Node:
     return at
 
 
-def named(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Any]) -> NoReturn:
+def raise_first_out_of_bounds(
+    looks: BoundsChecks, inputs: Sequence[Node], arrays: Sequence[Any]
+) -> NoReturn:
     """Raise OutsideError about the first operator with an index out of bounds.
 
     If the inputs no longer show which, as some were overwritten, it names all that may have one.
     """
-    for at, low, extent, (what, origin) in looks.asked:
+    for at, low, extent, (what, origin) in looks.conditions:
         try:
             graph = Graph("outside", tuple(inputs), (at, _unwrapped(at)))
             positions, unwrapped_positions = run(graph, arrays)
@@ -53,4 +55,4 @@ def named(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Any]) -> NoRetu
         if out_of_bounds.size:
             message = f"{what}: position {out_of_bounds.flat[0]} of an axis of {size}"
             raise OutsideError(message, origin=origin)
-    refused(looks.readers)
+    refuse_out_of_bounds(looks.readers)

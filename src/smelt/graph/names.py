@@ -51,7 +51,7 @@ FAMILIES: Mapping[str, tuple[type[TensorOp], str, tuple[str, ...]]] = {
 """Operators with members: the class, the field that names the member, and the members."""
 
 
-def make(name: str, attributes: Mapping[str, Any]) -> TensorOp:
+def make_operator(name: str, attributes: Mapping[str, Any]) -> TensorOp:
     """Return the operator called `name`, with its printed attributes.
 
     Raises UnknownNameError for an unknown name, TypeError for attributes that do not fit.

@@ -46,10 +46,10 @@ from smelt.ops.view import (
 from smelt.types.expr import positive
 from smelt.types.tensor import Shape
 
-__all__ = ["late"]
+__all__ = ["sink_expands"]
 
 
-def late(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
+def sink_expands(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
     """Return the graph with sunk expands, and the unrepeated form of each node.
 
     Dimensions along which a node only repeats are 1 in that form.

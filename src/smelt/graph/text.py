@@ -43,7 +43,7 @@ import numpy as np
 from smelt.errors import ExprTextError, GraphTextError, SmeltError
 from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
-from smelt.graph.names import make
+from smelt.graph.names import make_operator
 from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Expr, Index, size
@@ -51,7 +51,7 @@ from smelt.types.expr import text as expr_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
 
-WIDTH, FOUND = 100, 40
+LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
 """Columns beyond which inputs are printed one per line; most characters quoted in an error."""
 
 # ---- printer ---------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def text(graph: Graph, *, origins: bool = False) -> str:
         if not isinstance(node.op, (Input, Constant)):
             lines.append(f"  {_line(node, names, types)}{_comment(node) if origins else ''}")
     results, printed_checks = (
-        ", ".join([names[n] for n in s]) for s in (graph.results, graph.asked)
+        ", ".join([names[n] for n in s]) for s in (graph.results, graph.check_outputs)
     )
     checks = f"; check {printed_checks}" if printed_checks else ""
     return "\n".join([*lines, f"  return {results}".rstrip() + checks, "}"])
@@ -113,7 +113,7 @@ def _line(node: Node, names: dict[Node, str], types: dict[TensorType, str]) -> s
 def _head(graph: Graph) -> str:
     inputs = [_declaration(_input(node)) for node in graph.inputs]
     line = f"graph {graph.name}({', '.join(inputs)}) {{"
-    if len(line) <= WIDTH:
+    if len(line) <= LINE_WIDTH:
         return line
     return "\n".join([f"graph {graph.name}(", *(f"    {i}," for i in inputs)])[:-1] + ") {"
 
@@ -236,7 +236,7 @@ class _Reader:
         self.blank()
         position_in_source = self.at if at is None else at
         quoted = self.source[
-            position_in_source : position_in_source + min(max(length, 12), FOUND)
+            position_in_source : position_in_source + min(max(length, 12), MAX_QUOTED_CHARS)
         ].split("\n")[0]
         position = GraphTextError.position(self.source, position_in_source)
         raise GraphTextError(
@@ -420,7 +420,7 @@ class _Reader:
         at: int,
     ) -> Node:
         try:
-            op = make(operator, attributes)
+            op = make_operator(operator, attributes)
         except LookupError:
             self.fail("an operator", at, len(operator))
         except (TypeError, ValueError) as error:

@@ -103,7 +103,7 @@ class Sizes:
                 return fallback
             self._unknown[key] = created = self._new_size(self.value(fallback), unknown=True)
             self._fallback[sizes_of(created)[0]] = fallback
-        return self.now(self._unknown[key])
+        return self.resolve(self._unknown[key])
 
     def _new_size(self, n: int, *, unknown: bool) -> Expr:
         name = f"{'u' if unknown else 'n'}{len(self._is_unknown_by_name)}"
@@ -113,7 +113,7 @@ class Sizes:
         self.values[name] = n
         return size(name)
 
-    def now(self, e: Index) -> Index:
+    def resolve(self, e: Index) -> Index:
         """Return an expression with bound sizes substituted."""
         if isinstance(e, int):
             return e
@@ -129,7 +129,7 @@ class Sizes:
 
     def equal(self, a: Index, b: Index) -> Index:
         """Equate two dimensions, and return what both are then."""
-        a, b = self.now(a), self.now(b)
+        a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return a
         if self.traced(a) != self.traced(b):  # a size of the traced graph only happens to be equal
@@ -143,7 +143,7 @@ class Sizes:
         solved = self._solve(sub(a, b))
         if solved is not None:
             self._bind(*solved)
-            return self.now(a)
+            return self.resolve(a)
         pairs = self._equal_factors(a, b)
         for x, y in pairs:
             self.equal(x, y)
@@ -155,7 +155,7 @@ class Sizes:
         if not pairs:
             self.fix(a)
             self.fix(b)
-        return self.now(a)
+        return self.resolve(a)
 
     def _solve(self, zero: Index) -> tuple[str, Index] | None:
         """Solve `zero` = 0 for a size that occurs once, alone and with factor ±1.
@@ -184,7 +184,7 @@ class Sizes:
 
         An empty list if the factors do not match one to one.
         """
-        left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
+        left, right = ([self.resolve(f) for f in self._factors(e)] for e in (a, b))
         pairs: list[tuple[Index, Index]] = []
         for f in left:
             candidates = [g for g in right if g == f] or [
@@ -198,7 +198,7 @@ class Sizes:
 
     def _unmatched_unknowns(self, a: Index, b: Index) -> list[Index]:
         """Return unknown factors of one product without a factor of equal value in the other."""
-        left, right = ([self.now(f) for f in self._factors(e)] for e in (a, b))
+        left, right = ([self.resolve(f) for f in self._factors(e)] for e in (a, b))
         for f in [*left]:
             match = next((g for g in right if self.value(g) == self.value(f)), None)
             if match is not None:
@@ -208,17 +208,17 @@ class Sizes:
 
     def fix(self, e: Index) -> Index:
         """Bind the sizes of a dimension to their values, and return the result."""
-        e = self.now(e)
+        e = self.resolve(e)
         for name in sizes_of(e):
             if name in self._is_unknown_by_name:
                 self._bind(name, self._fallback.get(name, self.values[name]))
-        return self.now(e)
+        return self.resolve(e)
 
     def settle(self) -> None:
         """Bind the remaining unknowns to what they were in the trace."""
         self._is_settled = True
         for e in self._unknown.values():
-            for name in sizes_of(self.now(e)):
+            for name in sizes_of(self.resolve(e)):
                 if self._is_unknown_by_name.get(name):
                     self._bind(name, self._fallback[name])
 
@@ -234,7 +234,7 @@ class Sizes:
 
     # ---- reshapes --------------------------------------------------------------------------------
 
-    def regrouped(
+    def reshape_dims(
         self, reshape_key: Hashable, source: Sequence[Index], target: Sequence[Index]
     ) -> list[Index]:
         """Return dimensions for a reshape from `source` to `target`.
@@ -296,7 +296,7 @@ class Sizes:
         self, key: Hashable, dims: Sequence[Index], new: Sequence[Index]
     ) -> list[Index]:
         """Assign each factor of a group's source dimensions to one of its target dimensions."""
-        dims = [self.now(d) for d in dims]
+        dims = [self.resolve(d) for d in dims]
         if not any(isinstance(d, Expr) for d in dims):
             return list(new)
         numbers = [self.value(d) for d in new]
@@ -342,7 +342,7 @@ class Sizes:
         name = self._size_name(e)
         return name is not None and self._is_unknown_by_name[name]
 
-    def varying(self) -> list[Expr]:
+    def free_sizes(self) -> list[Expr]:
         """Return the sizes created here that the caller may vary, as far as known."""
         return [
             size(n)

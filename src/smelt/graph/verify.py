@@ -22,7 +22,7 @@ from typing import NoReturn
 from smelt.errors import SmeltError, VerifyError
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import RESERVED, name_values, text
-from smelt.graph.walk import sizes
+from smelt.graph.walk import all_size_names
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType, check_bytes
@@ -118,7 +118,7 @@ def _spelling(graph: Graph) -> None:
         label = node.op.label if isinstance(node.op, Input) else ""
         if not _LABEL.fullmatch(label) or label in ("require", "return", "strides", "constant"):
             _fail(graph, node, f"{label!r} cannot name an input")
-    for name in sizes(graph):
+    for name in all_size_names(graph):
         if not _SIZE.fullmatch(name) or name in RESERVED:
             _fail(graph, None, f"{name!r} cannot name a size")
     for fact in graph.facts:

@@ -36,7 +36,7 @@ def users(graph: Graph) -> dict[Node, list[Node]]:
     return readers
 
 
-def size_names(graph: Graph) -> tuple[str, ...]:
+def input_size_names(graph: Graph) -> tuple[str, ...]:
     """Return the size symbols in the inputs' shapes, in order of first appearance."""
     dims = [d for x in graph.inputs for d in x.type.shape]
     return tuple(dict.fromkeys(name for d in dims for name in sizes_of(d)))
@@ -54,7 +54,7 @@ def use_counts(graph: Graph) -> dict[Node, int]:
     return counts
 
 
-def renew(node: Node, inputs: tuple[Node, ...]) -> Node:
+def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """Return `node` with other operands; its type is inferred again if theirs changed."""
     if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
         return node
@@ -83,7 +83,7 @@ def rebuild_from(graph: Graph, change: Callable[[Node, Node], Node]) -> Graph:
         if node in new:
             continue
         inputs = tuple([new[operand] for operand in node.inputs])
-        changed = change(node if inputs == node.inputs else renew(node, inputs), node)
+        changed = change(node if inputs == node.inputs else with_inputs(node, inputs), node)
         new[node] = changed
         unchanged = unchanged and changed is node
     if unchanged:
@@ -97,7 +97,9 @@ def substitute_nodes(graph: Graph, values: Mapping[Node, Node]) -> Graph:
     new: dict[Node, Node] = {}
     for node in graph.nodes():
         replacement = values.get(node)
-        new[node] = replacement or renew(node, tuple([new[operand] for operand in node.inputs]))
+        new[node] = replacement or with_inputs(
+            node, tuple([new[operand] for operand in node.inputs])
+        )
     outputs = tuple(new[node] for node in graph.outputs)
     return Graph(graph.name, graph.inputs, outputs, graph.facts, graph.checks)
 
@@ -143,7 +145,7 @@ def map_type(old: TensorType, change: Callable[[Expr], Index]) -> TensorType:
     return old if shape == old.shape else TensorType(old.dtype, shape)
 
 
-def sizes(graph: Graph) -> tuple[str, ...]:
+def all_size_names(graph: Graph) -> tuple[str, ...]:
     """Return the names of all sizes in a graph, in order of first appearance."""
     expressions: dict[Expr, None] = {}
     for node in graph.nodes():

@@ -1,7 +1,7 @@
 """Compiled kernel as plain data: machine code and how to call it.
 
-This is what the object cache stores. `Built` describes the calling convention of the code as
-plain data, so a warm start needs neither the kernel's IR nor code generation.
+This is what the object cache stores. `CompiledKernel` describes the calling convention of the code
+as plain data, so a warm start needs neither the kernel's IR nor code generation.
 
 >>> from smelt.types.expr import size
 >>> compiled = Built(b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7)
@@ -18,9 +18,17 @@ from smelt.dataclass import dataclass
 from smelt.types.expr import Index, evaluate, size, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["Built", "Form", "Forms", "Function", "Limits", "form_for", "meant"]
+__all__ = [
+    "CompiledKernel",
+    "Function",
+    "SizeLimits",
+    "Variant",
+    "Variants",
+    "select_variant",
+    "size_or_number",
+]
 
-Form = str
+Variant = str
 """What a specialised code variant assumes about the sizes; "" assumes nothing.
 
 "small": all contractions are small. "rows" ("columns"): contractions have few rows (columns).
@@ -31,9 +39,9 @@ pass), "few" (as "wide" with fewer rows), "deep" (any reduction length). "packed
 are packed once per call, because many tasks of few rows each share them. Sizes fixed at compile
 time follow an @: "small@a1=3,a2=8".
 """
-Limits = tuple[tuple[Index, int], ...]
+SizeLimits = tuple[tuple[Index, int], ...]
 """Upper bounds of sizes: pairs (size expression, largest value allowed)."""
-Forms = tuple[tuple[Form, Limits], ...]
+Variants = tuple[tuple[Variant, SizeLimits], ...]
 """Code variants of a kernel besides the default one, each with its limits, best first."""
 
 
@@ -47,7 +55,7 @@ class Function(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class CompiledKernel:
     """Object code of a kernel and how to call it.
 
     `smelt.codegen.llvm.module.Artifact` is the code generator's result that this stores.
@@ -60,9 +68,9 @@ class Built:
     partials: tuple[tuple[str, Index], ...]
     functions: tuple[Function, ...]
     ir_size: int
-    form: Form = ""
+    variant: Variant = ""
 
-    def facts(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return everything but the code as JSON data."""
         return {
             "buffers": self.buffers,
@@ -73,16 +81,16 @@ class Built:
                 (f.symbol, text(f.tasks), text(f.scratch), text(f.cycles)) for f in self.functions
             ],
             "ir_size": self.ir_size,
-            "form": self.form,
+            "form": self.variant,
         }
 
     @staticmethod
-    def read(facts: dict[str, Any], code: bytes) -> Built:
-        """Rebuild a compiled kernel from `facts` and its code.
+    def from_data(facts: dict[str, Any], code: bytes) -> CompiledKernel:
+        """Rebuild a compiled kernel from `to_data` and its code.
 
         Raises KeyError, TypeError or ValueError for malformed data.
         """
-        return Built(
+        return CompiledKernel(
             code,
             tuple(facts["buffers"]),
             tuple(facts["sizes"]),
@@ -94,7 +102,7 @@ class Built:
         )
 
 
-def meant(name: str) -> Index:
+def size_or_number(name: str) -> Index:
     """Return the size that a canonical kernel's name stands for: a symbol or a number.
 
     >>> meant("n"), meant("7")
@@ -103,7 +111,7 @@ def meant(name: str) -> Index:
     return int(name) if name.isdigit() else size(name)
 
 
-def form_for(forms: Forms, sizes: Mapping[str, int]) -> Form:
+def select_variant(forms: Variants, sizes: Mapping[str, int]) -> Variant:
     """Select the first variant whose limits hold at `sizes`, else the default one."""
     for form, limits in forms:
         if all(evaluate(n, sizes) <= limit for n, limit in limits):

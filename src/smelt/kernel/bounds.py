@@ -170,7 +170,7 @@ def _prove_at_range_end(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool
 
 # ---- facts -------------------------------------------------------------------------------------
 
-GAPS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
+COMPARISONS = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
 """Comparisons as bounds, as (sign, shift).
 
     a op b  <=>  sign*(a - b) + shift >= 0
@@ -200,8 +200,8 @@ def facts_of(condition: Value, lets: Mapping[str, Value], *, holds: bool = True)
             gap = expr.sub(left, right)
             if relation == "eq":
                 return gap, expr.mul(gap, -1)
-            if relation in GAPS:
-                sign, shift = GAPS[relation]
+            if relation in COMPARISONS:
+                sign, shift = COMPARISONS[relation]
                 return (expr.add(expr.mul(gap, sign), shift),)
             return ()
         case _:

@@ -52,7 +52,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.text_grammar import Known, bare_type, operand_types
+from smelt.kernel.text_grammar import OperandType, bare_type, operand_types
 from smelt.kernel.text_print import text
 from smelt.kernel.verify import verify
 from smelt.ops.combine import COMBINES
@@ -134,7 +134,7 @@ class Builder:
 
     # ---- values --------------------------------------------------------------------------------
 
-    def typed(self, operand: Operand, dtype: DType | None = None) -> Value:
+    def as_value(self, operand: Operand, dtype: DType | None = None) -> Value:
         """Return a number or index as a value of `dtype`.
 
         The default is f32 for a number and i64 for an index; other values are returned unchanged.
@@ -162,15 +162,15 @@ class Builder:
 
         Raises DTypeError if the operands' types do not fit.
         """
-        operand_dtypes: list[Known] = [self._operand_type(a) for a in args]
+        operand_dtypes: list[OperandType] = [self._operand_type(a) for a in args]
         types = operand_types(op, tuple(operand_dtypes))
         if types is None:
             raise DTypeError(f"{op} does not take {len(args)} operands")
-        values = tuple(self.typed(a, t) for a, t in zip(args, types, strict=True))
+        values = tuple(self.as_value(a, t) for a, t in zip(args, types, strict=True))
         SCALARS[op].result(*(self.dtype_of(v) for v in values))
         return Apply(op, values)
 
-    def _operand_type(self, operand: Operand) -> Known:
+    def _operand_type(self, operand: Operand) -> OperandType:
         if isinstance(operand, bool):
             return bool_
         if isinstance(operand, int | float):
@@ -210,7 +210,7 @@ class Builder:
         """
         operand_dtypes = [self._operand_type(a) for a in (chosen, other)]
         dtype = next((k for k in operand_dtypes if isinstance(k, DType)), None)
-        return If(condition, self.typed(chosen, dtype), self.typed(other, dtype))
+        return If(condition, self.as_value(chosen, dtype), self.as_value(other, dtype))
 
     # ---- statements ----------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Builder:
 
     def let(self, name: str, v: Operand, origin: int = -1) -> Ref:
         """Bind a name to a value."""
-        self._add(Let(name, self.typed(v), origin))
+        self._add(Let(name, self.as_value(v), origin))
         return Ref(name)
 
     def position(self, name: str, v: Value, extent: Index) -> Expr:
@@ -232,11 +232,11 @@ class Builder:
         self, param: Param, index: Sequence[Index], v: Operand, where: Value | None = None
     ) -> None:
         """Add a store."""
-        self._add(Store(param.name, tuple(index), self.typed(v, param.dtype.compute), where))
+        self._add(Store(param.name, tuple(index), self.as_value(v, param.dtype.compute), where))
 
     def state(self, name: str, init: Operand, *axes: str, dtype: DType | None = None) -> State:
         """Return a state for `stream`."""
-        first = self.typed(init, dtype)
+        first = self.as_value(init, dtype)
         return State(name, first, axes, self.dtype_of(first))
 
     @contextmanager
@@ -260,7 +260,7 @@ class Builder:
 
     def update(self, state: str, v: Operand) -> Ref:
         """Set the state's new value."""
-        self._add(Update(state, self.typed(v, self.env.lookup(state).dtype)))
+        self._add(Update(state, self.as_value(v, self.env.lookup(state).dtype)))
         return Ref(state, next=True)
 
     def merge(self, part: str, *states: str) -> None:

@@ -28,25 +28,25 @@ from smelt.kernel.text import parse, text
 from smelt.kernel.walk import splits, statements, states, values_of, visit
 from smelt.types.expr import Index, sizes_of
 
-NAME = "k"
+CANONICAL_NAME = "k"
 """Name of every canonical kernel."""
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plain:
+class CanonicalKernel:
     """Kernel with canonical names; kernels with the same text share one object."""
 
     kernel: Kernel
     text: str
 
 
-def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
+def canonical_kernel(kernel: Kernel) -> tuple[CanonicalKernel, Mapping[str, str]]:
     """Return the kernel with names a0, a1, .. in order of appearance, and their originals.
 
     A kernel one of whose names is also a word of the kernel language keeps all its names.
     """
-    plain = replace(kernel, name=NAME, comments=())
+    plain = replace(kernel, name=CANONICAL_NAME, comments=())
     kernel_names = set(names_of(kernel))
     new: dict[str, str] = {}
 
@@ -58,17 +58,17 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     head, _, rest = source.partition("(")
     result = _parse_canonical(f"{head}({_WORD.sub(renamed, rest)}")
     if result is None or len(result.kernel.axes) != len(kernel.axes):
-        return Plain(plain, source), {name: name for name in kernel_names}
+        return CanonicalKernel(plain, source), {name: name for name in kernel_names}
     return result, {short: name for name, short in new.items()}
 
 
 @lru_cache(maxsize=1024)
-def _parse_canonical(source: str) -> Plain | None:
+def _parse_canonical(source: str) -> CanonicalKernel | None:
     try:
         kernel = parse(source)
     except SmeltError:
         return None
-    return Plain(kernel, text(kernel))
+    return CanonicalKernel(kernel, text(kernel))
 
 
 def names_of(kernel: Kernel) -> Iterator[str]:

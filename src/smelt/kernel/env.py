@@ -41,7 +41,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index
 
@@ -211,4 +211,4 @@ def _axes(value: Value, env: Env) -> Axes:
 
 def index_axes(index: Iterable[Index], env: Env) -> Axes:
     """Return the axes of index expressions, following computed positions."""
-    return axes_through(index, lambda name: env.lookup(name).axes)
+    return dependent_axes(index, lambda name: env.lookup(name).axes)

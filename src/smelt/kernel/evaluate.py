@@ -15,7 +15,7 @@ import numpy as np
 
 from smelt.errors import VerifyError
 from smelt.kernel import ir
-from smelt.kernel.memory import Buffer, Misuse
+from smelt.kernel.memory import AccessError, Buffer
 from smelt.kernel.tile import Array, Space, Tile
 from smelt.ops.cast import cast_reference
 from smelt.ops.combine import COMBINES
@@ -40,9 +40,9 @@ class Evaluator:
         self.states: Mapping[str, ir.State] = {}
         self.mask: Tile | None = None
 
-    def inner(self, ranges: Mapping[str, range]) -> Evaluator:
+    def narrow(self, ranges: Mapping[str, range]) -> Evaluator:
         """Return an evaluator with the same names for a sub-block."""
-        inner = Evaluator(self.inputs, self.outputs, self.sizes, self.space.narrowed(ranges))
+        inner = Evaluator(self.inputs, self.outputs, self.sizes, self.space.with_ranges(ranges))
         inner.names = dict(self.names)
         return inner
 
@@ -54,7 +54,7 @@ class Evaluator:
             a.name: self._variable(a.kind, a.name) for a in atoms(e) if a.kind in _VARIABLES
         }
         axes = self.space.union(*variables.values())
-        arrays = {name: self.space.spread(tile, axes) for name, tile in variables.items()}
+        arrays = {name: self.space.aligned_data(tile, axes) for name, tile in variables.items()}
         return self.space.tile(axes, np.asarray(evaluate(e, self.sizes, arrays), np.int64))
 
     def _variable(self, kind: str, name: str) -> Tile:
@@ -65,7 +65,7 @@ class Evaluator:
         tile = (self.new if new else self.names).get(name)
         if tile is None:
             raise VerifyError(f"{name}{chr(39) if new else ''} is read where it has no value yet")
-        return self.space.fitted(tile)
+        return self.space.cut(tile)
 
     # ---- values --------------------------------------------------------------------------------
 
@@ -108,29 +108,33 @@ class Evaluator:
         tiles = [self.index(e) for e in v.index]
         guard = () if self.mask is None else (self.mask,)
         axes = self.space.union(*tiles, *guard)
-        index = tuple(self.space.full(t, axes) for t in tiles)
+        index = tuple(self.space.broadcast_data(t, axes) for t in tiles)
         shape = self.space.shape(axes)
-        mask = np.ones(shape, bool) if self.mask is None else self.space.full(self.mask, axes)
+        mask = (
+            np.ones(shape, bool)
+            if self.mask is None
+            else self.space.broadcast_data(self.mask, axes)
+        )
         buffer = self.inputs.get(v.param)
         if buffer is None:
             raise VerifyError(f"{v.param} is not an input")
         try:
             if v.param in self.outputs:
-                self.outputs[v.param].written(index, mask)
+                self.outputs[v.param].check_not_stored(index, mask)
             data = buffer.load(index, mask, None if v.other is None else v.other.value)
-        except Misuse as error:
-            raise VerifyError(self.located(error, axes)) from None
+        except AccessError as error:
+            raise VerifyError(self.locate_error(error, axes)) from None
         return self.space.tile(axes, data)
 
-    def located(self, error: Misuse, axes: Sequence[str]) -> str:
+    def locate_error(self, error: AccessError, axes: Sequence[str]) -> str:
         """Append the axis positions of an access error to its message."""
-        at = (f"{a} = {self.space.ranges[a][k]}" for a, k in zip(axes, error.place, strict=True))
+        at = (f"{a} = {self.space.ranges[a][k]}" for a, k in zip(axes, error.position, strict=True))
         return f"{error.message} (at {', '.join(at)})" if axes else error.message
 
     def apply(self, op: str, args: list[Tile]) -> Tile:
         """Apply a scalar operator's NumPy reference, broadcasting by axis name."""
         axes = self.space.union(*args)
-        arrays = [self.space.spread(a, axes) for a in args]
+        arrays = [self.space.aligned_data(a, axes) for a in args]
         arrays = list(np.broadcast_arrays(*arrays)) if len(arrays) > 1 else arrays
         with np.errstate(all="ignore"):
             return self.space.tile(axes, np.asarray(SCALARS[op].numpy(*arrays)))
@@ -142,7 +146,7 @@ class Evaluator:
             self._masked_value(v.other, Tile(condition.axes, condition.start, ~condition.data)),
         ]
         axes = self.space.union(condition, *sides)
-        arrays = [self.space.spread(t, axes) for t in (condition, *sides)]
+        arrays = [self.space.aligned_data(t, axes) for t in (condition, *sides)]
         return self.space.tile(axes, np.where(*arrays))
 
     def _masked_value(self, v: ir.Value, condition: Tile) -> Tile:
@@ -177,7 +181,7 @@ class Evaluator:
         row = COMBINES[name]
         axes = self.space.sorted((*arg.axes, *over))
         remaining = tuple(a for a in axes if a not in over)
-        data = self.space.full(arg, axes)
+        data = self.space.broadcast_data(arg, axes)
         data = np.transpose(data, [axes.index(a) for a in (*remaining, *over)])
         data = (
             data.reshape(*self.space.shape(remaining), -1)
@@ -199,7 +203,7 @@ class Evaluator:
         if row.prefix is None:
             raise VerifyError(f"{name} has no running form")
         axes = self.space.sorted((*arg.axes, along))
-        data = _widen(self.space.full(arg, axes), dtype)
+        data = _widen(self.space.broadcast_data(arg, axes), dtype)
         with np.errstate(all="ignore"):
             result = np.asarray(row.prefix(data, axis=axes.index(along)))
             return self.space.tile(axes, result.astype(dtype.numpy))
@@ -207,7 +211,7 @@ class Evaluator:
     def _dot(self, left: Tile, right: Tile, over: tuple[str, ...], dtype: DType) -> Tile:
         axes = self.space.sorted((*left.axes, *right.axes, *over))
         remaining = tuple(a for a in axes if a not in over)
-        a, b = (_widen(self.space.full(t, axes), dtype) for t in (left, right))
+        a, b = (_widen(self.space.broadcast_data(t, axes), dtype) for t in (left, right))
         with np.errstate(all="ignore"):
             result = np.sum(a * b, axis=tuple(axes.index(o) for o in over), dtype=a.dtype)
             return self.space.tile(remaining, np.asarray(result).astype(dtype.numpy))

@@ -25,9 +25,9 @@ import numpy as np
 from smelt.errors import VerifyError
 from smelt.kernel import ir
 from smelt.kernel.evaluate import Evaluator
-from smelt.kernel.memory import Access, Buffer, Misuse, Trace
+from smelt.kernel.memory import Access, AccessError, Buffer, Trace
 from smelt.kernel.merge import MergeRule, merge_rules
-from smelt.kernel.sizes import members, sizes_of_call
+from smelt.kernel.sizes import input_arrays, sizes_of_call
 from smelt.kernel.text_print import statement_text
 from smelt.kernel.tile import Array, Space, Tile
 from smelt.types.expr import evaluate
@@ -86,7 +86,7 @@ class _Run:
     # ---- the call ------------------------------------------------------------------------------
 
     def call(self, arrays: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
-        families_of = members(self.kernel, arrays)
+        families_of = input_arrays(self.kernel, arrays)
         count = max(map(len, families_of.values()), default=1)
         families = {p.name for p in self.kernel.outputs if p.each}
         shared = {
@@ -151,7 +151,7 @@ class _Run:
             for chosen in itertools.product(*(ranges for _, ranges in cuts))
         ]
         for ranges in self._in_grid_order(blocks):
-            self._grid_block(start.inner({**ranges_of, **ranges}))
+            self._grid_block(start.narrow({**ranges_of, **ranges}))
 
     def _in_grid_order(self, blocks: list[Any]) -> list[Any]:
         if self.order == "backward":
@@ -185,7 +185,7 @@ class _Run:
         parts = int(evaluate(split.parts, place.sizes))
         for part in self._in_grid_order(list(range(parts))):
             self.block += 1
-            ends[part] = place.inner({split.name: range(part, part + 1)})
+            ends[part] = place.narrow({split.name: range(part, part + 1)})
             self.parts = {split.name: range(part, parts)}
             self._body(self.kernel.body[:joined], ends[part])
         self.block += 1
@@ -197,10 +197,10 @@ class _Run:
 
     def _merge_states(self, left: Evaluator, right: Evaluator) -> dict[str, Tile]:
         """Merge the states of two parts."""
-        sides = left.inner({}), right.inner({})
+        sides = left.narrow({}), right.narrow({})
         merged: dict[str, Tile] = {}
         for name, rule in self.rules.items():
-            values = [side.value(rule.transported) for side in sides]
+            values = [side.value(rule.rescaled) for side in sides]
             merged[name] = sides[0].apply(rule.op, values)
             for side in sides:
                 side.new[name] = merged[name]
@@ -248,7 +248,7 @@ class _Run:
         if loose:
             raise VerifyError(f"the value varies along {loose[0]}, which the index does not name")
         axes = space.sorted((*axes, *value.axes, *where.axes))
-        index = tuple(space.full(t, axes) for t in tiles)
+        index = tuple(space.broadcast_data(t, axes) for t in tiles)
         buffer = place.outputs.get(s.param)
         if buffer is None:
             raise VerifyError(f"{s.param} is no output")
@@ -256,13 +256,15 @@ class _Run:
             kind = value.data.dtype
             raise VerifyError(f"a value of type {kind} goes to {buffer.param.dtype.long}")
         try:
-            chosen = space.full(where, axes)
+            chosen = space.broadcast_data(where, axes)
             if s.join:
-                stored = space.tile(axes, buffer.started(index, chosen, self.block))
-                value = value if s.join == ir.LAST else place.apply(s.join, [stored, value])
-            buffer.store(index, space.full(value, axes), chosen, self.block, again=bool(s.join))
-        except Misuse as error:
-            raise VerifyError(place.located(error, axes)) from None
+                stored = space.tile(axes, buffer.load_stored(index, chosen, self.block))
+                value = value if s.join == ir.PUT else place.apply(s.join, [stored, value])
+            buffer.store(
+                index, space.broadcast_data(value, axes), chosen, self.block, again=bool(s.join)
+            )
+        except AccessError as error:
+            raise VerifyError(place.locate_error(error, axes)) from None
 
     # ---- streams -------------------------------------------------------------------------------
 
@@ -270,22 +272,22 @@ class _Run:
         for state in s.states:
             first = place.value(state.init)
             axes_kept = place.space.sorted((*state.axes, *first.axes))
-            tile = place.space.tile(axes_kept, place.space.full(first, axes_kept))
+            tile = place.space.tile(axes_kept, place.space.broadcast_data(first, axes_kept))
             place.names[state.name] = _drop_undeclared(state, tile)
         axes = [b.axis for b in s.blocks]
         for chosen in itertools.product(*(self._visited_ranges(b, place) for b in s.blocks)):
-            inner = place.inner(dict(zip(axes, chosen, strict=True)))
+            inner = place.narrow(dict(zip(axes, chosen, strict=True)))
             if s.where is not None and not inner.value(s.where).data.all():
                 continue
-            if s.sees:
-                inner = inner.inner({b.axis: self._bounded_range(b, inner) for b in s.sees})
+            if s.bounds:
+                inner = inner.narrow({b.axis: self._bounded_range(b, inner) for b in s.bounds})
             inner.states = {state.name: state for state in s.states}
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:
                     new = inner.new[state.name]
                     place.names[state.name] = (
-                        _replace_visible(place.names[state.name], new) if s.sees else new
+                        _replace_visible(place.names[state.name], new) if s.bounds else new
                     )
 
     def _visited_ranges(self, block: ir.Block, place: Evaluator) -> Iterator[range]:
@@ -354,4 +356,4 @@ def _state_value(name: str, tile: Tile, place: Evaluator) -> Tile:
     if state is None:
         raise VerifyError(f"{name} is no state of this stream")
     axes = place.space.sorted((*tile.axes, *state.axes))
-    return _drop_undeclared(state, place.space.tile(axes, place.space.full(tile, axes)))
+    return _drop_undeclared(state, place.space.tile(axes, place.space.broadcast_data(tile, axes)))

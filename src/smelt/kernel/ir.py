@@ -248,7 +248,7 @@ class Position:
     extent: Index
 
 
-LAST = "put"
+PUT = "put"
 """Join operator that overwrites: the last value stored wins."""
 
 
@@ -313,7 +313,7 @@ class Stream:
     Blocks where `where` (one bool per block) is false are skipped. Inside, a state reads its old
     value; afterwards its final one.
 
-    For each axis in `sees`, a block computes only positions from `start` up to `stop`,
+    For each axis in `bounds`, a block computes only positions from `start` up to `stop`,
     re-evaluated for each block; states keep their old values elsewhere. Outside that range only
     identity elements are reduced, so a back end may safely compute more.
     """
@@ -322,7 +322,7 @@ class Stream:
     states: tuple[State, ...]
     body: tuple[Statement, ...]
     where: Value | None = None
-    sees: tuple[Block, ...] = ()
+    bounds: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,15 +54,15 @@ class Trace:
         return sum(a.unique_nbytes for a in traffic)
 
 
-class Misuse(Exception):
+class AccessError(Exception):
     """Access out of bounds, or a conflicting access to an element.
 
-    `place` is the position in the index arrays.
+    `position` is the position in the index arrays.
     """
 
     def __init__(self, message: str, place: tuple[int, ...]) -> None:
         super().__init__(message)
-        self.message, self.place = message, place
+        self.message, self.position = message, place
 
 
 class Buffer:
@@ -101,7 +101,7 @@ class Buffer:
         values[valid] = self.data[positions].astype(values.dtype)
         return values
 
-    def started(self, index: tuple[Array, ...], needed: Array, block: int) -> Array:
+    def load_stored(self, index: tuple[Array, ...], needed: Array, block: int) -> Array:
         """Load elements that this block has stored, for a scatter-reduce to update.
 
         Raises Misuse out of bounds, and where nothing or another block has stored.
@@ -113,7 +113,7 @@ class Buffer:
         if foreign.any():
             k = int(np.argmax(foreign))
             by = "nobody" if self.writer[positions][k] < 0 else "another block"
-            raise Misuse(
+            raise AccessError(
                 f"{self._element(positions, k)} was stored by {by} before",
                 tuple(np.argwhere(needed)[k]),
             )
@@ -144,19 +144,19 @@ class Buffer:
             k = int(np.argmax(old >= 0))
             by = "the same block" if old[k] == block else "another block"
             message = f"{self._element(positions, k)} was stored by {by} before"
-            raise Misuse(message, tuple(where_indices[k]))
+            raise AccessError(message, tuple(where_indices[k]))
         flat = np.ravel_multi_index(positions, self.data.shape) if self.data.size else positions[0]
         _, first, counts = np.unique(flat, return_index=True, return_counts=True)
         if (counts > 1).any():
             k = int(first[np.argmax(counts > 1)])
             message = f"{self._element(positions, k)} is stored more than once by one statement"
-            raise Misuse(message, tuple(where_indices[k]))
+            raise AccessError(message, tuple(where_indices[k]))
         self.writer[positions] = block
         self.count += len(flat)
         with np.errstate(all="ignore"):
             self.data[positions] = value[where].astype(self.param.dtype.numpy)
 
-    def written(self, index: tuple[Array, ...], needed: Array) -> None:
+    def check_not_stored(self, index: tuple[Array, ...], needed: Array) -> None:
         """Raise Misuse if an element that is read was already stored."""
         index, inside = self._inside(index, needed.shape)
         valid = inside & needed
@@ -165,7 +165,7 @@ class Buffer:
         if stale.any():
             k = int(np.argmax(stale))
             message = f"{self._element(positions, k)} is read after it was stored"
-            raise Misuse(message, tuple(np.argwhere(valid)[k]))
+            raise AccessError(message, tuple(np.argwhere(valid)[k]))
 
     def _inside(
         self, index: tuple[Array, ...], shape: tuple[int, ...]
@@ -183,7 +183,7 @@ class Buffer:
         place = tuple(np.argwhere(~valid)[0])
         for d, (i, n) in enumerate(zip(index, self.data.shape, strict=True)):
             if not 0 <= i[place] < n:
-                raise Misuse(
+                raise AccessError(
                     f"index {i[place]} is outside dimension {d} of {self.param.name}, which has"
                     f" {n} elements",
                     place,

@@ -52,13 +52,13 @@ The operand is the first one, or either one of a commutative operator.
 class MergeRule:
     """Merge of one state: op(rescaled state of one part, rescaled state of the other).
 
-    In `transported`, a Ref to an old state reads the part's state; a new one (`s'`) reads the
+    In `rescaled`, a Ref to an old state reads the part's state; a new one (`s'`) reads the
     merged state.
     """
 
     state: str
     op: str
-    transported: Value
+    rescaled: Value
 
 
 def merge_rules(kernel: Kernel) -> dict[str, MergeRule]:

@@ -4,7 +4,8 @@
     kernel k0(x: f32[m,768], w: f32[96,768,32]) ..    v1 = w[n//32,k,n%32]
 
 Narrow types, which dot-product instructions multiply in groups, interleave `group` neighbours
-along k: w[n//32,k//2,n%32,k%2]. `smelt.passes.constant_subgraph.panelled` makes the packed array.
+along k: w[n//32,k//2,n%32,k%2]. `smelt.passes.constant_subgraph.pack_panels` makes the packed
+array.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from smelt.types.tensor import Shape
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Packed layout of a parameter: panels of `width` positions of dimension `across`.
+    """Packed layout of a parameter: panels of `width` positions of dimension `n_dim`.
 
-    Each panel holds dimension `along` (the reduction axis) in full, `group` neighbouring
+    Each panel holds dimension `k_dim` (the reduction axis) in full, `group` neighbouring
     positions interleaved.
     """
 
     param: str
-    across: int
-    along: int
+    n_dim: int
+    k_dim: int
     width: int
     group: int = 1
 
@@ -39,7 +40,7 @@ def read_panels(kernel: Kernel, panel: Panel) -> Kernel:
     def change(v: Value) -> Value:
         if not isinstance(v, Load) or v.param != panel.param:
             return v
-        n, k = v.index[panel.across], v.index[panel.along]
+        n, k = v.index[panel.n_dim], v.index[panel.k_dim]
         inside = floordiv(n, panel.width), floordiv(k, panel.group), mod(n, panel.width)
         last = (mod(k, panel.group),) if panel.group > 1 else ()
         return replace(v, index=(*_other_dims(v.index, panel), *inside, *last))
@@ -49,22 +50,22 @@ def read_panels(kernel: Kernel, panel: Panel) -> Kernel:
 
 
 def _packed_param(p: Param, panel: Panel) -> Param:
-    return replace(p, shape=panelled_shape(p.shape, panel), strides=None)
+    return replace(p, shape=packed_shape(p.shape, panel), strides=None)
 
 
-def panelled_shape(shape: Shape, panel: Panel) -> Shape:
+def packed_shape(shape: Shape, panel: Panel) -> Shape:
     """Return the packed shape: other dimensions, panels, k groups, panel width, group size.
 
     The last dimension is missing if the group size is 1.
     """
-    count = floordiv(add(shape[panel.across], panel.width - 1), panel.width)
-    groups = floordiv(add(shape[panel.along], panel.group - 1), panel.group)
+    count = floordiv(add(shape[panel.n_dim], panel.width - 1), panel.width)
+    groups = floordiv(add(shape[panel.k_dim], panel.group - 1), panel.group)
     last = (panel.group,) if panel.group > 1 else ()
     return (*_other_dims(shape, panel), count, groups, panel.width, *last)
 
 
 def _other_dims(values: tuple[Index, ...], panel: Panel) -> tuple[Index, ...]:
-    return tuple(v for a, v in enumerate(values) if a not in (panel.across, panel.along))
+    return tuple(v for a, v in enumerate(values) if a not in (panel.n_dim, panel.k_dim))
 
 
-__all__ = ["Panel", "panelled_shape", "read_panels"]
+__all__ = ["Panel", "packed_shape", "read_panels"]

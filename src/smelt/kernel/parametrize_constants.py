@@ -28,15 +28,15 @@ from smelt.kernel.ir import Kernel, Load, Value
 from smelt.kernel.walk import map_values, statements, values_of, visit
 from smelt.types.expr import Index, add, mul, size
 
-__all__ = ["but_for_numbers", "freed"]
+__all__ = ["erase_numbers", "parametrize"]
 
 _NUMBER = re.compile(r"\d+")
 
-Place = tuple[str, int, int]
+FixedIndex = tuple[str, int, int]
 """Constant index: parameter, dimension, position."""
 
 
-def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
+def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     """Replace constant indices of parameters by sizes; return the kernel and their values.
 
     A bound that the kernel's loads rely on becomes a fact of its calls. Positions along a last
@@ -75,8 +75,8 @@ def freed(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     return result, {name: number for (_, _, number), name in names.items()}
 
 
-def but_for_numbers(text: str) -> str:
-    """Replace numbers by 0, so that kernels which `freed` may unify compare equal.
+def erase_numbers(text: str) -> str:
+    """Replace numbers by 0, so that kernels which `parametrize` may unify compare equal.
 
     >>> but_for_numbers("a1[a0,7]") == but_for_numbers("a1[a0,12]")
     True
@@ -84,7 +84,7 @@ def but_for_numbers(text: str) -> str:
     return _NUMBER.sub("0", text)
 
 
-def _constant_indices(kernel: Kernel, loads: Sequence[Load]) -> list[Place]:
+def _constant_indices(kernel: Kernel, loads: Sequence[Load]) -> list[FixedIndex]:
     """List the constant indices in order of appearance."""
     places = {
         (v.param, d, e): None

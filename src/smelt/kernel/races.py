@@ -20,7 +20,7 @@ from smelt.types.expr import Atom, Expr, Index
 Indices = tuple[Index, ...]
 
 
-def determined(index: Indices) -> set[str]:
+def determined_axes(index: Indices) -> set[str]:
     """Return the axes whose values follow from the value of an index (injectivity).
 
     If these are all axes that a store runs over, it writes every element once.

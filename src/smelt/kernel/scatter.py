@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from smelt.errors import DTypeError
 from smelt.kernel import ir
 from smelt.kernel.env import axes_of
-from smelt.kernel.ir import LAST
-from smelt.kernel.races import determined
-from smelt.kernel.verify_values import Place, refuse
+from smelt.kernel.ir import PUT
+from smelt.kernel.races import determined_axes
+from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.kernel.walk import substitute
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
@@ -38,9 +38,9 @@ from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index
 
 
-def joins(join: str, dtype: DType) -> bool:
+def can_join(join: str, dtype: DType) -> bool:
     """Return whether two values of a type combine by the operator `join`."""
-    if join == LAST:
+    if join == PUT:
         return True
     row = SCALARS.get(join)
     if row is None or row.arity != 2:
@@ -51,29 +51,29 @@ def joins(join: str, dtype: DType) -> bool:
         return False
 
 
-def check_join(s: ir.Store, place: Place, index_axes: frozenset[str]) -> None:
+def check_join(s: ir.Store, place: CheckContext, index_axes: frozenset[str]) -> None:
     """Check that a scatter-reduce store runs its visits one by one.
 
     `index_axes` are the axes of the store's index and those of extent 1; every other axis it
     varies along must be fixed.
     """
     dtype = place.env.param(s.param).dtype.compute
-    if not joins(s.join, dtype):
+    if not can_join(s.join, dtype):
         refuse(f"{s.join} does not join two values of {dtype.name}")
     values = [s.value] if s.where is None else [s.value, s.where]
     axes = index_axes.union(*(axes_of(v, place.env) for v in values))
     single = {a for a, extent in place.extents.items() if extent == 1}
     plain = tuple(e for e in s.index if not _positions(e))
-    loose = axes - determined(plain) - place.fixed - single
+    loose = axes - determined_axes(plain) - place.fixed - single
     if loose:
         refuse(f"several positions of {min(loose)} join at once, in no known order")
 
 
-def reaches(
+def covers(
     first: Index,
     at: Index,
     extent: Index,
-    place: Place,
+    place: CheckContext,
     full_axes: frozenset[str],
     streams: tuple[ir.Stream, ...],
 ) -> bool:
@@ -94,7 +94,7 @@ def reaches(
     return _inside_block(at, name, place)
 
 
-def _inside_block(at: Index, axis: str, place: Place) -> bool:
+def _inside_block(at: Index, axis: str, place: CheckContext) -> bool:
     """Return whether only positions in the current block of an axis are visited."""
     names = _positions(at)
     if (
@@ -124,7 +124,7 @@ def _comparisons(condition: ir.Value) -> Iterator[ir.Apply]:
         yield condition
 
 
-def _expand(value: ir.Value, place: Place) -> ir.Value:
+def _expand(value: ir.Value, place: CheckContext) -> ir.Value:
     """Inline all names of a value and strip an outer lossless conversion."""
     while True:
         expanded = substitute(value, names=place.lets)

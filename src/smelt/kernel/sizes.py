@@ -22,7 +22,9 @@ from smelt.types.expr import Expr, Index, evaluate, sizes_of
 Array = np.ndarray[Any, Any]
 
 
-def members(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any]) -> dict[str, list[Array]]:
+def input_arrays(
+    kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any]
+) -> dict[str, list[Array]]:
     """Return the arrays of each input: one, or as many as its family has.
 
     Raises VerifyError for missing and superfluous arrays, wrong types, ranks and counts.

@@ -47,18 +47,18 @@ from smelt.types.expr import (
     Index,
     axis,
     evaluate,
-    rebuild,
+    map_variables,
     size,
     sizes_of,
     value,
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["innermost", "lengths", "short_sizes", "turned_sizes", "with_sizes"]
+__all__ = ["innermost_sizes", "row_counts", "short_sizes", "transposed_sizes", "with_sizes"]
 
-LONGEST = 64
+MAX_SHORT_EXTENT = 64
 """Largest size treated as short: four AVX-512 vectors of single precision."""
-MOST = 256
+MAX_SHORT_ELEMENTS = 256
 """Largest product of the dimensions from a short one inward, in elements."""
 
 
@@ -71,13 +71,13 @@ def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     return _short_sizes_of(sizes, (*kernel.inputs, *kernel.outputs))
 
 
-def innermost(kernel: Kernel) -> set[str]:
+def innermost_sizes(kernel: Kernel) -> set[str]:
     """Return the sizes that are the last dimension of some array."""
     ends = (p.shape[-1] for p in (*kernel.inputs, *kernel.outputs) if len(p.shape) > 1)
     return {name for name in map(_symbol, ends) if name is not None}
 
 
-def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
+def transposed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
     """Return the short sizes that a kernel without reductions transposes.
 
     Such a kernel turns [3, n] to [n, 3] or back.
@@ -86,7 +86,7 @@ def turned_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
     if any(isinstance(v, Reduce | Dot | Scan) for v in values):
         return set()
     params = (*kernel.inputs, *kernel.outputs)
-    return {*_short_sizes_of(sizes, params)} & lengths((p.shape for p in params), sizes)
+    return {*_short_sizes_of(sizes, params)} & row_counts((p.shape for p in params), sizes)
 
 
 def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
@@ -97,14 +97,14 @@ def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[s
             name = _symbol(n)
             length = sizes.get(name, 0) if name else n if isinstance(n, int) else 0
             elements *= length
-            if not (0 < length <= LONGEST and elements <= MOST):
+            if not (0 < length <= MAX_SHORT_EXTENT and elements <= MAX_SHORT_ELEMENTS):
                 break
             if name is not None and length > 1:
                 short[name] = length
     return short
 
 
-def lengths(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
+def row_counts(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
     """Return the sizes that count longer rows in some array of a program.
 
     They are lengths that change from call to call, even if they are short in the first call.
@@ -113,7 +113,7 @@ def lengths(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
     for shape in shapes:
         for k, n in enumerate(shape):
             inner = [evaluate(m, sizes) for m in shape[k + 1 :] if {*sizes_of(m)} <= sizes.keys()]
-            if max(inner, default=0) > LONGEST or prod(inner) > MOST:
+            if max(inner, default=0) > MAX_SHORT_EXTENT or prod(inner) > MAX_SHORT_ELEMENTS:
                 counts |= {*sizes_of(n)}
     return counts
 
@@ -131,7 +131,7 @@ def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
     """Return the kernel with constants for some of its sizes."""
 
     def put(e: Index) -> Index:
-        return rebuild(e, leaf)
+        return map_variables(e, leaf)
 
     def leaf(atom: Atom) -> Index:
         if atom.kind == "size":

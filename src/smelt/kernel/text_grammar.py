@@ -27,7 +27,7 @@ __all__ = [
     "RESERVED",
     "UNARY",
     "Flexible",
-    "Known",
+    "OperandType",
     "bare_type",
     "extreme_word",
     "flexible",
@@ -69,7 +69,7 @@ RESERVED: Final = frozenset(
 """Words that cannot name an axis, a position, a value or a state."""
 
 Flexible: TypeAlias = Literal["number", "index"]
-Known: TypeAlias = DType | Flexible | None
+OperandType: TypeAlias = DType | Flexible | None
 """Knowledge of an operand's type: the type, the kind of untyped literal, or None."""
 
 
@@ -86,7 +86,7 @@ def bare_type(kind: Flexible, expected: DType | None) -> DType:
     return expected or (f32 if kind == "number" else i64)
 
 
-def operand_types(op: str, operands: tuple[Known, ...]) -> tuple[DType | None, ...] | None:
+def operand_types(op: str, operands: tuple[OperandType, ...]) -> tuple[DType | None, ...] | None:
     """Infer the types of a scalar operator's operands, untyped ones included.
 
     Returns None if there is no such operator with that many operands.

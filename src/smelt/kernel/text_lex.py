@@ -21,17 +21,17 @@ _TOKEN: Final = re.compile(
 )
 
 
-DEEPEST: Final = 40
+MAX_NESTING: Final = 40
 """Most brackets, signs or conditions open at once; bounds the parser's recursion."""
 
 
 class Token(NamedTuple):
-    """Token: its kind (`name`, `number`, `mark` or `end`), text and source offset."""
+    """Token: its kind (`name`, `number`, `mark` or `expect_end`), text and source offset."""
 
     kind: str
     text: str
     offset: int
-    touching: bool = False
+    adjacent: bool = False
     """Whether it follows the previous token without a space."""
 
 
@@ -70,8 +70,8 @@ def lines(source: str) -> list[Line]:
             current.append(Token(kind, text, at, touches))
             if kind == "mark":
                 depth += (text in "([") - (text in ")]")
-                if depth > DEEPEST:
-                    fail(source, current[-1], f"brackets nest deeper than {DEEPEST}")
+                if depth > MAX_NESTING:
+                    fail(source, current[-1], f"brackets nest deeper than {MAX_NESTING}")
         elif kind == "newline" and depth <= 0:
             _finish_line(out, current, source)
         at += len(text)
@@ -88,8 +88,8 @@ def _finish_line(out: list[Line], current: list[Token], source: str) -> None:
     for token in current:
         run = run + 1 if token.text in ("-", "~") else 0
         conditions += token.text == "if"
-        if max(run, conditions) > DEEPEST:
-            fail(source, token, f"more than {DEEPEST} signs or conditions in one value")
+        if max(run, conditions) > MAX_NESTING:
+            fail(source, token, f"more than {MAX_NESTING} signs or conditions in one value")
     first = current[0].offset
     out.append(Line(tuple(current), first - (source.rfind("\n", 0, first) + 1)))
     current.clear()
@@ -101,9 +101,9 @@ class Cursor:
     def __init__(self, source: str, line: Line) -> None:
         self.source, self.line, self.place = source, line, 0
         self.token = line.tokens[0]
-        """Next token; past the end one of kind `end` with empty text."""
+        """Next token; past the end one of kind `expect_end` with empty text."""
 
-    def ahead(self, count: int) -> Token:
+    def lookahead(self, count: int) -> Token:
         """Return the token `count` positions further on."""
         tokens = self.line.tokens
         if self.place + count < len(tokens):
@@ -115,7 +115,7 @@ class Cursor:
         """Consume and return the next token."""
         token = self.token
         self.place += 1
-        self.token = self.ahead(0)
+        self.token = self.lookahead(0)
         return token
 
     def at(self, *texts: str) -> bool:
@@ -132,29 +132,29 @@ class Cursor:
     def expect(self, text: str) -> Token:
         """Consume the next token, which must match."""
         if not self.at(text):
-            self.fail(f"{text!r} expected, found {self.shown()}")
+            self.fail(f"{text!r} expected, found {self.token_text()}")
         return self.take()
 
     def name(self, what: str) -> str:
         """Consume a name."""
         if self.token.kind != "name":
-            self.fail(f"{what} expected, found {self.shown()}")
+            self.fail(f"{what} expected, found {self.token_text()}")
         return self.take().text
 
     def number(self, what: str) -> int:
         """Consume an integer."""
         if self.token.kind != "number" or not self.token.text.isdigit():
-            self.fail(f"{what} expected, found {self.shown()}")
+            self.fail(f"{what} expected, found {self.token_text()}")
         return int(self.take().text)
 
-    def shown(self) -> str:
+    def token_text(self) -> str:
         """Return the next token for an error message."""
         return repr(self.token.text) if self.token.kind != "end" else "the end of the line"
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         """Fail unless the line is finished."""
         if self.token.kind != "end":
-            self.fail(f"the end of the line expected, found {self.shown()}")
+            self.fail(f"the end of the line expected, found {self.token_text()}")
 
     def fail(self, message: str, token: Token | None = None) -> NoReturn:
         """Raise KernelTextError at `token`, or at the next token."""

@@ -119,9 +119,9 @@ class _Reader:
                     self._declare_one(c, token)
 
     def _declare_one(self, c: Cursor, token: Token) -> None:
-        if c.at("split") and c.ahead(1).text == "(":
+        if c.at("split") and c.lookahead(1).text == "(":
             return
-        extent = IndexReader(c, self.names).sizes_only()
+        extent = IndexReader(c, self.names).size_expression()
         declared = self.names.extents.setdefault(token.text, extent)
         if declared != extent:
             c.fail(f"{token.text} has the extent {declared} elsewhere", token)
@@ -135,12 +135,12 @@ class _Reader:
             c = Cursor(self.source, line)
             if _is_declaration(line):
                 (self._axis_line if c.take().text == "axis" else self._require)(c)
-            elif c.at("grid") and c.ahead(1).kind == "name":
+            elif c.at("grid") and c.lookahead(1).kind == "name":
                 c.take()
                 self._grid(c)
             else:
                 return
-            c.end()
+            c.expect_end()
             self.place += 1
 
     def _axis_line(self, c: Cursor) -> None:
@@ -148,7 +148,7 @@ class _Reader:
             token = c.token
             name = c.name("an axis")
             if c.accept("in"):
-                IndexReader(c, self.names).sizes_only()
+                IndexReader(c, self.names).size_expression()
             extent = self.names.extents.setdefault(name, expr.size(name))
             if name in self.listed:
                 c.fail(f"{name} is listed twice", token)
@@ -158,11 +158,11 @@ class _Reader:
 
     def _require(self, c: Cursor) -> None:
         while True:
-            left = IndexReader(c, self.names).sizes_only()
+            left = IndexReader(c, self.names).size_expression()
             mark = c.take()
             if mark.text not in (*_RELATIONS, "=="):
                 c.fail(f"a comparison expected, found {mark.text!r}", mark)
-            right = IndexReader(c, self.names).sizes_only()
+            right = IndexReader(c, self.names).size_expression()
             gap = expr.sub(left, right)
             if mark.text == "==":
                 self.facts += [gap, expr.mul(gap, -1)]
@@ -184,14 +184,18 @@ class _Reader:
             if not self.count:
                 c.fail("no parameter is `for each of` several", token)
             return ir.Each(self.count)
-        if c.ahead(1).text == "in" and c.ahead(2).text == "split" and c.ahead(3).text == "(":
+        if (
+            c.lookahead(1).text == "in"
+            and c.lookahead(2).text == "split"
+            and c.lookahead(3).text == "("
+        ):
             name = c.name("a part")
             c.expect("in")
             c.expect("split")
             c.expect("(")
             axis = self._axis(c)
             c.expect(",")
-            parts = IndexReader(c, self.names).sizes_only()
+            parts = IndexReader(c, self.names).size_expression()
             c.expect(")")
             self.fixed |= {name}
             self.names.parts[name] = parts
@@ -208,7 +212,7 @@ class _Reader:
     def _block(self, c: Cursor) -> ir.Block:
         axis = self._axis(c)
         if c.accept("in"):
-            IndexReader(c, self.names).sizes_only()
+            IndexReader(c, self.names).size_expression()
         block = ir.Block(axis, 1)
         if c.accept("/"):
             block = ir.Block(axis, None if c.accept("all") else c.number("a block's size"))
@@ -251,9 +255,9 @@ class _Reader:
         return out
 
     def _statement(self, c: Cursor, line: Line) -> ir.Statement:
-        word, following = c.token, c.ahead(1)
+        word, following = c.token, c.lookahead(1)
         if word.kind != "name":
-            c.fail(f"a statement expected, found {c.shown()}")
+            c.fail(f"a statement expected, found {c.token_text()}")
         if following.kind == "name" and word.text == "stream":
             return self._stream(c, line)
         if following.kind == "name" and word.text == "merge":
@@ -265,7 +269,7 @@ class _Reader:
         return self._let(c)
 
     def _finish(self, c: Cursor, statement: ir.Statement, token: Token) -> ir.Statement:
-        c.end()
+        c.expect_end()
         try:
             self.names.env.bind(statement)
         except SmeltError as error:
@@ -284,23 +288,25 @@ class _Reader:
     def _let(self, c: Cursor) -> ir.Statement:
         token = self._new_name(c)
         c.expect("=")
-        if c.at("position") and c.ahead(1).text == "(":
+        if c.at("position") and c.lookahead(1).text == "(":
             return self._position(c, token)
         reader = ValueReader(c, self.names)
         piece = reader.operand(LEVELS["if"] + 1)
         if not c.at("if"):
-            value = reader.shallow(reader.settle(piece, None)).value
+            value = reader.check_depth(reader.resolve_type(piece, None)).value
             return self._finish(c, ir.Let(token.text, value), token)
         c.take()
         cut = c.token
         condition = reader.condition()
         if c.at("else"):
-            value = reader.shallow(reader.chosen(piece, condition)).value
+            value = reader.check_depth(reader.finish_conditional(piece, condition)).value
             return self._finish(c, ir.Let(token.text, value), token)
         old = self.names.env.names.get(token.text)
         if not isinstance(condition.value, ir.Partial) or old is None:
             c.fail("'else' is missing (only `s = .. if partial(..)` may keep the old s)", cut)
-        value = ir.If(condition.value, reader.settle(piece, old.dtype).value, ir.Ref(token.text))
+        value = ir.If(
+            condition.value, reader.resolve_type(piece, old.dtype).value, ir.Ref(token.text)
+        )
         return self._finish(c, ir.Let(token.text, value), token)
 
     def _position(self, c: Cursor, token: Token) -> ir.Statement:
@@ -308,7 +314,7 @@ class _Reader:
         c.expect("(")
         value = ValueReader(c, self.names).value()
         c.expect(",")
-        extent = IndexReader(c, self.names).anywhere()
+        extent = IndexReader(c, self.names).index_expression()
         c.expect(")")
         return self._finish(c, ir.Position(token.text, value.value, extent), token)
 
@@ -369,7 +375,7 @@ class _Reader:
             states.append(self._state(c))
             while c.accept(","):
                 states.append(self._state(c))
-        c.end()
+        c.expect_end()
         env = self.names.env
         env.bind(ir.Stream(tuple(blocks), tuple(states), ()))
         hoisted, self.names.hoisted = self.names.hoisted, []
@@ -384,7 +390,7 @@ class _Reader:
         token = self._new_name(c)
         c.expect("=")
         init = self._operand(c)
-        if c.at("[") and not c.token.touching:
+        if c.at("[") and not c.token.adjacent:
             c.take()
             axes: list[str] = []
             while not c.at("]"):
@@ -426,7 +432,7 @@ class _HeaderReader:
         else:
             self.taken = set()
             outputs = self._params(inputs, "")
-        c.end()
+        c.expect_end()
         return _Header(name, inputs, outputs)
 
     def _params(self, inputs: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
@@ -469,7 +475,7 @@ class _HeaderReader:
         while not c.at("]"):
             if shape:
                 c.expect(",")
-            shape.append(IndexReader(c, self.names).sizes_only())
+            shape.append(IndexReader(c, self.names).size_expression())
         c.take()
         strides = self._strides(len(shape)) if c.at("strides") else None
         count = 0

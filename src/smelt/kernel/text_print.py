@@ -21,7 +21,7 @@ from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.text_grammar import (
     LEVELS,
     UNARY,
-    Known,
+    OperandType,
     bare_type,
     extreme_word,
     flexible,
@@ -119,9 +119,9 @@ class _Printer:
         self.order = {a.name: place for place, a in enumerate(kernel.axes)}
         self.fixed: frozenset[str] = frozenset()
         self.inline = True
-        self.told: set[str] = set()
+        self.printed_axes: set[str] = set()
         self.streams = any(isinstance(s, ir.Stream) for s in kernel.body)
-        self.again = False
+        self.second_pass = False
         self.lines: dict[int, str] = {}
         """Cached text of statements other than streams, by object id.
 
@@ -137,7 +137,7 @@ class _Printer:
         listed = names != list(self.extents) or not all(map(self._extent_is_implied, self.extents))
         lines = [*self._header(), *(f"  # {c}" for c in self.kernel.comments)]
         if listed:
-            self.inline, self.again = False, True
+            self.inline, self.second_pass = False, True
             shown = (a if self._has_default_extent(a) else self._axis_in(a) for a in self.extents)
             lines.append(f"  axis {', '.join(shown)}")
             body = self._body()
@@ -148,7 +148,7 @@ class _Printer:
         """Return whether the parser knows the extent of an axis without an `axis` line."""
         params = (*self.kernel.inputs, *self.kernel.outputs)
         if not self._has_default_extent(axis):
-            return axis in self.told
+            return axis in self.printed_axes
         return any(axis in expr.sizes_of(d) for p in params for d in p.shape)
 
     def _has_default_extent(self, axis: str) -> bool:
@@ -173,7 +173,7 @@ class _Printer:
         return lines
 
     def _body(self) -> list[str]:
-        self.env, self.told = Env.of(self.kernel), set()
+        self.env, self.printed_axes = Env.of(self.kernel), set()
         self.fixed = frozenset()
         lines: list[str] = []
         if self.kernel.grid:
@@ -191,11 +191,11 @@ class _Printer:
 
     def _block(self, block: ir.Block) -> str:
         out = block.axis
-        if block.axis not in self.told and block.axis in self.extents:
+        if block.axis not in self.printed_axes and block.axis in self.extents:
             if self.inline and not self._has_default_extent(block.axis):
                 extent = expr.text(self.extents[block.axis])
                 out = f"{block.axis} in {f'({extent})' if ' ' in extent else extent}"
-            self.told.add(block.axis)
+            self.printed_axes.add(block.axis)
         if block.size == 1:
             self.fixed |= {block.axis}
         else:
@@ -218,7 +218,7 @@ class _Printer:
             if line is None:
                 line = self.lines[id(s)] = self.head(s)
             lines.append(" " * depth + line)
-            if self.streams or not self.again:
+            if self.streams or not self.second_pass:
                 self._bind(s)
             if isinstance(s, ir.Stream):
                 scope = self.env
@@ -261,8 +261,8 @@ class _Printer:
         out = f"stream {', '.join(self._block(b) for b in s.blocks)}"
         if s.where is not None:
             out += f" where {self._bracketed(s.where)}"
-        if s.sees:
-            out += f" seeing {', '.join(b.axis + self._bounds(b) for b in s.sees)}"
+        if s.bounds:
+            out += f" seeing {', '.join(b.axis + self._bounds(b) for b in s.bounds)}"
         if s.states:
             out += f" with {', '.join(self._state(x) for x in s.states)}"
         return out
@@ -355,7 +355,7 @@ class _Printer:
     def _operands(self, op: str, args: tuple[ir.Value, ...]) -> list[_Piece]:
         """Print operands, writing types where the parser would infer another one."""
         pieces = [None if flexible(a) else self.value(a) for a in args]
-        operand_dtypes: list[Known] = [
+        operand_dtypes: list[OperandType] = [
             p.dtype if p is not None else flexible(a) for a, p in zip(args, pieces, strict=True)
         ]
         while True:

@@ -27,7 +27,7 @@ from smelt.kernel.text_grammar import (
     bare_type,
     operand_types,
 )
-from smelt.kernel.text_lex import DEEPEST, Cursor, Token
+from smelt.kernel.text_lex import MAX_NESTING, Cursor, Token
 from smelt.kernel.walk import children
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
@@ -101,11 +101,11 @@ class IndexReader:
     def __init__(self, cursor: Cursor, names: Names) -> None:
         self.c, self.names = cursor, names
 
-    def sizes_only(self) -> Index:
+    def size_expression(self) -> Index:
         """Parse an expression where a bare name is a size: shapes, extents, facts."""
         return self._sum(self._size)
 
-    def anywhere(self, dimension: Index | None = None) -> Index:
+    def index_expression(self, dimension: Index | None = None) -> Index:
         """Parse an expression where a bare name is an axis or a position.
 
         `size(n)` is a size. `dimension` is the extent of the indexed dimension, for positions
@@ -142,7 +142,7 @@ class IndexReader:
             return expr.mul(self._factor(leaf), -1)
         if self.c.token.kind == "number":
             return self.c.number("a whole number")
-        if self.c.at(*_EXTREMES) and self.c.ahead(1).text == "(":
+        if self.c.at(*_EXTREMES) and self.c.lookahead(1).text == "(":
             extreme = _EXTREMES[self.c.take().text]
             self.c.expect("(")
             left = self._sum(leaf)
@@ -150,7 +150,7 @@ class IndexReader:
             right = self._sum(leaf)
             self.c.expect(")")
             return extreme(left, right)
-        if self.c.at("size") and self.c.ahead(1).text == "(":
+        if self.c.at("size") and self.c.lookahead(1).text == "(":
             return self.named_size()
         return leaf()
 
@@ -171,8 +171,8 @@ class IndexReader:
         return expr.size(name)
 
     def _axis_or_position(self, dimension: Index | None) -> Index:
-        token, following = self.c.token, self.c.ahead(1)
-        if token.kind == "name" and following.text == "[" and following.touching:
+        token, following = self.c.token, self.c.lookahead(1)
+        if token.kind == "name" and following.text == "[" and following.adjacent:
             if dimension is None:
                 self.c.fail("a computed position has no place here", token)
             return self._computed(dimension)
@@ -206,22 +206,22 @@ class ValueReader:
 
     def value(self, expected: DType | None = None) -> Typed:
         """Parse a value; literals at its top level become `expected`."""
-        return self.shallow(self.settle(self.conditional(expected), expected))
+        return self.check_depth(self.resolve_type(self.conditional(expected), expected))
 
     def value_tight(self) -> Typed:
         """Parse a value without a trailing condition."""
-        return self.shallow(self.settle(self.operand(LEVELS["if"] + 1), None))
+        return self.check_depth(self.resolve_type(self.operand(LEVELS["if"] + 1), None))
 
-    def shallow(self, typed: Typed) -> Typed:
+    def check_depth(self, typed: Typed) -> Typed:
         """Return the value, or fail if it is too deep for recursive passes."""
         level, depth = [typed.value], 0
         while level:
             level, depth = [child for v in level for child in children(v)], depth + 1
-            if depth > 4 * DEEPEST:
+            if depth > 4 * MAX_NESTING:
                 self.c.fail("a value of so many operators has to be cut in pieces with names")
         return typed
 
-    def settle(self, piece: Piece, expected: DType | None) -> Typed:
+    def resolve_type(self, piece: Piece, expected: DType | None) -> Typed:
         """Give a parsed piece its type."""
         if isinstance(piece, Typed):
             return piece
@@ -247,7 +247,7 @@ class ValueReader:
         first = self.operand(LEVELS["if"] + 1)
         if not self.c.accept("if"):
             return first
-        return self.chosen(first, self.condition(), expected)
+        return self.finish_conditional(first, self.condition(), expected)
 
     def condition(self) -> Typed:
         """Parse the condition between `if` and `else`; its loads do not take that `else`."""
@@ -263,7 +263,9 @@ class ValueReader:
         self.in_condition = outer
         return piece
 
-    def chosen(self, first: Piece, condition: Typed, expected: DType | None = None) -> Typed:
+    def finish_conditional(
+        self, first: Piece, condition: Typed, expected: DType | None = None
+    ) -> Typed:
         """Parse the `else` of a conditional value and return the conditional."""
         self.c.expect("else")
         first_dtype = first.dtype if isinstance(first, Typed) else expected
@@ -271,12 +273,12 @@ class ValueReader:
         dtype = (
             second.dtype if isinstance(second, Typed) and isinstance(first, Bare) else first_dtype
         )
-        value, other = self.settle(first, dtype), self.settle(second, dtype)
+        value, other = self.resolve_type(first, dtype), self.resolve_type(second, dtype)
         return Typed(ir.If(condition.value, value.value, other.value), value.dtype)
 
     def operand(self, level: int) -> Piece:
         """Parse a value that binds at least as tightly as `level`."""
-        left = self.prefixed()
+        left = self.unary()
         while self.c.token.kind == "mark" and self.c.token.text in BINARY:
             mark = self.c.token
             binding = LEVELS[mark.text]
@@ -288,12 +290,12 @@ class ValueReader:
                 self.c.fail("comparisons do not chain: use brackets and &")
         return left
 
-    def prefixed(self) -> Piece:
+    def unary(self) -> Piece:
         mark = self.c.token
         if mark.kind != "mark" or mark.text not in UNARY:
             return self.primary()
         self.c.take()
-        inner = self.prefixed()
+        inner = self.unary()
         if mark.text == "-" and isinstance(inner, Bare) and inner.number is not None:
             text = f"-{inner.token.text}"
             return Bare(-inner.number, None, Token("number", text, mark.offset))
@@ -307,7 +309,7 @@ class ValueReader:
         if types is None:
             row = SCALARS[op]
             self.c.fail(f"{op} takes {row.arity} operands, not {len(pieces)}", token)
-        args = [self.settle(p, t) for p, t in zip(pieces, types, strict=True)]
+        args = [self.resolve_type(p, t) for p, t in zip(pieces, types, strict=True)]
         try:
             dtype = SCALARS[op].result(*(a.dtype for a in args))
         except SmeltError as error:
@@ -317,7 +319,7 @@ class ValueReader:
     # ---- primaries -----------------------------------------------------------------------------
 
     def primary(self) -> Piece:
-        token, following = self.c.token, self.c.ahead(1)
+        token, following = self.c.token, self.c.lookahead(1)
         if token.kind == "number":
             self.c.take()
             return Bare(_literal(token.text), None, token)
@@ -326,13 +328,13 @@ class ValueReader:
             self.c.expect(")")
             return inner
         if token.kind != "name":
-            self.c.fail(f"a value expected, found {self.c.shown()}")
-        if following.text == "[" and following.touching:
+            self.c.fail(f"a value expected, found {self.c.token_text()}")
+        if following.text == "[" and following.adjacent:
             load = self.load()
             return Typed(load, self.env.param(load.param).dtype.compute)
         if following.text == "(":
             return self.call()
-        if following.text == "'" and following.touching:
+        if following.text == "'" and following.adjacent:
             return self._new_state()
         return self._name()
 
@@ -371,7 +373,7 @@ class ValueReader:
         if self.in_condition or not (self.c.at("else") and _is_literal(self.c)):
             return ir.Load(param.name, index)
         self.c.take()
-        other = self.settle(self.prefixed(), param.dtype.compute).value
+        other = self.resolve_type(self.unary(), param.dtype.compute).value
         assert isinstance(other, ir.Const)
         return ir.Load(param.name, index, other)
 
@@ -383,7 +385,7 @@ class ValueReader:
             if index:
                 self.c.expect(",")
             extent = param.shape[len(index)] if len(index) < len(param.shape) else None
-            index.append(IndexReader(self.c, self.names).anywhere(extent))
+            index.append(IndexReader(self.c, self.names).index_expression(extent))
         self.c.take()
         if len(index) != len(param.shape):
             rank = len(param.shape)
@@ -399,11 +401,11 @@ class ValueReader:
         self.c.take()
         self.c.expect("(")
         if name == "index":
-            piece: Piece = Bare(None, IndexReader(self.c, self.names).anywhere(), token)
+            piece: Piece = Bare(None, IndexReader(self.c, self.names).index_expression(), token)
         elif name in EXTREMES:
             piece = self._extreme(*EXTREMES[name])
         elif name == "partial":
-            piece = Typed(ir.Partial(self.settle(self._bracketed(), None).value), bool_)
+            piece = Typed(ir.Partial(self.resolve_type(self._bracketed(), None).value), bool_)
         elif name in DTYPES:
             piece = self._conversion(DTYPES[name])
         else:
@@ -415,7 +417,7 @@ class ValueReader:
         token = self.c.token
         if of_axis and self.names.axis(token.text) is None:
             self.c.fail(f"{token.text!r} is no axis", token)
-        typed = self.settle(self._bracketed(), dtypes.i64 if of_axis else None)
+        typed = self.resolve_type(self._bracketed(), dtypes.i64 if of_axis else None)
         return Typed(ir.Extreme(typed.value, largest), typed.dtype)
 
     def _conversion(self, dtype: DType) -> Typed:
@@ -454,7 +456,7 @@ class ValueReader:
             return Typed(ir.Dot(left, right, tuple(axes), dtype), dtype.compute)
         if name not in COMBINES or len(pieces) != 1:
             self.c.fail(f"{name} does not fold {len(pieces)} values {word} axes", token)
-        arg = self.settle(pieces[0], None)
+        arg = self.resolve_type(pieces[0], None)
         dtype = dtype_written or self._result(name, arg.dtype, token)
         if word == "over":
             return Typed(ir.Reduce(name, arg.value, tuple(axes), dtype), dtype.compute)
@@ -482,8 +484,8 @@ def _literal(text: str) -> float | int:
 
 def _is_literal(cursor: Cursor) -> bool:
     """Return whether the `else` at the cursor is part of a load: a literal follows."""
-    place = 2 if cursor.ahead(1).text == "-" else 1
-    token, following = cursor.ahead(place), cursor.ahead(place + 1)
+    place = 2 if cursor.lookahead(1).text == "-" else 1
+    token, following = cursor.lookahead(place), cursor.lookahead(place + 1)
     if token.kind == "number" or token.text in ("inf", "nan", "none", "true", "false"):
-        return following.text not in ("[", "(", "'") or not following.touching
+        return following.text not in ("[", "(", "'") or not following.adjacent
     return token.text in DTYPES and following.text == "("

@@ -44,7 +44,7 @@ class Space:
     order: Mapping[str, int]
     ranges: Mapping[str, range]
 
-    def narrowed(self, ranges: Mapping[str, range]) -> Space:
+    def with_ranges(self, ranges: Mapping[str, range]) -> Space:
         """Return the space with other ranges for some axes."""
         return Space(self.order, {**self.ranges, **ranges})
 
@@ -72,7 +72,7 @@ class Space:
             (axis,), (current.start,), np.arange(current.start, current.stop, dtype=np.int64)
         )
 
-    def fitted(self, tile: Tile) -> Tile:
+    def cut(self, tile: Tile) -> Tile:
         """Return the part of a tile inside the current block.
 
         Raises VerifyError if the tile was computed for another block.
@@ -88,11 +88,11 @@ class Space:
             cuts.append(slice(current.start - start, current.stop - start))
         return self.tile(tile.axes, tile.data[tuple(cuts)])
 
-    def spread(self, tile: Tile, axes: tuple[str, ...]) -> Array:
+    def aligned_data(self, tile: Tile, axes: tuple[str, ...]) -> Array:
         """Return the tile's data with one dimension per axis, of length 1 if missing."""
         lengths = dict(zip(tile.axes, tile.data.shape, strict=True))
         return tile.data.reshape(tuple(lengths.get(a, 1) for a in axes))
 
-    def full(self, tile: Tile, axes: tuple[str, ...]) -> Array:
+    def broadcast_data(self, tile: Tile, axes: tuple[str, ...]) -> Array:
         """Return the tile's data broadcast over `axes`."""
-        return np.broadcast_to(self.spread(tile, axes), self.shape(axes))
+        return np.broadcast_to(self.aligned_data(tile, axes), self.shape(axes))

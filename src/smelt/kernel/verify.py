@@ -30,11 +30,11 @@ from smelt.kernel import ir, walk
 from smelt.kernel.bounds import Facts, facts_of
 from smelt.kernel.env import Env, axes_of, index_axes
 from smelt.kernel.merge import merge_rules
-from smelt.kernel.races import determined, disjoint
-from smelt.kernel.scatter import check_join, reaches
+from smelt.kernel.races import determined_axes, disjoint
+from smelt.kernel.scatter import check_join, covers
 from smelt.kernel.text_grammar import RESERVED
 from smelt.kernel.text_print import statement_text, text
-from smelt.kernel.verify_values import Place, refuse
+from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.ops.combine import COMBINES
 from smelt.types import expr
 from smelt.types.dtype import bool_
@@ -56,7 +56,7 @@ class _CheckedStore:
 
     store: ir.Store
     facts: Facts
-    whole: frozenset[str]
+    full_axes: frozenset[str]
     """Axes with all positions present at once where the store stands."""
     streams: tuple[ir.Stream, ...]
 
@@ -83,7 +83,7 @@ class _Verifier:
         blocked_axes = frozenset(b.axis for b in grid) | {s.name for s in walk.splits(kernel)}
         fixed = {b.axis for b in grid if b.size == 1} | {s.name for s in walk.splits(kernel)}
         facts = (*kernel.facts,)
-        self.place = Place(
+        self.place = CheckContext(
             kernel, Env.of(kernel), extents, blocked_axes, frozenset(fixed), facts=facts
         )
 
@@ -251,7 +251,7 @@ class _Verifier:
             if name not in merged and not equal_in_parts:
                 del place.env.names[name]
         del place.extents[s.part]
-        place.whole -= {s.part}
+        place.grid_axes -= {s.part}
         place.fixed -= {s.part}
         self.merged = True
 
@@ -287,10 +287,10 @@ class _Verifier:
         place.states = {state.name: state for state in s.states}
         place.lets, streams = dict(place.lets), place.streams
         place.streams = (*streams, s)
-        if s.where is not None and place.scalar(s.where, "what is visited") != bool_:
+        if s.where is not None and place.check_scalar(s.where, "what is visited") != bool_:
             refuse("what follows `where` is no bool")
         seen = self.seen
-        for block in s.sees:
+        for block in s.bounds:
             self._visible_range(block)
         self._body(s.body)
         place.env, place.fixed, place.open_streams, place.states, place.lets, self.parts = outer
@@ -300,7 +300,7 @@ class _Verifier:
         """Check a partly seen axis: nothing outside the part is stored or located."""
         place = self.place
         self._block(block)
-        if block.axis in self.seen | place.open_streams | place.whole | place.fixed:
+        if block.axis in self.seen | place.open_streams | place.grid_axes | place.fixed:
             refuse(f"no range of {block.axis} can be given here: it is cut already")
         if block.size is not None or block.part is not None:
             refuse(f"what is seen of {block.axis} is one run of positions")
@@ -312,7 +312,7 @@ class _Verifier:
         self._block(block)
         if block.axis in place.open_streams:
             refuse(f"{block.axis} is streamed by the stream around this one")
-        if block.axis in place.whole:
+        if block.axis in place.grid_axes:
             refuse(f"{block.axis} is a grid axis")
         split = None if self.merged else self.split
         if block.part is not None and (
@@ -324,7 +324,7 @@ class _Verifier:
     def _check_ends(self, block: ir.Block) -> None:
         place = self.place
         for end, what in ((block.start, "start"), (block.stop, "stop")):
-            if end is not None and not place.scalar(end, f"a {what}").is_integer:
+            if end is not None and not place.check_scalar(end, f"a {what}").is_integer:
                 refuse(f"the {what} of {block.axis} is no integer")
 
     # ---- stores --------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class _Verifier:
             if place.check(s.where) != bool_:
                 refuse("what follows `where` is no bool")
             facts += facts_of(s.where, place.lets)
-        with place.given(facts[len(place.facts) :]):
+        with place.assume(facts[len(place.facts) :]):
             place.check_inside(param, s.index)
         dtype = place.check(s.value)
         if dtype != param.dtype.compute:
@@ -354,7 +354,7 @@ class _Verifier:
                 and not disjoint(other.store.index, other.facts, s.index, facts)
             ):
                 refuse(f"{s.param} may have been stored before, by another statement")
-        cut = place.whole | place.open_streams | self.seen
+        cut = place.grid_axes | place.open_streams | self.seen
         self.written.append(_CheckedStore(s, facts, frozenset(place.extents) - cut, place.streams))
 
     def _scatter_target(self, s: ir.Store) -> _CheckedStore:
@@ -372,7 +372,7 @@ class _Verifier:
         initial = (w for w in self.written if w.store.param == s.param and not w.store.join)
         for first in (w for w in initial if w.store.where is None):
             pairs = zip(first.store.index, s.index, shape, strict=True)
-            if all(reaches(e, at, n, place, first.whole, first.streams) for e, at, n in pairs):
+            if all(covers(e, at, n, place, first.full_axes, first.streams) for e, at, n in pairs):
                 if first.store.index == s.index and len(first.streams) == len(place.streams):
                     refuse("it updates what this visit stores: store the combined value instead")
                 return first
@@ -381,8 +381,8 @@ class _Verifier:
     def _check_race(self, s: ir.Store) -> None:
         place = self.place
         store_axes = index_axes(s.index, place.env)
-        solved = determined(s.index)
-        needed = (place.whole | place.open_streams | store_axes) - self._unit_axes()
+        solved = determined_axes(s.index)
+        needed = (place.grid_axes | place.open_streams | store_axes) - self._unit_axes()
         if self.split is not None and self.split.name in self.parts and self.split.axis in solved:
             needed -= {self.split.name}  # parts are disjoint
         if self.seen & store_axes:

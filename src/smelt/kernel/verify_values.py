@@ -32,14 +32,14 @@ def refuse(reason: str) -> NoReturn:
 
 
 @dataclass
-class Place:
+class CheckContext:
     """Context of verification at a point of a kernel."""
 
     kernel: ir.Kernel
     env: Env
     extents: dict[str, Index]
     """Extent of every axis, part axes included."""
-    whole: frozenset[str]
+    grid_axes: frozenset[str]
     """Axes of the grid, which a block never sees as a whole."""
     fixed: frozenset[str] = frozenset()
     open_streams: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Place:
     """Enclosing streams, outer to inner."""
 
     @contextmanager
-    def given(self, facts: Facts) -> Generator[None]:
+    def assume(self, facts: Facts) -> Generator[None]:
         """Add facts inside a `with` block."""
         outer = self.facts
         self.facts = outer + facts
@@ -109,7 +109,7 @@ class Place:
         except SmeltError as error:
             refuse(error.message)
 
-    def scalar(self, v: ir.Value, what: str) -> DType:
+    def check_scalar(self, v: ir.Value, what: str) -> DType:
         """Check a value that must be one number per block, and return its type."""
         dtype = self.check(v)
         loose = axes_of(v, self.env) - self.fixed
@@ -185,7 +185,7 @@ class Place:
         for a in axes:
             if a not in self.extents:
                 refuse(f"{a} is no axis of the kernel")
-            if a in self.whole - self.open_streams:
+            if a in self.grid_axes - self.open_streams:
                 refuse(f"{name} over {a} would see one block of it only: {a} is a grid axis")
         result, accumulator = row.result(arg), dtype.compute  # half types accumulate in float32
         if accumulator.kind != result.kind or (accumulator.bits < arg.bits and row.grow == "same"):
@@ -193,9 +193,9 @@ class Place:
 
     def _if(self, v: ir.If) -> DType:
         self._bool(v.condition, "a condition")
-        with self.given(facts_of(v.condition, self.lets)):
+        with self.assume(facts_of(v.condition, self.lets)):
             first = self._check(v.value)
-        with self.given(facts_of(v.condition, self.lets, holds=False)):
+        with self.assume(facts_of(v.condition, self.lets, holds=False)):
             second = self._check(v.other)
         if first != second:
             refuse(f"the two sides of a condition are {first.name} and {second.name}")

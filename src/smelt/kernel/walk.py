@@ -40,7 +40,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, rebuild
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, map_variables
 
 
 def children(value: Value) -> tuple[Value, ...]:
@@ -131,7 +131,7 @@ def substitute_index(e: Index, axes: Mapping[str, Index]) -> Index:
             return axes[atom.name]
         return Expr((((atom,), 1),))
 
-    return rebuild(e, leaf)
+    return map_variables(e, leaf)
 
 
 # ---- statements --------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def values_of(statement: Statement) -> tuple[Value, ...]:
             return (value,)
         case Store(value=value, where=where):
             return (value,) if where is None else (value, where)
-        case Stream(blocks=blocks, states=states, where=where, sees=sees):
+        case Stream(blocks=blocks, states=states, where=where, bounds=sees):
             ends = (e for b in (*blocks, *sees) for e in (b.start, b.stop))
             bounds_and_condition = tuple(e for e in (*ends, where) if e is not None)
             return (*bounds_and_condition, *(s.init for s in states))
@@ -171,7 +171,7 @@ def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Sta
         case Store(where=where):
             new = None if where is None else change(where)
             return replace(statement, value=change(statement.value), where=new)
-        case Stream(blocks=blocks, states=states, body=body, where=where, sees=sees):
+        case Stream(blocks=blocks, states=states, body=body, where=where, bounds=sees):
             return Stream(
                 tuple(_map_block(b, change) for b in blocks),
                 tuple(replace(s, init=change(s.init)) for s in states),

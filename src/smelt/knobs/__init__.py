@@ -103,7 +103,7 @@ class Knob(Generic[T]):
             scope = scope.parent
         return "environment" if os.environ.get(self.env) else "default"
 
-    def checked(self, value: object, given_as: str, origin: Origin) -> T:
+    def validate(self, value: object, given_as: str, origin: Origin) -> T:
         """Convert `value` to this knob's type; `given_as` is its name in a `KnobError`."""
         try:
             return self.parse(value)
@@ -358,12 +358,12 @@ class config:  # noqa: N801 - used as a function: with sm.config(threads=2):
     def __init__(self, options: Mapping[str, object] | None = None, /, **settings: object) -> None:
         origin = here(2)
         self._given = {
-            name: _find(name, origin).checked(value, name, origin)
+            name: _find(name, origin).validate(value, name, origin)
             for name, value in {**(options or {}), **settings}.items()
         }
 
     @property
-    def given(self) -> Mapping[str, object]:
+    def checked_settings(self) -> Mapping[str, object]:
         """The settings by name, validated."""
         return self._given
 
@@ -403,7 +403,7 @@ def fingerprint() -> str:
     return scope.printed
 
 
-def variable() -> tuple[ContextVar[Any], type]:
+def context_variable() -> tuple[ContextVar[Any], type]:
     """Return the context variable that holds the settings in force, and its value's class.
 
     While it holds the same object, with the same text in the slot `printed`, no setting has
@@ -454,7 +454,7 @@ def _from_environment(name: str) -> object:
         _warn_unknown()
     knob = KNOBS[name]
     text = os.environ.get(knob.env)
-    return knob.checked(text, knob.env, UNKNOWN) if text else knob.default
+    return knob.validate(text, knob.env, UNKNOWN) if text else knob.default
 
 
 def _warn_unknown() -> None:

@@ -66,16 +66,16 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
     ) -> None:
         more = {"max_extra_memory": max_extra_memory, "rounding": rounding}
         passed = {name: value for name, value in more.items() if value is not None}
-        super().__init__(steered({"must": must, "never": never, **passed}))
+        super().__init__(expand_fuse_options({"must": must, "never": never, **passed}))
 
     def __enter__(self) -> None:
-        if RECORDING.get() and self.given:
-            warning = SteeringWarning(settings=", ".join(self.given), origin=here())
+        if RECORDING.get() and self.checked_settings:
+            warning = SteeringWarning(settings=", ".join(self.checked_settings), origin=here())
             warnings.warn(warning, stacklevel=2)
         super().__enter__()
 
 
-def steered(settings: Mapping[str, Any]) -> dict[str, Any]:
+def expand_fuse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the options `must` and `never` of `fuse` into settings.
 
     >>> steered({"must": "exp+sum", "never": False, "threads": 2})

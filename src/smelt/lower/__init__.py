@@ -8,12 +8,12 @@ from smelt.fusion.plan import Cluster
 from smelt.kernel.ir import Kernel
 from smelt.lower.assign_axes import assign
 from smelt.lower.define import define
-from smelt.lower.kernel_reuse import again, spelled
-from smelt.lower.scatter import joining
-from smelt.lower.split_stream import in_parts
+from smelt.lower.kernel_reuse import cluster_signature, reuse_kernel
+from smelt.lower.scatter import scatter_kernel
+from smelt.lower.split_stream import split_over_grid
 from smelt.lower.stream import stream
 
-__all__ = ["again", "run", "spelled"]
+__all__ = ["cluster_signature", "reuse_kernel", "run"]
 
 
 def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
@@ -23,9 +23,9 @@ def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
     split and whether vectors run across rows, and nothing else.
     """
     definition = define(cluster, rounding)
-    if definition.joined is not None:
-        return joining(cluster.name, definition, definition.joined)
+    if definition.scatter is not None:
+        return scatter_kernel(cluster.name, definition, definition.scatter)
     if cluster.stream is not None:
-        kernel = stream(cluster.name, definition, definition.ended[cluster.stream], hints)
-        return in_parts(kernel, hints)
+        kernel = stream(cluster.name, definition, definition.reduced_axes[cluster.stream], hints)
+        return split_over_grid(kernel, hints)
     return assign(cluster.name, definition, hints)

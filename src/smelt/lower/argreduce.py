@@ -36,12 +36,12 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.lower.define import Definition
-from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS
+from smelt.ops.combine import CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.types.dtype import DType, i8, i64
 from smelt.types.expr import Index, axis, product
 
 
-def winner(
+def argreduce_states(
     d: Definition, let: Let, along: Axis, axes: tuple[str, ...]
 ) -> tuple[tuple[State, State], tuple[Statement, ...]]:
     """Return the states of a split positional reduction, and the statements of a part.
@@ -66,14 +66,17 @@ def winner(
     inner = product(d.axes[a].extent for a in reduction.over if a != along.name)
     steps = (
         Let(part_best, Reduce(combine.winner, reduction.arg, reduction.over, dtype)),
-        Let(part_position, stands(reduction, along, inner), let.origin),
+        Let(part_position, global_position(reduction, along, inner), let.origin),
         Update(best_name, Apply(best.scalar, (Ref(best_name), Ref(part_best)))),
-        Update(let.name, joined(let.name, Ref(part_position), best_name, Ref(part_best), dtype)),
+        Update(
+            let.name,
+            merge_positions(let.name, Ref(part_position), best_name, Ref(part_best), dtype),
+        ),
     )
     return states, steps
 
 
-def stands(reduction: Reduce, along: Axis, inner: Index) -> Value:
+def global_position(reduction: Reduce, along: Axis, inner: Index) -> Value:
     """Return the position of a part's best element in the whole index space.
 
     Positions count along the split axis first; each of its positions holds `inner` elements.
@@ -84,7 +87,9 @@ def stands(reduction: Reduce, along: Axis, inner: Index) -> Value:
     return Apply(COMBINES[SUM_OF_PRODUCTS[0]].scalar, (reduction, first))
 
 
-def joined(state: str, position: Value, best_name: str, part_best: Value, dtype: DType) -> Value:
+def merge_positions(
+    state: str, position: Value, best_name: str, part_best: Value, dtype: DType
+) -> Value:
     """Merge the old position and a part's: the first whose element is the best.
 
     `best_name` names the state of the best element; `part_best` is the part's best.
@@ -104,7 +109,7 @@ def _env(d: Definition) -> Env:
 
 def _as_good(x: Value, best: Value, dtype: DType) -> Value:
     """Return whether x equals the best element, or is NaN."""
-    either, equal, differs = AS_GOOD
+    either, equal, differs = TIES_BEST
     same = Apply(equal, (x, best))
     return Apply(either, (same, Apply(differs, (x, x)))) if dtype.is_float else same
 

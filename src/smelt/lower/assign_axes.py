@@ -22,10 +22,10 @@ from smelt.blocks import (
     SHORT_ROWS,
     SPLIT_ABOVE,
     STREAM_BYTES,
-    fold_columns,
-    fold_parts,
-    parts_of,
-    product_parts,
+    reduction_columns,
+    reduction_parts,
+    split_k_parts,
+    split_parts,
 )
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
@@ -53,23 +53,23 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.lower.argreduce import winner
+from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, product
 
-MAP_BLOCK = 4096
+ELEMENTWISE_BLOCK = 4096
 """Grid block size of the innermost axis of elementwise kernels; back ends choose their own."""
 
 
 @dataclass
-class Facts:
+class AxisFacts:
     """Axes of every bound name, and the axes that reductions end."""
 
     axes: dict[str, frozenset[str]]
-    ended: set[str]
+    reduced: set[str]
 
 
 def value_axes(value: Value, axes_of_name: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -99,32 +99,32 @@ def index_axes(
     index: tuple[Index, ...], axes_of_name: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
     """Return the axes of index expressions, following computed positions."""
-    return axes_through(index, axes_of_name.__getitem__)
+    return dependent_axes(index, axes_of_name.__getitem__)
 
 
-def analyse(body: list[Statement]) -> Facts:
+def analyse(body: list[Statement]) -> AxisFacts:
     """Return the axes of each name in straight-line statements."""
-    facts = Facts({}, set())
+    facts = AxisFacts({}, set())
     for s in body:
         if isinstance(s, (Let, Position)):
             facts.axes[s.name] = value_axes(s.value, facts.axes)
             if isinstance(s.value, (Reduce, Dot)):
-                facts.ended.update(s.value.over)
+                facts.reduced.update(s.value.over)
             if isinstance(s.value, Scan):
-                facts.ended.add(s.value.along)
+                facts.reduced.add(s.value.along)
     return facts
 
 
 def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     """Build the kernel of a definition, giving every axis its role."""
-    d.body = live(d.body)
+    d.body = remove_dead(d.body)
     facts = analyse(d.body)
-    grid = independent(d, facts)
+    grid = independent_axes(d, facts)
     split = _split_axis(d, facts, grid, hints)
     if split is not None:
-        return _split_kernel(name, d, facts, grid, split, rows_at_once(d, split, facts, hints))
+        return _split_kernel(name, d, facts, grid, split, rows_per_step(d, split, facts, hints))
     column_axis = _column_reduction_axis(d, facts, grid)
-    if column_axis is not None and rows_at_once(d, column_axis, facts, hints):
+    if column_axis is not None and rows_per_step(d, column_axis, facts, hints):
         return _split_kernel(name, d, facts, grid, column_axis, SHORT_ROWS, parts=1)
     blocks = tuple(_blocks(grid, d, facts, _lane_axis(d, grid, facts, hints), hints))
     return Kernel(
@@ -132,7 +132,7 @@ def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
     )
 
 
-def independent(d: Definition, facts: Facts) -> list[Axis]:
+def independent_axes(d: Definition, facts: AxisFacts) -> list[Axis]:
     """Return the axes whose positions are independent of each other."""
     common = frozenset(d.axes)
     for s in d.body:
@@ -142,19 +142,23 @@ def independent(d: Definition, facts: Facts) -> list[Axis]:
     contractions = [s for s in reductions if isinstance(s.value, Dot)]
     for s in contractions or reductions:  # or they would be recomputed along axes they lack
         common &= facts.axes[s.name] | set(s.value.over)  # type: ignore[union-attr]
-    return [a for a in d.axes.values() if a.name in common and a.name not in facts.ended]
+    return [a for a in d.axes.values() if a.name in common and a.name not in facts.reduced]
 
 
 def _lane_axis(
-    d: Definition, grid: list[Axis], facts: Facts, hints: Mapping[str, int]
+    d: Definition, grid: list[Axis], facts: AxisFacts, hints: Mapping[str, int]
 ) -> Axis | None:
     """Return the grid axis to vectorise across short rows (one row per lane), or None."""
-    long = [a for a in grid if number(a.extent, hints) >= LEAST_LANES]
+    long = [a for a in grid if estimate_size(a.extent, hints) >= LEAST_LANES]
     return long[-1] if long and _short_rows(d, long[-1], facts, hints, grid) else None
 
 
 def _short_rows(
-    d: Definition, lanes: Axis, facts: Facts, hints: Mapping[str, int], grid: Sequence[Axis] = ()
+    d: Definition,
+    lanes: Axis,
+    facts: AxisFacts,
+    hints: Mapping[str, int],
+    grid: Sequence[Axis] = (),
 ) -> bool:
     """Return whether rows are short and many, so that each lane takes a row.
 
@@ -164,17 +168,19 @@ def _short_rows(
     reductions = [v for v in lets if isinstance(v, (Reduce, Scan))]
     if not reductions or any(isinstance(v, Dot) for v in lets):
         return False
-    rows = fastest(d)
-    if not rows or lanes.name in rows or not rows <= facts.ended | {a.name for a in grid}:
+    rows = fastest_axes(d)
+    if not rows or lanes.name in rows or not rows <= facts.reduced | {a.name for a in grid}:
         return False
-    if number(lanes.extent, hints) < LEAST_LANES:
+    if estimate_size(lanes.extent, hints) < LEAST_LANES:
         return False
-    if rows <= facts.ended and _inner_elements(d, lanes, hints) > SHORT_BLOCK:
+    if rows <= facts.reduced and _inner_elements(d, lanes, hints) > SHORT_BLOCK:
         return False
-    return all(number(d.axes[name].extent, hints) <= SHORT_ROW for name in rows)
+    return all(estimate_size(d.axes[name].extent, hints) <= SHORT_ROW for name in rows)
 
 
-def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, int]) -> int | None:
+def rows_per_step(
+    d: Definition, split: Axis, facts: AxisFacts, hints: Mapping[str, int]
+) -> int | None:
     """Return how many positions of a split axis to process per step.
 
     None means a whole part. Otherwise vectors run along the split axis: either each lane first
@@ -190,7 +196,7 @@ def rows_at_once(d: Definition, split: Axis, facts: Facts, hints: Mapping[str, i
     return SHORT_ROWS if applies(d, split, facts, hints) else None
 
 
-def _column_reduction_axis(d: Definition, facts: Facts, grid: list[Axis]) -> Axis | None:
+def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) -> Axis | None:
     """Return the single axis that all reductions end in one pass, or None."""
     over = {s.value.over for s in d.body if isinstance(s, Let) and isinstance(s.value, Reduce)}
     inside = [a for a in d.axes.values() if a not in grid]
@@ -199,15 +205,15 @@ def _column_reduction_axis(d: Definition, facts: Facts, grid: list[Axis]) -> Axi
     return inside[0] if _single_pass(d, facts, inside[0].name) else None
 
 
-def _few_columns(d: Definition, reduced: Axis, facts: Facts, hints: Mapping[str, int]) -> bool:
+def _few_columns(d: Definition, reduced: Axis, facts: AxisFacts, hints: Mapping[str, int]) -> bool:
     """Return whether columns are too few to fill vectors, and reduced rows many."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
     if any(isinstance(v, (Dot, Scan)) for v in lets):
         return False
     columns = _inner_axes(d, reduced.name)
-    if not columns or columns & facts.ended or number(reduced.extent, hints) < LEAST_LANES:
+    if not columns or columns & facts.reduced or estimate_size(reduced.extent, hints) < LEAST_LANES:
         return False
-    return number(product(d.axes[name].extent for name in columns), hints) <= FEW_COLUMNS
+    return estimate_size(product(d.axes[name].extent for name in columns), hints) <= FEW_COLUMNS
 
 
 def _inner_axes(d: Definition, axis: str) -> set[str]:
@@ -227,7 +233,7 @@ def _inner_axes(d: Definition, axis: str) -> set[str]:
 
 
 def _blocks(
-    grid: list[Axis], d: Definition, facts: Facts, lanes: Axis | None, hints: Mapping[str, int]
+    grid: list[Axis], d: Definition, facts: AxisFacts, lanes: Axis | None, hints: Mapping[str, int]
 ) -> list[Block]:
     """Choose grid blocks: 1 per axis, except the innermost one or the lane axis.
 
@@ -240,9 +246,11 @@ def _blocks(
         return [Block(a.name, rows if a == lanes else 1) for a in grid]
     blocks = [Block(a.name, 1) for a in grid]
     inner_free = len(d.axes) == len(grid)
-    columns = grid and facts.ended and grid[-1].name == list(d.axes)[-1]
+    columns = grid and facts.reduced and grid[-1].name == list(d.axes)[-1]
     if blocks and (inner_free or columns):
-        blocks[-1] = Block(grid[-1].name, MAP_BLOCK if inner_free else MAP_BLOCK // 4)
+        blocks[-1] = Block(
+            grid[-1].name, ELEMENTWISE_BLOCK if inner_free else ELEMENTWISE_BLOCK // 4
+        )
     return blocks
 
 
@@ -252,15 +260,15 @@ def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
     Their data is read again for every inner position, so it must stay in the L1 cache.
     """
     fit = STREAM_BYTES // 2 // max(_inner_elements(d, lanes, hints), 1)
-    return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), MAP_BLOCK // 4)
+    return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), ELEMENTWISE_BLOCK // 4)
 
 
 def _inner_elements(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
     """Return the number of array elements per position of an axis."""
-    return number(product(d.axes[name].extent for name in _inner_axes(d, lanes.name)), hints)
+    return estimate_size(product(d.axes[name].extent for name in _inner_axes(d, lanes.name)), hints)
 
 
-def number(e: Index, hints: Mapping[str, int]) -> int:
+def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
     """Evaluate an expression over sizes at the first call's sizes; guess 1024 if unknown."""
     try:
         return int(evaluate(e, hints))
@@ -269,7 +277,7 @@ def number(e: Index, hints: Mapping[str, int]) -> int:
 
 
 def _split_axis(
-    d: Definition, facts: Facts, grid: list[Axis], hints: Mapping[str, int]
+    d: Definition, facts: AxisFacts, grid: list[Axis], hints: Mapping[str, int]
 ) -> Axis | None:
     """Return the axis to split if the grid is too small and one pass suffices."""
     reductions = [
@@ -283,26 +291,26 @@ def _split_axis(
     candidates = [a for a in d.axes.values() if a.name in shared and _single_pass(d, facts, a.name)]
     if not candidates:
         return None
-    contiguous = fastest(d)
+    contiguous = fastest_axes(d)
     # Parts of a contiguous axis must be whole vectors, or cache lines are read twice.
     min_extents = {a.name: PARTS * (LEAST_LANES if a.name in contiguous else 1) for a in candidates}
-    long = [a for a in candidates if number(a.extent, hints) >= min_extents[a.name]]
+    long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
     strided = [a for a in candidates if a.name not in contiguous] or candidates
     best = (
         min(long, key=lambda a: _memory_depth(d, a))
         if long
-        else max(strided, key=lambda a: number(a.extent, hints))
+        else max(strided, key=lambda a: estimate_size(a.extent, hints))
     )
     work = product(a.extent for a in d.axes.values() if a not in grid)
-    positions = number(product(a.extent for a in grid), hints)
-    if number(work, hints) * max(positions, 1) < SPLIT_ABOVE:
+    positions = estimate_size(product(a.extent for a in grid), hints)
+    if estimate_size(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
-    columns = [number(a.extent, hints) for a in grid if a.name in contiguous]
+    columns = [estimate_size(a.extent, hints) for a in grid if a.name in contiguous]
     # Vectors run along one of these columns, and a task processes a block of it.
-    width = fold_columns(len(reductions))
+    width = reduction_columns(len(reductions))
     tasks = [positions // max(n, 1) * -(-n // width) for n in columns] or [positions]
     least_rows = 2 * PART_ROWS if _is_column_by_column(d, best) else 1
-    too_few_tasks = max(tasks) < LEAST_TASKS and number(best.extent, hints) >= least_rows
+    too_few_tasks = max(tasks) < LEAST_TASKS and estimate_size(best.extent, hints) >= least_rows
     return best if too_few_tasks else None
 
 
@@ -314,22 +322,22 @@ def _is_column_by_column(d: Definition, axis: Axis) -> bool:
     reductions = [
         s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))
     ]
-    return axis.name not in fastest(d) and all(f.over == (axis.name,) for f in reductions)
+    return axis.name not in fastest_axes(d) and all(f.over == (axis.name,) for f in reductions)
 
 
 def _split_product(
-    d: Definition, facts: Facts, grid: list[Axis], hints: Mapping[str, int]
+    d: Definition, facts: AxisFacts, grid: list[Axis], hints: Mapping[str, int]
 ) -> Axis | None:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
     dot = next(s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot))
     left, right = (value_axes(v, facts.axes) for v in (dot.left, dot.right))
     summed = [a for a in d.axes.values() if a.name in dot.over]
-    longest = max(summed, key=lambda a: number(a.extent, hints))
+    longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
     tasks = 1
     for a in grid:
-        n = number(a.extent, hints)
+        n = estimate_size(a.extent, hints)
         tasks *= n if a.name in left & right else -(-n // COLUMNS)
-    long = number(longest.extent, hints) >= LONG_SUM
+    long = estimate_size(longest.extent, hints) >= LONG_SUM
     return (
         longest if long and tasks < LEAST_TASKS and _single_pass(d, facts, longest.name) else None
     )
@@ -342,7 +350,7 @@ def _memory_depth(d: Definition, a: Axis) -> int:
     return min(dims, default=0)
 
 
-def fastest(d: Definition) -> set[str]:
+def fastest_axes(d: Definition) -> set[str]:
     """Return the axes of the last dimension of the arrays of highest rank.
 
     Arrays of lower rank (one number per row, say) do not decide how rows are read.
@@ -353,7 +361,7 @@ def fastest(d: Definition) -> set[str]:
     return {a for index in varying if rank and len(index) == rank for a in axes_of(index[-1])}
 
 
-def _single_pass(d: Definition, facts: Facts, axis: str) -> bool:
+def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
     """Return whether nothing along `axis` waits for a reduction over it.
 
     The reductions must also be mergeable, so that one pass over parts of the axis suffices.
@@ -420,7 +428,7 @@ def names_in(value: Value) -> list[str]:
 def _split_kernel(
     name: str,
     d: Definition,
-    facts: Facts,
+    facts: AxisFacts,
     grid: list[Axis],
     axis: Axis,
     rows: int | None,
@@ -444,12 +452,12 @@ def _split_kernel(
             late.add(s.name)
             axes = tuple(sorted(facts.axes[s.name] - {a.name for a in grid}))
             if combine.positional:
-                (best_state, position_state), steps = winner(d, s, axis, axes)
+                (best_state, position_state), steps = argreduce_states(d, s, axis, axes)
                 states += [best_state, position_state]
                 inside += steps
                 continue
             if isinstance(reduction, Dot):
-                parts, dtype = product_parts(axis.extent), dtype.compute
+                parts, dtype = split_k_parts(axis.extent), dtype.compute
             states.append(
                 State(s.name, Const(combine.identity(reduction.dtype), dtype), axes, dtype)
             )
@@ -468,7 +476,7 @@ def _split_kernel(
             inside.append(s)
     inside, after = _copy_needed(inside, after)
     if parts is None:
-        parts = parts_for(d, grid, axis, rows)
+        parts = part_count(d, grid, axis, rows)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
@@ -477,16 +485,16 @@ def _split_kernel(
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
 
 
-def parts_for(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None) -> Index:
+def part_count(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None) -> Index:
     """Return the number of parts of a split axis.
 
     Parts get enough rows where they have results for many columns, else enough elements.
     """
-    columns = any(a.name in fastest(d) for a in grid) or _is_column_by_column(d, axis)
+    columns = any(a.name in fastest_axes(d) for a in grid) or _is_column_by_column(d, axis)
     if columns:
-        return parts_of(axis.extent, max(rows or 1, PART_ROWS))
+        return split_parts(axis.extent, max(rows or 1, PART_ROWS))
     width = product(a.extent for a in d.axes.values() if a not in grid and a.name != axis.name)
-    return fold_parts(axis.extent, width)
+    return reduction_parts(axis.extent, width)
 
 
 def _copy_needed(
@@ -507,10 +515,10 @@ def _copy_needed(
     copies: list[Statement] = [
         s for s in inside if isinstance(s, (Let, Position)) and s.name in needed
     ]
-    return live(inside), copies + after
+    return remove_dead(inside), copies + after
 
 
-def live(body: list[Statement]) -> list[Statement]:
+def remove_dead(body: list[Statement]) -> list[Statement]:
     """Remove statements whose values nobody reads."""
     names: set[str] = set()
     live_statements: list[Statement] = []

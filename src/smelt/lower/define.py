@@ -16,8 +16,8 @@ from typing import TypeVar
 from smelt.dataclass import dataclass
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
-from smelt.fusion.range_outputs import Part, cluster_parts
-from smelt.fusion.space import axis_classes, own_classes, reads, regrouped
+from smelt.fusion.range_outputs import RangeOutput, cluster_parts
+from smelt.fusion.space import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
 from smelt.kernel.ir import (
@@ -38,7 +38,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
-from smelt.lower.recursion_limit import deep
+from smelt.lower.recursion_limit import raise_recursion_limit
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
@@ -60,21 +60,21 @@ from smelt.types.expr import (
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import Shape
 
-Position_ = tuple[Index, ...]
+IndexTuple = tuple[Index, ...]
 T = TypeVar("T")
-LONG = 32
+LONG_CHAIN = 32
 """Longest operator chain that is defined by plain recursion."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class ScatterReduce:
     """Scatter-reduce: values combined in order with an initial result at computed positions."""
 
-    how: str
+    join: str
     """Scalar operator that combines, or `put`."""
     over: tuple[str, ...]
     """Axes of the values, outer to inner; no result has them."""
-    places: tuple[tuple[Value, Index], ...]
+    positions: tuple[tuple[Value, Index], ...]
     """Position and dimension extent for each leading dimension of the result."""
     value: Value
 
@@ -87,9 +87,9 @@ class Definition:
     outputs: list[Param] = field(default_factory=list)
     axes: dict[str, Axis] = field(default_factory=dict)
     body: list[Statement] = field(default_factory=list)
-    ended: dict[tuple[Node, int], str] = field(default_factory=dict)
+    reduced_axes: dict[tuple[Node, int], str] = field(default_factory=dict)
     """Axis that a reduction ends, by its node and index among the node's reduction axes."""
-    joined: Joined | None = None
+    scatter: ScatterReduce | None = None
     """Scatter-reduce into the single result, whose store gives the initial values."""
 
 
@@ -114,17 +114,17 @@ class Pullback:
         self.classes = axis_classes(cluster.nodes)
         self.params: dict[Node, Param] = {}
         self.axis_class: dict[str, int] = {}
-        self.own, self.beside = own_classes(cluster.nodes)
-        self.axis_own: dict[str, int] = {}
-        self.known: dict[Value, Ref] = {}
-        self.bound: dict[str, Value] = {}
-        self.memo: dict[tuple[Node, Position_, bool], Value] = {}
-        self.guarded = 0
-        self.ordered = False
+        self.space_classes, self.used_together = inner_classes(cluster.nodes)
+        self.axis_space_class: dict[str, int] = {}
+        self.value_names: dict[Value, Ref] = {}
+        self.definitions: dict[str, Value] = {}
+        self.memo: dict[tuple[Node, IndexTuple, bool], Value] = {}
+        self.guard_depth = 0
+        self.defining_operands = False
         """Whether operands of an output are being defined in topological order."""
-        self.busy: list[set[str]] = []
-        self.varying: dict[str, set[str]] = {}
-        self.current: list[tuple[Node, int]] = []
+        self.used_axes: list[set[str]] = []
+        self.position_axes: dict[str, set[str]] = {}
+        self.node_stack: list[tuple[Node, int]] = []
         self.numbers = {node: k for k, node in enumerate(cluster.nodes)}
         self.taken: set[str] = set()
         self._name_params()
@@ -157,13 +157,13 @@ class Pullback:
         with that class, each time first one of the same dimension class `kind`; otherwise create
         one.
         """
-        used = self.busy[-1]
+        used = self.used_axes[-1]
         free = [a for a in self.out.axes.values() if a.extent == extent and a.name not in used]
-        if space_class >= 0 and self.beside:
-            kinds = {a.name: self.axis_own[a.name] for a in free}
+        if space_class >= 0 and self.used_together:
+            kinds = {a.name: self.axis_space_class[a.name] for a in free}
             same_class = [a for a in free if kinds[a.name] == space_class]
             free = same_class or [
-                a for a in free if (kinds[a.name], space_class) not in self.beside
+                a for a in free if (kinds[a.name], space_class) not in self.used_together
             ]
         same = [a for a in free if self.axis_class[a.name] == kind]
         if same or free:
@@ -174,61 +174,61 @@ class Pullback:
             chosen = Axis(self.fresh(symbol), extent)
             self.out.axes[chosen.name] = chosen
             self.axis_class[chosen.name] = kind
-            self.axis_own[chosen.name] = space_class
+            self.axis_space_class[chosen.name] = space_class
         return chosen.index
 
     # ---- elements ------------------------------------------------------------------------------
 
-    def element(self, node: Node, index: Position_) -> Value:
+    def element(self, node: Node, index: IndexTuple) -> Value:
         """Return the value of `node` at a position."""
         if node not in self.inside_cluster:
             return self._load(self.params[node], index)
-        key = (node, index, self.guarded > 0)
+        key = (node, index, self.guard_depth > 0)
         value = self.memo.get(key)
         if value is None:
             self._operands_first(node, index)
-            self.busy.append(self._axes_of(index))
-            self.current.append((node, self.numbers[node]))
+            self.used_axes.append(self._axes_of(index))
+            self.node_stack.append((node, self.numbers[node]))
             value = node.op.define(self, index, *(Operand(self, x) for x in node.inputs))
             value = self._rounded(node, value)
-            self.current.pop()
-            self.busy.pop()
+            self.node_stack.pop()
+            self.used_axes.pop()
             self.memo[key] = value
         return value
 
-    def _axes_of(self, index: Position_) -> set[str]:
+    def _axes_of(self, index: IndexTuple) -> set[str]:
         """Return the axes of a position, including those its computed positions vary along."""
         names = {a.name for e in index for a in atoms(e) if a.kind == "value"}
         plain = {a for e in index for a in axes_of(e)}
-        return plain.union(*(self.varying[name] for name in names))
+        return plain.union(*(self.position_axes[name] for name in names))
 
-    def _operands_first(self, node: Node, index: Position_) -> None:
+    def _operands_first(self, node: Node, index: IndexTuple) -> None:
         """Define the operands of an output, deepest first, to avoid deep recursion."""
-        if self.current or self.ordered:
+        if self.node_stack or self.defining_operands:
             return
-        order: list[tuple[Node, Position_]] = []
-        seen: set[tuple[Node, Position_]] = set()
+        order: list[tuple[Node, IndexTuple]] = []
+        seen: set[tuple[Node, IndexTuple]] = set()
         pending = [(node, index, False)]
         while pending:
             current, at, operands_done = pending.pop()
             if operands_done:
                 order.append((current, at))
-            elif (current, at) not in seen and (current, at, self.guarded > 0) not in self.memo:
+            elif (current, at) not in seen and (current, at, self.guard_depth > 0) not in self.memo:
                 seen.add((current, at))
                 pending.append((current, at, True))
                 pending += [
                     (x, place, False) for x, place in reversed(self._reads_inside(current, at))
                 ]
-        if len(order) > LONG:
-            self.ordered = True
+        if len(order) > LONG_CHAIN:
+            self.defining_operands = True
             for current, at in order[:-1]:
                 self.element(current, at)
-            self.ordered = False
+            self.defining_operands = False
 
-    def _reads_inside(self, node: Node, index: Position_) -> list[tuple[Node, Position_]]:
+    def _reads_inside(self, node: Node, index: IndexTuple) -> list[tuple[Node, IndexTuple]]:
         """Return what a node without reduction axes reads inside the cluster."""
         axes = {f"o{d}": e for d, e in enumerate(index)}
-        elements: list[tuple[Node, Position_]] = []
+        elements: list[tuple[Node, IndexTuple]] = []
         for operand, at in reads(node):
             x = node.inputs[operand]
             names = {a for e in at for a in axes_of(e)}
@@ -248,9 +248,9 @@ class Pullback:
         return self.bind(Cast(value, node.type.dtype))
 
     def _definition(self, value: Value) -> Value:
-        return self.bound.get(value.name, value) if isinstance(value, Ref) else value
+        return self.definitions.get(value.name, value) if isinstance(value, Ref) else value
 
-    def _load(self, param: Param, index: Position_) -> Value:
+    def _load(self, param: Param, index: IndexTuple) -> Value:
         safe = all(proves_inside(e, n) for e, n in zip(index, param.shape, strict=True))
         zero = Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
         return self.bind(Load(param.name, index, None if safe else zero))
@@ -259,12 +259,12 @@ class Pullback:
         """Return a name for a value; equal values share it."""
         if isinstance(value, (Const, Ref)):
             return value
-        ref = self.known.get(value)
+        ref = self.value_names.get(value)
         if ref is None:
-            ref = Ref(self.fresh(f"v{len(self.known)}"))
-            self.known[value] = ref
-            self.bound[ref.name] = value
-            origin = self.current[-1][1] if self.current else -1
+            ref = Ref(self.fresh(f"v{len(self.value_names)}"))
+            self.value_names[value] = ref
+            self.definitions[ref.name] = value
+            origin = self.node_stack[-1][1] if self.node_stack else -1
             self.out.body.append(Let(ref.name, value, origin))
         return ref
 
@@ -276,7 +276,7 @@ class Pullback:
     def cast(self, value: Value, dtype: DType) -> Value:
         if self.rounding == "fast":  # round half types at stores only
             dtype = dtype.compute
-            if self.current[-1][0].inputs[0].type.dtype.compute == dtype:
+            if self.node_stack[-1][0].inputs[0].type.dtype.compute == dtype:
                 return value
         return self.bind(Cast(value, dtype))
 
@@ -287,7 +287,7 @@ class Pullback:
         return self.bind(IndexValue(position, dtype))
 
     def position(self, value: Value, extent: Index) -> Index:
-        definition = self.bound.get(value.name) if isinstance(value, Ref) else None
+        definition = self.definitions.get(value.name) if isinstance(value, Ref) else None
         if (
             isinstance(definition, IndexValue)
             and definition.dtype == i64
@@ -301,18 +301,18 @@ class Pullback:
                 key,
                 extent,
             ):
-                self.varying[statement.name] &= self.busy[-1]
+                self.position_axes[statement.name] &= self.used_axes[-1]
                 return position_index(statement.name, extent)
         self.out.body.append(Position(name, key, extent))
-        self.varying[name] = set(self.busy[-1])
+        self.position_axes[name] = set(self.used_axes[-1])
         return position_index(name, extent)
 
     def reduce(
         self,
         combine: Combine,
         dtype: DType,
-        extents: Position_,
-        body: Callable[[Position_], Value],
+        extents: IndexTuple,
+        body: Callable[[IndexTuple], Value],
     ) -> Value:
         over, element = self._reduced(extents, body)
         if not over:
@@ -324,11 +324,11 @@ class Pullback:
         return self.bind(Reduce(combine.name, element, over, dtype))
 
     def dot(
-        self, dtype: DType, extents: Position_, body: Callable[[Position_], tuple[Value, Value]]
+        self, dtype: DType, extents: IndexTuple, body: Callable[[IndexTuple], tuple[Value, Value]]
     ) -> Value:
         over, (left, right) = self._reduced(extents, body)
         if not over:
-            operand_dtypes = (x.type.dtype.compute for x in self.current[-1][0].inputs)
+            operand_dtypes = (x.type.dtype.compute for x in self.node_stack[-1][0].inputs)
             factors = tuple(
                 v if operand_dtype == dtype.compute else self.bind(Cast(v, dtype.compute))
                 for v, operand_dtype in zip((left, right), operand_dtypes, strict=True)
@@ -338,18 +338,20 @@ class Pullback:
         return self.bind(Dot(left, right, over, dtype.compute if exact else dtype))
 
     def _reduced(
-        self, extents: Position_, body: Callable[[Position_], T]
+        self, extents: IndexTuple, body: Callable[[IndexTuple], T]
     ) -> tuple[tuple[str, ...], T]:
-        node = self.current[-1][0]
+        node = self.node_stack[-1][0]
         kinds = self._reduction_classes(node, len(extents))
         axes: list[Index] = []
         for k, (extent, kind) in enumerate(zip(extents, kinds, strict=True)):
-            axes.append(self.new_axis(extent, kind, self.own.get((node, f"e{k + 1}"), -1)))
-            self.busy[-1].add(bare_axis(axes[-1]) or "")
+            axes.append(
+                self.new_axis(extent, kind, self.space_classes.get((node, f"e{k + 1}"), -1))
+            )
+            self.used_axes[-1].add(bare_axis(axes[-1]) or "")
         names = tuple(bare_axis(a) or "" for a in axes)
-        self.out.ended.update({(node, k): name for k, name in enumerate(names)})
+        self.out.reduced_axes.update({(node, k): name for k, name in enumerate(names)})
         element = body(tuple(axes))
-        self.busy[-1].difference_update(names)
+        self.used_axes[-1].difference_update(names)
         return names, element
 
     def _reduction_classes(self, node: Node, count: int) -> list[int]:
@@ -379,15 +381,15 @@ class Pullback:
         self,
         how: str,
         first: Value,
-        extents: Position_,
-        body: Callable[[Position_], tuple[tuple[tuple[Value, Index], ...], Value]],
+        extents: IndexTuple,
+        body: Callable[[IndexTuple], tuple[tuple[tuple[Value, Index], ...], Value]],
     ) -> Value:
-        (node, _), *readers = reversed(self.current)
+        (node, _), *readers = reversed(self.node_stack)
         if readers or self.cluster.outputs != (node,):
             raise VerifyError(f"{node.op.name} does not end its own kernel")
         over, (places, value) = self._reduced(extents, body)
         positions = tuple((Cast(at, i64), extent) for at, extent in places)
-        self.out.joined = Joined(how, over, positions, value)
+        self.out.scatter = ScatterReduce(how, over, positions, value)
         return first
 
     def inside(
@@ -396,9 +398,9 @@ class Pullback:
         open_ends = [(e, n) for e, n in limits if not proves_inside(e, n)]
         if not open_ends:
             return value()
-        self.guarded += 1
+        self.guard_depth += 1
         guarded_value = value()
-        self.guarded -= 1
+        self.guard_depth -= 1
         bound = self._definition(guarded_value)
         if isinstance(bound, Load) and isinstance(other, Const) and bound.other is not None:
             shape = next(p.shape for p in self.out.inputs if p.name == bound.param)
@@ -426,9 +428,9 @@ class Pullback:
 def define(cluster: Cluster, rounding: str) -> Definition:
     """Flatten a cluster, with one store per output."""
     longest = _longest_chain(cluster)
-    if longest <= LONG:
+    if longest <= LONG_CHAIN:
         return _define(cluster, rounding)
-    with deep(longest):
+    with raise_recursion_limit(longest):
         return _define(cluster, rounding)
 
 
@@ -451,24 +453,26 @@ def _define(cluster: Cluster, rounding: str) -> Definition:
             continue
         same_shape = shape == node.type.shape
         at = _output_index(pull, node, shape)
-        value = pull.element(node, at if same_shape else regrouped(shape, node.type.shape, at))
+        value = pull.element(node, at if same_shape else reshape_index(shape, node.type.shape, at))
         _add_store(pull, name, node, shape, at, value)
     return pull.out
 
 
-def _output_index(pull: Pullback, node: Node, shape: Shape) -> Position_:
+def _output_index(pull: Pullback, node: Node, shape: Shape) -> IndexTuple:
     """Return the axes that index a result stored under `shape`."""
     same_shape = shape == node.type.shape
-    pull.busy.append(set())
+    pull.used_axes.append(set())
     index: list[Index] = []
     for d, extent in enumerate(shape):
         if extent == 1:
             index.append(0)
             continue
-        kinds = (pull.classes[node, d], pull.own[node, f"o{d}"]) if same_shape else (-1, -1)
+        kinds = (
+            (pull.classes[node, d], pull.space_classes[node, f"o{d}"]) if same_shape else (-1, -1)
+        )
         index.append(pull.new_axis(extent, *kinds))
-        pull.busy[-1].add(bare_axis(index[-1]) or "")
-    pull.busy.pop()
+        pull.used_axes[-1].add(bare_axis(index[-1]) or "")
+    pull.used_axes.pop()
     return tuple(index)
 
 
@@ -477,7 +481,7 @@ def _add_store(
     name: str,
     node: Node,
     shape: Shape,
-    at: Position_,
+    at: IndexTuple,
     value: Value,
     where: Value | None = None,
 ) -> None:
@@ -486,7 +490,7 @@ def _add_store(
     pull.out.body.append(Store(name, at, value, where))
 
 
-def _define_range(pull: Pullback, name: str, node: Node, part: Part) -> None:
+def _define_range(pull: Pullback, name: str, node: Node, part: RangeOutput) -> None:
     """Store an output that is a slice of a value, where the value is computed."""
     base_shape = part.base.type.shape
     at = _output_index(pull, part.base, base_shape)

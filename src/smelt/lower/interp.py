@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from smelt.blocks import FIRST_ROW, WHOLE, Cut
+from smelt.blocks import FIRST_ROW, WHOLE, ChunkSlice
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
 from smelt.kernel.ir import Kernel
-from smelt.ops.combine import BEGINS
+from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.ops.spec import dims_at
 
 __all__ = ["run"]
@@ -33,9 +33,9 @@ def run(
 ) -> list[Array]:
     """Return the results of a plan.
 
-    `kernels` has one entry per cluster of `plan.every`, None for a library call.
+    `kernels` has one entry per cluster of `plan.all_clusters`, None for a library call.
     """
-    return _run(plan, dict(zip(plan.every, kernels, strict=True)), arrays, sizes)
+    return _run(plan, dict(zip(plan.all_clusters, kernels, strict=True)), arrays, sizes)
 
 
 def _run(
@@ -76,12 +76,12 @@ def _run_chunks(
     sizes: Sizes,
 ) -> list[Array]:
     """Run a cluster's body for each row chunk."""
-    chunking = body.rounds
+    chunking = body.chunks
     results = [np.empty(dims_at(n.type.shape, sizes), n.type.dtype.numpy) for n in cluster.outputs]
     sums = [c for c in chunking.makes if c.axis == WHOLE]
     for c in sums:
-        results[c.place][...] = BEGINS[c.combine](cluster.outputs[c.place].type.dtype)
-    for low, high in chunking.each(sizes):
+        results[c.place][...] = SCALAR_IDENTITIES[c.combine](cluster.outputs[c.place].type.dtype)
+    for low, high in chunking.ranges(sizes):
         arrays = [
             np.asarray(low, np.int64)
             if c.axis == FIRST_ROW
@@ -95,7 +95,7 @@ def _run_chunks(
     return results
 
 
-def _chunk_slice(cut: Cut, low: int, high: int) -> tuple[slice, ...]:
+def _chunk_slice(cut: ChunkSlice, low: int, high: int) -> tuple[slice, ...]:
     if cut.axis == WHOLE:
         return ()
     return (*(slice(None),) * cut.axis, slice(low, high))

@@ -32,7 +32,7 @@ from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 
 
-def spelled(cluster: Cluster) -> Hashable:
+def cluster_signature(cluster: Cluster) -> Hashable:
     """Return a key of everything in a cluster that its kernel depends on, except names."""
     numbers: dict[Node, int] = {}
     parts: list[Hashable] = []
@@ -47,7 +47,9 @@ def spelled(cluster: Cluster) -> Hashable:
     return len(cluster.inputs), tuple(parts), outputs, cluster.shapes, stream
 
 
-def again(kernel: Kernel, of: Cluster, cluster: Cluster) -> tuple[Kernel, Mapping[str, str]] | None:
+def reuse_kernel(
+    kernel: Kernel, of: Cluster, cluster: Cluster
+) -> tuple[Kernel, Mapping[str, str]] | None:
     """Rename `kernel` (lowered from cluster `of`) for the isomorphic `cluster`.
 
     Returns the kernel and the renaming, or None on a name collision.

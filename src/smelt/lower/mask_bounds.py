@@ -21,12 +21,12 @@ from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
 from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store
 from smelt.lower import assign_axes
-from smelt.lower.to_terms import Reader
+from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import COMBINES
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AxisRange:
     """Positions of an axis from `start` up to `stop`; None means unbounded."""
 
     axis: str
@@ -34,13 +34,13 @@ class Part:
     stop: Term | None
 
 
-def parts_seen(
-    read: Reader,
+def visible_ranges(
+    read: TermReader,
     states: Sequence[State],
     written: Sequence[Store],
     grid: Collection[str],
     fixed: frozenset[str],
-) -> Iterator[Part]:
+) -> Iterator[AxisRange]:
     """Yield the ranges that the blocks of one pass see.
 
     `written` are the stores of the pass; a block has one position of each `fixed` axis.
@@ -59,11 +59,11 @@ def parts_seen(
             continue
         start, stop = bounds(read.terms, reductions, axis, fixed)
         if start is not None or stop is not None:
-            yield Part(axis, start, stop)
+            yield AxisRange(axis, start, stop)
 
 
 def _reductions(
-    read: Reader, states: Sequence[State], computed: set[Term], axis: str
+    read: TermReader, states: Sequence[State], computed: set[Term], axis: str
 ) -> list[Term] | None:
     """Collect what a block reduces over an axis or adds to states along it.
 
@@ -80,7 +80,7 @@ def _reductions(
     for s in read.d.body:
         if not isinstance(s, Let) or not isinstance(s.value, (Reduce, Dot, Scan)):
             continue
-        if read.of[s.name] not in computed:
+        if read.term_of[s.name] not in computed:
             continue
         v = s.value
         parts = (v.left, v.right) if isinstance(v, Dot) else (v.arg,)
@@ -93,15 +93,15 @@ def _reductions(
                 return None
             terms = [read.term(p) for p in parts]
             reductions.append(
-                read.terms.fold(v.combine, terms[0], v.over, v.dtype.compute)
+                read.terms.reduce(v.combine, terms[0], v.over, v.dtype.compute)
                 if isinstance(v, Reduce)
                 else read.terms.dot(terms[0], terms[1], v.over, v.dtype)
             )
     return reductions
 
 
-def held_axes(
-    read: Reader,
+def unit_block_axes(
+    read: TermReader,
     states: Sequence[State],
     sweep: int,
     written: Sequence[Store],
@@ -113,7 +113,7 @@ def held_axes(
     These are axes no longer than the streamed one which every state of a pass reduces together
     with it, as key gradients in grouped-query attention reduce over the heads of a group.
     """
-    pass_states = [s for s in states if s.sweep == sweep]
+    pass_states = [s for s in states if s.pass_index == sweep]
     plain = pass_states and all(
         s.carry is None and not COMBINES[s.combine].positional for s in pass_states
     )
@@ -124,7 +124,7 @@ def held_axes(
     terms = {t for root in roots for t in cone(root)}
     axes: list[str] = []
     for axis in read.d.axes:
-        short = assign_axes.number(sizes[axis], hints) <= assign_axes.number(
+        short = assign_axes.estimate_size(sizes[axis], hints) <= assign_axes.estimate_size(
             sizes[read.axis], hints
         )
         if axis == read.axis or axis in grid or not short:

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Lock
 
-__all__ = ["deep"]
+__all__ = ["raise_recursion_limit"]
 
 _FRAMES = 8
 """Most calls per operator: its element, its operands, and the body of a reduction."""
@@ -27,7 +27,7 @@ _inside: list[int] = []
 
 
 @contextmanager
-def deep(operators: int) -> Generator[None, None, None]:
+def raise_recursion_limit(operators: int) -> Generator[None, None, None]:
     """Raise the recursion limit for a chain of `operators` above the current depth.
 
     The limit is global to all threads, so the last one to leave restores the first one's.

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from smelt.blocks import JOINED_PARTS, JOINED_WIDTH
+from smelt.blocks import SCATTER_PART_WIDTH, SCATTER_PARTS
 from smelt.kernel.ir import (
-    LAST,
+    PUT,
     Apply,
     Axis,
     Block,
@@ -41,14 +41,14 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import refs, substitute
 from smelt.lower.assign_axes import analyse, value_axes
-from smelt.lower.define import Definition, Joined
+from smelt.lower.define import Definition, ScatterReduce
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, maximum, minimum, product, sub
 from smelt.types.expr import value as position_index
 
 
-def joining(name: str, d: Definition, joined: Joined) -> Kernel:
+def scatter_kernel(name: str, d: Definition, joined: ScatterReduce) -> Kernel:
     """Build the kernel of a definition that scatters values into its single result."""
     (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
@@ -58,11 +58,11 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
     definitions: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
     bound = {s.name for s in initial_lets}
-    needed = _statements_read(lets, [joined.value, *(v for v, _ in joined.places)], ())
+    needed = _statements_read(lets, [joined.value, *(v for v, _ in joined.positions)], ())
     steps: list[Statement] = [s for s in needed if s.name not in bound]
     index = list(first.index)
     computed: list[tuple[int, Value]] = []
-    for k, (position, extent) in enumerate(joined.places):
+    for k, (position, extent) in enumerate(joined.positions):
         if extent != 1 and bare_axis(first.index[k]) not in along.values():
             position_name = _fresh_name("at", taken)
             steps.append(Position(position_name, position, extent))
@@ -91,7 +91,11 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     inside = _conjunction(conditions)
     steps.append(
         Store(
-            output.name, tuple(index), joined.value, inside if varies_in_visit else None, joined.how
+            output.name,
+            tuple(index),
+            joined.value,
+            inside if varies_in_visit else None,
+            joined.join,
         )
     )
     if joined.over:
@@ -103,8 +107,8 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
     # Without streams or computed positions each element gets exactly one value.
     if not joined.over and not computed:
         last = joined.value
-        if joined.how != LAST:
-            last = Apply(joined.how, (first.value, last))
+        if joined.join != PUT:
+            last = Apply(joined.join, (first.value, last))
         body = (*initial_lets, *steps[:-1], replace(first, value=last))
     grid: list[Block | Split] = [Block(a, 1) for a in leading]
     if rows is not None:
@@ -116,26 +120,26 @@ def joining(name: str, d: Definition, joined: Joined) -> Kernel:
 
 
 def _rename_shared(
-    d: Definition, joined: Joined, lets: list[Let | Position], along: Mapping[str, str]
-) -> tuple[list[Let | Position], Joined]:
+    d: Definition, joined: ScatterReduce, lets: list[Let | Position], along: Mapping[str, str]
+) -> tuple[list[Let | Position], ScatterReduce]:
     """Rename update axes that are axes of the result to the result's names."""
     if not along:
         return lets, joined
     replacements = {a: d.axes[b].index for a, b in along.items()}
     lets = [replace(s, value=substitute(s.value, axes=replacements)) for s in lets]
-    places = tuple((substitute(at, axes=replacements), n) for at, n in joined.places)
+    places = tuple((substitute(at, axes=replacements), n) for at, n in joined.positions)
     over = tuple(a for a in joined.over if a not in along)
     value = substitute(joined.value, axes=replacements)
-    return lets, replace(joined, over=over, places=places, value=value)
+    return lets, replace(joined, over=over, positions=places, value=value)
 
 
 def _shared_axes(
-    d: Definition, joined: Joined, lets: Sequence[Let | Position], index: Sequence[Index]
+    d: Definition, joined: ScatterReduce, lets: Sequence[Let | Position], index: Sequence[Index]
 ) -> dict[str, str]:
     """Map update axes to result axes: positions that just count an axis from 0."""
     definitions = {s.name: s.value for s in lets if isinstance(s, Let)}
     shared: dict[str, str] = {}
-    for (position, extent), result_index in zip(joined.places, index, strict=False):
+    for (position, extent), result_index in zip(joined.positions, index, strict=False):
         value, axis = _expand(position, definitions), bare_axis(result_index)
         value = value.arg if isinstance(value, Cast) else value
         counted = isinstance(value, IndexValue) and value.dtype == i64
@@ -148,7 +152,7 @@ def _shared_axes(
 
 def _part_count(width: Iterable[Index]) -> Index:
     """Return the number of parts of a result's rows: more for longer rows."""
-    return maximum(minimum(floordiv(product(width), JOINED_WIDTH), JOINED_PARTS), 1)
+    return maximum(minimum(floordiv(product(width), SCATTER_PART_WIDTH), SCATTER_PARTS), 1)
 
 
 def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:

@@ -23,23 +23,23 @@ from math import prod
 
 from smelt.blocks import (
     COLUMN_BLOCK,
+    CONTRACTED_BLOCK,
     LEAST_TASKS,
-    MADE,
     PARTS,
+    PRODUCED_BLOCK,
     SPLIT_ABOVE,
     STREAM_COLUMNS,
-    TAKEN,
-    has_parts,
     rows_axis,
-    rows_taken,
-    rows_visited,
+    splits_stream,
+    stream_block_rows,
+    stream_task_rows,
 )
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
-from smelt.fusion.cascade.block_sparsity import Visible, visible
-from smelt.fusion.cascade.columns import columns
-from smelt.fusion.cascade.finite_masks import faint
+from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
+from smelt.fusion.cascade.columns import inner_columns
+from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.ir import (
@@ -70,11 +70,11 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.walk import refs, transform
 from smelt.lower import assign_axes
-from smelt.lower.argreduce import joined, stands
+from smelt.lower.argreduce import global_position, merge_positions
 from smelt.lower.define import Definition
-from smelt.lower.mask_bounds import held_axes, parts_seen
-from smelt.lower.substitute import moved, only_read, renamed
-from smelt.lower.to_terms import Reader
+from smelt.lower.mask_bounds import unit_block_axes, visible_ranges
+from smelt.lower.substitute import drop_unread, fix_axes, replace_names
+from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -96,7 +96,7 @@ def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int]) -> Ker
     The axis is split into parts over the grid if only independent reductions are carried and the
     grid has few tasks at the sizes `hints`.
     """
-    d.body = assign_axes.live(d.body)
+    d.body = assign_axes.remove_dead(d.body)
     return _Streamed(d, axis).kernel(name, hints)
 
 
@@ -105,7 +105,7 @@ class _Streamed:
 
     def __init__(self, d: Definition, axis: str) -> None:
         self.d, self.axis = d, axis
-        self.read = Reader(d, axis)
+        self.read = TermReader(d, axis)
         self.terms = self.read.terms
         self.stores = [s for s in d.body if isinstance(s, Store)]
         self.roots = [t for s in self.stores for t in self._terms_read(s)]
@@ -113,38 +113,38 @@ class _Streamed:
         self.top = _Scope()
         self.grid: list[str] = []
         self.hints: Mapping[str, int] = {}
-        self.moving: dict[Term, bool] = {}
+        self.varying: dict[Term, bool] = {}
         self.cuts: dict[Term, tuple[Term, Term]] = {}
-        self.parted: Block | None = None  # block of a part, if the axis is split
+        self.part_block: Block | None = None  # block of a part, if the axis is split
         self.shared = False  # whether `split_stream.py` will give its blocks their own tasks
         params = (*d.inputs, *d.outputs)
-        self.taken = {p.name for p in params} | set(d.axes) | set(self.read.of)
+        self.taken = {p.name for p in params} | set(d.axes) | set(self.read.term_of)
         self.state_names = [self._state_name(k) for k in range(len(self.cascade.states))]
 
     def kernel(self, name: str, hints: Mapping[str, int]) -> Kernel:
         """Return the kernel with all passes."""
         d, self.hints = self.d, hints
-        sizes = {a: assign_axes.number(n.extent, hints) for a, n in d.axes.items()}
-        inside = {self.axis, *columns(self.cascade.states, self.roots, self.axis, sizes)}
-        grid = [a for a in assign_axes.independent(d, self.read.facts) if a.name not in inside]
+        sizes = {a: assign_axes.estimate_size(n.extent, hints) for a, n in d.axes.items()}
+        inside = {self.axis, *inner_columns(self.cascade.states, self.roots, self.axis, sizes)}
+        grid = [a for a in assign_axes.independent_axes(d, self.read.facts) if a.name not in inside]
         self.grid = [a.name for a in grid]
         cut, size = self._choose_blocks(grid, hints)
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh_name("part")
-            rows = assign_axes.rows_at_once(d, d.axes[self.axis], self.read.facts, hints)
-            self.parted = Block(self.axis, rows, None, part)
-            parts = assign_axes.parts_for(d, grid, d.axes[self.axis], rows)
+            rows = assign_axes.rows_per_step(d, d.axes[self.axis], self.read.facts, hints)
+            self.part_block = Block(self.axis, rows, None, part)
+            parts = assign_axes.part_count(d, grid, d.axes[self.axis], rows)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
-        self.shared = has_parts(
+        self.shared = splits_stream(
             (self._block_count(b) for b in cut), self._block_count(Block(self.axis, size))
         )
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
         along = [s for s in self.stores if self.axis in self._index_axes(s)]
         pass_of_store = {
-            id(s): max(map(self.cascade.sweep_of, self._terms_read(s)), default=0) for s in along
+            id(s): max(map(self.cascade.pass_of, self._terms_read(s)), default=0) for s in along
         }
-        sweeps = {s.sweep for s in self.cascade.states} | set(pass_of_store.values())
+        sweeps = {s.pass_index for s in self.cascade.states} | set(pass_of_store.values())
         for sweep in sorted(sweeps):
             written = [s for s in along if pass_of_store[id(s)] == sweep]
             self._add_pass(sweep, size, fixed, written)
@@ -157,13 +157,13 @@ class _Streamed:
             tuple(d.outputs),
             tuple(d.axes.values()),
             tuple(blocks),
-            only_read(self.top.body),
+            drop_unread(self.top.body),
         )
 
     def _terms_read(self, s: Store) -> list[Term]:
         """Return the terms that a store reads."""
         terms = [self.read.term(s.value)]
-        return terms + [self.read.of[n] for n in refs(s) if n in self.read.of]
+        return terms + [self.read.term_of[n] for n in refs(s) if n in self.read.term_of]
 
     def _index_axes(self, s: Store) -> frozenset[str]:
         return assign_axes.index_axes(s.index, self.read.facts.axes)
@@ -171,33 +171,37 @@ class _Streamed:
     # ---- passes --------------------------------------------------------------------------------
 
     def _add_pass(self, sweep: int, size: int, fixed: set[str], written: list[Store]) -> None:
-        if (cut := self.parted) is not None:
+        if (cut := self.part_block) is not None:
             self.cuts = {}
             states, body = self._body(sweep, fixed, written)
             stream_of_part = Stream((cut,), states, body)
             self.top.body += [stream_of_part, Merge(str(cut.part), tuple(s.name for s in states))]
             return
-        seen = Visible() if written else self._mask_visibility(sweep, fixed)
+        seen = VisitRange() if written else self._mask_visibility(sweep, fixed)
         states_carried = self.cascade.states
         unit_blocks = tuple(
             Block(a, 1)
-            for a in held_axes(self.read, states_carried, sweep, written, self.grid, self.hints)
+            for a in unit_block_axes(
+                self.read, states_carried, sweep, written, self.grid, self.hints
+            )
         )
         masked = None
         if not (written or unit_blocks or self.shared):
-            masked = faint(self.terms, states_carried, sweep, seen, self.axis, frozenset(fixed))
+            masked = find_finite_mask(
+                self.terms, states_carried, sweep, seen, self.axis, frozenset(fixed)
+            )
         if masked is None:
             self._add_stream(sweep, size, fixed, written, unit_blocks, seen)
             return
-        self._add_stream(sweep, size, fixed, written, unit_blocks, masked.seen)
+        self._add_stream(sweep, size, fixed, written, unit_blocks, masked.visited)
         not_enough = Partial(self._value(masked.enough, self.top))
         first_names = list(self.state_names)
         for k, s in enumerate(states_carried):
-            if s.sweep == sweep:
+            if s.pass_index == sweep:
                 self.state_names[k] = self._fresh_name(f"{first_names[k]}_2")
         self._add_stream(sweep, size, fixed, written, unit_blocks, seen, not_enough)
         for k, s in enumerate(states_carried):
-            if s.sweep == sweep:
+            if s.pass_index == sweep:
                 chosen = If(not_enough, Ref(self.state_names[k]), Ref(first_names[k]))
                 self.state_names[k] = self._fresh_name(f"w{len(self.taken)}")
                 self.top.body.append(Let(self.state_names[k], chosen))
@@ -209,20 +213,20 @@ class _Streamed:
         fixed: set[str],
         written: list[Store],
         unit_blocks: tuple[Block, ...],
-        seen: Visible,
+        seen: VisitRange,
         condition: Value | None = None,
     ) -> None:
-        """Add the stream of a pass, restricted to what `seen` says is visible.
+        """Add the stream of a pass, restricted to what `visited` says is visible.
 
         With `condition`, the stream visits blocks only if that value is true.
         """
-        self.cuts = seen.cuts
+        self.cuts = seen.partial_masks
         states, body = self._body(sweep, fixed, written)
         start, stop = self._visit_bounds(seen)
         if condition is not None:
             end = stop or IndexValue(self.d.axes[self.axis].extent, i64)
             stop = Apply(CHOICE, (condition, end, Const(0, i64)))
-        where = None if seen.where is None else self._block_value(seen.where)
+        where = None if seen.block_is_used is None else self._block_value(seen.block_is_used)
         block = Block(self.axis, size, stop, start=start)
         sees = tuple(self._visible_ranges(sweep, fixed | {b.axis for b in unit_blocks}, written))
         self.top.body.append(Stream((*unit_blocks, block), states, body, where, sees))
@@ -234,15 +238,15 @@ class _Streamed:
         inner = _Scope()
         states: list[State] = []
         for k, s in enumerate(self.cascade.states):
-            if s.sweep != sweep:
+            if s.pass_index != sweep:
                 continue
             combine = COMBINES[s.combine]
             axes = tuple(a for a in self.d.axes if a in s.block.axes - fixed)
             initial = Const(combine.identity(s.dtype), s.dtype)
             states.append(State(self.state_names[k], initial, axes, s.dtype))
-            if s.best is not None and self.parted is not None:
+            if s.best_state is not None and self.part_block is not None:
                 inner.body.append(
-                    Update(self.state_names[k], self._update_position(k, s, s.best, inner))
+                    Update(self.state_names[k], self._update_position(k, s, s.best_state, inner))
                 )
                 continue
             parts = tuple(self._value(a, inner) for a in s.block.args)
@@ -255,25 +259,27 @@ class _Streamed:
             inner.body.append(Update(self.state_names[k], update))
         for s in written:
             self._store(s, inner)
-        return tuple(states), only_read(inner.body)
+        return tuple(states), drop_unread(inner.body)
 
     def _update_position(self, number: int, s: Carried, best: Term, inner: _Scope) -> Value:
         """Return a positional state's new value; the part's best is searched once."""
-        d, reduction = self.d, s.of
+        d, reduction = self.d, s.reduction
         x = self._value(reduction.args[0], inner)
         along = d.axes[self.axis]
         inner_count = product(d.axes[a].extent for a in reduction.over if a != self.axis)
-        place = stands(Reduce(reduction.op, x, reduction.over, i64), along, inner_count)
+        place = global_position(Reduce(reduction.op, x, reduction.over, i64), along, inner_count)
         part_best = Reduce(COMBINES[reduction.op].winner, x, reduction.over, best.dtype)
         names = self._fresh_name(f"w{len(self.taken)}"), self._fresh_name(f"w{len(self.taken)}")
         inner.body += [Let(names[0], place), Let(names[1], part_best)]
         best_name = self.state_names[best.value]
-        return joined(self.state_names[number], Ref(names[0]), best_name, Ref(names[1]), best.dtype)
+        return merge_positions(
+            self.state_names[number], Ref(names[0]), best_name, Ref(names[1]), best.dtype
+        )
 
     def _visible_ranges(self, sweep: int, fixed: set[str], written: list[Store]) -> Iterator[Block]:
         """Yield ranges of other axes outside which no block of a pass contributes."""
-        states = [s for s in self.cascade.states if s.sweep == sweep]
-        for part in parts_seen(self.read, states, written, self.grid, frozenset(fixed)):
+        states = [s for s in self.cascade.states if s.pass_index == sweep]
+        for part in visible_ranges(self.read, states, written, self.grid, frozenset(fixed)):
             ends = (None if t is None else self._block_value(t) for t in (part.start, part.stop))
             start, stop = ends
             yield Block(part.axis, None, stop, start=start)
@@ -284,33 +290,37 @@ class _Streamed:
         bound = [s.value for s in self.d.body if isinstance(s, Let)]
         if not states or any(isinstance(v, (Dot, Scan)) for v in bound):
             return False
-        if any(s.sweep != states[0].sweep or not s.joins(self.axis) for s in states):
+        if any(
+            s.pass_index != states[0].pass_index or not s.merges_alone(self.axis) for s in states
+        ):
             return False
-        seen = self._mask_visibility(states[0].sweep, {b.axis for b in blocks if b.size == 1})
-        masked = seen.cuts or any((seen.start, seen.stop, seen.seen, seen.where))
+        seen = self._mask_visibility(states[0].pass_index, {b.axis for b in blocks if b.size == 1})
+        masked = seen.partial_masks or any(
+            (seen.start, seen.stop, seen.position_is_used, seen.block_is_used)
+        )
         if masked or any(self.axis in self._index_axes(s) for s in self.stores):
             return False
-        sizes = {a: assign_axes.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        sizes = {a: assign_axes.estimate_size(self.d.axes[a].extent, hints) for a in self.d.axes}
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
         too_few_tasks = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
         return too_few_tasks and prod(sizes.values()) >= SPLIT_ABOVE
 
     def _block_count(self, b: Block) -> int:
         """Return the number of blocks of an axis at the hints' sizes."""
-        extent = assign_axes.number(self.d.axes[b.axis].extent, self.hints)
+        extent = assign_axes.estimate_size(self.d.axes[b.axis].extent, self.hints)
         return -(-extent // (b.size or max(extent, 1)))
 
-    def _mask_visibility(self, sweep: int, fixed: set[str]) -> Visible:
+    def _mask_visibility(self, sweep: int, fixed: set[str]) -> VisitRange:
         """Return which blocks and positions contribute to the states of a pass."""
-        states = [s for s in self.cascade.states if s.sweep == sweep]
-        return visible(self.terms, states, self.axis, frozenset(fixed))
+        states = [s for s in self.cascade.states if s.pass_index == sweep]
+        return visit_range(self.terms, states, self.axis, frozenset(fixed))
 
-    def _visit_bounds(self, seen: Visible) -> tuple[Value | None, Value | None]:
+    def _visit_bounds(self, seen: VisitRange) -> tuple[Value | None, Value | None]:
         """Return where the visits of a pass start and stop, None if unbounded."""
         start, stop = (None if t is None else self._block_value(t) for t in (seen.start, seen.stop))
-        if seen.seen is None or (start is not None and stop is not None):
+        if seen.position_is_used is None or (start is not None and stop is not None):
             return start, stop
-        useful, position = self._block_value(seen.seen), self.d.axes[self.axis].index
+        useful, position = self._block_value(seen.position_is_used), self.d.axes[self.axis].index
         extent = self.d.axes[self.axis].extent
         if start is None:
             start = self._useful_position("min", useful, position, extent)
@@ -335,13 +345,13 @@ class _Streamed:
         args = tuple(map(self._block_value, t.args))
         if t.kind == "opaque":
             names = {self._definition_name(a): v for a, v in zip(t.args, args, strict=True)}
-            return renamed(t.value, names)
+            return replace_names(t.value, names)
         return _rebuild(t, args)
 
     def _store(self, s: Store, scope: _Scope) -> None:
         for n in refs(s):
-            if n in self.read.of and isinstance(self.read.of[n].value, Position):
-                self._value(self.read.of[n], scope)
+            if n in self.read.term_of and isinstance(self.read.term_of[n].value, Position):
+                self._value(self.read.term_of[n], scope)
         scope.body.append(replace(s, value=self._value(self.read.term(s.value), scope)))
 
     def _state_name(self, number: int) -> str:
@@ -363,15 +373,15 @@ class _Streamed:
 
     def _varies(self, t: Term) -> bool:
         """Return whether a term has to be computed in every block."""
-        varies = self.moving.get(t)
+        varies = self.varying.get(t)
         if varies is None:
-            if t.is_fold:
+            if t.is_reduction:
                 varies = False
             elif self.axis in t.axes or t.kind in ("old", "new"):
                 varies = True
             else:
                 varies = any(map(self._varies, t.args)) and t.kind != "first"
-            self.moving[t] = varies
+            self.varying[t] = varies
         return varies
 
     def _value(self, t: Term, scope: _Scope) -> Value:
@@ -386,10 +396,12 @@ class _Streamed:
         home = scope if scope is self.top or self._varies(t) else self.top
         value = home.values.get(t)
         if value is None:
-            if t.is_fold and t not in self.cascade.finals:  # bounds values that no stream visits
+            if (
+                t.is_reduction and t not in self.cascade.finals
+            ):  # bounds values that no stream visits
                 bound = Reduce(t.op, self._block_value(t.args[0]), t.over, t.dtype)
                 value = self._let(t, bound, self.top)
-            elif t.is_fold:
+            elif t.is_reduction:
                 value = self._value(self.cascade.finals[t], self.top)
             else:
                 value = self._bind(t, home)
@@ -428,7 +440,7 @@ class _Streamed:
                 return IndexValue(product(self.d.axes[a].extent for a in t.over), t.dtype)
             case "opaque":
                 names = {self._definition_name(a): self._value(a, home) for a in t.args}
-                return renamed(t.value, names)
+                return replace_names(t.value, names)
             case _:
                 raise InternalError(f"a stream along {self.axis} has no place for {t}")
 
@@ -454,7 +466,7 @@ class _Streamed:
         if isinstance(t.value, Position):
             inside = parts[0] if parts else None
             value = transform(t.value.value, lambda v: inside or v if isinstance(v, Ref) else v)
-            value = transform(value, lambda v: moved(v, at))
+            value = transform(value, lambda v: fix_axes(v, at))
             self.top.body.append(Position(name, value, t.value.extent))
             return Ref(name)
         if t.kind == "apply":
@@ -463,7 +475,7 @@ class _Streamed:
             value = Cast(parts[0], t.value or t.dtype)
         elif t.kind == "opaque":
             names = {self._definition_name(a): v for a, v in zip(t.args, parts, strict=True)}
-            value = transform(renamed(t.value, names), lambda v: moved(v, at))
+            value = transform(replace_names(t.value, names), lambda v: fix_axes(v, at))
         else:
             raise InternalError(f"{t} has no first element")
         self.top.body.append(Let(name, value))
@@ -474,18 +486,18 @@ class _Streamed:
     def _choose_blocks(self, grid: list[Axis], hints: Mapping[str, int]) -> tuple[list[Block], int]:
         """Return the grid's blocks, and the block size of the streamed axis."""
         names = [a.name for a in grid]
-        sizes = {a: assign_axes.number(self.d.axes[a].extent, hints) for a in self.d.axes}
+        sizes = {a: assign_axes.estimate_size(self.d.axes[a].extent, hints) for a in self.d.axes}
         rows = rows_axis(self._row_axes(), names, sizes)
         if rows is not None:
             has_contraction = any(f.kind == "dot" for f in self.cascade.finals)
-            cut, size = TAKEN if has_contraction else MADE
+            cut, size = CONTRACTED_BLOCK if has_contraction else PRODUCED_BLOCK
             return [Block(a, cut if a == rows else 1) for a in names], size
-        contiguous = assign_axes.fastest(self.d)
+        contiguous = assign_axes.fastest_axes(self.d)
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
-            return [Block(a, 1) for a in names], rows_taken(TAKEN[1], width)
+            return [Block(a, 1) for a in names], stream_task_rows(CONTRACTED_BLOCK[1], width)
         if self.axis in contiguous or not names or names[-1] not in contiguous:
-            return [Block(a, 1) for a in names], rows_visited(width)
+            return [Block(a, 1) for a in names], stream_block_rows(width)
         return [Block(a, STREAM_COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
 
     def _row_axes(self) -> Iterator[frozenset[str]]:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from smelt.kernel.ir import IndexValue, Let, Load, Position, Ref, Statement, Value
 from smelt.kernel.walk import refs, substitute_index, transform
-from smelt.types.expr import Atom, Expr, Index, rebuild
+from smelt.types.expr import Atom, Expr, Index, map_variables
 from smelt.types.expr import value as position_index
 
 
-def only_read(body: list[Statement]) -> tuple[Statement, ...]:
+def drop_unread(body: list[Statement]) -> tuple[Statement, ...]:
     """Remove bindings that nobody reads."""
     names: set[str] = set()
     read_statements: list[Statement] = []
@@ -21,7 +21,7 @@ def only_read(body: list[Statement]) -> tuple[Statement, ...]:
     return tuple(read_statements[::-1])
 
 
-def renamed(value: Value, names: dict[str, Value]) -> Value:
+def replace_names(value: Value, names: dict[str, Value]) -> Value:
     """Replace bound names and computed positions in a value."""
 
     def leaf(atom: Atom) -> Index:
@@ -35,16 +35,16 @@ def renamed(value: Value, names: dict[str, Value]) -> Value:
             case Ref(name=name) if name in names:
                 return names[name]
             case Load(index=index):
-                return replace(v, index=tuple(rebuild(e, leaf) for e in index))
+                return replace(v, index=tuple(map_variables(e, leaf) for e in index))
             case IndexValue(index=index):
-                return replace(v, index=rebuild(index, leaf))
+                return replace(v, index=map_variables(index, leaf))
             case _:
                 return v
 
     return transform(value, change)
 
 
-def moved(v: Value, at: dict[str, Index]) -> Value:
+def fix_axes(v: Value, at: dict[str, Index]) -> Value:
     """Fix axes of a load or index at given positions.
 
     A load that changes keeps its out-of-bounds constant.

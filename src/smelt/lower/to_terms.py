@@ -31,28 +31,28 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType, i64
 
 
-class Reader:
+class TermReader:
     """Terms of the statements of a definition."""
 
     def __init__(self, d: Definition, axis: str) -> None:
         self.d, self.axis = d, axis
         self.terms = Terms()
         self.facts = assign_axes.analyse(d.body)
-        self.of: dict[str, Term] = {}
+        self.term_of: dict[str, Term] = {}
         self.origin: dict[Term, tuple[str, int]] = {}
         """Name that a term has in the definition, and the graph node it came from."""
         dtypes = {p.name: p.dtype.compute for p in d.inputs}
-        self.loaded = dtypes
+        self.param_dtypes = dtypes
         self.extents = {a.name: a.extent for a in d.axes.values()}
         for s in d.body:
             if isinstance(s, Let):
-                self.of[s.name] = term = self.term(s.value)
+                self.term_of[s.name] = term = self.term(s.value)
                 self.origin.setdefault(term, (s.name, s.origin))
             elif isinstance(s, Position):
                 axes = self.facts.axes[s.name]
-                args = tuple(self.of[n] for n in refs(s))
-                self.of[s.name] = self.terms.opaque(s, args, axes, i64)
-                self.origin[self.of[s.name]] = (s.name, -1)
+                args = tuple(self.term_of[n] for n in refs(s))
+                self.term_of[s.name] = self.terms.opaque(s, args, axes, i64)
+                self.origin[self.term_of[s.name]] = (s.name, -1)
 
     def term(self, v: Value) -> Term:
         """Return the term of a value."""
@@ -61,7 +61,7 @@ class Reader:
             case Const(value=number, dtype=dtype):
                 return terms.const(number, dtype.compute)
             case Ref(name=name):
-                return self.of[name]
+                return self.term_of[name]
             case Apply(op=op, args=args):
                 return terms.apply(op, *map(self.term, args))
             case Cast(arg=arg, dtype=dtype):
@@ -69,9 +69,9 @@ class Reader:
             case Reduce(combine=combine, arg=arg, over=over) if (
                 self.axis in over and COMBINES[combine].positional
             ):
-                return terms.winner(combine, self.term(arg), over, self.extents)
+                return terms.arg_reduce(combine, self.term(arg), over, self.extents)
             case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
-                return terms.fold(v.combine, self.term(arg), over, dtype.compute)
+                return terms.reduce(v.combine, self.term(arg), over, dtype.compute)
             case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
                 return terms.dot(self.term(left), self.term(right), over, dtype)
             case _:
@@ -79,10 +79,10 @@ class Reader:
 
     def _opaque(self, v: Value) -> Term:
         axes = assign_axes.value_axes(v, self.facts.axes)
-        args = tuple(self.of[n] for n in refs(v))
+        args = tuple(self.term_of[n] for n in refs(v))
         v = transform(v, self._use_term_name)
         if isinstance(v, Load):
-            dtype: DType = self.loaded[v.param]
+            dtype: DType = self.param_dtypes[v.param]
         elif isinstance(v, (IndexValue, Reduce, Dot)):
             dtype = v.dtype.compute
         else:
@@ -94,4 +94,4 @@ class Reader:
 
         A cast that leaves the term unchanged has no name of its own.
         """
-        return Ref(self.origin[self.of[v.name]][0]) if isinstance(v, Ref) else v
+        return Ref(self.origin[self.term_of[v.name]][0]) if isinstance(v, Ref) else v

@@ -24,10 +24,10 @@ from smelt.ops.coefficients import (
     EXP2_NEAR,
     EXP2_SINGLE,
     FITS,
-    PLACE_INVERSES,
-    PLACE_LOG,
-    PLACE_LOGS,
-    PLACES,
+    LOG_TABLE_INVERSES,
+    LOG_TABLE_LOGS,
+    LOG_TABLE_POINTS_PER_UNIT,
+    LOG_TABLE_TAIL,
     TANH_LEAST,
     TANH_MOST,
     TANH_SINGLE,
@@ -43,7 +43,7 @@ INF = float("inf")
 NAN = float("nan")
 
 
-def between(m: Machine[V], fit: Fit, x: V, low: float, high: float) -> V:
+def clamp(m: Machine[V], fit: Fit, x: V, low: float, high: float) -> V:
     """Clamp x to [low, high]; NaN stays NaN."""
     x = m.lesser(m.const(fit.dtype, high), x)
     return m.greater(m.const(fit.dtype, low), x)
@@ -96,7 +96,7 @@ def over_limit(fit: Fit) -> float:
     return 2.0 ** min(fit.mantissa - 6, 28)
 
 
-def most_over(dtype: DType) -> float:
+def max_over_argument(dtype: DType) -> float:
     """Return the greatest x that `exp_over` accepts.
 
     For n of any y within `over_limit`, e^x / 2^n is infinite there; larger x could not be
@@ -147,7 +147,7 @@ def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
     power of 2, which is exact.  Results so small that products with them may be subnormal (and
     slow) are 0.
 
-    x may not exceed `most_over`; for an x far below, n alone decides, whatever y is.
+    x may not exceed `max_over_argument`; for an x far below, n alone decides, whatever y is.
     """
     exponent, y = _split_exp(m, fit, x, far=False)
     return m.scale_weight(y, m.sub(exponent, m.convert(n, i32, fit.dtype)))
@@ -263,7 +263,7 @@ def expm1(m: Machine[V], fit: Fit, x: V) -> V:
     d = fit.dtype
     one = m.const(d, 1.0)
     low = -(fit.mantissa + 2) * 0.75  # there e^x - 1 rounds to -1 already
-    z = between(m, fit, x, low, fit.exp_limit)
+    z = clamp(m, fit, x, low, fit.exp_limit)
     n = m.rint(m.mul(z, m.const(d, fit.log2_e[0])))
     coarse = m.fma(n, m.const(d, -fit.ln2[0]), z)
     r = m.fma(n, m.const(d, -fit.ln2[1]), coarse)
@@ -282,7 +282,7 @@ def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
     """
     d = fit.dtype
     one = m.const(d, 1.0)
-    x = between(m, fit, x, -fit.exp_limit, fit.sigmoid_limit)
+    x = clamp(m, fit, x, -fit.exp_limit, fit.sigmoid_limit)
     n, r = _reduce(m, fit, x)
     alternating = [-c if k % 2 else c for k, c in enumerate(fit.exp)]
     y = m.fma(m.mul(r, r), polynomial(m, d, r, alternating), m.neg(r))
@@ -297,18 +297,22 @@ def sigmoid(m: Machine[V], fit: Fit, x: V) -> V:
     return m.scale(m.fma(quotient, residual, quotient), n)
 
 
-def at_place(m: Machine[V], fraction: V, *tables: Sequence[float]) -> tuple[V, ...]:
+def lookup_nearest(m: Machine[V], fraction: V, *tables: Sequence[float]) -> tuple[V, ...]:
     """Look up the table point nearest to a float64 fraction in [¾, 3/2).
 
     Returns c, about the inverse of that point, and the point's entry in each of `tables`.
     """
     magic = 1.5 * 2.0**52  # adding it leaves an integer in the last bits
-    shifted = m.fma(fraction, m.const(f64, PLACES), m.const(f64, magic - PLACES))
+    shifted = m.fma(
+        fraction,
+        m.const(f64, LOG_TABLE_POINTS_PER_UNIT),
+        m.const(f64, magic - LOG_TABLE_POINTS_PER_UNIT),
+    )
     at = m.bitcast(shifted, i64)
-    return tuple(m.pick(f64, table, at) for table in (PLACE_INVERSES, *tables))
+    return tuple(m.pick(f64, table, at) for table in (LOG_TABLE_INVERSES, *tables))
 
 
-def from_place(m: Machine[V], fraction: V, inverse: V) -> tuple[V, V]:
+def lookup_remainder(m: Machine[V], fraction: V, inverse: V) -> tuple[V, V]:
     """Return r = fraction · c - 1, and the rounding error of the product."""
     product = m.mul(fraction, inverse)
     lost = m.fma(fraction, inverse, m.neg(product))
@@ -348,12 +352,12 @@ def _log_parts(m: Machine[V], fit: Fit, fraction: V) -> tuple[V, V]:
     if fit.dtype == f32 or not m.picks:
         f = m.sub(fraction, m.const(fit.dtype, 1.0))
         return f, _log_tail(m, fit, f)
-    inverse, near = at_place(m, fraction, PLACE_LOGS)
-    r, lost = from_place(m, fraction, inverse)
+    inverse, near = lookup_nearest(m, fraction, LOG_TABLE_LOGS)
+    r, lost = lookup_remainder(m, fraction, inverse)
     high = m.add(near, r)
     slope = m.sub(m.const(f64, 1.0), r)  # derivative at r, applied to the rounding error
     low = m.fma(lost, slope, m.add(m.sub(near, high), r))
-    return high, m.fma(m.mul(r, r), polynomial(m, f64, r, PLACE_LOG), low)
+    return high, m.fma(m.mul(r, r), polynomial(m, f64, r, LOG_TABLE_TAIL), low)
 
 
 def log(m: Machine[V], fit: Fit, x: V) -> V:

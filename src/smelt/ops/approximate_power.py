@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from smelt.ops.approximate import at_place, from_place
+from smelt.ops.approximate import lookup_nearest, lookup_remainder
 from smelt.ops.coefficients import (
     EXP2_MIXED,
     FITS,
     LOG2_MIXED,
-    PLACE_LOG2_MIXED,
-    PLACE_LOG_POWER,
-    PLACE_LOGS,
-    PLACE_LOGS2,
+    LOG_TABLE_LOG2_MIXED,
+    LOG_TABLE_LOG2S,
+    LOG_TABLE_LOGS,
+    LOG_TABLE_TAIL_POWER,
     Fit,
 )
 from smelt.ops.machine import Machine, polynomial
@@ -105,9 +105,9 @@ def _power_float32(m: Machine[V], a: V, y: V) -> tuple[V, V]:
     one = m.const(f64, 1.0)
     fraction, e = m.split(m.convert(a, f32, f64))
     if m.picks:
-        inverse, log2 = at_place(m, fraction, PLACE_LOGS2)
+        inverse, log2 = lookup_nearest(m, fraction, LOG_TABLE_LOG2S)
         r = m.fma(fraction, inverse, m.const(f64, -1.0))
-        log2 = m.fma(r, polynomial(m, f64, r, PLACE_LOG2_MIXED), m.add(e, log2))
+        log2 = m.fma(r, polynomial(m, f64, r, LOG_TABLE_LOG2_MIXED), m.add(e, log2))
     else:
         s = m.div(m.sub(fraction, one), m.add(fraction, one))
         log2 = m.fma(s, polynomial(m, f64, m.mul(s, s), LOG2_MIXED), e)
@@ -152,8 +152,8 @@ def _log_double(m: Machine[V], fraction: V, e: V) -> tuple[V, V]:
     those before it, unless that is 0.
     """
     fit = FITS["f64"]
-    inverse, log = at_place(m, fraction, PLACE_LOGS)
-    r, r_low = from_place(m, fraction, inverse)
+    inverse, log = lookup_nearest(m, fraction, LOG_TABLE_LOGS)
+    r, r_low = lookup_remainder(m, fraction, inverse)
     base = m.mul(e, m.const(f64, fit.ln2[0]))
     first, first_low = _fast_two_sum(m, base, log)
     second, second_low = _fast_two_sum(m, first, r)
@@ -161,7 +161,7 @@ def _log_double(m: Machine[V], fraction: V, e: V) -> tuple[V, V]:
     square = m.mul(r, half)
     square_low = m.fma(r, half, m.neg(square))
     total, third_low = _fast_two_sum(m, second, square)
-    low = m.fma(m.mul(square, r), polynomial(m, f64, r, PLACE_LOG_POWER), square_low)
+    low = m.fma(m.mul(square, r), polynomial(m, f64, r, LOG_TABLE_TAIL_POWER), square_low)
     # The rounding error of r, times the derivative 1 / (1 + r).
     slope = m.fma(r, m.sub(r, m.const(f64, 1.0)), m.const(f64, 1.0))
     low = m.fma(r_low, slope, m.add(low, third_low))

@@ -79,7 +79,7 @@ class Fit:
     half_pi: tuple[float, float, float]
 
     @property
-    def least_weight(self) -> float:
+    def min_weight_exponent(self) -> float:
         """Return the least exponent of a weight whose products stay normal.
 
         Its product with an ulp of 1 is still normal.
@@ -349,10 +349,10 @@ EXP2_MIXED = _hex(
 )
 """(2^f - 1) / f on |f| ≤ ½, good to 28 bits: for float32 powers computed in float64."""
 
-PLACES = 20
+LOG_TABLE_POINTS_PER_UNIT = 20
 """Points per unit of the logarithm tables, which cover ¾ to 3/2."""
 
-PLACE_INVERSES = _hex(
+LOG_TABLE_INVERSES = _hex(
     "0x1.0000000000000p+0 0x1.e785819b75c86p-1 0x1.d1706a366d2cbp-1 0x1.bd4db8b162b90p-1"
     " 0x1.aaa3a098e92ddp-1 0x1.99b0177cd8890p-1 0x1.89f0cdda6c12ep-1 0x1.7b5059ed62b39p-1"
     " 0x1.6da12b8cd8e32p-1 0x1.612b7f9f3130bp-1 0x1.583be599ac25dp-1 0x1.4fbb192e61923p+0"
@@ -360,38 +360,38 @@ PLACE_INVERSES = _hex(
 )
 """About 1 / (1 + j/20) for j from -5 to 10, indexed by the last four bits of j.
 
-Each is a number whose logarithm is accurate to 2^-68 in `PLACE_LOGS`."""
+Each is a number whose logarithm is accurate to 2^-68 in `LOG_TABLE_LOGS`."""
 
-PLACE_LOGS = _hex(
+LOG_TABLE_LOGS = _hex(
     "0x0p+0 0x1.9153ed463b0c0p-5 0x1.8686b77426366p-4 0x1.1dd6001848e89p-3"
     " 0x1.7586cb54790efp-3 0x1.c88f0a1fc187ep-3 0x1.0c6a55a7bc74dp-2 0x1.3328df5f5fe2ep-2"
     " 0x1.58c8e8a09ead3p-2 0x1.7c49d0dc8809dp-2 0x1.9687f7808f21bp-2 -0x1.15a3b8c99047ap-2"
     " -0x1.c8aa11611a214p-3 -0x1.4c6dd6bda583bp-3 -0x1.af55e206ff3b5p-4 -0x1.a2c5fdfc882c0p-5"
 )
-"""-ln of the numbers in `PLACE_INVERSES`."""
+"""-ln of the numbers in `LOG_TABLE_INVERSES`."""
 
-PLACE_LOGS2 = _hex(
+LOG_TABLE_LOG2S = _hex(
     "0x0p+0 0x1.217f31053993bp-4 0x1.19b4839172f09p-3 0x1.9c5fc478094dap-3"
     " 0x1.0d7143fa26ed9p-2 0x1.495667c646ac3p-2 0x1.833dd46aa057ap-2 0x1.bb234159db8ddp-2"
     " 0x1.f16b5897dd112p-2 0x1.1251ef05a7fccp-1 0x1.25400e21c64f7p-1 -0x1.908c9766587a5p-2"
     " -0x1.4969e6f64ec94p-2 -0x1.df980037dd247p-3 -0x1.37248d2b9b1c2p-3 -0x1.2e14c6cf75774p-4"
 )
-"""-log2 of the numbers in `PLACE_INVERSES`."""
+"""-log2 of the numbers in `LOG_TABLE_INVERSES`."""
 
-PLACE_LOG = _hex(
+LOG_TABLE_TAIL = _hex(
     "-0x1.fffffffffffc8p-2 0x1.5555555555495p-2 -0x1.00000000be8fdp-2 0x1.9999999c8e822p-3"
     " -0x1.55553fc563353p-3 0x1.24922ac08fad4p-3 -0x1.00733d30a55cap-3 0x1.c81a27fd9724ep-4"
 )
 """(ln(1+r) - r) / r² on |r| ≤ 1/32, good to 56 bits of ln(1+r)."""
 
-PLACE_LOG_POWER = _hex(
+LOG_TABLE_TAIL_POWER = _hex(
     "-0x1.5555555555555p-1 0x1.ffffffffffed7p-2 -0x1.9999999999563p-2 0x1.55555557aeb96p-2"
     " -0x1.2492492940ae1p-2 0x1.ffffcd7afff02p-3 -0x1.c71c2a6683655p-3 0x1.9a77121963c76p-3"
     " -0x1.75530ad1d271bp-3"
 )
 """-2 (ln(1+r) - r + r²/2) / r³ on |r| ≤ 1/32, good to 68 bits of ln(1+r)."""
 
-PLACE_LOG2_MIXED = _hex(
+LOG_TABLE_LOG2_MIXED = _hex(
     "0x1.71547652bed45p+0 -0x1.71547652fdcacp-1 0x1.ec70964e91656p-2 -0x1.71546891c7d20p-2"
     " 0x1.27c622f73a839p-2 -0x1.ed29aed88e2e8p-3"
 )

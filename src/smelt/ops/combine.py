@@ -48,7 +48,7 @@ class Combine:
     """NumPy reference of the scan, if there is one."""
     pullback: Callable[..., Any] | None = None
     """Derivative of the reduction: (adjoint, g, result, x, axes) -> the cotangent of x."""
-    running_pullback: Callable[..., Any] | None = None
+    scan_pullback: Callable[..., Any] | None = None
     """Derivative of the scan: (adjoint, g, result, x, axis) -> the cotangent of x."""
 
     @property
@@ -94,16 +94,16 @@ def _highest(dtype: DType) -> float | int | bool:
 _ROWS = (
     Combine("sum", "sum of the elements", "add", "integer", lambda d: 0, np.add.reduce,
             wide=True, compensated=True, prefix=np.add.accumulate, pullback=derive.of_sum,
-            running_pullback=derive.of_running_sum),
+            scan_pullback=derive.of_running_sum),
     Combine("prod", "product of the elements", "mul", "integer", lambda d: 1, np.multiply.reduce,
             wide=True, prefix=np.multiply.accumulate, pullback=derive.of_prod,
-            running_pullback=derive.of_running_prod),
+            scan_pullback=derive.of_running_prod),
     Combine("max", "largest element; NaN wins", "max", "same", _lowest, np.maximum.reduce,
             idempotent=True, kinds=("int", "uint", "float"), prefix=np.maximum.accumulate,
-            pullback=derive.of_extreme, running_pullback=derive.of_running_extreme),
+            pullback=derive.of_extreme, scan_pullback=derive.of_running_extreme),
     Combine("min", "smallest element; NaN wins", "min", "same", _highest, np.minimum.reduce,
             idempotent=True, kinds=("int", "uint", "float"), prefix=np.minimum.accumulate,
-            pullback=derive.of_extreme, running_pullback=derive.of_running_extreme),
+            pullback=derive.of_extreme, scan_pullback=derive.of_running_extreme),
     Combine("any", "true if any element is", "or", "bool", lambda d: False, np.logical_or.reduce,
             idempotent=True),
     Combine("all", "true if every element is", "and", "bool", lambda d: True,
@@ -117,20 +117,20 @@ SUM_OF_PRODUCTS = ("sum", "mul")
 """A contraction: the monoid that it reduces with, and the scalar operator inside."""
 FIRST = "min"
 """The monoid that picks the first of equal positions."""
-SOME_FAIL = ("any", "not")
+ANY_FAILS = ("any", "not")
 """Whether any condition fails: the monoid, and the scalar operator on every condition."""
 EXTREMES = ("min", "max")
 """The monoids of the minimum and the maximum."""
-SAME = "eq"
+EQUAL = "eq"
 """The scalar operator that compares two values for equality."""
-AS_GOOD = ("or", SAME, "ne")
+TIES_BEST = ("or", EQUAL, "ne")
 """Scalar operators that test whether a value ties with the best: equal to it, or NaN."""
 BOTH = "and"
 """The scalar operator for conditions that must all hold."""
 CHOICE = "select"
 """The scalar operator that selects one of two values by a condition."""
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
-BEGINS = {row.scalar: row.identity for row in _ROWS if not row.positional}
+SCALAR_IDENTITIES = {row.scalar: row.identity for row in _ROWS if not row.positional}
 """Identity of each scalar operator that combines elements, as a function of the type."""
 
 POWERS_OF_TWO = ("log2", "exp2_moved")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.blocks import FEW_TAPS, SHORT_SUM, SHORT_TERMS
+from smelt.blocks import UNROLL_STRIDED_TERMS, UNROLL_TAPS, UNROLL_TERMS
 from smelt.dataclass import dataclass
 from smelt.errors import DTypeError, GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -31,7 +31,7 @@ from smelt.ops.spec import (
     V,
     dims_at,
 )
-from smelt.ops.view import spread
+from smelt.ops.view import dilate
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, from_numpy
 from smelt.types.expr import (
@@ -138,7 +138,7 @@ class Contract(TensorOp):
             )
         return TensorType(dtype, tuple(extents[name] for name in self.out))
 
-    def summed(self) -> tuple[str, ...]:
+    def reduction_axes(self) -> tuple[str, ...]:
         """Return the reduction axes, in order of appearance."""
         used = [a for term in (*self.left, *self.right) for a in axes_of(term)]
         return tuple(a for a in dict.fromkeys(used) if a not in self.out)
@@ -178,7 +178,7 @@ class Contract(TensorOp):
         """Compute every product of the iteration space, then one sum: the general case."""
         types = tuple(TensorType(_dtype_of(x), x.shape) for x in inputs)
         extents = self.axis_extents(*types)
-        order = (*self.out, *self.summed())
+        order = (*self.out, *self.reduction_axes())
         grid = np.ogrid[tuple(slice(n) for n in dims_at(tuple(extents[a] for a in order), sizes))]
         grid_positions = dict(zip(order, grid, strict=True))
         products: Any = 1
@@ -193,7 +193,7 @@ class Contract(TensorOp):
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         extents = self.axis_extents(*(x.type for x in inputs))
-        summed = self.summed()
+        summed = self.reduction_axes()
         out_positions = dict(zip(self.out, i, strict=True))
         out = self.infer(*(x.type for x in inputs)).dtype
 
@@ -224,10 +224,10 @@ class Contract(TensorOp):
         if not (isinstance(count, int) and count > 0 and (left <= right or right <= left)):
             return False
         rows = any(
-            axes >= left | right and bare_axis(side[-1]) in self.summed()
+            axes >= left | right and bare_axis(side[-1]) in self.reduction_axes()
             for side, axes in ((self.left, left), (self.right, right))
         )
-        limit = FEW_TAPS if len(counts) > 1 else SHORT_TERMS if rows else SHORT_SUM
+        limit = UNROLL_TAPS if len(counts) > 1 else UNROLL_STRIDED_TERMS if rows else UNROLL_TERMS
         return count <= limit
 
     def _read(self, d: Definer[V], x: Operand[V], at: Shape) -> V:
@@ -304,7 +304,7 @@ class Contract(TensorOp):
         step = coefficient(term, old)
         assert isinstance(step, int)
         if step > 1:
-            g = spread(a, g, self.out.index(old), step)
+            g = dilate(a, g, self.out.index(old), step)
         at = sub(axis(name, 0), sub(term, mul(axis(old, 0), step)))
         reads = tuple(substitute(t, {old: at}) for t in read)
         return g, reads, tuple(substitute(t, {old: at}) for t in factor)

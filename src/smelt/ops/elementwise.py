@@ -46,7 +46,7 @@ class Map(TensorOp):
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         values = [x.at(*broadcast_index(x.type, i)) for x in inputs]
         lead = inputs[self.row.rule.lead].type.dtype
-        if self.row.spaced and lead.compute != lead:
+        if self.row.depends_on_spacing and lead.compute != lead:
             return self.row.lower(_DefinerMachine(d), lead, *values)
         return d.apply(self.row, *values)
 
@@ -67,7 +67,8 @@ class Map(TensorOp):
 
 
 class _DefinerMachine(Generic[V]):
-    """A `Machine` for the lowering of a `spaced` row, whose instructions are a definer's operators.
+    """A `Machine` for the lowering of a `depends_on_spacing` row, whose instructions are a
+    definer's operators.
 
     Missing methods are scalar rows of the same name.
     """

@@ -63,10 +63,10 @@ class Extern(TensorOp):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return np.asarray(EXTERNS[self.call].call(*inputs, **dict(self.options)))
 
-    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+    def compute_into(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
         into = EXTERNS[self.call].into
         if destination is None or into is None:
-            return super().computed(destination, sizes, *inputs)
+            return super().compute_into(destination, sizes, *inputs)
         into(destination, *inputs, **self._options)
         return destination
 

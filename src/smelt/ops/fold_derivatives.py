@@ -40,7 +40,11 @@ def of_prod(a: Adjoint[V], g: V, out: V, x: V, axes: Axes) -> V:
     kept_shape = tuple(shape[k] for k in kept_axes)
     permuted = a.apply(Permute(order), x) if order != tuple(range(len(shape))) else x
     flat = a.reshape(permuted, (*kept_shape, product(shape[k] for k in axes)))
-    others = a.map("mul", before(a, flat, len(kept_axes)), after(a, flat, len(kept_axes)))
+    others = a.map(
+        "mul",
+        exclusive_prefix_products(a, flat, len(kept_axes)),
+        exclusive_suffix_products(a, flat, len(kept_axes)),
+    )
     others = a.reshape(others, tuple(shape[k] for k in order))
     if order != tuple(range(len(shape))):
         others = a.apply(Permute(tuple(order.index(k) for k in range(len(shape)))), others)
@@ -81,7 +85,9 @@ def of_running_prod(a: Adjoint[V], g: V, out: V, x: V, axis: int) -> V:
     nonzero = a.map("select", is_zero, zero_value, one)
     no_zero_yet = a.scan("prod", nonzero, axis)  # 1 before the first zero, 0 from there on
     after_zero = a.map("eq", no_zero_yet, zero_value)
-    first = a.map("and", is_zero, a.map("ne", before(a, nonzero, axis), zero_value))
+    first = a.map(
+        "and", is_zero, a.map("ne", exclusive_prefix_products(a, nonzero, axis), zero_value)
+    )
     products_without_zero = a.scan("prod", a.map("select", first, one, x), axis)
     without_zeros = a.map(
         "div", _suffix_sums(a, a.map("mul", g, out), axis), a.map("select", is_zero, one, x)
@@ -115,7 +121,7 @@ def _suffix_sums(a: Adjoint[V], g: V, axis: int) -> V:
     return a.apply(flip, a.scan("sum", a.apply(flip, g), axis))
 
 
-def before(a: Adjoint[V], x: V, axis: int) -> V:
+def exclusive_prefix_products(a: Adjoint[V], x: V, axis: int) -> V:
     """Return the product of all elements before each one along an axis."""
     shape = a.type(x).shape
     low = tuple(1 if k == axis else 0 for k in range(len(shape)))
@@ -125,7 +131,7 @@ def before(a: Adjoint[V], x: V, axis: int) -> V:
     return a.scan("prod", shifted, axis)
 
 
-def after(a: Adjoint[V], x: V, axis: int) -> V:
+def exclusive_suffix_products(a: Adjoint[V], x: V, axis: int) -> V:
     """Return the product of all elements after each one along an axis."""
     flip = Flip((axis,))
-    return a.apply(flip, before(a, a.apply(flip, x), axis))
+    return a.apply(flip, exclusive_prefix_products(a, a.apply(flip, x), axis))

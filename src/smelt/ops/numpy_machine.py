@@ -139,7 +139,7 @@ class NumpyMachine:
 
     def scale_weight(self, a: Array, n: Array) -> Array:
         fit = FITS["f64" if a.dtype == np.float64 else "f32"]
-        return np.where(n < fit.least_weight, np.zeros_like(a), self.scale_any(a, n))
+        return np.where(n < fit.min_weight_exponent, np.zeros_like(a), self.scale_any(a, n))
 
     def within(self, a: Array, size: Array) -> Array:
         return np.clip(np.where(np.isnan(a), size, a), -size, size)

@@ -151,7 +151,7 @@ class Scan(TensorOp):
     def pullback(
         self, a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], needed: tuple[bool, ...]
     ) -> Cotangents[V]:
-        derive = self.row.running_pullback
+        derive = self.row.scan_pullback
         if derive is None:
             return super().pullback(a, g, out, inputs, needed)
         return (derive(a, g, out, inputs[0], self.axis),)

@@ -63,7 +63,7 @@ def accurate(function: Function) -> Callable[..., Array]:
     return reference
 
 
-def each(function: Callable[[float], float]) -> Callable[[Array], Array]:
+def elementwise_float64(function: Callable[[float], float]) -> Callable[[Array], Array]:
     """Wrap a function of Python floats, such as one from `math`, for float64 arrays."""
 
     def apply(x: Array) -> Array:

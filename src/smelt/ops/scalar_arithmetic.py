@@ -411,7 +411,7 @@ ROWS = (
     ScalarOp(
         "nextafter", 2, "the neighbour of x in the direction of y", FLOAT_BINARY,
         _reference_nextafter, _nextafter,
-        cost=5.0, monotone=(1, 1), spaced=True, derivative=(_one, _zero),
+        cost=5.0, monotone=(1, 1), depends_on_spacing=True, derivative=(_one, _zero),
     ),
     ScalarOp(
         "floor", 1, "the largest integer not above x", UNARY, plain(np.floor), _rounding("floor"),

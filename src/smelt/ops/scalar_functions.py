@@ -21,7 +21,7 @@ from smelt.ops import (
 )
 from smelt.ops.coefficients import FITS, Fit
 from smelt.ops.machine import Machine
-from smelt.ops.reference import Array, accurate, each, plain
+from smelt.ops.reference import Array, accurate, elementwise_float64, plain
 from smelt.ops.scalar_arithmetic import (
     BINARY,
     FLOAT_BINARY,
@@ -87,7 +87,9 @@ def _scaled_power(x: Array, n: Array, base: float) -> Array:
         np.int32
     )
     result = np.ldexp(np.exp(r).astype(np.float64), exponent).astype(x.dtype)
-    return np.where((exponent < _fit(x).least_weight) & ~np.isnan(x), x.dtype.type(0), result)
+    return np.where(
+        (exponent < _fit(x).min_weight_exponent) & ~np.isnan(x), x.dtype.type(0), result
+    )
 
 
 def _far_reference(y: Array) -> Array:
@@ -269,9 +271,9 @@ ROWS = (
            lambda a, x, r: a.rsqrt(a.sub(a.square(x), a.const(1.0))), 1),
     _unary("atanh", "the number whose hyperbolic tangent is x", np.arctanh, _ap.atanh, 20.0,
            lambda a, x, r: a.reciprocal(a.sub(a.const(1.0), a.square(x))), 1),
-    _unary("erf", "the error function", each(math.erf), _as.erf, 7.5,
+    _unary("erf", "the error function", elementwise_float64(math.erf), _as.erf, 7.5,
            lambda a, x, r: _bell(a, x, 2 / math.sqrt(math.pi)), 1),
-    _unary("erfc", "1 - erf x", each(math.erfc), _as.erfc, 21.0,
+    _unary("erfc", "1 - erf x", elementwise_float64(math.erfc), _as.erfc, 21.0,
            lambda a, x, r: _bell(a, x, -2 / math.sqrt(math.pi)), -1),
     _unary("sigmoid", "1 / (1 + e^-x)", _sigmoid_reference, _ap.sigmoid, 12.0,
            lambda a, x, r: a.mul(r, a.sub(a.const(1.0), r)), 1),

@@ -216,7 +216,7 @@ ROWS = (
     ScalarOp(
         "select", 3, "x where the mask is true, else y", Rule((("bool",), ANY, ANY), lead=1),
         _select_reference, lambda m, d, mask, x, y: m.select(mask, x, y),
-        cost=0.5, monotone=(0, 1, 1), chooses=True,
+        cost=0.5, monotone=(0, 1, 1), is_select=True,
         derivative=(
             None,
             lambda a, mask, x, y, r: _select_partial(a, 1.0, 0.0, mask),

@@ -190,7 +190,7 @@ class TensorOp:
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
-    def computed(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
+    def compute_into(self, destination: Array | None, sizes: Sizes, *inputs: Array) -> Array:
         """Compute `reference`, in `destination` if given and if the operator can write there."""
         return self.reference(sizes, *inputs)
 

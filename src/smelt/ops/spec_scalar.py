@@ -96,9 +96,9 @@ class ScalarOp:
 
     They compute: the part of x that n cannot represent, n from x, b^x / 2^n, and the factor from
     the n of one x to that of another."""
-    chooses: bool = False
+    is_select: bool = False
     """The result is one of the later operands, selected by the first."""
-    spaced: bool = False
+    depends_on_spacing: bool = False
     """Depends on the spacing of its type, so that a wider type gives another function.
 
     Kernels hold half types as float32, so `lower` for a half type is arithmetic that rounds at its

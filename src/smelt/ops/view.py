@@ -233,19 +233,19 @@ class Slice(View):
         g = a.apply(Flip(backwards), g) if backwards else g
         for k, step in enumerate(self.steps):
             if abs(step) != 1:
-                g = spread(a, g, k, abs(step))
+                g = dilate(a, g, k, abs(step))
         counts = a.type(g).shape
         high: list[Index] = []
         for n, start, count, step in zip(shape, starts, counts, self.steps, strict=True):
             high.append(sub(sub(n, start), count) if abs(step) == 1 else n)
-        g = surround(a, g, tuple(starts), tuple(high))
+        g = pad_zeros(a, g, tuple(starts), tuple(high))
         if a.type(g).shape != shape:  # cut off zeros after the last element
             zeros = (0,) * len(shape)
             g = a.apply(Slice(zeros, shape, (1,) * len(shape)), g)
         return (g,)
 
 
-def spread(a: Adjoint[V], g: V, axis: int, step: int) -> V:
+def dilate(a: Adjoint[V], g: V, axis: int, step: int) -> V:
     """Insert `step` - 1 zeros after each element along an axis."""
     shape = a.type(g).shape
     split_shape = (*shape[: axis + 1], 1, *shape[axis + 1 :])
@@ -255,7 +255,7 @@ def spread(a: Adjoint[V], g: V, axis: int, step: int) -> V:
     return a.reshape(wide, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
 
 
-def surround(a: Adjoint[V], g: V, low: Shape, high: Shape) -> V:
+def pad_zeros(a: Adjoint[V], g: V, low: Shape, high: Shape) -> V:
     """Pad each axis with zeros."""
     return g if all(n == 0 for n in (*low, *high)) else a.apply(Pad(low, high, 0.0), g)
 
@@ -335,7 +335,7 @@ class Window(View):
         """Sum each element of x over the windows that contain it (col2im)."""
         shape, last = a.type(inputs[0]).shape, a.type(g).rank - 1
         if self.step > 1:
-            g = spread(a, g, self.axis, self.step)
+            g = dilate(a, g, self.axis, self.step)
         sheared = a.apply(Shear((*shape, self.extent), self.axis, self.dilation), g)
         return (a.fold("sum", sheared, (last,)),)
 

@@ -55,18 +55,18 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import TensorType
 
-__all__ = ["positions"]
+__all__ = ["propagate_affine"]
 
 Value: TypeAlias = Index | bool
 """An element as an expression of its index p0, p1, .., or a truth value."""
 
-LARGEST = 1 << 12
-"""Largest coefficient: sizes are below 2**48, so a sum of `TERMS` such terms is below 2**63."""
-TERMS = 6
+MAX_COEFFICIENT = 1 << 12
+"""Largest coefficient: sizes are below 2**48, so a sum of `MAX_TERMS` such terms is below 2**63."""
+MAX_TERMS = 6
 """Maximum number of terms of an expression that is propagated."""
 
 
-def positions(graph: Graph) -> Graph:
+def propagate_affine(graph: Graph) -> Graph:
     """Replace integers and booleans that depend on indices alone by numbers.
 
     >>> from smelt.graph.text import parse, text
@@ -101,7 +101,7 @@ def positions(graph: Graph) -> Graph:
 
 def _fold_select(node: Node, values: Mapping[Node, Value]) -> Node:
     """Replace a select whose mask is constant by the selected side."""
-    if not isinstance(node.op, Map) or not node.op.row.chooses:
+    if not isinstance(node.op, Map) or not node.op.row.is_select:
         return node
     test, *sides = node.inputs
     taken = values.get(test)
@@ -217,14 +217,14 @@ class _AffineDefiner:
     """Number of inner axes q1, q2, .. in use."""
 
     def apply(self, op: ScalarOp, *args: Value) -> Value:
-        if op.chooses and isinstance(args[0], bool):
+        if op.is_select and isinstance(args[0], bool):
             return args[1 if args[0] else 2]
         truths = [a for a in args if isinstance(a, bool)]
         if len(truths) == len(args):
             result = op.numpy(*map(np.bool_, truths))
             return bool(result) if result.dtype == bool else self.unknown()
         numbers = [a for a in args if not isinstance(a, bool)]
-        if op.chooses or truths:
+        if op.is_select or truths:
             return self.unknown()
         if op.linear:
             terms = (mul(a, c) for a, c in zip(numbers, op.linear, strict=True))
@@ -360,7 +360,7 @@ def _checked(e: Index) -> Index:
     """Return a linear expression that cannot overflow; raise `_NotAffineError` for others."""
     terms = terms_of(e)
     linear = all(len(m) <= 1 and all(a.kind in ("size", "axis") for a in m) for m, _ in terms)
-    if len(terms) > TERMS or not linear or any(abs(c) > LARGEST for m, c in terms if m):
+    if len(terms) > MAX_TERMS or not linear or any(abs(c) > MAX_COEFFICIENT for m, c in terms if m):
         raise _NotAffineError
     if any(abs(c) >= 1 << 61 for m, c in terms if not m):
         raise _NotAffineError

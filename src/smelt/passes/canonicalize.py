@@ -26,7 +26,7 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
-from smelt.passes.compose import VIEWS, adds_leading_ones, settle
+from smelt.passes.compose import VIEWS, adds_leading_ones, simplify_view
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape, broadcast_shapes
@@ -127,12 +127,12 @@ def _map(node: Node) -> Node:
     assert isinstance(node.op, Map)
     a = node.inputs
     if len(a) == 2 and type(a[0].op) is Constant and type(a[1].op) is not Constant:
-        if node.op.row.commutative and not picks_a_zero(node.op, node, a[0].op.value):
+        if node.op.row.commutative and not zero_sign_depends_on_order(node.op, node, a[0].op.value):
             return Node(node.op, (a[1], a[0]), node.type, node.origin)
     return _unbroadcast(node)
 
 
-def picks_a_zero(op: Map, node: Node, number: float = 0.0) -> bool:
+def zero_sign_depends_on_order(op: Map, node: Node, number: float = 0.0) -> bool:
     """Whether swapping the operands may change the sign of a zero result.
 
     Of +0 and -0, max and min return one or the other depending on the order.
@@ -174,7 +174,7 @@ def _cast(node: Node) -> Node:
     (x,) = node.inputs
     if x.type.dtype == node.type.dtype:
         return x
-    if isinstance(x.op, Cast) and holds(x.type.dtype, x.inputs[0].type.dtype):
+    if isinstance(x.op, Cast) and can_represent(x.type.dtype, x.inputs[0].type.dtype):
         return _apply(node, node.op, x.inputs[0])
     return _unbroadcast(node)
 
@@ -183,7 +183,7 @@ _DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _EXPONENT = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 
-def holds(wide: DType, narrow: DType) -> bool:
+def can_represent(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is a value of `wide`, so that the cast is lossless.
 
     >>> from smelt.types.dtype import bf16, f16, f32, i8, i32
@@ -277,7 +277,7 @@ def _contract(node: Node) -> Node:
         sides.append((x, terms))
     (x, left), (y, right) = sides
     new = replace(op, left=left, right=right)
-    if new.summed() != op.summed():  # another summation order would change the bits
+    if new.reduction_axes() != op.reduction_axes():  # another summation order would change the bits
         return node
     return _apply(node, new, x, y)
 
@@ -302,5 +302,5 @@ _RULES: dict[type[TensorOp], Callable[[Node], Node]] = {
     Reduce: _reduce,
     Scan: _scan,
     SizeOf: _size,
-    **dict.fromkeys(VIEWS, settle),
+    **dict.fromkeys(VIEWS, simplify_view),
 }

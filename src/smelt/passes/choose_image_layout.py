@@ -22,57 +22,65 @@ from math import ceil, prod
 
 from smelt import knobs
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.journal import Journal, OrderChosen
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Permute, Window
-from smelt.passes.propagate_layouts import CHANNELS_LAST, memory_order, travelled, turned_values
+from smelt.passes.propagate_layouts import (
+    CHANNELS_LAST_RULES,
+    memory_order,
+    permuted_values,
+    propagate_permutations,
+)
 from smelt.types.expr import Index, axes_of, evaluate
 
-__all__ = ["orders"]
+__all__ = ["choose_image_layout"]
 
 Sizes = Mapping[str, int]
 
-GUESS = 64
+ASSUMED_IMAGE_SIZE = 64
 """Value of a size that is not known."""
 LANES = 16
 """float32 elements of a vector (AVX-512)."""
-WORTH = 0.95
+MAX_TIME_RATIO = 0.95
 """Choose channels last if its predicted time is at most this part of the other: predictions err."""
 
 # Costs are nanoseconds of one core, fitted to single convolutions of ResNet-18 and MobileNetV2
 # (batches of 1 and 8, float32, AVX-512).  Pairs are (channels first, channels last).
-FLOP = 1 / 270
+NS_PER_FLOP = 1 / 270
 """ns of one multiplication or addition of a contraction."""
-SUMS, WINDOWS = (1.10, 1.05), (1.08, 0.99)
-"""Factors on `FLOP` with full vectors: plain contractions, contractions over windows."""
-PARTLY = 0.75
+CONTRACT_FLOP_FACTORS, WINDOW_FLOP_FACTORS = (1.10, 1.05), (1.08, 0.99)
+"""Factors on `NS_PER_FLOP` with full vectors: plain contractions, contractions over windows."""
+MIN_WINDOW_FILL = 0.75
 """Minimum fill of vectors in contractions over windows, whose vectors span several image rows."""
-SUMS_BYTE, WINDOWS_BYTE = (0.022, 0.010), (0.040, 0.050)
+CONTRACT_NS_PER_BYTE, WINDOW_NS_PER_BYTE = (0.022, 0.010), (0.040, 0.050)
 """ns of a byte of the data and results of plain and windowed contractions."""
-STENCIL = ((0.25, 0.0088), (0.12, 0.0115))
+DEPTHWISE_NS = ((0.25, 0.0088), (0.12, 0.0115))
 """Depthwise convolutions: ns of an element (of the result or the data, whichever has more), and ns
 of each product."""
-PACKED, RUNS, KEPT = (0.06, 0.11), 0.026, 0.01
+PACK_NS_PER_BYTE, TRANSPOSED_PACK_NS_PER_BYTE, PREPACKED_NS_PER_BYTE = (0.06, 0.11), 0.026, 0.01
 """ns of a byte of channels-last weights.
 
-`PACKED`: packed in the call (plain, windowed).  `RUNS`: packed in the call by tile transposes,
-where all taps of a channel are contiguous.  `KEPT`: read prepacked."""
-SEAM = 0.25
+`PACK_NS_PER_BYTE`: packed in the call (plain, windowed).  `TRANSPOSED_PACK_NS_PER_BYTE`: packed in
+the call by tile transposes, where all taps of a channel are contiguous.  `PREPACKED_NS_PER_BYTE`:
+read prepacked."""
+GATHERED_STORE_NS = 0.25
 """ns of an element of a windowed result computed from channels-first data with weights packed in
 the call: accumulators hold pixels of one channel, so the channels-last store gathers."""
-SQUARE = 0.15
+TRANSPOSED_READ_NS = 0.15
 """ns of an element of channels-first data that is transposed while it is packed, as where weights
 are prepacked or channels are few."""
-COLOURS = 4
+FEW_CHANNELS = 4
 """Maximum number of input channels that count as few."""
-TURNED = 0.4
+PERMUTE_NS = 0.4
 """ns of an element of a permutation kernel."""
 
 
-def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = None) -> Graph:
+def choose_image_layout(
+    graph: Graph, sizes: Sizes | None = None, journal: Journal | None = None
+) -> Graph:
     """Move channels of windowed results last if that is predicted to be faster.
 
     `sizes` are those of the first call.
@@ -92,12 +100,12 @@ def orders(graph: Graph, sizes: Sizes | None = None, journal: Journal | None = N
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]
     if not _is_read(graph, windowed) or any(all(map(_is_computed, x.inputs)) for x in windowed):
         return graph
-    channels_last = travelled(graph, CHANNELS_LAST)
+    channels_last = propagate_permutations(graph, CHANNELS_LAST_RULES)
     if channels_last is graph:
         return graph
-    known_sizes = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
+    known_sizes = dict.fromkeys(input_size_names(graph), ASSUMED_IMAGE_SIZE) | dict(sizes or {})
     first, last = (_predicted(x, known_sizes) for x in (graph, channels_last))
-    chosen = last < WORTH * first
+    chosen = last < MAX_TIME_RATIO * first
     if journal is not None:
         journal.record(OrderChosen(len(windowed), chosen, first, last))
     return channels_last if chosen else graph
@@ -129,7 +137,7 @@ def _predicted(graph: Graph, sizes: Sizes) -> float:
     prepacked = (
         extra is None or sum(_count(t.shape, sizes) * t.dtype.itemsize for t in constants) <= extra
     )
-    total = sum(TURNED * _count(x.type.shape, sizes) for x in turned_values(graph))
+    total = sum(PERMUTE_NS * _count(x.type.shape, sizes) for x in permuted_values(graph))
     for node in graph.nodes():
         if isinstance(node.op, Contract):
             total += _contraction(node, sizes, prepacked=prepacked)
@@ -154,7 +162,7 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         pixels = [a for a in op.out if a in data_axes - other]
         if len(pixels) < _MIN_PIXEL_AXES:
             continue
-        product_terms, out_channels = count(op.summed()), count(set(op.out) - data_axes)
+        product_terms, out_channels = count(op.reduction_axes()), count(set(op.out) - data_axes)
         shared_channels, channels = count(data_axes & other & {*op.out}), op.out[-1] not in pixels
         vector_length = (
             count(_trailing_axes(op.out, pixels))
@@ -166,30 +174,34 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
         read = _count(_source(x).type.shape, sizes)
         across = channels and _windowed(node) and bool(set(inner) & set(pixels))
         if {*op.out} <= data_axes:  # depthwise
-            element_ns, term_ns = STENCIL[channels]
+            element_ns, term_ns = DEPTHWISE_NS[channels]
             elements = max(read, count(op.out))
             return (
                 elements * element_ns / filled
                 + count(op.out) * term_ns * product_terms
-                + TURNED * read * across
+                + PERMUTE_NS * read * across
             )
         weights, windowed = sides[1 - data][1], _windowed(node)
         if windowed:
-            filled = max(filled, PARTLY)
-        rates, byte = (WINDOWS, WINDOWS_BYTE) if windowed else (SUMS, SUMS_BYTE)
-        time = 2 * count(op.out) * product_terms * FLOP * rates[channels] / filled
+            filled = max(filled, MIN_WINDOW_FILL)
+        rates, byte = (
+            (WINDOW_FLOP_FACTORS, WINDOW_NS_PER_BYTE)
+            if windowed
+            else (CONTRACT_FLOP_FACTORS, CONTRACT_NS_PER_BYTE)
+        )
+        time = 2 * count(op.out) * product_terms * NS_PER_FLOP * rates[channels] / filled
         nbytes = node.type.dtype.itemsize
         time += byte[channels] * nbytes * (read + count(op.out))
         if not channels:
             return time
         is_prepacked = prepacked and _is_constant(weights)
         if across:
-            transposes = is_prepacked or product_terms <= COLOURS * _taps(x)
-            time += SQUARE * read if transposes else SEAM * count(op.out)
+            transposes = is_prepacked or product_terms <= FEW_CHANNELS * _taps(x)
+            time += TRANSPOSED_READ_NS * read if transposes else GATHERED_STORE_NS * count(op.out)
         taps = {a for d in {*range(len(terms))} - {*memory_order(x)} for a in axes_of(terms[d])}
-        runs = windowed and _has_contiguous_taps(*sides[1 - data], {*op.summed()}, taps)
-        rate = RUNS if runs else PACKED[windowed]
-        rate = KEPT if is_prepacked else rate
+        runs = windowed and _has_contiguous_taps(*sides[1 - data], {*op.reduction_axes()}, taps)
+        rate = TRANSPOSED_PACK_NS_PER_BYTE if runs else PACK_NS_PER_BYTE[windowed]
+        rate = PREPACKED_NS_PER_BYTE if is_prepacked else rate
         return time + rate * nbytes * _count(weights.type.shape, sizes)
     return 0.0
 

@@ -49,7 +49,7 @@ def permute(node: Node) -> Node:
     if moved_axes == sorted(moved_axes):
         return _view(node, Reshape(node.type.shape), x)
     if isinstance(x.op, Expand):
-        y = lifted(x.inputs[0], x.type.rank)
+        y = with_rank(x.inputs[0], x.type.rank)
         return _view(node, Expand(node.type.shape), _view(node, op, y))
     return node
 
@@ -346,7 +346,7 @@ def stop(node: Node) -> Node:
     return node.inputs[0]
 
 
-def lifted(x: Node, rank: int) -> Node:
+def with_rank(x: Node, rank: int) -> Node:
     """Add leading dimensions of 1 to x until its rank is `rank`."""
     if x.type.rank == rank:
         return x
@@ -365,7 +365,7 @@ VIEWS: dict[type[TensorOp], Callable[[Node], Node]] = {
 }
 
 
-def settle(node: Node) -> Node:
+def simplify_view(node: Node) -> Node:
     """Apply `VIEWS` to a node until nothing changes."""
     while (view := VIEWS.get(type(node.op))) is not None:
         node, before = _view_of_splat(node) or view(node), node
@@ -388,4 +388,4 @@ def _view_of_splat(node: Node) -> Node | None:
 
 def _view(node: Node, op: TensorOp, *inputs: Node) -> Node:
     """Apply a view with the origin of `node`, and simplify it."""
-    return settle(build.apply(op, *inputs, origin=node.origin))
+    return simplify_view(build.apply(op, *inputs, origin=node.origin))

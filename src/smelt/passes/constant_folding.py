@@ -17,14 +17,14 @@ from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand
 from smelt.passes.compose import splat
-from smelt.passes.simplify import number_of
+from smelt.passes.simplify import python_number
 from smelt.types.dtype import bool_
 
-LIMIT = 4096
+MAX_FOLDED_ELEMENTS = 4096
 """Maximum number of elements of a value that is evaluated at compile time."""
 
 
-def fold(graph: Graph) -> Graph:
+def fold_constants(graph: Graph) -> Graph:
     """Evaluate operators on constants.
 
     An operator applied to a select between two numbers is a select between two other numbers, so
@@ -71,8 +71,8 @@ def _value(node: Node, values: dict[Node, Array]) -> Array | None:
     if not node.op.fusible or (not node.op.is_source and not node.inputs):
         return None
     operands = [values.get(x) for x in node.inputs]
-    count = math.prod(n if isinstance(n, int) else LIMIT + 1 for n in node.type.shape)
-    if any(x is None for x in operands) or count > LIMIT:
+    count = math.prod(n if isinstance(n, int) else MAX_FOLDED_ELEMENTS + 1 for n in node.type.shape)
+    if any(x is None for x in operands) or count > MAX_FOLDED_ELEMENTS:
         return None
     try:
         return evaluate_node(node, [x for x in operands if x is not None], {})
@@ -84,7 +84,7 @@ def _as_number(node: Node, value: Array) -> Node:
     """Return the node as a broadcast number if all elements have the same bits."""
     if value.size == 0 or value.tobytes() != value.flat[0].tobytes() * value.size:
         return node
-    number = build.constant(number_of(value.reshape(-1)[:1]), node.type.dtype, node.origin)
+    number = build.constant(python_number(value.reshape(-1)[:1]), node.type.dtype, node.origin)
     if not node.type.shape:
         return number
     return build.apply(Expand(node.type.shape), number, origin=node.origin)
@@ -96,7 +96,7 @@ def _map_select(node: Node, reads: list[int]) -> Node:
     `reads` gives for each operand how often it is read.
     """
     varying = {x for x in node.inputs if splat(x) is None}
-    scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.chooses)
+    scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.is_select)
     if not scalar or len(varying) != 1:
         return node
     (x,) = varying
@@ -133,7 +133,7 @@ def _select_of_numbers(x: Node) -> tuple[Node, Node, Node] | None:
 
     A cast of a boolean to a number counts as a select between 1 and 0.
     """
-    if isinstance(x.op, Map) and x.op.row.chooses:
+    if isinstance(x.op, Map) and x.op.row.is_select:
         mask, one, other = x.inputs
         high, low = splat(one), splat(other)
     elif isinstance(x.op, Cast) and x.inputs[0].type.dtype == bool_:

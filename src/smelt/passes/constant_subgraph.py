@@ -37,7 +37,7 @@ from smelt.types.tensor import TensorType
 
 SMALL_BYTES = 1 << 16
 """A value of at most so many bytes may be larger than the constants it comes from."""
-LEAST_WORK = 4096
+MIN_WORK_ELEMENTS = 4096
 """Minimum elements read and written for a value that is worth an argument of its own."""
 
 
@@ -49,13 +49,13 @@ class Split:
     """The rest: inputs of the original graph, then one for each prelude."""
     parts: tuple[Graph, ...]
     """The preludes; their inputs are constant inputs of the original graph."""
-    held: tuple[Node, ...] = ()
+    hoisted: tuple[Node, ...] = ()
     """The values of the original graph that the preludes compute."""
     work: tuple[int, ...] = ()
     """Elements that each prelude reads and writes."""
 
 
-def split(graph: Graph, refused: Collection[Node] = ()) -> Split:
+def split_constant_subgraph(graph: Graph, refused: Collection[Node] = ()) -> Split:
     """Hoist work on constant inputs into preludes; a graph without such work is unchanged.
 
     >>> from smelt.graph.text import parse, text
@@ -118,7 +118,11 @@ class _ConstantValues:
             if node in seen or not self.masks.get(node):
                 continue
             seen.add(node)
-            if not _costs_nothing(node) and self._fits(node) and self.work(node) >= LEAST_WORK:
+            if (
+                not _costs_nothing(node)
+                and self._fits(node)
+                and self.work(node) >= MIN_WORK_ELEMENTS
+            ):
                 hoisted[node] = None
             else:
                 pending += node.inputs
@@ -143,7 +147,7 @@ class _ConstantValues:
         while pending:
             value = pending.pop()
             if not value.op.fusible and value.inputs:
-                return LEAST_WORK
+                return MIN_WORK_ELEMENTS
             if value.inputs and not _costs_nothing(value):
                 total += _count(value.type) + sum(_count(x.type) for x in value.inputs)
             unseen = [x for x in value.inputs if x not in seen]
@@ -225,7 +229,7 @@ def _nbytes(kind: TensorType) -> int:
     return _count(kind) * kind.dtype.itemsize
 
 
-def panelled(
+def pack_panels(
     kind: TensorType,
     strides: tuple[int | None, ...] | None,
     across: int,
@@ -267,4 +271,4 @@ def panelled(
     return Graph("panels", (x,), (permuted,))
 
 
-__all__ = ["Split", "panelled", "split"]
+__all__ = ["Split", "pack_panels", "split_constant_subgraph"]

@@ -33,14 +33,14 @@ from smelt.ops.view import Concat, Flip, Pad, Permute, Reshape, Shear, Slice, Wi
 from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mul, product, sub
 from smelt.types.tensor import Shape
-from smelt.windows import is_laid
+from smelt.windows import is_transposed_convolution
 
-__all__ = ["laid"]
+__all__ = ["fuse_col2im"]
 
 Uses = Mapping[Node, int]
 
 
-def laid(graph: Graph) -> Graph:
+def fuse_col2im(graph: Graph) -> Graph:
     """Rewrite sums of sheared contractions (col2im) as contractions over windows.
 
     >>> from smelt.graph.text import parse, text
@@ -250,7 +250,7 @@ def _fuse_contract(x: Node, a: int, t: int, windows: _WindowShape) -> Node | Non
     if add(floordiv(sub(windows.places, reach + 1), windows.step), 1) != x.type.shape[a]:
         return None  # not the extent that such windows have
     y, w = x.inputs[sides.slid], x.inputs[1 - sides.slid]
-    if not is_laid(windows.step, windows.dilation, taps):
+    if not is_transposed_convolution(windows.step, windows.dilation, taps):
         return None
     if windows.step == 1:
         slid = _windows(y, sides.dim, (reach, reach), taps, windows.dilation)

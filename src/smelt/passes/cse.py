@@ -10,7 +10,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
-from smelt.passes.canonicalize import picks_a_zero
+from smelt.passes.canonicalize import zero_sign_depends_on_order
 
 
 def cse(graph: Graph) -> Graph:
@@ -45,7 +45,7 @@ def cse(graph: Graph) -> Graph:
             type(op) is Map
             and len(inputs) == 2
             and op.row.commutative
-            and not picks_a_zero(op, node)
+            and not zero_sign_depends_on_order(op, node)
         ):
             a, b = (number.setdefault(operand, len(number)) for operand in inputs)
             if b < a:

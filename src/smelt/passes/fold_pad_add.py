@@ -23,7 +23,7 @@ from smelt.ops.elementwise import Map
 from smelt.ops.view import Concat, Pad, Permute
 from smelt.types.expr import Index, add
 
-__all__ = ["margins"]
+__all__ = ["fold_pad_add"]
 
 SUM = COMBINES[SUM_OF_PRODUCTS[0]].scalar
 """The scalar operator of addition."""
@@ -42,7 +42,7 @@ class _PaddedPart(NamedTuple):
         return add(self.low, self.node.type.shape[self.axis])
 
 
-def margins(graph: Graph) -> Graph:
+def fold_pad_add(graph: Graph) -> Graph:
     """Concatenate arrays that are padded with zeros around disjoint ranges, instead of adding them.
 
     >>> from smelt.graph.text import parse, text

@@ -18,7 +18,7 @@ from dataclasses import replace
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import renew, users
+from smelt.graph.walk import users, with_inputs
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
@@ -39,7 +39,7 @@ class _Scaled:
     shift: Node | None = None
 
 
-def scales(graph: Graph) -> Graph:
+def fold_scales(graph: Graph) -> Graph:
     """Move scales of a contraction's result into its constant operand.
 
     >>> from smelt.graph.text import parse, text
@@ -81,7 +81,7 @@ def scales(graph: Graph) -> Graph:
     for node in graph.nodes():
         dim = last.get(node)
         new[node] = (
-            renew(node, tuple(new[x] for x in node.inputs))
+            with_inputs(node, tuple(new[x] for x in node.inputs))
             if dim is None
             else _fold_scale(scaled[node], dim, new)
         )

@@ -21,18 +21,18 @@ from smelt.graph.walk import rebuild
 from smelt.ops.create import Iota
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand, Slice
-from smelt.passes.compose import settle, splat
+from smelt.passes.compose import simplify_view, splat
 from smelt.types.tensor import Shape
 
 Box: TypeAlias = tuple[tuple[int, int, int], ...]
 """First position, count and step of a slice along each dimension."""
 Known: TypeAlias = dict[tuple[Node, Box], Array | None]
 
-LIMIT = 4096
+MAX_MASK_ELEMENTS = 4096
 """Maximum number of elements of a mask that are evaluated at compile time."""
 
 
-def decided(graph: Graph) -> Graph:
+def forward_select(graph: Graph) -> Graph:
     """Replace slices of selects by indices with slices of the selected side.
 
     >>> from smelt.graph.text import parse, text
@@ -64,7 +64,7 @@ def _forward(node: Node, cache: Known) -> Node:
     op = node.op
     while isinstance(op, Slice):
         (x,) = node.inputs
-        if not isinstance(x.op, Map) or not x.op.row.chooses:
+        if not isinstance(x.op, Map) or not x.op.row.is_select:
             break
         mask, *sides = x.inputs
         box = _box(op, x.type.shape, mask.type.shape)
@@ -87,13 +87,13 @@ def _forward(node: Node, cache: Known) -> Node:
 def _slice_broadcast(node: Node, op: Slice, x: Node, z: Node) -> Node:
     """Slice an operand that is broadcast to the shape of the select."""
     expanded = build.apply(Expand(x.type.shape), z, origin=x.origin)
-    return settle(build.apply(op, expanded, origin=node.origin))
+    return simplify_view(build.apply(op, expanded, origin=node.origin))
 
 
 def _box(op: Slice, shape: Shape, operand_shape: Shape) -> Box | None:
     """Return the part of a (broadcast) operand that a slice takes, or None.
 
-    None if its bounds are not known numbers, or if it has more than `LIMIT` elements.
+    None if its bounds are not known numbers, or if it has more than `MAX_MASK_ELEMENTS` elements.
     """
     ranges: list[tuple[int, int, int]] = []
     lead = len(shape) - len(operand_shape)
@@ -104,7 +104,7 @@ def _box(op: Slice, shape: Shape, operand_shape: Shape) -> Box | None:
         if not isinstance(start, int) or not isinstance(size, int):
             return None
         ranges.append((start, size, op.steps[a]))
-    return tuple(ranges) if math.prod(size for _, size, _ in ranges) <= LIMIT else None
+    return tuple(ranges) if math.prod(size for _, size, _ in ranges) <= MAX_MASK_ELEMENTS else None
 
 
 def _evaluate(x: Node, box: Box, cache: Known) -> Array | None:

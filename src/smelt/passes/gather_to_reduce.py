@@ -20,13 +20,13 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce
 from smelt.ops.view import Expand, Permute, Reshape
-from smelt.passes.compose import lifted
+from smelt.passes.compose import with_rank
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 from smelt.types.tensor import broadcast_shapes
 
 
-def picks(graph: Graph) -> Graph:
+def gather_to_reduce(graph: Graph) -> Graph:
     """Replace gathers of one element per row of a contraction by masked reductions.
 
     >>> from smelt.graph.text import parse, text
@@ -94,7 +94,7 @@ class _GatherAlongAxis:
         """Return the gathered elements of `x`, viewed with `rank` dimensions, without the axis."""
         key = x, rank or x.type.rank
         if key not in self._cache:
-            self._cache[key] = self._build(lifted(*key))
+            self._cache[key] = self._build(with_rank(*key))
         return self._cache[key]
 
     def _build(self, x: Node) -> Node:

@@ -26,14 +26,14 @@ class Factor(NamedTuple):
     """A factor of a dimension's extent; a reshape merges several of them."""
 
     extent: Index
-    same: bool
+    repeated: bool
     """Whether all positions along it hold the same elements."""
 
 
 Factors = tuple[Factor, ...]
 
 
-def same(graph: Graph) -> Graph:
+def hoist_broadcast(graph: Graph) -> Graph:
     """Compute contractions once along axes of the result where both operands repeat.
 
     >>> from smelt.graph.text import parse, text
@@ -70,11 +70,11 @@ def _hoist(node: Node) -> Node:
         is_bare = all(len(_bare_dims(terms, name)) == 1 == _uses(terms, name) for terms, _ in sides)
         if not is_bare or name in dict(op.extents):
             continue
-        per_side = [factors(x, a) for terms, x in sides for a in _bare_dims(terms, name)]
+        per_side = [dim_factors(x, a) for terms, x in sides for a in _bare_dims(terms, name)]
         if len({tuple(f.extent for f in fs) for fs in per_side}) != 1:
             continue  # merged from different factors
         merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*per_side))
-        if any(f.same for f in merged):
+        if any(f.repeated for f in merged):
             repeated[name] = merged
     if not repeated:
         return node
@@ -82,7 +82,7 @@ def _hoist(node: Node) -> Node:
     for terms, x in sides:
         for name, dims in repeated.items():
             for a in _bare_dims(terms, name):
-                x = without(x, a, dims)
+                x = drop_repeats(x, a, dims)
         operands.append(x)
     result = build.apply(op, *operands, origin=node.origin)
     return _expand_result(result, node, [repeated.get(name) for name in op.out])
@@ -103,7 +103,7 @@ def _expand_result(hoisted: Node, node: Node, repeated_dims: list[Factors | None
     full_shape: list[Index] = []
     for n, dims in zip(node.type.shape, repeated_dims, strict=True):
         for f in dims or (Factor(n, False),):
-            hoisted_shape.append(1 if f.same else f.extent)
+            hoisted_shape.append(1 if f.repeated else f.extent)
             full_shape.append(f.extent)
     reshaped = _reshaped(hoisted, tuple(hoisted_shape))
     return _reshaped(
@@ -115,43 +115,43 @@ def _reshaped(x: Node, shape: Shape) -> Node:
     return x if x.type.shape == shape else build.apply(Reshape(shape), x, origin=x.origin)
 
 
-def factors(x: Node, a: int) -> Factors:
+def dim_factors(x: Node, a: int) -> Factors:
     """Return the factors of a dimension that views reveal, outermost first."""
     n = x.type.shape[a]
     if isinstance(x.op, Permute):
-        return factors(x.inputs[0], x.op.perm[a])
+        return dim_factors(x.inputs[0], x.op.perm[a])
     if isinstance(x.op, Expand):
         (y,) = x.inputs
         inner = a - (x.type.rank - y.type.rank)
         if n != 1 and (inner < 0 or y.type.shape[inner] == 1):
             return (Factor(n, True),)
-        return () if n == 1 else factors(y, inner)
+        return () if n == 1 else dim_factors(y, inner)
     if isinstance(x.op, Reshape):
         group = merged_dims(x.inputs[0].type.shape, x.type.shape, a)
         if group is not None:
-            return tuple(f for b in group for f in factors(x.inputs[0], b))
+            return tuple(f for b in group for f in dim_factors(x.inputs[0], b))
     return () if n == 1 else (Factor(n, False),)
 
 
-def without(x: Node, a: int, dims: Factors) -> Node:
+def drop_repeats(x: Node, a: int, dims: Factors) -> Node:
     """Keep one position along each repeated factor (of `dims`) of dimension `a`."""
-    if not any(f.same for f in dims):
+    if not any(f.repeated for f in dims):
         return x
-    shape = _replace_dim(x.type.shape, a, product([f.extent for f in dims if not f.same]))
+    shape = _replace_dim(x.type.shape, a, product([f.extent for f in dims if not f.repeated]))
     if isinstance(x.op, Permute):
-        return build.apply(x.op, without(x.inputs[0], x.op.perm[a], dims), origin=x.origin)
+        return build.apply(x.op, drop_repeats(x.inputs[0], x.op.perm[a], dims), origin=x.origin)
     if isinstance(x.op, Expand):
         (y,) = x.inputs
         inner = a - (x.type.rank - y.type.rank)
         if inner >= 0 and y.type.shape[inner] != 1:
-            y = without(y, inner, dims)
+            y = drop_repeats(y, inner, dims)
         return build.apply(Expand(shape), y, origin=x.origin)
     assert isinstance(x.op, Reshape)
     y, at = x.inputs[0], 0
     for b in merged_dims(x.inputs[0].type.shape, x.type.shape, a) or ():
-        count = len(factors(y, b))
+        count = len(dim_factors(y, b))
         inner, at = dims[at : at + count], at + count
-        y = without(y, b, inner)
+        y = drop_repeats(y, b, inner)
     return build.apply(Reshape(shape), y, origin=x.origin)
 
 

@@ -19,18 +19,18 @@ from dataclasses import replace
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import renew
+from smelt.graph.walk import with_inputs
 from smelt.ops.contract import Contract
 from smelt.ops.create import Input
 from smelt.ops.view import Permute
-from smelt.passes.compose import settle
-from smelt.passes.propagate_layouts import RULES, Perm, permutations, travelled
+from smelt.passes.compose import simplify_view
+from smelt.passes.propagate_layouts import RULES, Perm, count_permutations, propagate_permutations
 from smelt.types.tensor import TensorType
 
-__all__ = ["turned"]
+__all__ = ["apply_input_layouts"]
 
 
-def turned(
+def apply_input_layouts(
     graph: Graph, orders: Sequence[Perm | None]
 ) -> tuple[Graph, tuple[Perm | None, ...]] | None:
     """Rewrite a graph for inputs stored in the given orders (dimensions, slowest first).
@@ -63,12 +63,12 @@ def turned(
         _in_memory_order(x, p, replacements) for x, p in zip(graph.inputs, orders, strict=True)
     ]
     outputs = _rebuilt_outputs(graph, replacements)
-    rewritten = travelled(replace(graph, inputs=tuple(inputs), outputs=outputs), RULES)
+    rewritten = propagate_permutations(replace(graph, inputs=tuple(inputs), outputs=outputs), RULES)
     perms = [_output_permutation(x) for x in rewritten.outputs]
     unpermuted = tuple(x.inputs[0] if p else x for x, p in zip(rewritten.outputs, perms))
     result = replace(rewritten, outputs=unpermuted)
     pays = any(perms) or not any(isinstance(x.op, Contract) for x in result.nodes())
-    accepted = pays and permutations(result) <= permutations(graph)
+    accepted = pays and count_permutations(result) <= count_permutations(graph)
     return (result, tuple(perms)) if accepted else None
 
 
@@ -82,7 +82,7 @@ def _in_memory_order(x: Node, order: Perm | None, read: dict[Node, Node]) -> Nod
     stored = TensorType(x.type.dtype, shape)
     new_input = build.input(op.label, stored, None, x.origin, constant=op.constant)
     inverse = tuple(order.index(d) for d in range(len(order)))
-    read[x] = settle(build.apply(Permute(inverse), new_input))
+    read[x] = simplify_view(build.apply(Permute(inverse), new_input))
     return new_input
 
 
@@ -92,7 +92,7 @@ def _rebuilt_outputs(graph: Graph, read: dict[Node, Node]) -> tuple[Node, ...]:
     for node in graph.nodes():
         if node not in rebuilt:
             rebuilt[node] = (
-                renew(node, tuple(rebuilt[x] for x in node.inputs)) if node.inputs else node
+                with_inputs(node, tuple(rebuilt[x] for x in node.inputs)) if node.inputs else node
             )
     return tuple(rebuilt[x] for x in graph.outputs)
 

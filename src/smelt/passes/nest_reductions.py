@@ -31,7 +31,7 @@ from smelt.ops.view import Expand, Reshape
 from smelt.types.tensor import Shape
 
 
-def nested(graph: Graph) -> Graph:
+def nest_reductions(graph: Graph) -> Graph:
     """Split reductions over a contraction's elements, so that axes reduced before come first.
 
     >>> from smelt.graph.text import parse, text
@@ -64,7 +64,7 @@ def nested(graph: Graph) -> Graph:
     return rebuild(graph, _nest)
 
 
-def merged(graph: Graph) -> Graph:
+def merge_reductions(graph: Graph) -> Graph:
     """Merge nested reductions of one kind whose inner result nothing else reads."""
     readers, outputs = users(graph), set(graph.outputs)
 
@@ -76,7 +76,7 @@ def merged(graph: Graph) -> Graph:
 
 
 def _merge(node: Node) -> Node:
-    """Merge a reduction of a reduction, unless `nested` would split it again."""
+    """Merge a reduction of a reduction, unless `nest_reductions` would split it again."""
     op, inner = node.op, node.inputs[0]
     assert isinstance(op, Reduce)
     if not isinstance(inner.op, Reduce) or inner.op.combine != op.combine or op.row.positional:
@@ -115,19 +115,19 @@ def _nest(node: Node) -> Node:
 
 def _reduced_axes(x: Node, axes: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return those of `axes` along which a contraction behind `x` was reduced before, or None."""
-    contractions = dict.fromkeys(y for y in elementwise(x) if isinstance(y.op, Contract))
+    contractions = dict.fromkeys(y for y in elementwise_sources(x) if isinstance(y.op, Contract))
     if not contractions:
         return None
-    for y in elementwise(x):
+    for y in elementwise_sources(x):
         if not isinstance(y.op, Reduce) or not set(y.op.axes) < set(axes):
             continue
         (z,) = y.inputs
-        if z.type.shape == x.type.shape and any(m in contractions for m in elementwise(z)):
+        if z.type.shape == x.type.shape and any(m in contractions for m in elementwise_sources(z)):
             return y.op.axes
     return None
 
 
-def elementwise(x: Node) -> Iterator[Node]:
+def elementwise_sources(x: Node) -> Iterator[Node]:
     """Yield the values that `x` reads elementwise or by broadcast, reductions included."""
     seen: set[Node] = {x}
     pending = [x]

@@ -26,31 +26,31 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.journal import Journal, PassRan
-from smelt.passes.affine_const_prop import positions
+from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
-from smelt.passes.choose_image_layout import orders
-from smelt.passes.constant_folding import fold
-from smelt.passes.conv_transpose import laid
+from smelt.passes.choose_image_layout import choose_image_layout
+from smelt.passes.constant_folding import fold_constants
+from smelt.passes.conv_transpose import fuse_col2im
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
-from smelt.passes.fold_pad_add import margins
-from smelt.passes.fold_scales import scales
-from smelt.passes.forward_select import decided
-from smelt.passes.gather_to_reduce import picks
-from smelt.passes.hoist_broadcast import same
-from smelt.passes.nest_reductions import merged, nested
-from smelt.passes.precision import precision
-from smelt.passes.propagate_layouts import layouts
-from smelt.passes.reduce_of_concat import joined
-from smelt.passes.reorder_reduction import ordered
+from smelt.passes.fold_pad_add import fold_pad_add
+from smelt.passes.fold_scales import fold_scales
+from smelt.passes.forward_select import forward_select
+from smelt.passes.gather_to_reduce import gather_to_reduce
+from smelt.passes.hoist_broadcast import hoist_broadcast
+from smelt.passes.nest_reductions import merge_reductions, nest_reductions
+from smelt.passes.precision import drop_half_rounding
+from smelt.passes.propagate_layouts import propagate_layouts
+from smelt.passes.reduce_of_concat import split_concat_reductions
+from smelt.passes.reorder_reduction import reorder_reductions
 from smelt.passes.simplify import simplify, simplify_fast
-from smelt.passes.sink_slices import ranged
-from smelt.passes.split_gated_matmul import divided
-from smelt.passes.stencils import stencils
-from smelt.passes.views import views
+from smelt.passes.sink_slices import sink_slices
+from smelt.passes.split_gated_matmul import split_gated_matmul
+from smelt.passes.stencils import mark_packed_stencils
+from smelt.passes.views import move_views
 
 Rounding = Literal["fast", "eager", "exact"]
-ROUNDS = 8
+MAX_ITERATIONS = 8
 """Maximum repetitions of the sequence, which ends as soon as nothing changes."""
 
 
@@ -59,14 +59,15 @@ class Pass:
     """A pure function from graph to graph.
 
     `fast`: it may change rounding, so only `rounding="fast"` allows it.  `last`: it runs once,
-    after the others have reached a fixed point.  `resums`: sums get other terms, zeros among them.
+    after the others have reached a fixed point.  `changes_sum_terms`: sums get other terms, zeros
+    among them.
     """
 
     name: str
     function: Callable[[Graph], Graph]
     fast: bool = False
     last: bool = False
-    resums: bool = False
+    changes_sum_terms: bool = False
 
     @property
     def doc(self) -> str:
@@ -77,31 +78,31 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("canonicalize", canonicalize),
-    Pass("precision", precision, fast=True),
-    Pass("fold", fold),
-    Pass("positions", positions),
+    Pass("precision", drop_half_rounding, fast=True),
+    Pass("fold", fold_constants),
+    Pass("positions", propagate_affine),
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
-    Pass("scales", scales, fast=True),
-    Pass("decided", decided),
-    Pass("margins", margins),
-    Pass("views", views),
-    Pass("laid", laid, resums=True),
-    Pass("same", same),
-    Pass("ordered", ordered),
-    Pass("picks", picks),
-    Pass("joined", joined),
-    Pass("nested", nested),
-    Pass("merged", merged, resums=True),
+    Pass("scales", fold_scales, fast=True),
+    Pass("decided", forward_select),
+    Pass("margins", fold_pad_add),
+    Pass("views", move_views),
+    Pass("laid", fuse_col2im, changes_sum_terms=True),
+    Pass("same", hoist_broadcast),
+    Pass("ordered", reorder_reductions),
+    Pass("picks", gather_to_reduce),
+    Pass("joined", split_concat_reductions),
+    Pass("nested", nest_reductions),
+    Pass("merged", merge_reductions, changes_sum_terms=True),
     Pass("cse", cse),
     Pass("dce", dce),
-    Pass("divided", divided, last=True),
-    Pass("layouts", layouts, last=True),
-    Pass("orders", orders, last=True),
-    Pass("stencils", stencils, last=True),
-    Pass("ranged", ranged, last=True),
+    Pass("divided", split_gated_matmul, last=True),
+    Pass("layouts", propagate_layouts, last=True),
+    Pass("orders", choose_image_layout, last=True),
+    Pass("stencils", mark_packed_stencils, last=True),
+    Pass("ranged", sink_slices, last=True),
 )
-TIDY = ("canonicalize", "views", "cse", "dce")
+CLEANUP_PASSES = ("canonicalize", "views", "cse", "dce")
 """Passes that run again if a `last` pass changed the graph: those leave views behind elementwise
 operators that would otherwise move only in the next compilation."""
 
@@ -123,7 +124,7 @@ def run(
     text to replay.
     """
     steps = [step for step in PASSES if _is_enabled(step, rounding)]
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ITERATIONS):
         before = graph
         graph = run_steps(graph, steps, journal)
         if graph is before:
@@ -132,20 +133,20 @@ def run(
     *steps, views_behind = [_with_sizes(step, sizes, journal) for step in PASSES if step.last]
     graph = run_steps(graph, steps, journal)
     if graph is not before:
-        graph = run_steps(graph, map(find, TIDY), journal)
+        graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
     return run_steps(graph, [views_behind], journal)
 
 
 def _with_sizes(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:
-    if step.function is divided:
-        return replace(step, function=partial(divided, sizes=sizes))
-    if step.function is not orders:
+    if step.function is split_gated_matmul:
+        return replace(step, function=partial(split_gated_matmul, sizes=sizes))
+    if step.function is not choose_image_layout:
         return step
-    return replace(step, function=partial(orders, sizes=sizes, journal=journal))
+    return replace(step, function=partial(choose_image_layout, sizes=sizes, journal=journal))
 
 
 def _is_enabled(step: Pass, rounding: Rounding) -> bool:
-    if step.last or (step.resums and rounding == "exact"):
+    if step.last or (step.changes_sum_terms and rounding == "exact"):
         return False
     return not step.fast if rounding != "fast" else step.function is not simplify
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import renew, users
+from smelt.graph.walk import users, with_inputs
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce
 from smelt.rewrite.rules import ROUNDING_SENSITIVE
 from smelt.types.dtype import f32
 
 
-def precision(graph: Graph) -> Graph:
+def drop_half_rounding(graph: Graph) -> Graph:
     """Drop the rounding of half-precision values that only the next operator reads.
 
     >>> from smelt.graph.text import parse, text
@@ -99,7 +99,7 @@ class _Widener:
         passes = node in self.passing
         reads = any(x in self.passing for x in node.inputs)
         if not passes and not reads:
-            return renew(node, tuple(self.new[x] for x in node.inputs))
+            return with_inputs(node, tuple(self.new[x] for x in node.inputs))
         if isinstance(node.op, Cast):
             dtype = f32 if passes else node.type.dtype
             return build.cast(self.new[node.inputs[0]], dtype, node.origin)

@@ -37,21 +37,21 @@ from smelt.ops.index import Gather
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Permute, Reshape, Window, split_groups
-from smelt.passes.compose import lifted, settle
+from smelt.passes.compose import simplify_view, with_rank
 from smelt.types.expr import Index, axes_of
 
 __all__ = [
-    "CHANNELS_LAST",
+    "CHANNELS_LAST_RULES",
     "RULES",
-    "layouts",
+    "count_permutations",
     "memory_order",
-    "permutations",
-    "travelled",
-    "turned_values",
+    "permuted_values",
+    "propagate_layouts",
+    "propagate_permutations",
 ]
 
 
-def layouts(graph: Graph) -> Graph:
+def propagate_layouts(graph: Graph) -> Graph:
     """Move permutations from operands to results, and keep the data's order in contractions.
 
     >>> from smelt.graph.text import parse, text
@@ -76,16 +76,16 @@ def layouts(graph: Graph) -> Graph:
       return v3
     }
     """
-    permuted = travelled(graph, RULES | _LAYOUT_CHOICES)
+    permuted = propagate_permutations(graph, RULES | _LAYOUT_CHOICES)
     return permuted if _count_transposes(permuted) < _count_transposes(graph) else graph
 
 
 def _count_transposes(graph: Graph) -> int:
     """Count values that are permuted when they are read or packed."""
-    return permutations(graph) + sum(_has_mismatched_orders(x) for x in graph.nodes())
+    return count_permutations(graph) + sum(_has_mismatched_orders(x) for x in graph.nodes())
 
 
-def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
+def propagate_permutations(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
     """Move permutations from operands to results wherever `rules` say how.
 
     The graph may have more of them than before.
@@ -97,7 +97,7 @@ def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
         if isinstance(node.op, (Map, Cast)):
             new = _map(node, free_operands)
         elif node.op.is_view and type(node.op) not in rules:
-            new = settle(node)
+            new = simplify_view(node)
         else:
             new = _apply_rule(node, rules)
         synthetic[new] = not isinstance(node.op, Input) and len(free_operands) == len(node.inputs)
@@ -106,15 +106,15 @@ def travelled(graph: Graph, rules: Mapping[type[TensorOp], Rule]) -> Graph:
     return rebuild(graph, change)
 
 
-def permutations(graph: Graph) -> int:
+def count_permutations(graph: Graph) -> int:
     """Count permutations that something reads other than contractions.
 
     Contractions walk axes in any order.
     """
-    return len(turned_values(graph))
+    return len(permuted_values(graph))
 
 
-def turned_values(graph: Graph) -> list[Node]:
+def permuted_values(graph: Graph) -> list[Node]:
     """Return the permutations that something reads other than contractions."""
     read = {x for node in graph.nodes() if not isinstance(node.op, Contract) for x in node.inputs}
     return [x for x in {*read, *graph.outputs} if isinstance(x.op, Permute)]
@@ -123,7 +123,7 @@ def turned_values(graph: Graph) -> list[Node]:
 def _permuted(node: Node, perm: tuple[int, ...], op: TensorOp, *inputs: Node) -> Node:
     """Permute an operator on other operands; return `node` if the type would differ."""
     inner = build.apply(op, *inputs, origin=node.origin)
-    result = settle(build.apply(Permute(perm), inner, origin=node.origin))
+    result = simplify_view(build.apply(Permute(perm), inner, origin=node.origin))
     return result if result.type == node.type else node
 
 
@@ -165,7 +165,7 @@ def _map(node: Node, free_operands: list[Node]) -> Node:
         if not x.type.shape
         else x.inputs[0]
         if _permutation_of(x) == perm and x in data
-        else settle(build.apply(inverse, lifted(x, rank), origin=x.origin))
+        else simplify_view(build.apply(inverse, with_rank(x, rank), origin=x.origin))
         for x in node.inputs
     ]
     return _permuted(node, perm, node.op, *operands)
@@ -236,10 +236,10 @@ def _concat(node: Node, _: Perm) -> Node:
     perms = [_permutation_of(x) for x in node.inputs]
     perm = max(perms, key=lambda p: (perms.count(p), p is not None))
     if perm is None:
-        return settle(node)
+        return simplify_view(node)
     inverse = Permute(_inverse(perm))
     pieces = (
-        x.inputs[0] if p == perm else settle(build.apply(inverse, x, origin=x.origin))
+        x.inputs[0] if p == perm else simplify_view(build.apply(inverse, x, origin=x.origin))
         for x, p in zip(node.inputs, perms, strict=True)
     )
     return _permuted(node, perm, Concat(perm[op.axis]), *pieces)
@@ -268,7 +268,7 @@ def _reshaped_contract(node: Node, _: Perm, *, channels_last: bool = False) -> N
             position += len(source)
         reordered = _in_data_order(inner, [group for group in merged if group], channels_last)
         if reordered is not inner:
-            x = settle(build.apply(Permute(perm), reordered, origin=x.origin))
+            x = simplify_view(build.apply(Permute(perm), reordered, origin=x.origin))
             node = build.apply(node.op, x, origin=node.origin)
     outer = _permutation_of(x)
     return _reshape(node, outer) if outer is not None else node
@@ -395,7 +395,7 @@ _LAYOUT_CHOICES: dict[type[TensorOp], Rule] = {
     Reshape: _reshaped_contract,
 }
 """Rules of operators that choose their result's order even if no operand is permuted."""
-CHANNELS_LAST = RULES | {
+CHANNELS_LAST_RULES = RULES | {
     Concat: _concat,
     Contract: partial(_contract, channels_last=True),
     Reshape: partial(_reshaped_contract, channels_last=True),

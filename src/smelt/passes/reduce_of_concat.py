@@ -23,14 +23,14 @@ from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, accumulator
 from smelt.ops.view import Concat, Slice
-from smelt.passes.nest_reductions import elementwise
+from smelt.passes.nest_reductions import elementwise_sources
 from smelt.types.expr import Index, add
 
-MOST = 4
+MAX_PARTS = 4
 """Maximum number of pieces that a reduction is split into."""
 
 
-def joined(graph: Graph) -> Graph:
+def split_concat_reductions(graph: Graph) -> Graph:
     """Reduce concatenated pieces separately, and combine the results.
 
     >>> from smelt.graph.text import parse, text
@@ -81,8 +81,8 @@ class _ConcatAxis(NamedTuple):
 
 def _pays(concat: Node) -> bool:
     """Whether there are few pieces, with a contraction among them."""
-    return len(concat.inputs) <= MOST and any(
-        isinstance(x.op, Contract) for part in concat.inputs for x in elementwise(part)
+    return len(concat.inputs) <= MAX_PARTS and any(
+        isinstance(x.op, Contract) for part in concat.inputs for x in elementwise_sources(part)
     )
 
 

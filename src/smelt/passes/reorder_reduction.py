@@ -21,10 +21,10 @@ from smelt.ops.view import Permute, Reshape, merged_dims
 from smelt.types.expr import axes_of
 from smelt.types.tensor import Shape
 
-__all__ = ["ordered"]
+__all__ = ["reorder_reductions"]
 
 
-def ordered(graph: Graph) -> Graph:
+def reorder_reductions(graph: Graph) -> Graph:
     """Sum over merged axes in the order in which their parts are stored.
 
     >>> from smelt.graph.text import parse, text
@@ -92,7 +92,7 @@ def _in_memory_order(node: Node) -> Node:
     if not isinstance(op, Contract):
         return node
     operands = list(node.inputs)
-    for name in op.summed():
+    for name in op.reduction_axes():
         sides = [
             _merged_dim(x, terms, name)
             for x, terms in zip(operands, (op.left, op.right), strict=True)

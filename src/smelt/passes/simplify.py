@@ -110,10 +110,10 @@ class GraphValues:
 def exact_number(op: Constant) -> float | int | bool:
     """Return the value of a constant after rounding to its type."""
     value = np.asarray(op.value).astype(op.dtype.numpy)
-    return number_of(value)
+    return python_number(value)
 
 
-def number_of(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | int | bool:
+def python_number(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> float | int | bool:
     """Return the only element of an array as a Python number."""
     exact = value.astype(np.float64) if value.dtype.kind not in "biu" else value
     number: float | int | bool = exact.reshape(()).item()

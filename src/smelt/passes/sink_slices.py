@@ -24,12 +24,12 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Reshape, Slice
 from smelt.types.expr import add, sub
 
-__all__ = ["ranged"]
+__all__ = ["sink_slices"]
 
 Readers = Mapping[Node, Sequence[Node]]
 
 
-def ranged(graph: Graph) -> Graph:
+def sink_slices(graph: Graph) -> Graph:
     """Replace elementwise results of a contraction's slice by slices of an elementwise result.
 
     >>> from smelt.graph.text import parse, text

@@ -25,28 +25,28 @@ from math import prod
 from smelt.dataclass import dataclass
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from, size_names, users
+from smelt.graph.walk import input_size_names, rebuild_from, users
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Slice
-from smelt.passes.compose import settle
-from smelt.passes.views import sliced
+from smelt.passes.compose import simplify_view
+from smelt.passes.views import slice_operand
 from smelt.types.expr import Index, add, evaluate, sub
 
-__all__ = ["divided"]
+__all__ = ["split_gated_matmul"]
 
 Sizes = Mapping[str, int]
 Readers = Mapping[Node, Sequence[Node]]
 
-GUESS = 192
+ASSUMED_SIZE = 192
 """Value of a size that is not known."""
-ROWS = 192
+MIN_ROWS = 192
 """Minimum rows of a matmul that is split (AVX-512, float32, reductions of 64 to 1024)."""
-WIDTH = 64
+MIN_COLUMNS = 64
 """Minimum columns of each part; narrower ones waste part of the register tiles."""
 
 
-def divided(graph: Graph, sizes: Sizes | None = None) -> Graph:
+def split_gated_matmul(graph: Graph, sizes: Sizes | None = None) -> Graph:
     """Split matmuls whose slices are combined elementwise.
 
     >>> from smelt.graph.text import parse, text
@@ -76,7 +76,7 @@ def divided(graph: Graph, sizes: Sizes | None = None) -> Graph:
     if not any(isinstance(x.op, Slice) for x in nodes):
         return graph
     readers, outputs = users(graph), set(graph.outputs)
-    known_sizes = dict.fromkeys(size_names(graph), GUESS) | dict(sizes or {})
+    known_sizes = dict.fromkeys(input_size_names(graph), ASSUMED_SIZE) | dict(sizes or {})
     splits: dict[Node, _Split] = {}
     for node in nodes:
         if isinstance(node.op, Contract):
@@ -144,8 +144,8 @@ def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split
     if len(factor) != 1 or names[factor[0]].count(op.out[a]) != 1:
         return None
     rows = [n for n, name in zip(shape, op.out, strict=True) if name not in names[factor[0]]]
-    is_narrow = min(_extent(region.sizes[a], sizes) for region in regions) < WIDTH
-    if is_narrow or prod(_extent(n, sizes) for n in rows) < ROWS:
+    is_narrow = min(_extent(region.sizes[a], sizes) for region in regions) < MIN_COLUMNS
+    if is_narrow or prod(_extent(n, sizes) for n in rows) < MIN_ROWS:
         return None
     if not _are_disjoint(regions, a) or not _are_combined(parts, readers):
         return None
@@ -188,7 +188,7 @@ def _compute_part(view: Node, x: Node, split: _Split, path: tuple[tuple[int, ...
     if path:
         inner = _compute_part(view, x.inputs[path[0][0]], split, path[1:])
         operands = [
-            inner if k in path[0] else sliced(view, x, z) if z.type.shape else z
+            inner if k in path[0] else slice_operand(view, x, z) if z.type.shape else z
             for k, z in enumerate(x.inputs)
         ]
         return build.apply(x.op, *operands, origin=x.origin)
@@ -200,6 +200,6 @@ def _compute_part(view: Node, x: Node, split: _Split, path: tuple[tuple[int, ...
     sizes = list(y.type.shape)
     starts[split.dim], sizes[split.dim] = region.starts[split.axis], region.sizes[split.axis]
     less = Slice(tuple(starts), tuple(sizes), (1,) * y.type.rank)
-    factors[split.factor] = settle(build.apply(less, y, origin=view.origin))
+    factors[split.factor] = simplify_view(build.apply(less, y, origin=view.origin))
     extents = tuple(e for e in op.extents if e[0] != op.out[split.axis])
     return build.apply(replace(op, extents=extents), *factors, origin=x.origin)

@@ -23,10 +23,10 @@ from smelt.passes.propagate_layouts import memory_order
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["stencils"]
+__all__ = ["mark_packed_stencils"]
 
 
-def stencils(graph: Graph) -> Graph:
+def mark_packed_stencils(graph: Graph) -> Graph:
     """Mark windowed contractions that pack their operands, so that they are not unrolled.
 
     >>> from smelt.graph.text import parse, text
@@ -52,10 +52,10 @@ def stencils(graph: Graph) -> Graph:
 
 def _mark(node: Node) -> Node:
     op = node.op
-    if not isinstance(op, Contract) or op.packed or len(op.summed()) < _MIN_WINDOW_AXES:
+    if not isinstance(op, Contract) or op.packed or len(op.reduction_axes()) < _MIN_WINDOW_AXES:
         return node
     extents = op.axis_extents(*(x.type for x in node.inputs))
-    if not op.is_short(tuple(extents[a] for a in op.summed())):
+    if not op.is_short(tuple(extents[a] for a in op.reduction_axes())):
         return node
     sides = list(zip((op.left, op.right), node.inputs, strict=True))
     reused = [_is_reused(op, extents, *s) for s in sides]
@@ -103,7 +103,8 @@ def _is_reused(op: Contract, extents: dict[str, Index], terms: tuple[Index, ...]
             strides *= x.op.step
         x = x.inputs[0]
     return (
-        prod(n for a in op.summed() if isinstance(n := extents[a], int)) > _MAX_RECOMPUTES * strides
+        prod(n for a in op.reduction_axes() if isinstance(n := extents[a], int))
+        > _MAX_RECOMPUTES * strides
     )
 
 

@@ -19,14 +19,14 @@ from smelt.graph.walk import rebuild_from, use_counts, users
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Flip, Permute, Reshape, Slice
-from smelt.passes.compose import lifted, settle, unit_reshape
+from smelt.passes.compose import simplify_view, unit_reshape, with_rank
 from smelt.types.expr import Index, floordiv, mul, product
 from smelt.types.tensor import Shape
 
 Uses = dict[Node, int]
 
 
-def views(graph: Graph) -> Graph:
+def move_views(graph: Graph) -> Graph:
     """Move slice, flip, permute and reshape in front of elementwise operators.
 
     All but slices move only if they reach inputs, numbers or other views: below a reduction or a
@@ -153,7 +153,7 @@ def _reaches_inputs(x: Node, uses: Uses) -> bool:
 # broadcasting, z may have fewer dimensions than x, and dimensions of 1 where x has more.
 
 
-def sliced(node: Node, x: Node, z: Node) -> Node:
+def slice_operand(node: Node, x: Node, z: Node) -> Node:
     """Slice an operand z of x as `node` slices x."""
     op = node.op
     assert isinstance(op, Slice)
@@ -179,7 +179,7 @@ def _flip(node: Node, x: Node, z: Node) -> Node | None:
 
 
 def _permute(node: Node, x: Node, z: Node) -> Node | None:
-    return _view(node, node.op, lifted(z, x.type.rank))
+    return _view(node, node.op, with_rank(z, x.type.rank))
 
 
 def _reshape(node: Node, x: Node, z: Node) -> Node | None:
@@ -193,9 +193,9 @@ _OPERAND_VIEWS: dict[type[TensorOp], Callable[[Node, Node, Node], Node | None]] 
     Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
-    Slice: sliced,
+    Slice: slice_operand,
 }
 
 
 def _view(node: Node, op: TensorOp, *z: Node) -> Node:
-    return settle(build.apply(op, *z, origin=node.origin))
+    return simplify_view(build.apply(op, *z, origin=node.origin))

@@ -61,7 +61,7 @@ class Rewriter(Generic[V]):
 
     def _is_allowed(self, rule: Rule, bound: dict[str, V]) -> bool:
         dtype = self.values.dtype(bound[rule.subject])
-        if not rule.claims(dtype):
+        if not rule.accepts(dtype):
             return False
         return rule.when is None or rule.when(self._numbers(rule, bound), dtype)
 
@@ -82,7 +82,7 @@ class Rewriter(Generic[V]):
             number = rule.compute[t.name](self._numbers(rule, bound))
             return self.values.constant(number, dtype, like)
         if isinstance(t, Num):
-            number = t.at(dtype)
+            number = t.value_for(dtype)
             return None if number is None else self.values.constant(number, dtype, like)
         parts: dict[int, V] = {}
         for are_typed in (True, False):  # numbers last: they take the type of their siblings

@@ -35,7 +35,7 @@ def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
             return False
         if isinstance(t.value, bool) and values.dtype(value).kind != "bool":
             return False  # true and false are not the numbers 1 and 0
-        expected = t.at(values.dtype(value))
+        expected = t.value_for(values.dtype(value))
         return expected is not None and same_number(number, expected)
     if t.constant and number is None:
         return False

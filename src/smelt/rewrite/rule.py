@@ -57,7 +57,7 @@ class Rule:
     only: tuple[str, ...] = ()
     """Names of the element types, if the rule is not valid for all of a kind."""
 
-    def claims(self, dtype: DType) -> bool:
+    def accepts(self, dtype: DType) -> bool:
         """Whether the rule is valid for the type."""
         return dtype.kind in self.kinds and (not self.only or dtype.name in self.only)
 

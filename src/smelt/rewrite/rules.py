@@ -271,6 +271,6 @@ RULES = RuleSet(
 EXACT = RuleSet(r for r in RULES if not r.fast)
 """The rules that keep every bit."""
 
-ROUNDING_SENSITIVE = frozenset(row.name for row in SCALARS.values() if row.spaced)
+ROUNDING_SENSITIVE = frozenset(row.name for row in SCALARS.values() if row.depends_on_spacing)
 """Operators that depend on the spacing of their type: in a wider type they compute another
 function."""

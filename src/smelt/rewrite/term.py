@@ -51,7 +51,7 @@ class Num:
     label: str = ""
     """The text that is printed for the value that `of` gives."""
 
-    def at(self, dtype: DType) -> Number | None:
+    def value_for(self, dtype: DType) -> Number | None:
         """Return the number for an element type; None if that type has none."""
         return self.of(dtype) if self.of is not None else self.value
 
@@ -172,7 +172,7 @@ def variables(t: Term) -> tuple[Var, ...]:
     return tuple(dict.fromkeys(v for a in t.args for v in variables(a)))
 
 
-def alike(row: ScalarOp, position: int) -> bool:
+def has_leading_type(row: ScalarOp, position: int) -> bool:
     """Whether operand `position` has the type of the row's leading operand."""
     rule = row.rule
     return rule.accepts[position] == rule.accepts[rule.lead] and position not in rule.free
@@ -182,7 +182,7 @@ def operand_types(row: ScalarOp, lead: DType) -> tuple[DType, ...]:
     """Return the types of the operands when the leading one is `lead`."""
     kinds, fixed = row.rule.accepts, dict(row.rule.fixed)
     return tuple(
-        lead if alike(row, k) else fixed.get(k, bool_ if kinds[k] == ("bool",) else lead)
+        lead if has_leading_type(row, k) else fixed.get(k, bool_ if kinds[k] == ("bool",) else lead)
         for k in range(row.arity)
     )
 
@@ -232,7 +232,7 @@ def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> 
         return np.asarray(values[t.name])
     if isinstance(t, Num):
         assert dtype is not None
-        return np.asarray(t.at(dtype)).astype(dtype.numpy)
+        return np.asarray(t.value_for(dtype)).astype(dtype.numpy)
     row = t.row
     arrays = {k: evaluate(a, values) for k, a in enumerate(t.args) if variables(a)}
     lead = number_type(row, {k: from_numpy(a.dtype) for k, a in arrays.items()}) or dtype
@@ -244,6 +244,6 @@ def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> 
 def number_type(row: ScalarOp, types_by_place: Mapping[int, DType]) -> DType | None:
     """Return the type of a bare number among operands with known types."""
     for position, dtype in types_by_place.items():
-        if alike(row, position):
+        if has_leading_type(row, position):
             return dtype
     return None

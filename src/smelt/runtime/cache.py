@@ -38,20 +38,20 @@ from typing import Any, Final, NamedTuple, cast
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import CacheWarning, tell
-from smelt.imports import imported
+from smelt.errors import CacheWarning, warn_at_origin
+from smelt.imports import fork_safe_import
 from smelt.runtime.cache_files import Folder, Item, Refused
 
 MAGIC: Final = b"SMELTobj"
 FORMAT: Final = 1
 """Version of the entry file format."""
 SUFFIX: Final = ".smelt"
-MOST_ENTRY_BYTES: Final = 256 << 20
+MAX_ENTRY_BYTES: Final = 256 << 20
 """Largest entry file that is written or read."""
-MOST_IN_MEMORY: Final = 64 << 20
+MAX_MEMORY_BYTES: Final = 64 << 20
 """Limit of object code kept in memory, in bytes."""
-MOST_REMEMBERED: Final = 64
-"""Damaged entries whose defect the cache remembers, for `Cache.why`."""
+MAX_DAMAGE_RECORDS: Final = 64
+"""Damaged entries whose defect the cache remembers, for `Cache.miss_reason`."""
 STALE_S: Final = 3600.0
 """Age in seconds after which an unfinished file counts as left by a dead process."""
 
@@ -198,7 +198,7 @@ class Cache:
             self._counts["misses" if entry is None else "hits"] += 1
         return entry
 
-    def why(self, key: bytes) -> str:
+    def miss_reason(self, key: bytes) -> str:
         """Return why `get` found nothing for a key."""
         if self._refused is not None:
             return f"the directory is not used: {self._refused}"
@@ -212,7 +212,7 @@ class Cache:
         """
         content = encode(key, meta, code)
         self._remember(key, Entry(meta, code))
-        if self._folder is None or len(content) > MOST_ENTRY_BYTES:
+        if self._folder is None or len(content) > MAX_ENTRY_BYTES:
             return
         try:
             with self._folder.open(create=True) as files:
@@ -232,13 +232,13 @@ class Cache:
         try:
             with self._folder.open(create=False) as files:
                 try:
-                    content = files.read(name, MOST_ENTRY_BYTES)
+                    content = files.read(name, MAX_ENTRY_BYTES)
                     entry = decode(content, key)[1]
                 except ValueError as problem:
                     # Damaged, or invalid JSON in spite of a correct digest.
                     self._counts["damaged"] += 1
                     self._defects[name] = str(problem)
-                    while len(self._defects) > MOST_REMEMBERED:
+                    while len(self._defects) > MAX_DAMAGE_RECORDS:
                         self._defects.popitem(last=False)
                     outcome = "removed" if files.remove(name) else "cannot be removed"
                     _LOG.warning("damaged entry %s %s: %s", name, outcome, problem)
@@ -260,7 +260,7 @@ class Cache:
                 self._memory_bytes -= len(old.code)
             self._memory[key] = entry
             self._memory_bytes += len(entry.code)
-            while self._memory_bytes > MOST_IN_MEMORY and len(self._memory) > 1:
+            while self._memory_bytes > MAX_MEMORY_BYTES and len(self._memory) > 1:
                 self._memory_bytes -= len(self._memory.popitem(last=False)[1].code)
 
     # Maintenance ----------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Cache:
                 if not item.name.endswith(SUFFIX) or files is None:
                     continue
                 try:
-                    key, _ = decode(files.read(item.name, MOST_ENTRY_BYTES))
+                    key, _ = decode(files.read(item.name, MAX_ENTRY_BYTES))
                     if file_name(key) != item.name:
                         raise Damaged("entry of another key")
                 except FileNotFoundError:
@@ -383,7 +383,7 @@ class Cache:
         if self._refused is None:
             self._refused = refusal.reason
             warning = CacheWarning(path=refusal.path, reason=refusal.reason, hint=refusal.remedy)
-            tell(warning)
+            warn_at_origin(warning)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -396,7 +396,7 @@ def _describe(item: Item, files: Any) -> Listed:
     Raises OSError where it cannot be read.
     """
     try:
-        meta = decode(files.read(item.name, MOST_ENTRY_BYTES))[1].meta
+        meta = decode(files.read(item.name, MAX_ENTRY_BYTES))[1].meta
     except ValueError as problem:
         return Listed(item.name, "damaged", item.nbytes, str(problem))
     recipe = meta.get("recipe")
@@ -424,7 +424,7 @@ def _user_directory() -> Path | None:
             configured = (knobs.foreign("XDG_CACHE_HOME") or "").strip()
             home = Path(configured) if configured.startswith("/") else Path("~/.cache").expanduser()
             return home / "smelt"
-        platformdirs: Any = imported("platformdirs")
+        platformdirs: Any = fork_safe_import("platformdirs")
         return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
     except (RuntimeError, OSError, KeyError):
         return None

@@ -27,40 +27,46 @@ import numpy as np
 from smelt import knobs
 from smelt.runtime import native_call as code
 from smelt.runtime.executable import Executable, Prepared
-from smelt.runtime.interpreter import is_possible
-from smelt.runtime.library_calls import Tell, among
+from smelt.runtime.interpreter import is_supported
+from smelt.runtime.library_calls import LocateError, with_library_calls
 from smelt.runtime.memory import RING_BLOCKS, RING_LIMIT, STOCK, Slab, size_class
-from smelt.runtime.native_call_code import Face, Line, install, result_row, runner_at
+from smelt.runtime.native_call_code import (
+    FrontEndClasses,
+    RecordList,
+    address_runner,
+    install,
+    result_row,
+)
 from smelt.runtime.threads import pool
 
 __all__ = [
-    "Face",
-    "Nests",
+    "ArgumentTree",
+    "FrontEndClasses",
     "Record",
-    "can_run",
+    "address_runner",
+    "can_record",
     "install",
-    "is_possible",
     "is_scalar",
-    "line",
-    "record",
-    "record_at",
-    "runner_at",
+    "is_supported",
+    "pack_records",
+    "record_by_address",
+    "write_record",
 ]
 
 Array = np.ndarray[Any, Any]
 
-LOCKED_NS: Final = 20_000.0
+MAX_LOCKED_NS: Final = 20_000.0
 """Predicted time up to which kernels run with the GIL held, in ns.
 
 Releasing and retaking it costs about a tenth of that, and other threads wait no longer than for a
 slow Python function.
 """
-SOLO_NS: Final = 1_000_000.0
+MAX_SOLO_NS: Final = 1_000_000.0
 """Predicted time up to which single-threaded kernels run without the pool, in ns.
 
 The pool adds microseconds to a call; signals are handled only after the kernels finish.
 """
-MOST_FRAME_WORDS: Final = 1024
+MAX_FRAME_WORDS: Final = 1024
 """Largest argument frame of a recorded call; native code copies it to the stack."""
 
 
@@ -86,10 +92,10 @@ class Record:
 
 def _settings() -> tuple[object, str]:
     """Return objects whose identities determine the settings in force."""
-    return knobs.variable()[0].get(), knobs.fingerprint()
+    return knobs.context_variable()[0].get(), knobs.fingerprint()
 
 
-class Nests:
+class ArgumentTree:
     """Position of a call's arguments inside its containers (tuples, lists, dicts).
 
     The items of a call are its positional arguments, then its keyword arguments, then the content
@@ -162,20 +168,20 @@ def is_scalar(kind: type) -> bool:
     )
 
 
-def can_run(executable: object) -> bool:
+def can_record(executable: object) -> bool:
     """Return whether calls of an executable can be recorded at all."""
     return type(executable) is Executable and executable.prelude is None
 
 
-def line(records: Sequence[Record]) -> bytes:
+def pack_records(records: Sequence[Record]) -> bytes:
     """Pack a function's records, most recently used first; the caller keeps them alive."""
-    return Line(array("q", [len(records), *(r.address for r in records)]).tobytes())
+    return RecordList(array("q", [len(records), *(r.address for r in records)]).tobytes())
 
 
-def record(
+def write_record(
     prepared: Prepared,
     arguments: Sequence[Argument],
-    nests: Nests,
+    nests: ArgumentTree,
     captured: Sequence[tuple[object, Array]],
     sources: Sequence[int],
     types: Sequence[object],
@@ -184,7 +190,7 @@ def record(
     *,
     single: bool,
     turns: Sequence[tuple[int, ...] | None],
-    tell: Tell | None = None,
+    tell: LocateError | None = None,
 ) -> Record | None:
     """Record a call; return None for one that only Python can make.
 
@@ -200,7 +206,7 @@ def record(
     places = [*sources, *range(len(arrays), len(arrays) + len(prepared.results))]
     runner, inputs = None, [x for k in sources if (x := arrays[k]) is not None]
     if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
-        prepared, runner = among(prepared, inputs, tell)
+        prepared, runner = with_library_calls(prepared, inputs, tell)
     if (
         len(arguments) > code.MOST_ARGUMENTS
         or nests.count > code.MOST_ITEMS
@@ -244,7 +250,7 @@ def record(
     )
 
 
-def record_at(
+def record_by_address(
     executable: Executable,
     sizes: tuple[int, ...],
     wrap: Callable[[Array], Any],
@@ -283,7 +289,7 @@ def _is_simple(p: Prepared, places: int, runner: object = None) -> bool:
     plain = len(p.segments) <= 1 and not _calls_libraries(p)
     return (
         places <= code.MOST_PLACES
-        and len(p.frame) <= MOST_FRAME_WORDS
+        and len(p.frame) <= MAX_FRAME_WORDS
         and (plain or runner is not None)
     )
 
@@ -361,7 +367,7 @@ def _ring_assigner() -> Callable[[int], int]:
     return ring
 
 
-def _nest_rows(nests: Nests, references: list[Any]) -> array[int]:
+def _nest_rows(nests: ArgumentTree, references: list[Any]) -> array[int]:
     rows = array("q")
     for kind, item, count, first, keys in nests.rows:
         table = array("q", map(id, keys))
@@ -420,12 +426,12 @@ def _run_words(
         references.append(runner)
         return {"RUNNER": id(runner)}
     (s,) = p.segments
-    if p.work > SOLO_NS or (p.parallel and pool().wished > 1):
+    if p.work > MAX_SOLO_NS or (p.parallel and pool().requested_threads > 1):
         runner = partial(_run, s.chunks, s.launches, s.count, p.scratch)
         references.append(runner)
         return {"RUNNER": id(runner)}
     inline = {"CHUNKS": s.chunks, "CHUNK_COUNT": len(s.tables[0])}
-    if p.work > LOCKED_NS:
+    if p.work > MAX_LOCKED_NS:
         return {**inline, "UNLOCKED": 1, "SCRATCH": -(-p.arena_bytes // 64) * 64}
     scratch = _scratch(p.scratch)
     references.append(scratch)

@@ -14,26 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from smelt.blocks import FIRST_ROW, WHOLE, Cut, Rounds
-from smelt.ops.combine import BEGINS
+from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
+from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.runtime.executable import Executable
 from smelt.runtime.memory import allocate
 
-__all__ = ["Turns"]
+__all__ = ["ChunkedCall"]
 
 Array = np.ndarray[Any, Any]
 
 
-class Turns:
+class ChunkedCall:
     """Chunked execution of one cluster, as the function of a call step."""
 
-    def __init__(self, rounds: Rounds, body: Executable) -> None:
+    def __init__(self, rounds: Chunks, body: Executable) -> None:
         self.rounds, self.body = rounds, body
-        body.inside = True
+        body.nested = True
         self.sums = [c for c in rounds.makes if c.axis == WHOLE]
         kinds = [body.values[n].dtype for n in body.outputs]
         self.first = [
-            BEGINS[c.combine](kind)
+            SCALAR_IDENTITIES[c.combine](kind)
             for c, kind in zip(rounds.makes, kinds, strict=True)
             if c.axis == WHOLE
         ]
@@ -42,7 +42,7 @@ class Turns:
         """Run all chunks, writing into `outputs`."""
         so_far = [outputs[c.place] for c in self.sums]
         chunks = [
-            (low, high, self._sizes(sizes, high - low)) for low, high in self.rounds.each(sizes)
+            (low, high, self._sizes(sizes, high - low)) for low, high in self.rounds.ranges(sizes)
         ]
         if not chunks:  # no chunk initialises the sums
             for c, first in zip(self.sums, self.first, strict=True):
@@ -66,7 +66,7 @@ class Turns:
     def prepare(self, sizes: Mapping[str, int]) -> int:
         """Prepare all chunks at these sizes; return the extra bytes that one of them needs."""
         extra_bytes = 0
-        for rows in {high - low for low, high in self.rounds.each(sizes)}:
+        for rows in {high - low for low, high in self.rounds.ranges(sizes)}:
             p = self.body.prepared(self._sizes(sizes, rows))
             sums = (
                 nbytes
@@ -82,7 +82,7 @@ class Turns:
         return tuple(named[n] for n in self.body.size_names)
 
 
-def _chunk_of(cut: Cut, values: Sequence[Array], low: int, high: int) -> Array:
+def _chunk_of(cut: ChunkSlice, values: Sequence[Array], low: int, high: int) -> Array:
     """Return a chunk's part of a value."""
     if cut.axis == FIRST_ROW:
         return np.asarray(low, np.int64)

@@ -5,7 +5,7 @@ generator, the processor), and the key of each variant derives from it. The stem
 find the code, without the kernel: a stored plan names its kernels that way.
 
 Code stays loaded while a plan uses it; of the rest, the most recently used is kept, up to
-`MOST_BYTES`.
+`MAX_CODE_BYTES`.
 
 >>> len(key_of(b"stem", "rows", streaming=False))
 32
@@ -22,23 +22,23 @@ from weakref import WeakValueDictionary
 
 from smelt import knobs
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
-from smelt.kernel.artifact import Built, Form
+from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.runtime.cache import Cache
 from smelt.runtime.loader import Loaded, load
 
-__all__ = ["Code", "add", "find", "forget", "key_of"]
+__all__ = ["LoadedKernel", "add", "find", "forget", "key_of"]
 
-MOST_BYTES: Final = 32 << 20
+MAX_CODE_BYTES: Final = 32 << 20
 """Limit in bytes of recently used code that stays loaded without a user."""
 
 
-class Code:
+class LoadedKernel:
     """Loaded code of one kernel, and how to call it."""
 
-    __slots__ = ("__weakref__", "built", "loaded")
+    __slots__ = ("__weakref__", "compiled", "loaded")
 
-    def __init__(self, built: Built, loaded: Loaded) -> None:
-        self.built = built
+    def __init__(self, built: CompiledKernel, loaded: Loaded) -> None:
+        self.compiled = built
         self.loaded = loaded
 
     @property
@@ -48,18 +48,18 @@ class Code:
 
 
 _LOCK = threading.RLock()
-_ALIVE: WeakValueDictionary[bytes, Code] = WeakValueDictionary()
+_ALIVE: WeakValueDictionary[bytes, LoadedKernel] = WeakValueDictionary()
 """Code in use by any plan, by key."""
-_RECENT: OrderedDict[bytes, Code] = OrderedDict()
+_RECENT: OrderedDict[bytes, LoadedKernel] = OrderedDict()
 """Recently used code, oldest first."""
 
 
-def key_of(stem: bytes, form: Form, streaming: bool) -> bytes:
+def key_of(stem: bytes, form: Variant, streaming: bool) -> bytes:
     """Return the key of one variant of the kernel that `stem` identifies."""
     return hashlib.sha256(b"%s\0%d\0%s" % (stem, streaming, form.encode())).digest()
 
 
-def find(key: bytes, journal: Journal) -> Code | None:
+def find(key: bytes, journal: Journal) -> LoadedKernel | None:
     """Return the code of a key, or None if it must be generated.
 
     Records in the journal where it came from.
@@ -76,21 +76,21 @@ def find(key: bytes, journal: Journal) -> Code | None:
     entry = None if cache is None else cache.get(key)
     if entry is not None:
         try:
-            code = _keep(key, _load_kernel(Built.read(entry.meta, entry.code)))
+            code = _keep(key, _load_kernel(CompiledKernel.from_data(entry.meta, entry.code)))
         except (KeyError, TypeError, ValueError):  # intact, but of another format
             pass
         else:
             journal.record(CacheHit(key.hex(), "disk", perf_counter() - start))
             return code
-    journal.record(CacheMiss(key.hex(), "no cache" if cache is None else cache.why(key)))
+    journal.record(CacheMiss(key.hex(), "no cache" if cache is None else cache.miss_reason(key)))
     return None
 
 
-def add(key: bytes, built: Built, journal: Journal) -> Code:
+def add(key: bytes, built: CompiledKernel, journal: Journal) -> LoadedKernel:
     """Load newly generated code and store it for later processes."""
     cache = _cache()
     if cache is not None:
-        cache.put(key, built.facts(), built.code)
+        cache.put(key, built.to_data(), built.code)
         journal.record(CacheStored(key.hex(), len(built.code)))
     return _keep(key, _load_kernel(built))
 
@@ -106,11 +106,11 @@ def _cache() -> Cache | None:
     return Cache.default() if knobs.CACHE.get() else None
 
 
-def _load_kernel(built: Built) -> Code:
-    return Code(built, load(built.code, [f.symbol for f in built.functions]))
+def _load_kernel(built: CompiledKernel) -> LoadedKernel:
+    return LoadedKernel(built, load(built.code, [f.symbol for f in built.functions]))
 
 
-def _keep(key: bytes, code: Code) -> Code:
+def _keep(key: bytes, code: LoadedKernel) -> LoadedKernel:
     """Return `code`, or the equal code that another thread loaded meanwhile."""
     with _LOCK:
         code = _ALIVE.setdefault(key, code)
@@ -118,9 +118,9 @@ def _keep(key: bytes, code: Code) -> Code:
     return code
 
 
-def _use(key: bytes, code: Code) -> None:
+def _use(key: bytes, code: LoadedKernel) -> None:
     _RECENT[key] = code
     _RECENT.move_to_end(key)
     nbytes = sum(c.nbytes for c in _RECENT.values()) if len(_RECENT) % 64 == 0 else 0
-    while nbytes > MOST_BYTES and len(_RECENT) > 1:
+    while nbytes > MAX_CODE_BYTES and len(_RECENT) > 1:
         nbytes -= _RECENT.popitem(last=False)[1].nbytes

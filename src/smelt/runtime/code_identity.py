@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 from smelt.runtime.cache import Cache
 from smelt.version import __version__
 
-__all__ = ["Digests", "digests", "generator", "sources"]
+__all__ = ["Digests", "digests", "generator_identity", "package_identity"]
 
-CODE: Final = ("blocks.py", "codegen", "kernel", "llvm.py", "ops", "types")
+CODEGEN_SOURCES: Final = ("blocks.py", "codegen", "kernel", "llvm.py", "ops", "types")
 """Modules and packages whose source decides the machine code for a kernel's text."""
 
 _PACKAGE: Final = str(Path(__file__).parents[1])
@@ -36,12 +36,12 @@ class Digests(NamedTuple):
     code: str
 
 
-def sources() -> str:
+def package_identity() -> str:
     """Return the package's version and a digest of all its modules."""
     return f"{__version__} {digests().all}"
 
 
-def generator() -> str:
+def generator_identity() -> str:
     """Return the version and a digest of the modules that generate machine code."""
     return f"{__version__} {digests().code}"
 
@@ -53,7 +53,7 @@ def digests(package: str = _PACKAGE) -> Digests:
         files = sorted(_files(package, ""))
     except OSError:  # not a directory: an archive's content is fixed by its version
         return Digests("packed", "packed code")
-    stamp = f"{__version__} {package} {CODE} {files}"
+    stamp = f"{__version__} {package} {CODEGEN_SOURCES} {files}"
     key = b"smelt sources " + hashlib.sha256(stamp.encode()).digest()
     entry = Cache.default().get(key)
     if entry is not None:
@@ -62,7 +62,8 @@ def digests(package: str = _PACKAGE) -> Digests:
             return Digests(cached[0], cached[1])
     names = [name for name, _, _ in files]
     result = Digests(
-        _digest(package, names), _digest(package, [n for n in names if n.split("/")[1] in CODE])
+        _digest(package, names),
+        _digest(package, [n for n in names if n.split("/")[1] in CODEGEN_SOURCES]),
     )
     Cache.default().put(key, {"what": "sources", **result._asdict()}, b"")
     return result

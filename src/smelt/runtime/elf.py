@@ -3,7 +3,7 @@
 LLVM's linker can load anything, but importing it costs more than the rest of a process that finds
 its kernels in the cache. Kernels are simple objects: a few sections, calls of the C library,
 PC-relative addresses. `link` places their sections, applies the relocations of the x86-64 psABI
-(System V ABI, AMD64 supplement, 4.4) that such objects have, and raises `Unfamiliar` for
+(System V ABI, AMD64 supplement, 4.4) that such objects have, and raises `UnsupportedObject` for
 everything else; the caller then uses LLVM.
 
 Pages are written first, then code becomes executable and read-only, constants read-only: no page
@@ -24,19 +24,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Image", "Malformed", "Unfamiliar", "is_for_us", "link"]
+__all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]
 
 
-class Unfamiliar(Exception):
+class UnsupportedObject(Exception):
     """Object that looks well-formed but uses features this loader does not support."""
 
 
-class Malformed(Exception):
+class MalformedObject(Exception):
     """Object that contradicts itself, or refers to a symbol the process does not have."""
 
 
 PAGE: Final = mmap.PAGESIZE
-MOST_BYTES: Final = 1 << 28
+MAX_SECTION_BYTES: Final = 1 << 28
 """Largest size of a section; kernels contain no large data."""
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -99,7 +99,7 @@ class _Symbol(NamedTuple):
     value: int
 
 
-def is_for_us(code: bytes) -> bool:
+def can_link(code: bytes) -> bool:
     """Return whether `link` may load this object here: x86-64 Linux."""
     return (
         _is_supported_host()
@@ -122,7 +122,7 @@ def link(code: bytes, symbols: Sequence[str]) -> Image:
     try:
         return _Linker(code).image(symbols)
     except (struct.error, LookupError, ValueError, OverflowError, OSError) as error:
-        raise Malformed(f"not a whole object: {error}") from error
+        raise MalformedObject(f"not a whole object: {error}") from error
 
 
 class _Linker:
@@ -144,43 +144,43 @@ class _Linker:
     def _read_sections(self) -> list[_Section]:
         ident, kind, machine, *rest = _HEADER.unpack_from(self.code)
         if ident[:7] != _IDENT or kind != _RELOCATABLE or machine != _X86_64:
-            raise Unfamiliar("not a relocatable object for x86-64")
+            raise UnsupportedObject("not a relocatable object for x86-64")
         table, entry, count = rest[3], rest[8], rest[9]
         if entry != _SECTION.size or not 0 < count < _RESERVED:
-            raise Malformed("a section table of an unknown format")
+            raise MalformedObject("a section table of an unknown format")
         sections: list[_Section] = []
         for k in range(count):
             row = _SECTION.unpack_from(self.code, table + k * entry)
             _, kind, flags, _, offset, size, link_to, info, align, _ = row
             if kind != _NOBITS and offset + size > len(self.code):
-                raise Malformed(f"section {k} leaves the file")
-            if size > MOST_BYTES:
-                raise Malformed(f"section {k} has {size} bytes")
+                raise MalformedObject(f"section {k} leaves the file")
+            if size > MAX_SECTION_BYTES:
+                raise MalformedObject(f"section {k} has {size} bytes")
             if flags & _TLS:
-                raise Unfamiliar("thread-local storage")
+                raise UnsupportedObject("thread-local storage")
             sections.append(_Section(kind, flags, offset, size, link_to, info, max(align, 1)))
         return sections
 
     def _read_symbols(self) -> list[_Symbol]:
         tables = [s for s in self.sections if s.kind == _SYMTAB]
         if len(tables) != 1:
-            raise Malformed(f"{len(tables)} symbol tables")
+            raise MalformedObject(f"{len(tables)} symbol tables")
         table = tables[0]
         names = self.sections[table.link]
         if names.kind != _STRTAB:
-            raise Malformed("symbols without names")
+            raise MalformedObject("symbols without names")
         text = self.code[names.offset : names.offset + names.size]
         symbols: list[_Symbol] = []
         rows = self.code[table.offset : table.offset + table.size]
         for at, info, _, section, value, _ in _SYMBOL.iter_unpack(rows):
             if info & 15 > _FUNCTION_OR_LESS:
-                raise Unfamiliar(f"a symbol of type {info & 15}")
+                raise UnsupportedObject(f"a symbol of type {info & 15}")
             if section >= _RESERVED and section != _ABSOLUTE:
-                raise Unfamiliar(f"a symbol in section {section:#x}")
+                raise UnsupportedObject(f"a symbol in section {section:#x}")
             if section < _RESERVED and section >= len(self.sections):
-                raise Malformed("a symbol in no section")
+                raise MalformedObject("a symbol in no section")
             if section < _RESERVED and section and value > self.sections[section].size:
-                raise Malformed("a symbol outside of its section")
+                raise MalformedObject("a symbol outside of its section")
             symbols.append(_Symbol(text[at : text.index(b"\0", at)].decode(), section, value))
         return symbols
 
@@ -191,17 +191,17 @@ class _Linker:
             if s.kind != _RELA_KIND:
                 continue
             if s.info >= len(self.sections):
-                raise Malformed("relocations of no section")
+                raise MalformedObject("relocations of no section")
             home = self.sections[s.info]
             if not home.flags & _ALLOC or not _is_loaded(home):
                 continue
             rows = _RELA.iter_unpack(self.code[s.offset : s.offset + s.size])
             changes = [(at, info & 0xFFFFFFFF, info >> 32, addend) for at, info, addend in rows]
             if any(number >= len(self.symbols) for _, _, number, _ in changes):
-                raise Malformed("a relocation of no symbol")
+                raise MalformedObject("a relocation of no symbol")
             unknown = {kind for _, kind, _, _ in changes} - _KNOWN
             if unknown:
-                raise Unfamiliar(f"relocations of the kinds {sorted(unknown)}")
+                raise UnsupportedObject(f"relocations of the kinds {sorted(unknown)}")
             relocations.append((home, changes))
         return relocations
 
@@ -212,7 +212,7 @@ class _Linker:
         defined = {s.name: s for s in self.symbols if s.section != _UNDEFINED and s.name}
         missing = [name for name in symbols if name not in defined]
         if missing:
-            raise Malformed(f"symbols not found: {', '.join(missing)}")
+            raise MalformedObject(f"symbols not found: {', '.join(missing)}")
         ends = self._place_sections()
         memory = mmap.mmap(-1, ends[-1], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = _address(memory)
@@ -235,7 +235,7 @@ class _Linker:
             for s in self.sections:
                 if s.flags & _ALLOC and s.flags & (_EXEC | _WRITE) == group and _is_loaded(s):
                     if s.align > PAGE or s.align & (s.align - 1):
-                        raise Unfamiliar(f"alignment of {s.align}")
+                        raise UnsupportedObject(f"alignment of {s.align}")
                     s.at = -(-top // s.align) * s.align
                     top = s.at + s.size
             for number in sorted(called if group == _EXEC else tabled if not group else ()):
@@ -244,9 +244,9 @@ class _Linker:
             top = -(-top // PAGE) * PAGE
             ends.append(top)
         if any(s.flags & _EXEC and s.flags & _WRITE for s in self.sections):
-            raise Unfamiliar("a section that is writable and executable")
+            raise UnsupportedObject("a section that is writable and executable")
         if not top:
-            raise Malformed("no code")
+            raise MalformedObject("no code")
         return ends
 
     def _is_undefined(self, number: int) -> bool:
@@ -260,13 +260,13 @@ class _Linker:
         for offset, kind, number, addend in changes:
             width = 8 if kind in (_ABS64, _PC64) else 4
             if offset + width > home.size:
-                raise Malformed("a relocation outside of its section")
+                raise MalformedObject("a relocation outside of its section")
             at = home.at + offset
             value = self._target_address(kind, number, memory, base) + addend
             if kind != _ABS64:
                 value -= base + at
             if width == 4 and not -(1 << 31) <= value < 1 << 31:
-                raise Unfamiliar("a symbol farther away than 2 GiB")
+                raise UnsupportedObject("a symbol farther away than 2 GiB")
             memory[at : at + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
 
     def _target_address(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
@@ -290,7 +290,7 @@ class _Linker:
         if symbol.section != _UNDEFINED:
             at = self.sections[symbol.section].at
             if at < 0:
-                raise Malformed(f"{symbol.name} is in no section that is loaded")
+                raise MalformedObject(f"{symbol.name} is in no section that is loaded")
             return base + at + symbol.value
         address = self._process_addresses.get(symbol.name)
         if address is None:
@@ -306,7 +306,7 @@ def _is_loaded(s: _Section) -> bool:
     if s.kind == _UNWIND:
         return False
     if s.kind not in (_PROGBITS, _NOBITS):
-        raise Unfamiliar(f"a loaded section of kind {s.kind:#x}")
+        raise UnsupportedObject(f"a loaded section of kind {s.kind:#x}")
     return True
 
 
@@ -325,7 +325,7 @@ def _process_symbol(name: str) -> int:
     except AttributeError:
         address = None
     if not address:
-        raise Malformed(f"the process has no symbol {name!r}")
+        raise MalformedObject(f"the process has no symbol {name!r}")
     return address
 
 
@@ -348,4 +348,4 @@ def _protect(base: int, ends: Sequence[int]) -> None:
         size = end - begin
         start = ctypes.c_void_p(base + begin)
         if size and _process().mprotect(start, ctypes.c_size_t(size), right) != 0:
-            raise Unfamiliar("memory of this process cannot be made executable")
+            raise UnsupportedObject("memory of this process cannot be made executable")

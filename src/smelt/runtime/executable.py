@@ -18,23 +18,23 @@ import numpy as np
 from smelt import knobs
 from smelt.errors import OutOfMemory, TargetError
 from smelt.graph.ir import Graph
-from smelt.graph.walk import sizes
+from smelt.graph.walk import all_size_names
 from smelt.knobs.values import show_bytes
-from smelt.runtime.host import cannot_run
-from smelt.runtime.launch_table import Builder, Operand, Prepared, Segment
+from smelt.runtime.host import unsupported_reason
+from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.places import target
+from smelt.runtime.places import result_array
 from smelt.runtime.prelude import Prelude, Run
-from smelt.runtime.reference import in_place_of, is_spared, tell_spared
-from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
-from smelt.runtime.threadpools import announce
+from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
+from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
+from smelt.runtime.threadpools import register_controller
 from smelt.runtime.threads import pool
 from smelt.target import Target
 from smelt.types.expr import Index, evaluate
 
 Array = np.ndarray[Any, Any]
 
-KEPT_SIZES = 256
+MAX_PREPARED = 256
 """Prepared size tuples kept; the oldest is evicted first."""
 
 
@@ -75,8 +75,8 @@ class Executable:
         `launches` are groups of independent steps, in order. `outputs` number the values that are
         returned (an input among them is returned as it is). `arena` lists where values in the
         arena end, in bytes. `prelude` computes the held values. `graph`, with these inputs and
-        outputs, runs in NumPy for sizes that no kernels can be made for. `made_for` is the target
-        of the kernels' code, None for the host.
+        outputs, runs in NumPy for sizes that no kernels can be made for. `code_target` is the
+        target of the kernels' code, None for the host.
         """
         self.size_names = size_names
         self.values = tuple(values)
@@ -85,10 +85,10 @@ class Executable:
         self.outputs = tuple(outputs)
         self.prelude = prelude
         self.graph = graph
-        self.made_for = made_for
-        self.inside = False
+        self.code_target = made_for
+        self.nested = False
         """Whether another executable runs this one and accounts for its memory."""
-        announce()
+        register_controller()
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         self._lock = threading.Lock()
 
@@ -104,11 +104,11 @@ class Executable:
     ) -> list[Array]:
         """Run the plan and return its results.
 
-        `arrays` are the inputs and `sizes` the values of `size_names`. `out` are arrays to write
-        into (None: allocate): one per output, or one per computed value in order of first return.
-        `held` are the prelude's results for these inputs (None: compute now without caching).
-        `between` is memory for intermediates, at least `arena_bytes` at these sizes (None:
-        allocate).
+        `arrays` are the inputs and `all_size_names` the values of `size_names`. `out` are arrays to
+        write into (None: allocate): one per output, or one per computed value in order of first
+        return. `held` are the prelude's results for these inputs (None: compute now without
+        caching). `between` is memory for intermediates, at least `arena_bytes` at these sizes
+        (None: allocate).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice, TargetError if the code
@@ -134,7 +134,7 @@ class Executable:
             elif out_array is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
-                results.append(target(out_array, shape, dtype, (*arrays, *results), copies))
+                results.append(result_array(out_array, shape, dtype, (*arrays, *results), copies))
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
@@ -274,15 +274,15 @@ class Executable:
             return block.array(x.shape, x.dtype, offset=x.offset)
 
         assert s.call is not None
-        s.call.call(sizes, [*map(view, s.given)], [*map(view, s.made)])
+        s.call.call(sizes, [*map(view, s.inputs)], [*map(view, s.outputs)])
 
     # ---- preparation -----------------------------------------------------------------------------
 
     def _check_memory_limit(self, p: Prepared) -> None:
         """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
-        limit = None if self.inside else knobs.MAX_EXTRA_MEMORY.get()
+        limit = None if self.nested else knobs.MAX_EXTRA_MEMORY.get()
         largest = max((nbytes for *_, nbytes, _ in p.results), default=0)
-        needed = p.arena_bytes + p.beside
+        needed = p.arena_bytes + p.call_bytes
         needed += sum(nbytes for *_, nbytes, over in p.results if over < 0)
         if limit is not None and needed > limit:
             raise OutOfMemory(
@@ -299,14 +299,14 @@ class Executable:
             for v, x in zip(self.outputs, graph.outputs, strict=True)
             if self.values[v].place == "output"
         }
-        return in_place_of(graph, tuple(inputs[k] for k in range(len(inputs))), results)
+        return program_step(graph, tuple(inputs[k] for k in range(len(inputs))), results)
 
     def _check_target(self) -> None:
         """Raise TargetError if this processor lacks instructions that the code uses."""
-        reason = "" if self.made_for is None else cannot_run(self.made_for)
-        if reason and self.made_for is not None:
+        reason = "" if self.code_target is None else unsupported_reason(self.code_target)
+        if reason and self.code_target is not None:
             reason = f"{reason}; code for it can be shown, not run"
-            raise TargetError(target=self.made_for.name, reason=reason)
+            raise TargetError(target=self.code_target.name, reason=reason)
 
     def _prepare(self, sizes: tuple[int, ...]) -> Prepared:
         self._check_target()
@@ -320,27 +320,29 @@ class Executable:
                 largest="a value of the program is larger",
             )
         try:
-            p = Builder(self.values, named, shapes).build(self.launches, self.arena)
+            p = LaunchTableBuilder(self.values, named, shapes).build(self.launches, self.arena)
         except Exception as error:
-            if self.graph is None or not is_spared(error):
+            if self.graph is None or not is_recoverable(error):
                 raise
-            p = Builder(self.values, named, shapes).build([[self._reference_step(self.graph)]], ())
+            p = LaunchTableBuilder(self.values, named, shapes).build(
+                [[self._reference_step(self.graph)]], ()
+            )
             at = ", ".join(f"{n}={k}" for n, k in named.items())
-            tell_spared(f"{self.graph.name} at {at or 'these sizes'}", error)
+            warn_fallback(f"{self.graph.name} at {at or 'these sizes'}", error)
         for v, value in enumerate(self.values):
             if value.place == "output":
                 nbytes = int(np.prod(shapes[v], dtype=object)) * value.dtype.itemsize
-                p.results.append((v, shapes[v], value.dtype.numpy, nbytes, value.over))
+                p.results.append((v, shapes[v], value.dtype.numpy, nbytes, value.overwrites))
         p.results.sort(key=lambda r: self.values[r[0]].number)
         self._check_memory_limit(p)
         with self._lock:
-            if len(self._prepared) >= KEPT_SIZES:
+            if len(self._prepared) >= MAX_PREPARED:
                 self._prepared.pop(next(iter(self._prepared)))
             self._prepared[sizes] = p
         return p
 
 
-def of_references(graph: Graph) -> Executable:
+def reference_executable(graph: Graph) -> Executable:
     """Return an executable that computes a graph in NumPy by its operators' references."""
     computed = [x for x in dict.fromkeys(graph.outputs) if x not in graph.inputs]
     values = [
@@ -350,8 +352,16 @@ def of_references(graph: Graph) -> Executable:
     ]
     numbers = {x: n for n, x in enumerate((*graph.inputs, *computed))}
     outputs = [numbers[x] for x in graph.outputs]
-    step = in_place_of(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in computed})
-    return Executable(tuple(sizes(graph)), values, [[step]], (), outputs)
+    step = program_step(graph, tuple(range(len(graph.inputs))), {numbers[x]: x for x in computed})
+    return Executable(tuple(all_size_names(graph)), values, [[step]], (), outputs)
 
 
-__all__ = ["CallStep", "Executable", "KernelStep", "Native", "Prepared", "Value", "of_references"]
+__all__ = [
+    "CallStep",
+    "Executable",
+    "KernelStep",
+    "NativeFunction",
+    "Prepared",
+    "Value",
+    "reference_executable",
+]

@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.blocks import Cut, Rounds
+from smelt.blocks import Chunks, ChunkSlice
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
-from smelt.kernel.artifact import Built, Form, Forms, form_for, meant
-from smelt.runtime.chunking import Turns
-from smelt.runtime.code import Code
-from smelt.runtime.executable import CallStep, Executable, KernelStep, Native, Step, Value
+from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_variant, size_or_number
+from smelt.runtime.chunking import ChunkedCall
+from smelt.runtime.code import LoadedKernel
+from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
 from smelt.runtime.prelude import Compiler, Part, Prelude
-from smelt.runtime.reference import by_reference, is_spared, tell_spared
+from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
 from smelt.target import Target
 from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["CallUse", "KernelUse", "Recipe", "RoundsUse"]
+__all__ = ["CallUse", "ChunkedUse", "KernelUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
 FORMAT = 4
@@ -41,7 +41,7 @@ _DTYPES = {d.name: d for d in DTYPES}
 
 
 class KernelUse(NamedTuple):
-    """Kernel in a plan: `stem` identifies its code, `form` the variant it was planned with.
+    """Kernel in a plan: `stem` identifies its code, `variant` the variant it was planned with.
 
     `names` maps names in the code to this plan's names (or numbers), `values` parameters to the
     plan's values.
@@ -49,8 +49,8 @@ class KernelUse(NamedTuple):
 
     name: str
     stem: bytes
-    form: Form
-    forms: Forms
+    variant: Variant
+    variants: Variants
     names: Mapping[str, str]
     values: Mapping[str, int]
 
@@ -64,17 +64,17 @@ class CallUse(NamedTuple):
     outputs: tuple[int, ...]
 
 
-class RoundsUse(NamedTuple):
+class ChunkedUse(NamedTuple):
     """Steps that run for one row chunk after another, as a nested recipe."""
 
     name: str
-    rounds: Rounds
+    rounds: Chunks
     body: Recipe
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
 
-LookUp = Callable[[KernelUse, Form, bool], Code]
+LookUp = Callable[[KernelUse, Variant, bool], LoadedKernel]
 """Finds the code of a kernel variant; the flag selects code with non-temporal stores."""
 
 
@@ -84,7 +84,7 @@ class Recipe:
 
     size_names: tuple[str, ...]
     values: tuple[Value, ...]
-    steps: tuple[KernelUse | CallUse | RoundsUse, ...]
+    steps: tuple[KernelUse | CallUse | ChunkedUse, ...]
     launches: tuple[tuple[int, ...], ...]
     """Groups of independent steps, by number."""
     arena: tuple[Index, ...]
@@ -101,7 +101,7 @@ class Recipe:
         for s in self.steps:
             if isinstance(s, KernelUse):
                 uses.append(s)
-            elif isinstance(s, RoundsUse):
+            elif isinstance(s, ChunkedUse):
                 uses += s.body.kernels
         return tuple(uses)
 
@@ -109,7 +109,7 @@ class Recipe:
 
     def executable(
         self,
-        codes: Sequence[Code],
+        codes: Sequence[LoadedKernel],
         look_up: LookUp,
         compiler: Compiler,
         graph: Graph | None = None,
@@ -125,7 +125,7 @@ class Recipe:
 
     def _executable(
         self,
-        codes: Iterator[Code],
+        codes: Iterator[LoadedKernel],
         look_up: LookUp,
         compiler: Compiler,
         graph: Graph | None = None,
@@ -135,11 +135,11 @@ class Recipe:
         for use in self.steps:
             if isinstance(use, KernelUse):
                 steps.append(self._kernel_step(use, next(codes), look_up))
-            elif isinstance(use, RoundsUse):
-                chunked = Turns(use.rounds, use.body._executable(codes, look_up, compiler))
+            elif isinstance(use, ChunkedUse):
+                chunked = ChunkedCall(use.rounds, use.body._executable(codes, look_up, compiler))
                 steps.append(CallStep(use.name, chunked, use.inputs, use.outputs, chunked.prepare))
             else:
-                steps.append(by_reference(use.name, use.graph, use.inputs, use.outputs))
+                steps.append(reference_step(use.name, use.graph, use.inputs, use.outputs))
         launches = [[steps[k] for k in group] for group in self.launches]
         prelude = Prelude(self.parts, compiler) if self.parts else None
         return Executable(
@@ -153,8 +153,8 @@ class Recipe:
             made_for,
         )
 
-    def _kernel_step(self, use: KernelUse, code: Code, look_up: LookUp) -> KernelStep:
-        built, names = code.built, use.names
+    def _kernel_step(self, use: KernelUse, code: LoadedKernel, look_up: LookUp) -> KernelStep:
+        built, names = code.compiled, use.names
         partials = {name: k for k, (name, _) in enumerate(built.partials)}
         strides = {name: (use.values[names.get(p, p)], d) for name, p, d in built.strides}
         words: list[tuple[str, Any]] = [
@@ -162,15 +162,15 @@ class Recipe:
             for b in built.buffers
         ]
         words += [
-            ("stride", strides[s]) if s in strides else ("size", meant(names.get(s, s)))
+            ("stride", strides[s]) if s in strides else ("size", size_or_number(names.get(s, s)))
             for s in built.sizes
         ]
 
-        failed = set[tuple[Form, bool]]()
+        failed = set[tuple[Variant, bool]]()
 
         def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
-            form = form_for(use.forms, sizes)
-            if form == built.form and not streaming:
+            form = select_variant(use.variants, sizes)
+            if form == built.variant and not streaming:
                 return None
             code = _find_variant(use, form, streaming, look_up, failed)
             return self._kernel_step(use, code, look_up)
@@ -188,7 +188,7 @@ class Recipe:
 
     # ---- serialisation ---------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return everything as JSON data.
 
         Raises GraphTextError for an operator that has no text form.
@@ -197,7 +197,7 @@ class Recipe:
             "format": FORMAT,
             "sizes": self.size_names,
             "values": [
-                (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.over)
+                (v.dtype.name, _texts(v.shape), v.place, v.number, text(v.offset), v.overwrites)
                 for v in self.values
             ],
             "steps": [_use_to_data(s) for s in self.steps],
@@ -205,12 +205,12 @@ class Recipe:
             "arena": _texts(self.arena),
             "outputs": self.outputs,
             "stream_above": self.stream_above,
-            "parts": [part.facts() for part in self.parts],
+            "parts": [part.to_data() for part in self.parts],
         }
 
     @staticmethod
-    def read(facts: Mapping[str, Any]) -> Recipe:
-        """Rebuild a recipe from `facts`.
+    def from_data(facts: Mapping[str, Any]) -> Recipe:
+        """Rebuild a recipe from `to_data`.
 
         Raises KeyError, TypeError or ValueError for malformed data.
         """
@@ -227,13 +227,17 @@ class Recipe:
             _indices(facts["arena"]),
             tuple(facts["outputs"]),
             int(facts["stream_above"]),
-            tuple(Part.read(part) for part in facts["parts"]),
+            tuple(Part.from_data(part) for part in facts["parts"]),
         )
 
 
 def _find_variant(
-    use: KernelUse, form: Form, streaming: bool, look_up: LookUp, failed: set[tuple[Form, bool]]
-) -> Code:
+    use: KernelUse,
+    form: Variant,
+    streaming: bool,
+    look_up: LookUp,
+    failed: set[tuple[Variant, bool]],
+) -> LoadedKernel:
     """Return the code of a variant, falling back to variants valid for more sizes.
 
     A variant in `failed` is not tried again; a new failure is warned of once.
@@ -246,7 +250,7 @@ def _find_variant(
         try:
             code = look_up(use, *candidate)
         except Exception as error:
-            if not is_spared(error):
+            if not is_recoverable(error):
                 raise
             failed.add(candidate)
             failure = failure or error
@@ -255,14 +259,15 @@ def _find_variant(
     else:
         code = look_up(use, *fallback)
     if failure is not None:
-        tell_spared(f"a form of kernel {use.name}", failure)
+        warn_fallback(f"a form of kernel {use.name}", failure)
     return code
 
 
-def _functions(built: Built, code: Code) -> tuple[Native, ...]:
+def _functions(built: CompiledKernel, code: LoadedKernel) -> tuple[NativeFunction, ...]:
     """Return the functions of a kernel."""
     return tuple(
-        Native(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles) for f in built.functions
+        NativeFunction(code.loaded.address(f.symbol), f.tasks, f.scratch, f.cycles)
+        for f in built.functions
     )
 
 
@@ -274,8 +279,8 @@ def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
     return tuple(parse_sizes(e) for e in texts)
 
 
-def _use_to_data(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
-    if isinstance(use, RoundsUse):
+def _use_to_data(use: KernelUse | CallUse | ChunkedUse) -> dict[str, Any]:
+    if isinstance(use, ChunkedUse):
         r = use.rounds
         return {
             "rounds": use.name,
@@ -284,7 +289,7 @@ def _use_to_data(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
             "extent": text(r.extent),
             "rows": r.rows,
             "block": r.block,
-            "body": use.body.facts(),
+            "body": use.body.to_data(),
             "inputs": use.inputs,
             "outputs": use.outputs,
         }
@@ -298,26 +303,28 @@ def _use_to_data(use: KernelUse | CallUse | RoundsUse) -> dict[str, Any]:
     return {
         "kernel": use.name,
         "stem": use.stem.hex(),
-        "form": use.form,
-        "forms": [(form, [(text(n), limit) for n, limit in limits]) for form, limits in use.forms],
+        "form": use.variant,
+        "forms": [
+            (form, [(text(n), limit) for n, limit in limits]) for form, limits in use.variants
+        ],
         "names": dict(use.names),
         "values": dict(use.values),
     }
 
 
-def _use_from_data(facts: Mapping[str, Any]) -> KernelUse | CallUse | RoundsUse:
+def _use_from_data(facts: Mapping[str, Any]) -> KernelUse | CallUse | ChunkedUse:
     if "rounds" in facts:
         reads, makes = (
-            tuple(Cut(int(p), int(a), str(c)) for p, a, c in facts[side])
+            tuple(ChunkSlice(int(p), int(a), str(c)) for p, a, c in facts[side])
             for side in ("reads", "makes")
         )
-        rounds = Rounds(
+        rounds = Chunks(
             reads, makes, parse_sizes(facts["extent"]), facts["rows"], int(facts["block"])
         )
-        return RoundsUse(
+        return ChunkedUse(
             facts["rounds"],
             rounds,
-            Recipe.read(facts["body"]),
+            Recipe.from_data(facts["body"]),
             tuple(facts["inputs"]),
             tuple(facts["outputs"]),
         )

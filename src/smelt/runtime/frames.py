@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["roomy"]
+__all__ = ["with_frame_room"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,7 +26,7 @@ frames.
 """
 
 
-def roomy(function: Callable[P, T]) -> Callable[P, T]:
+def with_frame_room(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function to reserve stack chunk space for the calls it makes.
 
     >>> roomy(divmod)(7, 2)

@@ -24,7 +24,7 @@ user's. Nobody waits for this lock.
 
 
 @contextmanager
-def set_aside() -> Generator[None]:
+def hide_live_objects() -> Generator[None]:
     """Hide existing objects from the garbage collector, and show them again afterwards.
 
     If the user, another thread or an enclosing compilation has frozen objects, these stay frozen.

@@ -24,18 +24,22 @@ import llvmlite
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.imports import imported
-from smelt.processor import Processor, permitted, processor, processor_identity, usable_cores
+from smelt.imports import fork_safe_import
+from smelt.processor import (
+    Processor,
+    permitted_processor,
+    processor,
+    processor_identity,
+    usable_cores,
+)
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.quota import cpu_budget
-from smelt.target import HostIsa, Target, limited
+from smelt.target import HostIsa, Target, limit_isa
 
 __all__ = [
-    "TRIES",
+    "MAX_TRIES",
     "Attempts",
-    "attempts",
-    "cannot_run",
     "file_name",
     "host",
     "host_processor",
@@ -43,6 +47,8 @@ __all__ = [
     "load",
     "machine_id",
     "store",
+    "stored_attempts",
+    "unsupported_reason",
     "usable_host",
 ]
 
@@ -52,7 +58,7 @@ FORMAT = 2
 MAX_STORED_BYTES = 1 << 16
 """Largest file of figures that is read."""
 
-TRIES = 4
+MAX_TRIES = 4
 """Number of measurements on a busy machine after which their best figures are trusted."""
 
 
@@ -80,7 +86,7 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
     target = host_target()
     if target.measured or knobs.PROBE.get() == "off":
         return target
-    probe: Any = imported("smelt.runtime.probe")
+    probe: Any = fork_safe_import("smelt.runtime.probe")
     if knobs.PROBE.get() == "now":
         target = probe.measure(target)
         store(target)
@@ -89,7 +95,7 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
     return target
 
 
-def cannot_run(target: Target) -> str:
+def unsupported_reason(target: Target) -> str:
     """Return why this processor cannot run code for `target`; empty if it can.
 
     >>> cannot_run(host_target())
@@ -102,7 +108,7 @@ def cannot_run(target: Target) -> str:
 
 @lru_cache(maxsize=64)
 def _cannot_run(triple: str, features: tuple[str, ...], host_isa: HostIsa) -> str:
-    this_processor = limited(permitted(host_processor()), host_isa)
+    this_processor = limit_isa(permitted_processor(host_processor()), host_isa)
     architecture, own_architecture = (
         name.partition("-")[0].replace("arm64", "aarch64")
         for name in (triple, this_processor.triple)
@@ -136,7 +142,7 @@ def host_processor() -> Processor:
 
 def usable_host() -> Target:
     """Return the host with no more cores than affinity and container quota allow."""
-    target = Target.of_processor(host_processor(), usable_cores())
+    target = Target.from_processor(host_processor(), usable_cores())
     return replace(target, cores=min(target.cores, cpu_budget().threads))
 
 
@@ -159,7 +165,7 @@ def file_name(target: Target) -> str:
     return f"machine-{machine_id(target)}.json"
 
 
-def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) -> Path | None:
+def store(target: Target, directory: Path | None = None, *, tries: int = MAX_TRIES) -> Path | None:
     """Write the figures to a file; return None if the directory cannot be used.
 
     `directory` defaults to the object cache's, with the same ownership rules. Figures of fewer
@@ -186,11 +192,11 @@ def store(target: Target, directory: Path | None = None, *, tries: int = TRIES) 
 
 def load(directory: Path | None = None) -> Target | None:
     """Return stored figures for this machine; None if missing or not to be trusted."""
-    stored = attempts(directory)
-    return stored.target if stored is not None and stored.tries >= TRIES else None
+    stored = stored_attempts(directory)
+    return stored.target if stored is not None and stored.tries >= MAX_TRIES else None
 
 
-def attempts(directory: Path | None = None) -> Attempts | None:
+def stored_attempts(directory: Path | None = None) -> Attempts | None:
     """Return the stored measurements of this machine, trusted or not."""
     place = directory or Cache.default().path
     host = usable_host()

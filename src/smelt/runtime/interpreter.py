@@ -24,9 +24,9 @@ __all__ = [
     "NDARRAY",
     "NEW_FROM_DESCR",
     "SET_BASE",
-    "api",
+    "c_function",
     "function_at",
-    "is_possible",
+    "is_supported",
     "numpy_table",
     "offset_of",
     "word_at",
@@ -43,7 +43,7 @@ word_at = ctypes.c_int64.from_address
 """64-bit word at an address, as a ctypes object."""
 
 
-def is_possible() -> bool:
+def is_supported() -> bool:
     """Return whether interpreter and NumPy have the layout that native code assumes."""
     try:
         return _interpreter_is_supported() and _array_layout_matches() and numpy_table() is not None
@@ -117,7 +117,7 @@ def _fields_match(a: Array) -> bool:
 def numpy_table() -> int | None:
     """Return the address of NumPy's C API table; None for another API version."""
     capsule = import_module("numpy._core._multiarray_umath")._ARRAY_API
-    pointer = api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    pointer = c_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     table = pointer(capsule, None)
     if not table or word_at(table + 8 * NDARRAY).value != id(np.ndarray):
         return None
@@ -125,7 +125,7 @@ def numpy_table() -> int | None:
     return int(table) if version >> 24 == 2 else None
 
 
-def api(name: str, *types: Any) -> Callable[..., Any]:
+def c_function(name: str, *types: Any) -> Callable[..., Any]:
     """Return a CPython function with its own ctypes types.
 
     The functions of `ctypes.pythonapi` are shared with other users, types included.

@@ -12,23 +12,23 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.kernel.abi import PARALLEL
-from smelt.runtime.layout import layout, touched
-from smelt.runtime.steps import CallStep, KernelStep, Native, Sizes, Step, Value
+from smelt.runtime.layout import place_values, step_values
+from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
 from smelt.runtime.threads import pool
 from smelt.types.expr import Index, evaluate
 
 Array = np.ndarray[Any, Any]
 
-GRAIN_NS = 10_000.0
+MIN_CHUNK_NS = 10_000.0
 """Least predicted time of a chunk, in ns.
 
 The delay until a helper starts must be small against it.
 """
-INLINE_NS = 8_000.0
+MAX_INLINE_NS = 8_000.0
 """Predicted time below which a launch runs in the calling thread alone, in ns."""
-CYCLES_A_NS = 4.0
+CYCLES_PER_NS = 4.0
 """Assumed clock rate in cycles per ns, accurate enough for choosing chunk sizes."""
-MOST_CHUNKS = 64
+MAX_CHUNKS = 64
 """Most chunks of one kernel function in a launch, before rounding to the threads."""
 
 
@@ -50,8 +50,8 @@ class Segment:
     """Kernels of one native call (tables and their addresses), or one library call."""
 
     call: CallStep | None = None
-    given: tuple[Operand, ...] = ()
-    made: tuple[Operand, ...] = ()
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[Operand, ...] = ()
     tables: tuple[Array, ...] = ()
     chunks: int = 0
     launches: int = 0
@@ -79,19 +79,19 @@ class Prepared:
     """Predicted time in ns."""
     parallel: bool = False
     """Whether a launch is meant for several threads."""
-    beside: int = 0
+    call_bytes: int = 0
     """Most bytes that a library call among the kernels takes while it runs."""
 
 
-class Builder:
+class LaunchTableBuilder:
     """Builder of the tables for one set of sizes."""
 
     def __init__(
         self, values: Sequence[Value], named: dict[str, int], shapes: list[tuple[int, ...]]
     ) -> None:
-        self.values, self.named, self.shapes = values, named, shapes
+        self.values, self.sizes, self.shapes = values, named, shapes
         self.inputs = sum(v.place == "input" for v in values)
-        self.outside = self.inputs + sum(v.place == "output" for v in values)
+        self.first_held = self.inputs + sum(v.place == "output" for v in values)
         self.frame: list[int] = []
         self.addresses: list[tuple[int, int, int]] = []
         self.arena: list[tuple[int, int]] = []
@@ -103,7 +103,7 @@ class Builder:
         self.scratch = 0
         self.work = 0.0
         self.parallel = False
-        self.beside = 0
+        self.call_bytes = 0
 
     def build(self, launches: Sequence[Sequence[Step]], arena: Sequence[Index]) -> Prepared:
         """Build the tables of `launches`; `arena` lists where the plan's values end, in bytes.
@@ -120,13 +120,13 @@ class Builder:
             groups.append(
                 [s if isinstance(s, CallStep) else self._select_variant(s, written) for s in group]
             )
-            written.update(n for s in group for n in touched(s))
-        self.places = layout(self.values, groups, arena, self.named)
+            written.update(n for s in group for n in step_values(s))
+        self.places = place_values(self.values, groups, arena, self.sizes)
         for time, group in enumerate(groups):
             self._add_group(time, group)
         self._flush()
         return Prepared(
-            self.named,
+            self.sizes,
             array("q", self.frame),
             self.addresses,
             self.arena,
@@ -137,11 +137,11 @@ class Builder:
             self.code,
             work=self.work,
             parallel=self.parallel,
-            beside=self.beside,
+            call_bytes=self.call_bytes,
         )
 
     def number(self, e: Index, named: Sizes | None = None) -> int:
-        return int(evaluate(e, self.named if named is None else named))
+        return int(evaluate(e, self.sizes if named is None else named))
 
     def _add_group(self, time: int, steps: Sequence[Step]) -> None:
         """Add a group of independent steps, whose kernels share launches phase by phase."""
@@ -152,8 +152,8 @@ class Builder:
             first, work = len(self.chunks), 0.0
             for (_, step), base in zip(kernels, frames, strict=True):
                 if phase < len(step.entries):
-                    work += self._add_chunks(step.entries[phase], base, step.sizes(self.named))
-            parallel = PARALLEL if work > INLINE_NS and len(self.chunks) - first > 1 else 0
+                    work += self._add_chunks(step.entries[phase], base, step.sizes(self.sizes))
+            parallel = PARALLEL if work > MAX_INLINE_NS and len(self.chunks) - first > 1 else 0
             self.work += work
             self.parallel = self.parallel or bool(parallel)
             if len(self.chunks) > first:
@@ -161,7 +161,7 @@ class Builder:
         for s in steps:
             if isinstance(s, CallStep):
                 if s.prepare is not None:
-                    self.beside = max(self.beside, s.prepare(self.named))
+                    self.call_bytes = max(self.call_bytes, s.prepare(self.sizes))
                 self._flush()
                 inputs, outputs = (tuple(map(self._operand, n)) for n in (s.inputs, s.outputs))
                 self.segments.append(Segment(s, inputs, outputs))
@@ -172,14 +172,14 @@ class Builder:
         It may use non-temporal stores if the results are large. Values in `earlier` were touched
         by earlier groups, so they do not count as this kernel's results.
         """
-        if step.variant is None:
+        if step.specialize is None:
             return step
         results = sum(
             self._nbytes(n)
-            for n in {*touched(step)} - earlier
-            if self.values[n].place == "output" and self.values[n].over < 0
+            for n in {*step_values(step)} - earlier
+            if self.values[n].place == "output" and self.values[n].overwrites < 0
         )
-        return step.variant(self.named, results > step.stream_above) or step
+        return step.specialize(self.sizes, results > step.stream_above) or step
 
     def _nbytes(self, number: int) -> int:
         value = self.values[number]
@@ -212,7 +212,7 @@ class Builder:
     def _locate(self, number: int) -> tuple[int, int]:
         """Return the source of a value, as in `Operand`, and its byte offset there."""
         v = self.values[number]
-        first = {"input": 0, "output": self.inputs, "held": self.outside}.get(v.place)
+        first = {"input": 0, "output": self.inputs, "held": self.first_held}.get(v.place)
         if first is not None:
             return first + v.number, 0
         host, offset = self.places.values[number]
@@ -223,23 +223,23 @@ class Builder:
         is_whole_array = v.place in ("input", "output", "held")
         return Operand(*self._locate(number), self.shapes[number], v.dtype.numpy, is_whole_array)
 
-    def _add_chunks(self, entry: Native, base: int, code_sizes: Sizes) -> float:
+    def _add_chunks(self, entry: NativeFunction, base: int, code_sizes: Sizes) -> float:
         """Split a function's tasks into chunks; return the predicted work in ns.
 
         `code_sizes` are the sizes under the names of the kernel's code.
         """
         tasks, work = (
             self.number(entry.tasks, code_sizes),
-            self.number(entry.cycles, code_sizes) / CYCLES_A_NS,
+            self.number(entry.cycles, code_sizes) / CYCLES_PER_NS,
         )
         self.scratch = max(self.scratch, self.number(entry.scratch, code_sizes))
         if tasks <= 0:
             return 0.0
-        count = max(1, min(tasks, MOST_CHUNKS, int(work / GRAIN_NS)))
+        count = max(1, min(tasks, MAX_CHUNKS, int(work / MIN_CHUNK_NS)))
         # Use a multiple of the threads: 3 chunks on 2 threads take as long as 4.
         if count > (threads := pool().threads):
             count = min(-(-count // threads) * threads, tasks)
-        if work <= INLINE_NS:
+        if work <= MAX_INLINE_NS:
             count = 1
         for k in range(count):
             begin, end = tasks * k // count, tasks * (k + 1) // count
@@ -258,4 +258,4 @@ class Builder:
         self.chunks, self.launches = [], []
 
 
-__all__ = ["Builder", "Operand", "Prepared", "Segment"]
+__all__ = ["LaunchTableBuilder", "Operand", "Prepared", "Segment"]

@@ -22,11 +22,11 @@ from smelt.offsets import pack
 from smelt.runtime.steps import CallStep, Step, Value
 from smelt.types.expr import Index, evaluate
 
-__all__ = ["Layout", "layout", "touched"]
+__all__ = ["Layout", "place_values", "step_values"]
 
-LINE = 64
+CACHE_LINE_BYTES = 64
 """Cache line in bytes; all offsets are multiples of it."""
-LEAST_GAIN = 1 << 18
+MIN_SAVED_BYTES = 1 << 18
 """Bytes that must be saved to replace the plan's offsets; searching takes about a millisecond."""
 
 Place: TypeAlias = tuple[int, int]
@@ -59,7 +59,7 @@ class _Piece:
     host: int = -1
 
 
-def layout(
+def place_values(
     values: Sequence[Value],
     launches: Sequence[Sequence[Step]],
     arena: Sequence[Index],
@@ -69,13 +69,13 @@ def layout(
     partials = list(_workspaces(launches, sizes))
     top = _round_to_lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
     plan_bytes = top + sum(p.hint for p in partials)
-    if plan_bytes > LEAST_GAIN:
+    if plan_bytes > MIN_SAVED_BYTES:
         pieces, written = _value_pieces(values, launches, sizes)
         results = {n: _nbytes(values[n], sizes) for n in written}
-        if plan_bytes - _lower_bound([*pieces, *partials], written, results) > LEAST_GAIN:
+        if plan_bytes - _lower_bound([*pieces, *partials], written, results) > MIN_SAVED_BYTES:
             unplaced = _place_in_results(pieces, written, results)
             nbytes = pack([*unplaced, *partials])
-            if plan_bytes - nbytes > LEAST_GAIN:
+            if plan_bytes - nbytes > MIN_SAVED_BYTES:
                 hosts = {n: values[n].number for n in written}
                 placed = {n: (hosts.get(p.host, -1), p.at) for p in pieces for n in p.values}
                 return Layout(placed, {p.partial: p.at for p in partials if p.partial}, nbytes)
@@ -90,7 +90,7 @@ def layout(
 
 
 def _round_to_lines(nbytes: int) -> int:
-    return -(-nbytes // LINE) * LINE
+    return -(-nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
 
 def _nbytes(value: Value, sizes: Mapping[str, int]) -> int:
@@ -121,7 +121,7 @@ def _value_pieces(
     last: dict[int, int] = {}
     for time, group in enumerate(launches):
         for step in group:
-            for n in touched(step):
+            for n in step_values(step):
                 first.setdefault(n, time)
                 last[n] = time
     current: dict[Any, _Piece] = {}
@@ -129,7 +129,7 @@ def _value_pieces(
     written: dict[int, int] = {}
     for n, begin in first.items():
         v = values[n]
-        if v.place == "output" and v.over < 0:
+        if v.place == "output" and v.overwrites < 0:
             written[n] = begin
         if v.place not in ("arena", "within"):
             continue
@@ -148,7 +148,7 @@ def _value_pieces(
     return pieces, written
 
 
-def touched(step: Step) -> Iterator[int]:
+def step_values(step: Step) -> Iterator[int]:
     """Yield the values that a step reads or writes."""
     if isinstance(step, CallStep):
         yield from step.inputs

@@ -1,8 +1,8 @@
 """Run library calls inside a recorded native call.
 
 A record's frame gets one extra word per array that a library call takes. Native code writes the
-array's address there, as for a kernel, and calls the function from `among`, which wraps the
-memory in arrays and calls the library.
+array's address there, as for a kernel, and calls the function from `with_library_calls`, which
+wraps the memory in arrays and calls the library.
 
 >>> x = np.arange(6.0).reshape(2, 3)[:, ::-1]
 >>> words = (ctypes.c_int64 * 1)(x.__array_interface__["data"][0])
@@ -27,18 +27,18 @@ from smelt.errors import SmeltError
 from smelt.runtime.launch_table import Operand, Prepared, Segment
 from smelt.runtime.threads import pool
 
-__all__ = ["Tell", "among"]
+__all__ = ["LocateError", "with_library_calls"]
 
 Array = np.ndarray[Any, Any]
 Words = Sequence[int]
 View = Callable[[Words], Array]
 """Makes an array from a frame's words."""
-Tell = Callable[[SmeltError, list[Array]], None]
+LocateError = Callable[[SmeltError, list[Array]], None]
 """Locates the source line of an error, given the inputs of the run."""
 
 
-def among(
-    p: Prepared, inputs: Sequence[Array], tell: Tell
+def with_library_calls(
+    p: Prepared, inputs: Sequence[Array], tell: LocateError
 ) -> tuple[Prepared, Callable[[int], None]]:
     """Add frame words for library operands; return the call and a function that runs it.
 
@@ -66,7 +66,7 @@ def among(
     steps = [
         partial(_kernels, s, p.scratch)
         if s.call is None
-        else partial(_call, s.call.call, p.sizes, [*map(view, s.given)], [*map(view, s.made)])
+        else partial(_call, s.call.call, p.sizes, [*map(view, s.inputs)], [*map(view, s.outputs)])
         for s in p.segments
     ]
     words_of: Callable[[int], Any] = (ctypes.c_int64 * len(frame)).from_address

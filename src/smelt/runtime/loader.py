@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 from smelt.errors import CodegenError
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.runtime import elf
 
 __all__ = ["Loaded", "load"]
@@ -50,12 +50,12 @@ def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
     Undefined symbols resolve to those of the process (the C library's `memcpy`, `memset`, ...).
     Raises `CodegenError` if a symbol is missing. Safe to call from several threads.
     """
-    if elf.is_for_us(object_code):
+    if elf.can_link(object_code):
         try:
             image = elf.link(object_code, symbols)
-        except elf.Unfamiliar:
+        except elf.UnsupportedObject:
             pass
-        except elf.Malformed as error:
+        except elf.MalformedObject as error:
             raise _link_error(object_code, error) from error
         else:
             return Loaded(image, image.addresses, len(object_code))
@@ -78,4 +78,4 @@ def _link_error(object_code: bytes, error: Exception) -> CodegenError:
 @cache
 def _jit() -> Any:
     """Import LLVM's linker on first use."""
-    return imported("smelt.runtime.jit")
+    return fork_safe_import("smelt.runtime.jit")

@@ -34,7 +34,7 @@ ALIGNMENT: Final = 64
 """Alignment of block addresses in bytes."""
 HUGE_PAGE: Final = 2 << 20
 """Size of a huge page in bytes."""
-HUGE_FROM: Final = 4 << 20
+HUGE_PAGE_MIN_BYTES: Final = 4 << 20
 """Size in bytes from which blocks are mapped on huge-page boundaries."""
 
 RING_LIMIT: Final = 1 << 20
@@ -155,10 +155,10 @@ class Usage:
     """Total served from the pool: page faults saved, times the page size."""
     limit: int
     """Cap of `pooled`."""
-    asked: int = 0
+    requested: int = 0
     """Requested part of `live`, without the rounding to size classes."""
-    asked_peak: int = 0
-    """Highest `asked` since the last `forget_peak`."""
+    requested_peak: int = 0
+    """Highest `requested` since the last `forget_peak`."""
 
 
 class _SizeClass:
@@ -359,7 +359,7 @@ def size_class(nbytes: int) -> int:
 
 def _allocate_fresh(capacity: int) -> int:
     """Allocate memory of a size class; 0 if refused."""
-    if capacity < HUGE_FROM:
+    if capacity < HUGE_PAGE_MIN_BYTES:
         return _aligned_alloc(ALIGNMENT, capacity) or 0
     address = map_pages(capacity, HUGE_PAGE)
     if address and hasattr(mmap, "MADV_HUGEPAGE") and knobs.HUGE_PAGES.get():
@@ -368,7 +368,7 @@ def _allocate_fresh(capacity: int) -> int:
 
 
 def _free_memory(address: int, capacity: int) -> None:
-    if capacity < HUGE_FROM:
+    if capacity < HUGE_PAGE_MIN_BYTES:
         _free(address)
     else:
         _munmap(address, capacity)

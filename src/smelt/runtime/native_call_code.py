@@ -20,16 +20,16 @@ import numpy as np
 
 from smelt import knobs
 from smelt.errors import SmeltError
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native_call as code
 from smelt.runtime.cache import Cache
 from smelt.runtime.interpreter import (
     NEW_FROM_DESCR,
     SET_BASE,
-    api,
+    c_function,
     function_at,
-    is_possible,
+    is_supported,
     numpy_table,
     offset_of,
     word_at,
@@ -38,7 +38,7 @@ from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import Block, address_of, allocate
 from smelt.runtime.native_code import generic_target
 
-__all__ = ["Face", "Line", "install", "result_row", "runner_at"]
+__all__ = ["FrontEndClasses", "RecordList", "address_runner", "install", "result_row"]
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +46,7 @@ _FASTCALL, _KEYWORDS = 0x80, 0x80 | 0x02
 """METH_FASTCALL, without and with METH_KEYWORDS."""
 
 
-class Face(NamedTuple):
+class FrontEndClasses(NamedTuple):
     """Front-end classes that native calls read and create."""
 
     owner: type
@@ -63,12 +63,12 @@ class Face(NamedTuple):
     """Object with a counter `following`: while it is not 0, calls are left to Python."""
 
 
-class Line(bytes):
+class RecordList(bytes):
     """Addresses of a function's records; a distinct class, so nothing else is mistaken for it."""
 
     __slots__ = ()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Line:
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecordList:
         return self
 
     def __reduce__(self) -> Any:
@@ -86,9 +86,9 @@ def _fill() -> None:
     Raises ValueError, AttributeError.
     """
     table = numpy_table() or 0
-    variable, scope = knobs.variable()
+    variable, scope = knobs.context_variable()
     words: dict[str, int] = {
-        "LINE": id(Line),
+        "LINE": id(RecordList),
         "NDARRAY": id(np.ndarray),
         "FLOAT": id(float),
         "INT": id(int),
@@ -108,7 +108,7 @@ def _fill() -> None:
     _set(words | {name: function_at(symbol) for name, symbol in _FUNCTIONS.items()})
 
 
-def _fill_face(face: Face, fallback: object) -> None:
+def _fill_face(face: FrontEndClasses, fallback: object) -> None:
     """Fill in the classes of a front end.
 
     Raises ValueError, AttributeError.
@@ -182,7 +182,7 @@ def _load_verified() -> Loaded | None:
 
     The code is tested before use and never unloaded.
     """
-    if not is_possible():
+    if not is_supported():
         return None
     triple, cpu = generic_target()
     text = code.ir()
@@ -191,7 +191,7 @@ def _load_verified() -> Loaded | None:
     entry = store.get(key)
     try:
         if entry is None:
-            code_bytes: bytes = imported("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
+            code_bytes: bytes = fork_safe_import("smelt.runtime.jit").compile_ir(text, 2, cpu, "")
             store.put(key, {"what": "repeated calls"}, code_bytes)
         else:
             code_bytes = entry.code
@@ -213,7 +213,7 @@ def _keep_forever(x: object) -> None:
 _INSTALLED: Final[dict[type, bool | None]] = {}
 
 
-def install(face: Face) -> bool | None:
+def install(face: FrontEndClasses) -> bool | None:
     """Give the class `face.owner` a native `__call__` with a fallback to the Python one.
 
     Returns False, having changed nothing, if that is impossible in this process, and None while
@@ -227,7 +227,7 @@ def install(face: Face) -> bool | None:
     return outcome_here
 
 
-def _install(face: Face) -> bool:
+def _install(face: FrontEndClasses) -> bool:
     loaded = _load_verified()
     if loaded is None:
         return False
@@ -240,13 +240,13 @@ def _install(face: Face) -> bool:
         return False
     method = _MethodDef(b"__call__", loaded.address("smelt_call"), _KEYWORDS, None)
     _keep_forever((face, fallback, method))
-    describe = api("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
+    describe = c_function("PyDescr_NewMethod", ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
     face.owner.__call__ = describe(face.owner, ctypes.addressof(method))
     return True
 
 
 @cache
-def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
+def address_runner() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
     """Return at(record.address, inputs), which runs a record of `record_at`; None if unavailable.
 
     The inputs are addresses, arrays, or objects with a method `data_ptr` returning theirs.
@@ -256,7 +256,7 @@ def runner_at() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
         return None
     method = _MethodDef(b"at", loaded.address("smelt_at"), _FASTCALL, None)
     _keep_forever(method)
-    make = api("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
+    make = c_function("PyCFunction_NewEx", ctypes.py_object, *[ctypes.c_void_p] * 3)
     return make(ctypes.addressof(method), None, None)
 
 
@@ -290,7 +290,7 @@ def _array_test_passes(function: int) -> bool:
     return good and references == sys.getrefcount(dtype)
 
 
-def _result_test_passes(face: Face, function: int) -> bool:
+def _result_test_passes(face: FrontEndClasses, function: int) -> bool:
     """Return whether front-end arrays made by the native code are correct."""
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(function)
     type_, plain, row_references = object(), object(), list[Any]()

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import llvmlite
 
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.kernel.abi import ABI_VERSION
 from smelt.runtime import native
 from smelt.runtime.cache import Cache
@@ -72,7 +72,7 @@ def native_code(variant: str | None = None) -> NativeCode:
     cache = Cache.default()
     entry = cache.get(key)
     if entry is None:
-        jit: Any = imported("smelt.runtime.jit")
+        jit: Any = fork_safe_import("smelt.runtime.jit")
         code = jit.compile_ir(text, 2, cpu, "")
         cache.put(key, {"what": "thread pool"}, code)
     else:

@@ -16,12 +16,12 @@ import numpy as np
 from smelt.errors import OutArgumentError
 from smelt.runtime.memory import allocate
 
-__all__ = ["target"]
+__all__ = ["result_array"]
 
 Array = np.ndarray[Any, Any]
 
 
-def target(
+def result_array(
     out: Array,
     shape: tuple[int, ...],
     dtype: Any,

@@ -5,7 +5,8 @@ objects that own them. The results are cached while all owners live and their st
 version, say) are unchanged; a changed stamp recomputes them. Where memory may be written without
 a new stamp, each call also compares a few elements spread over each constant and the checksum of
 one stretch of bytes, cycling through all of them: a change of the whole is noticed at once, a
-change of one element after at most `Run.turns` calls. Results die with the first of their owners.
+change of one element after at most `Run.check_period` calls. Results die with the first of their
+owners.
 
 Equal parts of several plans on the same constants share one array. All arrays together stay below
 the knob CONSTANTS; beyond it the oldest runs are dropped first.
@@ -28,9 +29,9 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.runtime.memory import address_of
 
-WATCHED = 16
+WATCHED_ELEMENTS = 16
 """Elements of a constant that are compared in every call."""
-STRETCH = 1 << 15
+CHECKSUM_BYTES = 1 << 15
 """Bytes whose checksum is verified per call, cycling through all constants."""
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +58,7 @@ class Allowance:
 
     nbytes: int
     """Limit of results, intermediates and cached constants together."""
-    kept: int
+    constant_bytes: int
     """Limit of cached constants."""
 
 
@@ -88,7 +89,7 @@ class Part:
         """Identity of the computation: equal keys on the same constants give equal arrays."""
         return "\n".join(f"{text(s.graph)} {dict(s.sizes)}" for s in self.steps)
 
-    def facts(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """Return everything as JSON data."""
         return {
             "name": self.name,
@@ -100,8 +101,8 @@ class Part:
         }
 
     @staticmethod
-    def read(facts: Mapping[str, Any]) -> Part:
-        """Rebuild a part from `facts`.
+    def from_data(facts: Mapping[str, Any]) -> Part:
+        """Rebuild a part from `to_data`.
 
         Raises KeyError, TypeError or ValueError for malformed data.
         """
@@ -139,7 +140,7 @@ def _run_step(step: Step, arrays: Sequence[Array], compiler: Compiler) -> Array:
     return result
 
 
-class Held:
+class SharedResult:
     """Result shared by all runs that use it."""
 
     __slots__ = ("__weakref__", "array")
@@ -155,7 +156,7 @@ class _Samples:
 
     def __init__(self, array: Array) -> None:
         # np.unique would import masked arrays, which is slow
-        spread = np.linspace(0, max(array.size - 1, 0), WATCHED).astype(np.int64)
+        spread = np.linspace(0, max(array.size - 1, 0), WATCHED_ELEMENTS).astype(np.int64)
         positions = spread[np.diff(spread, prepend=-1) > 0][: array.size]
         raw = array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
         if raw.flags.c_contiguous:
@@ -188,14 +189,14 @@ class _Checksums:
         contiguous = ordered.flags.c_contiguous and array.size
         raw = ordered.reshape(-1).view(np.uint8) if contiguous else np.empty(0, np.uint8)
         self._bytes = raw.data
-        self.sums = tuple(map(self._sum, range(0, len(self._bytes), STRETCH)))
+        self.sums = tuple(map(self._sum, range(0, len(self._bytes), CHECKSUM_BYTES)))
 
     def _sum(self, at: int) -> int:
-        return zlib.crc32(self._bytes[at : at + STRETCH])
+        return zlib.crc32(self._bytes[at : at + CHECKSUM_BYTES])
 
     def same(self, turn: int) -> bool:
         """Return whether one stretch still has its checksum."""
-        return self._sum(turn * STRETCH) == self.sums[turn]
+        return self._sum(turn * CHECKSUM_BYTES) == self.sums[turn]
 
 
 class Run:
@@ -217,7 +218,10 @@ class Run:
     )
 
     def __init__(
-        self, held: Sequence[Held], stamps: Stamps, sampled: Sequence[tuple[Array, _Checksums]]
+        self,
+        held: Sequence[SharedResult],
+        stamps: Stamps,
+        sampled: Sequence[tuple[Array, _Checksums]],
     ) -> None:
         self.held, self.stamps = tuple(held), stamps
         self.watches = [_Samples(a) for a, _ in sampled]
@@ -228,11 +232,11 @@ class Run:
         self.owners: tuple[weakref.ref[Any], ...] = ()
 
     @property
-    def turns(self) -> int:
+    def check_period(self) -> int:
         """Number of calls after which every watched byte has been checked."""
         return len(self._patrols)
 
-    def same(self) -> bool:
+    def unchanged(self) -> bool:
         """Return whether everything checked in this call is unchanged."""
         if self._patrols:
             checksums, part = self._patrols[self._turn % len(self._patrols)]
@@ -258,7 +262,7 @@ class Prelude:
         return sum(p.nbytes for p in self.parts)
 
     @property
-    def holds(self) -> bool:
+    def has_results(self) -> bool:
         """Whether results are cached for constants that are alive."""
         return bool(self._runs)
 
@@ -271,9 +275,9 @@ class Prelude:
             arrays = [_run_step(step, arrays, self._compiler)]
         return arrays[0]
 
-    def once(self, inputs: Sequence[Array]) -> Run:
+    def run_uncached(self, inputs: Sequence[Array]) -> Run:
         """Return an uncached run, for constants whose changes cannot be tracked."""
-        return Run([Held(a) for a in self.compute(inputs)], (), ())
+        return Run([SharedResult(a) for a in self.compute(inputs)], (), ())
 
     def run(
         self,
@@ -292,20 +296,22 @@ class Prelude:
         key = tuple(map(id, owners))
         cached = self._runs.get(key)
         stamps_differ = cached is None or cached.stamps != stamps
-        if cached is not None and not stamps_differ and cached.same():
+        if cached is not None and not stamps_differ and cached.unchanged():
             return cached
         self.drop(key)
         stamped_sources = dict(zip(self.sources, zip(key, stamps, strict=True), strict=True))
         settings = knobs.fingerprint()
         checksums = {s: _Checksums(elements(s)) for s in self.sources} if watched else {}
-        results: list[Held] = []
+        results: list[SharedResult] = []
         for p in self.parts:
             sums = tuple(checksums[s].sums for s in p.sources if s in checksums)
             name = p.key, settings, tuple(stamped_sources[s] for s in p.sources), sums
             # Equal stamps have just proved unreliable, so do not look results up by them.
             result = _HELD.get(name) if stamps_differ else None
             if result is None:
-                result = _HELD[name] = Held(self._compute(p, [elements(s) for s in p.sources]))
+                result = _HELD[name] = SharedResult(
+                    self._compute(p, [elements(s) for s in p.sources])
+                )
             results.append(result)
         cached = Run(results, stamps, [(elements(s), mark) for s, mark in checksums.items()])
         if _make_room(self.nbytes):
@@ -334,7 +340,7 @@ class Prelude:
         self._runs.clear()
 
 
-_HELD: weakref.WeakValueDictionary[Hashable, Held] = weakref.WeakValueDictionary()
+_HELD: weakref.WeakValueDictionary[Hashable, SharedResult] = weakref.WeakValueDictionary()
 """Results by computation and state of the constants, shared by all preludes."""
 _ORDER: deque[tuple[weakref.ref[Prelude], Key]] = deque()
 """Runs from oldest to newest.
@@ -376,4 +382,14 @@ def _forget_oldest() -> None:
         prelude.drop(key)
 
 
-__all__ = ["Allowance", "Compiler", "Held", "Part", "Prelude", "Run", "Step", "clear", "held_bytes"]
+__all__ = [
+    "Allowance",
+    "Compiler",
+    "Part",
+    "Prelude",
+    "Run",
+    "SharedResult",
+    "Step",
+    "clear",
+    "held_bytes",
+]

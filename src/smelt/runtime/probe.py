@@ -28,8 +28,8 @@ import numpy as np
 
 from smelt.kernel.abi import PARALLEL
 from smelt.runtime import probe_kernels
-from smelt.runtime.host import TRIES, attempts, store, usable_host
-from smelt.runtime.probe_kernels import Block, Kernels, Step, aligned
+from smelt.runtime.host import MAX_TRIES, store, stored_attempts, usable_host
+from smelt.runtime.probe_kernels import Kernels, MappedBlock, Step, map_block
 from smelt.runtime.quota import available_memory
 from smelt.runtime.threads import pool
 from smelt.target import DEFAULT_OP_NS, LEVELS, Bandwidth, Kind, Level, Rates, Target
@@ -41,16 +41,18 @@ _KINDS: tuple[Kind, ...] = ("read", "write", "copy")
 _RUNS = 4
 """Timed runs per figure, of which the best counts."""
 
-QUIET = 0.85
+MIN_QUIET_SHARE = 0.85
 """Least share of a processor that an undisturbed measuring thread gets."""
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 # Measuring ------------------------------------------------------------------------------------
 
 
-def measure(target: Target | None = None, seconds: float = 2.0, say: Say | None = None) -> Target:
+def measure(
+    target: Target | None = None, seconds: float = 2.0, say: Progress | None = None
+) -> Target:
     """Return `target` (default: the host) with every figure measured, in about `seconds`.
 
     `say` is called with the name of each part before it begins. Raises OutOfMemory or
@@ -60,7 +62,7 @@ def measure(target: Target | None = None, seconds: float = 2.0, say: Say | None 
 
 
 def measure_with_share(
-    target: Target | None = None, seconds: float = 2.0, say: Say | None = None
+    target: Target | None = None, seconds: float = 2.0, say: Progress | None = None
 ) -> tuple[Target, float]:
     """Like `measure`, and also return the measuring thread's share of a processor.
 
@@ -71,7 +73,7 @@ def measure_with_share(
     kernels = Kernels(target)
     run_ns = seconds * 1e9 / 180
     report("memory bandwidth")
-    block = aligned(_dram_bytes(target) * 2 + 4 * _SKEW)
+    block = map_block(_dram_bytes(target) * 2 + 4 * _SKEW)
     kernels.run("write", block.address, block.address, block.size // 4096 * 4096, 1)
     one_thread = _bandwidth(kernels, block, 1, run_ns)
     all_threads = _best_rates(_bandwidth(kernels, block, target.cores, run_ns), one_thread)
@@ -99,7 +101,7 @@ def measure_with_share(
     return measured, min(share, 1.0)
 
 
-def better(a: Target, b: Target) -> Target:
+def better_figures(a: Target, b: Target) -> Target:
     """Return the better of each figure of two measurements of one machine."""
     slower = {name: min(getattr(a, name), getattr(b, name)) for name in _NANOSECONDS}
     op_ns = {name: min(ns, b.op_ns.get(name, ns)) for name, ns in a.op_ns.items()}
@@ -162,7 +164,9 @@ def _stream(kind: str, address: int, size: int) -> Step:
     return (kind, address + half + _SKEW, address, half)
 
 
-def _rate(kernels: Kernels, block: Block, kind: str, size: int, threads: int, ns: float) -> float:
+def _rate(
+    kernels: Kernels, block: MappedBlock, kind: str, size: int, threads: int, ns: float
+) -> float:
     """Return the best GB/s of `threads` threads over `size` bytes each.
 
     A run takes about `ns`.
@@ -171,21 +175,21 @@ def _rate(kernels: Kernels, block: Block, kind: str, size: int, threads: int, ns
     starts = [(block.address + i * (size + _SKEW)) & ~63 for i in range(threads)]
     jobs = [_stream(kind, start, size) for start in starts]
     moved = sum(job[3] * (2 if kind.startswith("copy") else 1) for job in jobs)
-    trial = max(1, probe_kernels.together(kernels, jobs, 1))
+    trial = max(1, probe_kernels.run_parallel(kernels, jobs, 1))
     repeat = max(1, int(ns / trial))
     if repeat > 8:  # the trial includes thread start: repeat it with a longer run
-        trial = max(1, probe_kernels.together(kernels, jobs, repeat))
+        trial = max(1, probe_kernels.run_parallel(kernels, jobs, repeat))
         repeat = max(1, int(repeat * ns / trial))
-    best = min(probe_kernels.together(kernels, jobs, repeat) for _ in range(_RUNS))
+    best = min(probe_kernels.run_parallel(kernels, jobs, repeat) for _ in range(_RUNS))
     return moved * repeat / max(1, best)
 
 
-def _dram_rate(kernels: Kernels, block: Block, kind: str, threads: int, ns: float) -> float:
+def _dram_rate(kernels: Kernels, block: MappedBlock, kind: str, threads: int, ns: float) -> float:
     size = _level_bytes(kernels.target, "dram", threads)
     return _rate(kernels, block, kind, size, threads, ns)
 
 
-def _bandwidth(kernels: Kernels, block: Block, threads: int, ns: float) -> Bandwidth:
+def _bandwidth(kernels: Kernels, block: MappedBlock, threads: int, ns: float) -> Bandwidth:
     rows: dict[str, Rates] = {}
     above: Rates | None = None
     for level in LEVELS:
@@ -211,7 +215,7 @@ def _best_rates(many: Bandwidth, one: Bandwidth) -> Bandwidth:
 
 def _arithmetic(kernels: Kernels, ns: float) -> dict[str, float]:
     """Return nanoseconds of one vector operation on one core, by operation."""
-    table = aligned(probe_kernels.TABLE_BYTES)
+    table = map_block(probe_kernels.TABLE_BYTES)
     op_ns: dict[str, float] = {}
     for name in DEFAULT_OP_NS:
         trial = max(1, kernels.elapsed_ns(name, table.address, table.address, 0, 1000))
@@ -228,7 +232,7 @@ def _fault_ns_per_byte(kernels: Kernels, huge: bool) -> float:
     size = 16 << 20
     runs: list[int] = []
     for _ in range(3):
-        block = aligned(size, huge)
+        block = map_block(size, huge)
         runs.append(kernels.elapsed_ns("touch", block.address, block.address, size, 1))
     return min(runs) / size
 
@@ -261,7 +265,7 @@ def _best_call_ns(call: Callable[[], object], count: int) -> float:
 # Memory traffic alone: the lower bound of a benchmark ---------------------------------------------
 
 
-TRIED = 1 << 20
+MIN_TRIAL_BYTES = 1 << 20
 """Least bytes that a trial of store variants moves."""
 
 
@@ -285,7 +289,7 @@ class Mover:
         thread_bytes = (
             2 * self._shares["copy"] + self._shares["read"] + self._shares["write"]
         ) & ~63
-        self._block = aligned((thread_bytes + 8 * _SKEW) * threads)
+        self._block = map_block((thread_bytes + 8 * _SKEW) * threads)
         kernels.run("write", self._block.address, 0, self._block.size & ~0xFFF, 1)
         self._scale = (read + written) / (thread_bytes * threads)
         starts = [self._block.address + i * (thread_bytes + 8 * _SKEW) for i in range(threads)]
@@ -293,7 +297,7 @@ class Mover:
         cached = [self._job(start, "") for start in starts]
         nontemporal = [self._job(start, "_nt") for start in starts]
         repeats = max(
-            3, TRIED // max(thread_bytes, 1)
+            3, MIN_TRIAL_BYTES // max(thread_bytes, 1)
         )  # a few runs of a small size measure only noise
         trials = [
             min(self._time(jobs, repeats) for _ in range(3)) for jobs in (cached, nontemporal)
@@ -314,7 +318,7 @@ class Mover:
         return ("sequence", 0, ctypes.addressof(table), len(steps))
 
     def _time(self, jobs: Sequence[Step], repeat: int) -> float:
-        return probe_kernels.together(self.kernels, jobs, repeat) / repeat * self._scale
+        return probe_kernels.run_parallel(self.kernels, jobs, repeat) / repeat * self._scale
 
     def time_ns(self, repeat: int = 1) -> float:
         """Return nanoseconds of moving everything once, averaged over `repeat` runs."""
@@ -347,11 +351,11 @@ def start_background(
             measured, share = measure_with_share()
         except (OSError, RuntimeError, MemoryError, ValueError):
             return
-        earlier = attempts(directory)
-        measured = measured if earlier is None else better(measured, earlier.target)
+        earlier = stored_attempts(directory)
+        measured = measured if earlier is None else better_figures(measured, earlier.target)
         tries = 1 if earlier is None else earlier.tries + 1
-        store(measured, directory, tries=TRIES if share >= QUIET else tries)
-        if done is not None and (share >= QUIET or tries >= TRIES):
+        store(measured, directory, tries=MAX_TRIES if share >= MIN_QUIET_SHARE else tries)
+        if done is not None and (share >= MIN_QUIET_SHARE or tries >= MAX_TRIES):
             done(measured)
 
     with _background_lock:

@@ -53,7 +53,7 @@ TABLE_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
-class Block:
+class MappedBlock:
     """Fresh anonymous memory, page-aligned, freed with the object."""
 
     memory: mmap.mmap
@@ -61,7 +61,7 @@ class Block:
     size: int
 
 
-def aligned(size: int, huge: bool = True) -> Block:
+def map_block(size: int, huge: bool = True) -> MappedBlock:
     """Map `size` untouched bytes; `huge` requests huge pages."""
     private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
     flags = {"flags": private} if private else {}
@@ -71,7 +71,7 @@ def aligned(size: int, huge: bool = True) -> Block:
         with contextlib.suppress(OSError):  # the system may not support huge pages
             memory.madvise(advice)
     view = ctypes.c_char.from_buffer(memory)
-    return Block(memory, ctypes.addressof(view), size)
+    return MappedBlock(memory, ctypes.addressof(view), size)
 
 
 Step = tuple[str, int, int, int]
@@ -83,13 +83,13 @@ class Kernels:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        started = own_ns()
+        started = thread_ns()
         text = module_text(target)
         module = llvm.parse_assembly(text)
         module.verify()
         self._engine = llvm.create_mcjit_compiler(module, target_machine(target))
         self._engine.finalize_object()
-        self.compile_ns = own_ns() - started
+        self.compile_ns = thread_ns() - started
         self.instructions = sum(line.startswith("  ") for line in text.splitlines())
         self._functions = {name: self._bind(name) for name in (*TRAFFIC, *ARITHMETIC, *_OTHERS)}
 
@@ -116,20 +116,20 @@ class Kernels:
     def elapsed_ns(self, name: str, target: int, source: int, size: int, repeat: int) -> int:
         """Run a loop and return this thread's CPU time, unaffected by other processes."""
         function = self._functions[name]
-        started = own_ns()
+        started = thread_ns()
         function(target, source, size, repeat)
-        return own_ns() - started
+        return thread_ns() - started
 
 
 _HAS_FINE_CLOCK = time.get_clock_info("thread_time").resolution < 1e-6
 
 
-def own_ns() -> int:
+def thread_ns() -> int:
     """Return this thread's CPU time in ns, or wall time if that is coarse."""
     return time.thread_time_ns() if _HAS_FINE_CLOCK else time.perf_counter_ns()
 
 
-def together(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
+def run_parallel(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
     """Run each job `repeat` times in its own thread; return the total ns.
 
     Time counts from the first start to the last end.

@@ -13,14 +13,14 @@ from smelt import knobs
 from smelt.runtime.cache import Cache
 
 
-class Shelf(Protocol):
+class ClaimStore(Protocol):
     """Store of claims that is looked up and filled through `get` and `put`."""
 
     get: Callable[[str], bool | None]
     put: Callable[[str, bool], None]
 
 
-def shelve(shelf: Shelf, version: int) -> None:
+def persist_claims(shelf: ClaimStore, version: int) -> None:
     """Back a shelf with the cache; entries of other versions are ignored."""
 
     def key(text: str) -> bytes:

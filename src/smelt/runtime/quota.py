@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-MOST_THREADS: Final = 64
+MAX_POOL_THREADS: Final = 64
 """Most threads of one pool; beyond that, contention for the claim word is too high."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -51,7 +51,7 @@ def cpu_budget(
         limits.append((math.ceil(quota), "container quota"))
     if requested is not None:
         limits.append((requested, requested_by))
-    limits.append((MOST_THREADS, "limit of the pool"))
+    limits.append((MAX_POOL_THREADS, "limit of the pool"))
     threads, source = min(limits, key=lambda limit: limit[0])
     return Budget(max(1, threads), source)
 

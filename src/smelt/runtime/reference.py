@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import FallbackWarning, reason_of, tell
+from smelt.errors import FallbackWarning, reason_of, warn_at_origin
 from smelt.graph.ir import Graph, Node
 from smelt.runtime.steps import CallStep
 
-__all__ = ["by_reference", "in_place_of", "is_spared", "tell_spared"]
+__all__ = ["is_recoverable", "program_step", "reference_step", "warn_fallback"]
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]
 
 
-def by_reference(
+def reference_step(
     name: str, graph: Graph, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> CallStep:
     """Return a call step that runs a graph's operators, writing each result in place."""
@@ -43,7 +43,7 @@ def by_reference(
         with np.errstate(all="ignore"):  # as in compiled code: no floating-point warnings
             for node in nodes:
                 operands = (values[x] for x in node.inputs)
-                values[node] = node.op.computed(targets.get(node), sizes, *operands)
+                values[node] = node.op.compute_into(targets.get(node), sizes, *operands)
         for node, place in zip(graph.outputs, outputs, strict=True):
             if place is not values[node]:
                 place[...] = values[node]
@@ -51,12 +51,12 @@ def by_reference(
     return CallStep(name, _single_operator(graph, nodes) or call, inputs, outputs)
 
 
-def in_place_of(graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]) -> CallStep:
+def program_step(graph: Graph, inputs: tuple[int, ...], outputs: Mapping[int, Node]) -> CallStep:
     """Return a step that runs a whole program, whose results may overwrite its inputs.
 
     `outputs` maps value numbers to nodes.
     """
-    step = by_reference(
+    step = reference_step(
         graph.name, Graph(graph.name, graph.inputs, (*outputs.values(),)), inputs, tuple(outputs)
     )
 
@@ -76,7 +76,7 @@ def _single_operator(graph: Graph, nodes: Sequence[Node]) -> Call | None:
     """
     if len(nodes) != 1 or graph.outputs != (nodes[0],) or nodes[0].inputs != graph.inputs:
         return None
-    computed = nodes[0].op.computed
+    computed = nodes[0].op.compute_into
 
     def call(sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
         (target,) = outputs
@@ -88,11 +88,11 @@ def _single_operator(graph: Graph, nodes: Sequence[Node]) -> Call | None:
     return call
 
 
-def is_spared(error: Exception) -> bool:
+def is_recoverable(error: Exception) -> bool:
     """Return whether to fall back after this error: not without memory or in strict mode."""
     return not (isinstance(error, MemoryError) or knobs.STRICT.get())
 
 
-def tell_spared(what: str, error: Exception) -> None:
+def warn_fallback(what: str, error: Exception) -> None:
     """Warn that a fallback is used."""
-    tell(FallbackWarning(graph=what, reason=reason_of(error)))
+    warn_at_origin(FallbackWarning(graph=what, reason=reason_of(error)))

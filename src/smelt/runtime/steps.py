@@ -30,11 +30,11 @@ class Value(NamedTuple):
     place: str
     number: int = -1
     offset: Index = 0
-    over: int = -1
+    overwrites: int = -1
     """For an output, the input that it overwrites; -1: separate memory."""
 
 
-class Native(NamedTuple):
+class NativeFunction(NamedTuple):
     """Function of a kernel: its address, tasks, scratch bytes, cycles of work."""
 
     address: int
@@ -52,11 +52,11 @@ class KernelStep:
     """
 
     name: str
-    entries: tuple[Native, ...]
+    entries: tuple[NativeFunction, ...]
     words: tuple[tuple[str, Any], ...]
     partials: tuple[Index, ...] = ()
     loaded: Any = None
-    variant: Callable[[Sizes, bool], KernelStep | None] | None = None
+    specialize: Callable[[Sizes, bool], KernelStep | None] | None = None
     """Returns a step better suited to given sizes, or None.
 
     The flag requests non-temporal stores.
@@ -96,4 +96,4 @@ class CallStep(NamedTuple):
 Step = KernelStep | CallStep
 
 
-__all__ = ["CallStep", "KernelStep", "Native", "Sizes", "Step", "Value"]
+__all__ = ["CallStep", "KernelStep", "NativeFunction", "Sizes", "Step", "Value"]

@@ -19,7 +19,7 @@ from typing import Any
 from smelt.runtime import threads
 from smelt.version import __version__
 
-__all__ = ["announce"]
+__all__ = ["register_controller"]
 
 _CARRIER = "_multiarray_umath"
 """Prefix of the file name of NumPy's shared library."""
@@ -31,7 +31,7 @@ class _Registered:
     module: Any = None
 
 
-def announce() -> None:
+def register_controller() -> None:
     """Register the controller with `threadpoolctl` once, if that was imported."""
     module = sys.modules.get("threadpoolctl")
     if module is None or module is _Registered.module:
@@ -52,8 +52,8 @@ def _controller(parent: Any) -> Any:
         "user_api": "smelt",
         "internal_api": "smelt",
         "filename_prefixes": (_CARRIER,),
-        "get_num_threads": lambda self: threads.usual(),
-        "set_num_threads": lambda self, num_threads: threads.limit(num_threads),
+        "get_num_threads": lambda self: threads.default_threads(),
+        "set_num_threads": lambda self, num_threads: threads.limit_threads(num_threads),
         "get_version": lambda self: __version__,
         "set_additional_attributes": set_additional_attributes,
     }

@@ -30,7 +30,7 @@ from smelt.errors import UnsupportedError
 from smelt.runtime import native
 from smelt.runtime.memory import Slab, check_room
 from smelt.runtime.native_code import NativeCode, native_code
-from smelt.runtime.quota import MOST_THREADS, Budget, cpu_budget
+from smelt.runtime.quota import MAX_POOL_THREADS, Budget, cpu_budget
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -127,10 +127,10 @@ class Pool:
     @property
     def threads(self) -> int:
         """Threads that a parallel launch uses in this context, the caller included."""
-        return min(_ProcessLimit.threads, self.wished)
+        return min(_ProcessLimit.threads, self.requested_threads)
 
     @property
-    def wished(self) -> int:
+    def requested_threads(self) -> int:
         """Threads requested in this context, ignoring the process-wide limit."""
         requested = knobs.THREADS.get()
         return self._limits.get(requested, requested)
@@ -261,21 +261,21 @@ class Pool:
 class _ProcessLimit:
     """Process-wide limit of the threads of any run."""
 
-    threads: int = MOST_THREADS
+    threads: int = MAX_POOL_THREADS
 
 
-def usual() -> int:
+def default_threads() -> int:
     """Return the default number of threads of a run; starts no pool."""
     return min(cpu_budget(*_requested_threads()).threads, _ProcessLimit.threads)
 
 
-def limit(threads: int) -> None:
+def limit_threads(threads: int) -> None:
     """Limit all runs of this process to `threads`, until called with another number.
 
     Passing exactly the default number of threads removes the limit.
     """
     is_default = threads == cpu_budget(*_requested_threads()).threads
-    _ProcessLimit.threads = MOST_THREADS if is_default else max(threads, 1)
+    _ProcessLimit.threads = MAX_POOL_THREADS if is_default else max(threads, 1)
 
 
 def _requested_threads() -> tuple[int | None, str]:

@@ -21,7 +21,7 @@ from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
-from smelt.graph.walk import size_names
+from smelt.graph.walk import input_size_names
 from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
 from smelt.runtime.cache import Cache
@@ -47,7 +47,7 @@ class Program:
         self, graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None
     ) -> None:
         self.graph, self.hints, self.allowance = graph, hints, allowance
-        self.sizes = {**dict.fromkeys(size_names(graph), GUESS), **hints}
+        self.sizes = {**dict.fromkeys(input_size_names(graph), GUESS), **hints}
 
     @cached_property
     def text(self) -> str:

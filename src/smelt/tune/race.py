@@ -28,15 +28,15 @@ from smelt.tune.memory import Program, Settings, recall, remember
 
 _LOG = logging.getLogger("smelt.tune")
 
-UNSURE = 0.1
+UNSURE_FRACTION = 0.1
 """Relative difference of two predicted times below which the model does not decide."""
 CONTENDERS = 8
 """Maximum plans that race for one program."""
 ROUNDS = 15
 """Maximum alternations of two plans."""
-CLEAR = 0.97
+CLEAR_RATIO = 0.97
 """Ratio of times below which a plan counts as faster."""
-MEMORY = 1 << 30
+MAX_INPUT_BYTES = 1 << 30
 """Bytes of inputs above which nothing is raced."""
 
 
@@ -48,7 +48,7 @@ class Contender(Protocol):
     @property
     def size_names(self) -> tuple[str, ...]: ...
 
-    def held(self, arrays: Sequence[Array]) -> Run | None: ...
+    def run_prelude(self, arrays: Sequence[Array]) -> Run | None: ...
     def run(
         self,
         arrays: Sequence[Array],
@@ -67,7 +67,7 @@ class Flip:
     ns: float
     """The predicted time that is at stake."""
 
-    def applied(self, settings: Settings) -> Settings:
+    def apply_to(self, settings: Settings) -> Settings:
         """Return the settings with this flip."""
         return {**settings, self.wish: (*settings[self.wish], self.pair)}
 
@@ -95,7 +95,7 @@ def _prepared_call(
     c: Contender, arrays: list[Array], sizes: tuple[int, ...]
 ) -> Callable[[], object]:
     """Return a call of a contender whose prelude has run."""
-    held = c.held(arrays)
+    held = c.run_prelude(arrays)
     return lambda: c.run(arrays, sizes, None, held)
 
 
@@ -106,7 +106,7 @@ def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
         if d.fused_ns is None or d.split_ns is None or d.reason == "free-view":
             continue
         larger = max(d.fused_ns, d.split_ns)
-        if larger <= 0 or abs(d.fused_ns - d.split_ns) > UNSURE * larger:
+        if larger <= 0 or abs(d.fused_ns - d.split_ns) > UNSURE_FRACTION * larger:
             continue
         wish = "never_fuse" if d.verdict == "fused" else "must_fuse"
         flips[d.a, d.b] = Flip(wish, (d.a, d.b), larger)
@@ -121,12 +121,12 @@ class Race:
 
     def run(self, initial: Settings) -> tuple[Settings, float] | None:
         """Return the fastest settings and their gain over `initial`; None if compiling fails."""
-        best = self.built(initial)
+        best = self.build_contender(initial)
         if best is None:
             return None
         flips = close_calls(best.plan.decisions)
         sizes = {n: max(self.program.sizes.get(n, 1), 0) for n in best.size_names}
-        if not flips or self._nbytes(sizes) > MEMORY:
+        if not flips or self._nbytes(sizes) > MAX_INPUT_BYTES:
             return initial, 1.0
         arrays = [random_array(x.type, sizes, k) for k, x in enumerate(self.program.graph.inputs)]
         call = arrays, tuple(sizes[n] for n in best.size_names)
@@ -135,8 +135,8 @@ class Race:
         seen = {plan_text(best.plan)}
         ends = perf_counter() + knobs.TUNE_SECONDS.get()
         for flip in flips:
-            flipped = flip.applied(settings)
-            contender = self.built(flipped)
+            flipped = flip.apply_to(settings)
+            contender = self.build_contender(flipped)
             if contender is None or plan_text(contender.plan) in seen:
                 continue
             seen.add(plan_text(contender.plan))
@@ -145,13 +145,13 @@ class Race:
                 continue
             ratio = compare(_prepared_call(best, *call), _prepared_call(contender, *call), ends)
             self._note(flip, ratio)
-            if ratio < CLEAR:
+            if ratio < CLEAR_RATIO:
                 best, settings, gain = contender, flipped, gain / ratio
             if perf_counter() > ends:
                 break
         return settings, gain
 
-    def built(self, settings: Settings) -> Contender | None:
+    def build_contender(self, settings: Settings) -> Contender | None:
         """Compile the program under settings; None if that fails."""
         with knobs.config(dict(settings), tune="off"):
             try:

@@ -25,10 +25,10 @@ from smelt.types.expr import (
     terms_of,
 )
 
-__all__ = ["axes_through", "coefficient", "overlaps", "without_constant"]
+__all__ = ["coefficient", "dependent_axes", "may_overlap", "split_constant"]
 
 
-def axes_through(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
+def dependent_axes(index: Iterable[Index], of: Callable[[str], frozenset[str]]) -> frozenset[str]:
     """Return the axes of index expressions.
 
     Also those that `of` returns for the computed positions in them.
@@ -63,7 +63,7 @@ def coefficient(e: Index, name: str) -> Index | None:
     return total
 
 
-def without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
+def split_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
     """Split an expression into its terms with atoms and its constant.
 
     Expressions with the same terms differ by a number.
@@ -72,7 +72,7 @@ def without_constant(e: Index) -> tuple[tuple[tuple[Monomial, int], ...], int]:
     return (terms[:-1], terms[-1][1]) if terms and not terms[-1][0] else (terms, 0)
 
 
-def overlaps(e: Index) -> bool:
+def may_overlap(e: Index) -> bool:
     """Whether different positions of the axes may give the same number, as in windows.
 
     Axes into which a dimension was split do not overlap: each steps over everything that shorter

@@ -43,7 +43,7 @@ class DType:
         """The type of arithmetic: half types compute in float32."""
         return f32 if self.kind == "float" and self.bits == 16 else self
 
-    def rounded(self, number: float | int | bool) -> float | int | bool:
+    def round_number(self, number: float | int | bool) -> float | int | bool:
         """Round a number to a half type; return it unchanged for other types.
 
         Those round it when they compute with it.

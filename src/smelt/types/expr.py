@@ -20,8 +20,8 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 from smelt.types.expr_number import evaluate as evaluate
-from smelt.types.expr_text import spelled, written
-from smelt.types.polynomial import divide, divides, steps
+from smelt.types.expr_text import atom_text, expr_text
+from smelt.types.polynomial import divide, divide_term, factorizations
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
@@ -29,7 +29,17 @@ AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 class Atom:
     """A variable or an opaque sub-expression; compared by value, ordered by text."""
 
-    __slots__ = ("_order", "args", "bounds", "extent", "hash", "key", "kind", "name", "whole")
+    __slots__ = (
+        "_order",
+        "args",
+        "bounds",
+        "divisible_part",
+        "extent",
+        "hash",
+        "key",
+        "kind",
+        "name",
+    )
 
     def __init__(
         self, kind: AtomKind, name: str = "", extent: Index = 0, args: tuple[Index, ...] = ()
@@ -44,7 +54,7 @@ class Atom:
         self.bounds: tuple[Index, Index] | Literal[False] | None = None
         """Cached by `_atom_bounds`; not part of the key, as an equal atom may have another extent.
         """
-        self.whole: Index | None = None
+        self.divisible_part: Index | None = None
         """For a remainder e % d: d*(e//d), cached for `_join_divisions`."""
 
     def __hash__(self) -> int:
@@ -57,7 +67,7 @@ class Atom:
         """Return the sort key of the atom among the factors of a product, cached."""
         if self._order is None:
             kind = {"size": "0", "axis": "1"}.get(self.kind, "2")
-            self._order = kind, self.name or spelled(self, True)
+            self._order = kind, self.name or atom_text(self, True)
         return self._order
 
 
@@ -83,7 +93,7 @@ class Expr:
         return self is other or (isinstance(other, Expr) and self.terms == other.terms)
 
     def __repr__(self) -> str:
-        return written(self, False)
+        return expr_text(self, False)
 
     def __add__(self, other: Index) -> Index:
         return add(self, other)
@@ -169,9 +179,9 @@ def _join_divisions(terms: dict[Monomial, int]) -> Index | None:
                 continue
             rest = monomial[:position] + monomial[position + 1 :]
             numerator, divisor = atom.args
-            if atom.whole is None:
-                atom.whole = mul(floordiv(numerator, divisor), divisor)
-            required = terms_of(mul(atom.whole, Expr(((rest, c),)) if rest else c))
+            if atom.divisible_part is None:
+                atom.divisible_part = mul(floordiv(numerator, divisor), divisor)
+            required = terms_of(mul(atom.divisible_part, Expr(((rest, c),)) if rest else c))
             if required and all(terms.get(m) == k for m, k in required):
                 merged = {monomial, *(m for m, _ in required)}
                 remaining = {m: k for m, k in terms.items() if m not in merged}
@@ -249,7 +259,7 @@ def _divide(e: Index, divisor: Index) -> tuple[Index, Index]:
     r: dict[Monomial, int] = {}
     (divisor_monomial, *_) = terms_of(divisor) or (((), 0),)
     for m, c in terms_of(e):
-        part = divides(divisor_monomial, m, c)
+        part = divide_term(divisor_monomial, m, c)
         if part is not None:
             q[part[0]] = q.get(part[0], 0) + part[1]
         elif not m and isinstance(divisor, int) and divisor > 0:
@@ -291,7 +301,7 @@ def _split_common_factor(e: Index, divisor: Index) -> tuple[Index, Index, Index,
 
     0 <= y < p holds provably. None if there is no such factor p.
     """
-    for p, k in steps(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
+    for p, k in factorizations(terms_of(e), terms_of(divisor), lambda a: a.kind == "size"):
         coarse, rest = _divide(e, fine := build(p))
         if coarse != 0 and _is_in_range(rest, fine):
             return coarse, build(k), fine, rest
@@ -474,7 +484,7 @@ def sizes_of(e: Index) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "size"))
 
 
-def rebuild(e: Index, leaf: Callable[[Atom], Index]) -> Index:
+def map_variables(e: Index, leaf: Callable[[Atom], Index]) -> Index:
     """Replace each variable of `e` by `leaf(variable)`, and simplify."""
     if isinstance(e, int):
         return e
@@ -495,12 +505,12 @@ _COMBINE: dict[str, Callable[[Index, Index], Index]] = {
 def _rebuild_atom(atom: Atom, leaf: Callable[[Atom], Index]) -> Index:
     if atom.kind in ("size", "axis", "value"):
         return leaf(atom)
-    return _COMBINE[atom.kind](*(rebuild(a, leaf) for a in atom.args))
+    return _COMBINE[atom.kind](*(map_variables(a, leaf) for a in atom.args))
 
 
 def substitute(e: Index, values: Mapping[str, Index], kind: AtomKind = "axis") -> Index:
     """Replace variables of one kind by name."""
-    return rebuild(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
+    return map_variables(e, lambda a: values.get(a.name, _atom(a)) if a.kind == kind else _atom(a))
 
 
 def product(values: Iterable[Index]) -> Index:
@@ -511,4 +521,4 @@ def product(values: Iterable[Index]) -> Index:
 
 def text(e: Index, *, index: bool = False) -> str:
     """Print an expression for `smelt.types.parse_expr`; `index` marks sizes as `size(n)`."""
-    return written(e, index)
+    return expr_text(e, index)

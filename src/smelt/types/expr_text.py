@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from smelt.types.expr import Atom, Index
 
-__all__ = ["spelled", "written"]
+__all__ = ["atom_text", "expr_text"]
 
 
 def _is_simple(e: Index) -> bool:
@@ -25,13 +25,13 @@ def _is_simple(e: Index) -> bool:
     return e.terms[0][0][0].kind not in ("//", "%")
 
 
-def spelled(atom: Atom, index: bool) -> str:
+def atom_text(atom: Atom, index: bool) -> str:
     """Print an atom; with `index`, a size is `size(name)`, unlike an axis."""
     if atom.kind in ("axis", "value"):
         return atom.name
     if atom.kind == "size":
         return f"size({atom.name})" if index else atom.name
-    parts = [written(a, index) for a in atom.args]
+    parts = [expr_text(a, index) for a in atom.args]
     if atom.kind in ("min", "max"):
         return f"{atom.kind}({', '.join(parts)})"
     left, right = (p if _is_simple(a) else f"({p})" for p, a in zip(parts, atom.args, strict=True))
@@ -39,7 +39,7 @@ def spelled(atom: Atom, index: bool) -> str:
 
 
 @lru_cache(maxsize=8192)
-def written(e: Index, index: bool) -> str:
+def expr_text(e: Index, index: bool) -> str:
     """Print an expression in the order of the normal form, cached.
 
     With `index`, sizes are marked as `size(name)`.
@@ -50,9 +50,9 @@ def written(e: Index, index: bool) -> str:
     for m, c in e.terms:
         is_single = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
         factors = [
-            f"({spelled(a, index)})"
+            f"({atom_text(a, index)})"
             if a.kind in ("//", "%") and not is_single
-            else spelled(a, index)
+            else atom_text(a, index)
             for a in m
         ]
         if abs(c) != 1 or not m:

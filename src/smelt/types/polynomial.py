@@ -21,13 +21,13 @@ class Factor(Protocol):
 
 F = TypeVar("F", bound=Factor)
 
-MOST_CONTENT = 64
+MAX_CONTENT = 64
 """Largest common divisor of the terms of a sum whose divisors are all tried."""
-STEPS = 8
+MAX_QUOTIENT_TERMS = 8
 """Most terms of a quotient that are computed."""
 
 
-def divides(
+def divide_term(
     term: tuple[tuple[F, ...], int], monomial: tuple[F, ...], c: int
 ) -> tuple[tuple[F, ...], int] | None:
     """Return monomial*c / term; None if that has a remainder."""
@@ -54,8 +54,8 @@ def divide(
     r = dict(terms)
     divisor = tuple(divisor)
     lead = max(divisor, key=lambda t: (len(t[0]), [a.order() for a in t[0]]))
-    for _ in range(STEPS):
-        parts = (divides(lead, m, c) for m, c in r.items() if c)
+    for _ in range(MAX_QUOTIENT_TERMS):
+        parts = (divide_term(lead, m, c) for m, c in r.items() if c)
         part = next((p for p in parts if p is not None), None)
         if part is None:
             break
@@ -67,7 +67,7 @@ def divide(
     return q, r
 
 
-def contents(terms: Collection[tuple[tuple[F, ...], int]]) -> Iterable[int]:
+def common_divisors(terms: Collection[tuple[tuple[F, ...], int]]) -> Iterable[int]:
     """Return numbers above 1 that divide all terms.
 
     For a sum each of them, for a product the largest. A number has none.
@@ -75,12 +75,12 @@ def contents(terms: Collection[tuple[tuple[F, ...], int]]) -> Iterable[int]:
     if all(not m for m, _ in terms):
         return ()
     common = gcd(*(c for _, c in terms))
-    if len(terms) == 1 or common > MOST_CONTENT:
+    if len(terms) == 1 or common > MAX_CONTENT:
         return (common,) if common > 1 else ()
     return (k for k in range(2, common + 1) if common % k == 0)
 
 
-def steps(
+def factorizations(
     terms: Iterable[tuple[tuple[F, ...], int]],
     divisor: Collection[tuple[tuple[F, ...], int]],
     fixed: Callable[[F], bool],
@@ -90,14 +90,14 @@ def steps(
     divisor = p*k, and the terms may be p*x + y with 0 <= y < p. k is a number that divides all of
     the divisor, or p is the part of a term with `fixed` factors.
     """
-    for k in contents(divisor):
+    for k in common_divisors(divisor):
         yield {m: c // k for m, c in divisor}, {(): k}
     (monomial, times), *others = divisor
     for m, c in () if others or times < 0 else terms:
         step = tuple(a for a in m if fixed(a)), abs(c)
-        coarse = None if step == ((), 1) else divides(step, monomial, times)
+        coarse = None if step == ((), 1) else divide_term(step, monomial, times)
         if coarse is not None and coarse != ((), 1):
             yield dict((step,)), dict((coarse,))
 
 
-__all__ = ["divide", "divides", "steps"]
+__all__ = ["divide", "divide_term", "factorizations"]

@@ -10,17 +10,17 @@ from functools import lru_cache
 
 from smelt.dataclass import dataclass
 from smelt.errors import OverflowSizeError, ShapeError
-from smelt.errors.array import STRETCHES
+from smelt.errors.array import BROADCAST_HINT
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, product, size, text
 
 Shape = tuple[Index, ...]
-LARGEST = 2**63 - 1
+MAX_BYTES = 2**63 - 1
 """Most bytes of a tensor."""
 _volume = lru_cache(maxsize=1 << 12)(product)
 
 __all__ = [
-    "LARGEST",
+    "MAX_BYTES",
     "Shape",
     "TensorType",
     "broadcast_shapes",
@@ -82,7 +82,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
                 raise ShapeError(
                     f"shapes {both} do not broadcast: dimension {position} is "
                     f"{text(common)} in one and {text(dim)} in another",
-                    hint=STRETCHES,
+                    hint=BROADCAST_HINT,
                 )
             common = dim
         out.append(common)
@@ -101,6 +101,6 @@ def check_bytes(kind: TensorType) -> TensorType:
         if dim < 0:
             raise ShapeError(f"negative dimension {dim} in shape [{shape_text(kind.shape)}]")
         total *= max(dim, 1)
-    if total > LARGEST:
+    if total > MAX_BYTES:
         raise OverflowSizeError(f"{kind} needs {total} bytes, beyond 2**63 - 1")
     return kind

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.guarded import KERNEL, Guarded
 
-from smelt.codegen.build import Built, Form, build
+from smelt.codegen.build import CompiledKernel, Variant, build
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel import ir
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
-from smelt.runtime.host import cannot_run
+from smelt.runtime.host import unsupported_reason
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Target
 from smelt.types.expr import evaluate
@@ -37,7 +37,7 @@ class Native:
 
     kernel: ir.Kernel
     target: Target
-    built: Built
+    built: CompiledKernel
     loaded: Loaded
 
     def __call__(
@@ -52,7 +52,7 @@ class Native:
         `one_by_one`: each task is a call of its own, last first.
 
         Skips the test where this processor cannot run the code: it was compiled all the same."""
-        if reason := cannot_run(self.target):
+        if reason := unsupported_reason(self.target):
             pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
         given = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
         named = sizes_of_call(self.kernel, given, sizes or {})
@@ -88,7 +88,7 @@ class Native:
         return found
 
 
-def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Form = "") -> Native:
+def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Variant = "") -> Native:
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(verify(kernel), target, form=form)

@@ -134,7 +134,7 @@ class StreamGenerator(Generator):
         if self.chance(30):
             first, second = (self.pick(self.visible) for _ in range(2))
             mask = b.apply(
-                "le", b.typed(b.axes[first].index, i64), b.typed(b.axes[second].index, i64)
+                "le", b.as_value(b.axes[first].index, i64), b.as_value(b.axes[second].index, i64)
             )
             masked = b.apply("select", mask, v, -2.0)
             cut = b.apply("gt", self.edge(first), self.edge(second))
@@ -152,7 +152,7 @@ class StreamGenerator(Generator):
     def upto_last(self) -> Value:
         if self.chance(60) and self.needed:
             return self.b.apply("add", self.edge(self.pick(self.needed)), 1)
-        return self.b.typed(self.pick((n, n - 1, 2)), i64)
+        return self.b.as_value(self.pick((n, n - 1, 2)), i64)
 
     def result(self, v: Value | None) -> None:
         """Stores a value over its axes."""

@@ -11,8 +11,8 @@ from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.loops.batched_reduce import BLOCK, row_order
-from smelt.codegen.llvm.loops.full_unroll import is_straight, vectors_of
+from smelt.codegen.llvm.loops.batched_reduce import SHUFFLE_BYTES, row_order
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, vectors_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.specialize_small_sizes import with_sizes
@@ -102,7 +102,7 @@ def test_a_row_does_not_depend_on_those_beside_it(k: int) -> None:
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_rows_come_out_in_their_order(lanes: int, size: int) -> None:
-    assert sorted(row_order(lanes, min(BLOCK // size, lanes))) == list(range(lanes))
+    assert sorted(row_order(lanes, min(SHUFFLE_BYTES // size, lanes))) == list(range(lanes))
 
 
 SOFTMAX = """
@@ -119,7 +119,7 @@ def test_short_rows_are_written_out(d: int, straight: bool) -> None:
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": d})).phases
     made = schedule(phase, Target.for_isa("avx512"))
     rows = [n for n in made.nests if n.vector == "d"]
-    assert rows and all(is_straight(made, n) == straight for n in rows)
+    assert rows and all(is_fully_unrolled(made, n) == straight for n in rows)
 
 
 def test_the_last_vector_is_as_wide_as_its_rest() -> None:
@@ -155,7 +155,11 @@ def test_a_loop_without_a_rest_stays() -> None:
     """It may store past the caches, and has no masks either; folds have no wide state to join."""
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": 64})).phases
     made = schedule(phase, Target.for_isa("avx512"))
-    assert [is_straight(made, n) for n in made.nests if n.vector == "d"] == [True, True, False]
+    assert [is_fully_unrolled(made, n) for n in made.nests if n.vector == "d"] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

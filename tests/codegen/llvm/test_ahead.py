@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.codegen.llvm.access.prefetch import shares
+from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text_parse import parse
@@ -46,7 +46,7 @@ def test_so_are_rows_that_become_a_number_each(f: Any) -> None:
     alone, a vector of rows at a time, asks for nothing."""
     text = sm.jit(f).lower(SPEC).compile().as_text("kernel")
     (phase,) = program(parse(text)).phases
-    found = shares(schedule(phase, host()))
+    found = assign_row_shares(schedule(phase, host()))
     assert [sum(ask.share for ask in asks) for asks in found.values()] == [0, 1]
 
 

@@ -180,11 +180,11 @@ def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyP
     """Linux refuses tiles to processes whose threads leave too little room for interrupts."""
     found = Processor("x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",))
     monkeypatch.setattr(processor, "_amx_permitted", lambda: False)
-    kept = processor.permitted(found)
+    kept = processor.permitted_processor(found)
     assert kept.features == ("avx2",)
     assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
     monkeypatch.setattr(processor, "_amx_permitted", lambda: True)
-    assert processor.permitted(found) == found
+    assert processor.permitted_processor(found) == found
 
 
 def test_narrower_vectors_have_no_matrices() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.llvm.loopir.items import Clamping
+from smelt.codegen.llvm.loopir.items import Clamp
 from smelt.codegen.llvm.program import program
 
 HEAD = "graph f(x: T[k{d}], u: T[m{d}], i: i64[m]{more}) {{\n"
@@ -28,7 +28,7 @@ RNG = np.random.default_rng(7)
 def positions(kernel: Any) -> list[bool]:
     """Of each computed position of a kernel, whether it is taken as it is."""
     items = [item for phase in program(kernel.kernel).phases for item in phase.items]
-    return [item.payload.inside for item in items if isinstance(item.payload, Clamping)]
+    return [item.payload.inside for item in items if isinstance(item.payload, Clamp)]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

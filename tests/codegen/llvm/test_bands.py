@@ -24,11 +24,11 @@ from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
-from smelt.codegen.build import Form, asm_text, llvm_text
+from smelt.codegen.build import Variant, asm_text, llvm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
-from smelt.codegen.llvm.schedule.mask_ranges import BAND
+from smelt.codegen.llvm.schedule.mask_ranges import ROW_GROUP
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
@@ -54,7 +54,10 @@ SIMPLE = {
 }
 
 
-LENGTHS: dict[Form, list[int]] = {"": [1, 13, 193, 211, 384, 509, 701], "small": [1, 13, 100, 192]}
+LENGTHS: dict[Variant, list[int]] = {
+    "": [1, 13, 193, 211, 384, 509, 701],
+    "small": [1, 13, 100, 192],
+}
 """Rows and keys that are drawn for the forms of a kernel."""
 
 
@@ -86,7 +89,7 @@ def plain(q: Array, k: Array, v: Array, keep: Array) -> Array:
         return (e / e.sum(axis=-1, keepdims=True)) @ v
 
 
-def compiled(mask: str, isa: str = RUNNABLE[-1], form: Form = "") -> Native:
+def compiled(mask: str, isa: str = RUNNABLE[-1], form: Variant = "") -> Native:
     def code(q: Any, k: Any, v: Any) -> Any:
         return masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j}))
 
@@ -122,7 +125,7 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
 
 @pytest.mark.parametrize("form", LENGTHS)
 @pytest.mark.parametrize("name", ["window", "causal", "before"])
-def test_what_rows_do_not_see_may_be_anything(name: str, form: Form) -> None:
+def test_what_rows_do_not_see_may_be_anything(name: str, form: Variant) -> None:
     """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
     mask = SIMPLE[name].format(a=40)
     made = compiled(mask, form=form)
@@ -135,7 +138,7 @@ def test_what_rows_do_not_see_may_be_anything(name: str, form: Form) -> None:
     np.testing.assert_array_equal(outcome(made, q, k, v)[0], wanted)
     spoilt = [q, k.copy(), v.copy()]
     spoilt[1][:, seen:], spoilt[2][:, seen:] = np.nan, np.inf
-    own = seen // BAND * BAND
+    own = seen // ROW_GROUP * ROW_GROUP
     np.testing.assert_array_equal(outcome(made, *spoilt)[0, :own], wanted[:own])
 
 
@@ -258,7 +261,7 @@ def test_scores_masked_scores_and_weights_share_an_array() -> None:
     s = planned("window")
     scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
     arrays = Storage(s).arrays
-    rows = [i for i, axes in s.kept.items() if len(axes) == 2 and i is not weights.item]
+    rows = [i for i, axes in s.materialised.items() if len(axes) == 2 and i is not weights.item]
     assert len(rows) == 3 and {scores.item, weights.left} < {*rows}
     assert len({arrays[i, 0] for i in rows}) == 1 and arrays[weights.item, 0] != arrays[rows[0], 0]
 
@@ -318,7 +321,7 @@ def test_a_maximum_asks_once_whether_there_is_a_number() -> None:
     assert greater >= asked > 0
 
 
-def tables(mask: str, form: Form = "") -> int:
+def tables(mask: str, form: Variant = "") -> int:
     """Tables of what bands see in a kernel's code."""
     code = Case(
         mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})), SHAPES, ()

@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
-from smelt.blocks import BLOCK, rows_together
+from smelt.blocks import BLOCK, rows_per_task
 from smelt.codegen.llvm import folding
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
@@ -79,8 +79,8 @@ def test_long_chains_alone_take_more_vectors_together() -> None:
         *long,
         *(Item(9 + k, "apply", "exp", (long[0],), frozenset("i"), f32) for k in range(4)),
     ]
-    only = unroll_factor.only_chain
-    assert only(short) <= unroll_factor.LONG < only(long)
+    only = unroll_factor.critical_path
+    assert only(short) <= unroll_factor.LONG_CHAIN_CYCLES < only(long)
     assert only(beside) == 0.0
 
 
@@ -135,6 +135,6 @@ def test_rows_that_are_taken_together_where_sizes_are_quotients() -> None:
     n, m = size("n"), size("m")
     quotient = floordiv(m, 4)
     for columns in (mul(n, 16), mul(quotient, floordiv(n, quotient)), add(mul(quotient, 48), 16)):
-        rows = rows_together(columns)
+        rows = rows_per_task(columns)
         for sizes in ({"n": 0, "m": 4}, {"n": 9, "m": 16}):
             assert 1 <= evaluate(rows, sizes) <= BLOCK // 16

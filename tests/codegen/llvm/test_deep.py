@@ -34,10 +34,10 @@ from smelt.blocks import (
     TALL_COLUMNS,
     WIDE_DEPTH,
 )
-from smelt.codegen.build import build, form_for, forms
+from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.k_blocking import deep_blocks
+from smelt.codegen.llvm.schedule.k_blocking import k_blocked_task
 from smelt.graph.text import parse
 from smelt.runtime.loader import load
 from smelt.target import CACHE_SHARE, Target
@@ -84,7 +84,7 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
             x if left == "m,k" else np.ascontiguousarray(x.T),
             y if right == "k,n" else np.ascontiguousarray(y.T),
         )
-        assert form_for(kernel.forms, kernel.sizes([*given])) == "deep"
+        assert select_variant(kernel.forms, kernel.sizes([*given])) == "deep"
         (found,) = kernel(*given)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
@@ -194,7 +194,7 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 def test_blocks_are_even_many_and_stay_in_cache() -> None:
     m, n = (size(name) for name in "mn")
     for direct, tasks in product((False, True), (2, 4, 8)):
-        rows, columns = deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct)
+        rows, columns = k_blocked_task(m, n, mul(m, n), 4, 32, tasks, direct=direct)
         for sizes in product((200, 512, 520, 3000, 10**5), (130, 512, 3072)):
             named = dict(zip("mn", sizes, strict=True))
             high, wide = int(evaluate(rows, named)), int(evaluate(columns, named))
@@ -212,7 +212,7 @@ def test_blocks_are_larger_where_few_instructions_start() -> None:
     most = list[tuple[int, int]]()
     for direct, panels, tasks in product((False, True), (False, True), (2, 4, 8)):
         usual, larger = (
-            deep_blocks(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels, long=long)
+            k_blocked_task(m, n, mul(m, n), 4, 32, tasks, direct=direct, panels=panels, long=long)
             for long in (False, True)
         )
         assert (usual == larger) == (direct and panels)  # where nothing is packed
@@ -290,12 +290,12 @@ def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is best where a panel stays in the first cache, or blocks would leave the second."""
     plain = whole(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    assert form_for(forms(plain.kernel, plain.target), large) == "wide"
+    assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
-    found = forms(plain.kernel, target)
-    assert form_for(found, large) == "deep"
-    assert form_for(found, {**large, "k": 385}) == "deep"
-    assert form_for(found, {**large, "k": 384}) == "wide"
+    found = code_variants(plain.kernel, target)
+    assert select_variant(found, large) == "deep"
+    assert select_variant(found, {**large, "k": 385}) == "deep"
+    assert select_variant(found, {**large, "k": 384}) == "wide"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -337,10 +337,10 @@ def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
     copied first; few columns keep to the form that copies none."""
     plain = whole(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    found = forms(plain.kernel, replace(plain.target, **FEW_WAYS))
-    assert form_for(forms(plain.kernel, plain.target), large) == "wide"
-    assert form_for(found, large) == "deep"
-    assert form_for(found, {**large, "n": TALL_COLUMNS}) == "wide"
+    found = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
+    assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
+    assert select_variant(found, large) == "deep"
+    assert select_variant(found, {**large, "n": TALL_COLUMNS}) == "wide"
 
 
 @pytest.mark.parametrize(("k", "copied"), [(1024, True), (2048, True), (768, False), (512, False)])

@@ -15,7 +15,7 @@ from smelt import lower
 from smelt.blocks import COLUMNS, DEPTH
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.direct_store import stored
+from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
@@ -182,7 +182,7 @@ def in_place(source: str) -> int:
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    return sum(len(dict(stored(s, dtypes))) for s in made)
+    return sum(len(dict(stored_products(s, dtypes))) for s in made)
 
 
 def test_which_products_are_stored_in_place() -> None:

@@ -21,7 +21,7 @@ from tests.codegen.llvm.whole import RUNNABLE
 from tests.lower.test_stream import Case, masked, streamed, streams
 
 import smelt as sm
-from smelt.fusion.cascade.finite_masks import FAR
+from smelt.fusion.cascade.finite_masks import SAFE_DISTANCE
 from smelt.kernel.interp import run
 
 Array = np.ndarray[Any, Any]
@@ -216,7 +216,7 @@ def test_numbers_that_may_be_too_small_or_count_elsewhere() -> None:
         return sm.nn.softmax(sm.where(j <= i, s, -1e9) + bias, axis=-1) @ v
 
     def small(q: Any, k: Any, v: Any) -> Any:
-        return masked(q, k, v, lambda i, j: j <= i, -FAR[32])
+        return masked(q, k, v, lambda i, j: j <= i, -SAFE_DISTANCE[32])
 
     def counted(q: Any, k: Any, v: Any) -> Any:  # what is masked counts beside the softmax
         s = sm.matmul(q, sm.matrix_transpose(k))

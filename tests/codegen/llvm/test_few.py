@@ -14,11 +14,20 @@ from tests.codegen.llvm.test_tall import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 
 from smelt import lower
-from smelt.blocks import FEW_DEEP, LONG_SUM, NEAR, RUN, SMALL, TALL_COLUMNS, TALL_DEPTH, THIN
-from smelt.codegen.build import form_for
+from smelt.blocks import (
+    FEW_DEEP,
+    IN_PLACE_ELEMENTS,
+    LONG_SUM,
+    RUN,
+    SMALL,
+    TALL_COLUMNS,
+    TALL_DEPTH,
+    THIN,
+)
+from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.tall_skinny import LINED_ROWS
+from smelt.codegen.llvm.schedule.tall_skinny import MIN_PANEL_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import bf16
@@ -50,12 +59,12 @@ def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
     least = {"m": THIN + 1, "n": panel, "k": LONG_SUM}
-    assert form_for(forms, least) == form_for(forms, {**least, "m": SMALL}) == "few"
+    assert select_variant(forms, least) == select_variant(forms, {**least, "m": SMALL}) == "few"
     for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", LONG_SUM + 1)):
-        assert form_for(forms, {**least, name: other}) != "few"
-    assert form_for(forms, {**least, "m": THIN}) == "rows"
-    assert form_for(forms, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
-    assert form_for(forms, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
+        assert select_variant(forms, {**least, name: other}) != "few"
+    assert select_variant(forms, {**least, "m": THIN}) == "rows"
+    assert select_variant(forms, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
+    assert select_variant(forms, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -63,10 +72,14 @@ def test_form_follows_from_sizes(isa: str) -> None:
 def test_operands_that_stay_near_are_not_packed(isa: str, spec: str) -> None:
     """Each of a batch would be packed anew, for fewer rows than that takes."""
     forms = whole(matrices("f32", spec), isa).forms
-    sizes = {"b": 64, "m": LINED_ROWS - 1, "k": 64, "n": 64}
-    assert form_for(forms, sizes) == form_for(forms, {**sizes, "m": SMALL, "n": SMALL}) == "small"
-    assert form_for(forms, {**sizes, "n": 100, "k": 384}) == "small"
-    assert form_for(forms, {**sizes, "k": 384, "n": NEAR // 384 + 1}) == "few"
+    sizes = {"b": 64, "m": MIN_PANEL_ROWS - 1, "k": 64, "n": 64}
+    assert (
+        select_variant(forms, sizes)
+        == select_variant(forms, {**sizes, "m": SMALL, "n": SMALL})
+        == "small"
+    )
+    assert select_variant(forms, {**sizes, "n": 100, "k": 384}) == "small"
+    assert select_variant(forms, {**sizes, "k": 384, "n": IN_PLACE_ELEMENTS // 384 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -125,7 +138,7 @@ def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
     for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 601), (65, 300, 1030)):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert form_for(kernel.forms, kernel.sizes([x, y])) == "few"
+        assert select_variant(kernel.forms, kernel.sizes([x, y])) == "few"
         x, y, given = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
         bound = (RUN + k / FEW_DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
         assert np.all(abs(kernel(*given)[0] - x.astype("f8") @ y.astype("f8")) <= bound)

@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.test_contractions import inner_loops, whole_numbers
 
-from smelt.codegen.build import Form
+from smelt.codegen.build import Variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.kernel.text import parse
@@ -58,7 +58,7 @@ def test_a_streams_tile_has_twelve_rows(cpu: str, together: int) -> None:
 
 @pytest.mark.parametrize("form", ["", "wide"])
 @pytest.mark.parametrize("cpu", TARGETS)
-def test_addresses_stay_in_registers(cpu: str, form: Form) -> None:
+def test_addresses_stay_in_registers(cpu: str, form: Variant) -> None:
     code = PLAIN.format(row="m,k") if form else _stream("plain")
     count = 96 if cpu == "skylake-avx512" and not form else 24
     loop = _tile(code, TARGETS[cpu], form, count)
@@ -66,7 +66,7 @@ def test_addresses_stay_in_registers(cpu: str, form: Form) -> None:
     assert not re.search(r"movq\s+%\w+, -?\d*\(%", loop)
 
 
-def _tile(code: str, target: Target, form: Form, count: int) -> str:
+def _tile(code: str, target: Target, form: Variant, count: int) -> str:
     """The loop of so many multiply-adds."""
     text = assembly(emit(parse(code), target, form=form).llvm, target, 2)
     (loop, *_) = [x for x in inner_loops(text) if len(re.findall("vfmadd", x)) == count]

@@ -11,12 +11,17 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 import smelt as sm
 from smelt.codegen import build
-from smelt.codegen.build import asm_text, emit, form_for, forms, llvm_text
-from smelt.codegen.llvm.loopir.periodic_index import pattern
+from smelt.codegen.build import asm_text, code_variants, emit, llvm_text, select_variant
+from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.interp import run
-from smelt.kernel.specialize_small_sizes import lengths, short_sizes, turned_sizes, with_sizes
+from smelt.kernel.specialize_small_sizes import (
+    row_counts,
+    short_sizes,
+    transposed_sizes,
+    with_sizes,
+)
 from smelt.kernel.text import parse, text
 from smelt.target import Target
 from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, size
@@ -143,11 +148,11 @@ def test_lanes_pick_and_do_not_gather() -> None:
 
 
 def test_short_sizes_are_numbers_in_the_form() -> None:
-    found = forms(BIAS, AVX512, {"r": 5, "c": 3})
-    assert form_for(found, {"r": 9, "c": 3}) == "@c=3"
-    assert form_for(found, {"r": 5, "c": 4}) == ""
-    assert form_for(found, {"r": 5, "c": 0}) == ""
-    assert forms(BIAS, AVX512, {"r": 5, "c": 80}) == ()
+    found = code_variants(BIAS, AVX512, {"r": 5, "c": 3})
+    assert select_variant(found, {"r": 9, "c": 3}) == "@c=3"
+    assert select_variant(found, {"r": 5, "c": 4}) == ""
+    assert select_variant(found, {"r": 5, "c": 0}) == ""
+    assert code_variants(BIAS, AVX512, {"r": 5, "c": 80}) == ()
 
 
 def test_short_rows_stay_numbers_where_what_is_around_them_changes() -> None:
@@ -158,9 +163,9 @@ kernel k(x: f32[h,w,c]) -> y: f32[h//2,w//2]
   v0 = x[i*2 + k, j*2 + l, 0] else 0
   y[i,j] = sum(v0 over k, l)
 """)
-    found = forms(halved, AVX512, {"h": 9, "w": 8, "c": 3})
+    found = code_variants(halved, AVX512, {"h": 9, "w": 8, "c": 3})
     sizes = ({"h": 9, "w": w, "c": c} for w, c in ((8, 3), (500, 3), (8, 4)))
-    assert [form_for(found, at) for at in sizes] == ["@c=3,w=8", "@c=3", ""]
+    assert [select_variant(found, at) for at in sizes] == ["@c=3,w=8", "@c=3", ""]
 
 
 FEW_TERMS = parse("""
@@ -178,7 +183,10 @@ def test_sizes_of_products_with_few_terms_are_numbers(terms: int, numbers: bool)
     """One operand has so many rows that nothing is written out.  Whole vectors hold the factors of
     a few terms; more are packed for tiles, which know all sizes."""
     at = {"n": 5000, "d": terms, "c": 3}
-    assert form_for(forms(FEW_TERMS, AVX512, at), at).endswith(f"@d={terms},c=3") == numbers
+    assert (
+        select_variant(code_variants(FEW_TERMS, AVX512, at), at).endswith(f"@d={terms},c=3")
+        == numbers
+    )
 
 
 def test_short_sizes_that_change_take_the_code_for_all() -> None:
@@ -225,17 +233,17 @@ K = axis("k", mul(size("n"), 60))
     ],
 )
 def test_patterns_say_what_the_index_is(e: Index) -> None:
-    found = pattern(e, "k")
+    found = find_period(e, "k")
     assert found is not None
     for k in range(200):
-        of_place = found.places[k % found.period]
+        of_place = found.offsets[k % found.period]
         assert evaluate(e, {"n": 9}, {"k": k}) == evaluate(found.first, {}) + of_place + (
             k // found.period * found.step
         )
 
 
 def test_windows_hold_what_is_asked_for() -> None:
-    found = pattern(add(mul(floordiv(K, 3), 3), mul(mod(K, 3), -1)), "k")
+    found = find_period(add(mul(floordiv(K, 3), 3), mul(mod(K, 3), -1)), "k")
     assert found is not None
     held = [True, False, True]
     starts, wanted = found.windows(16, held)
@@ -247,10 +255,10 @@ def test_windows_hold_what_is_asked_for() -> None:
 
 def test_lanes_that_begin_where_periods_do_ask_for_less() -> None:
     """4x4 times 4x4: a register has one product, so four of its elements are one window."""
-    found = pattern(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
+    found = find_period(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
     assert found is not None
-    assert (found.span(16), found.span(16, firsts=found.firsts(16, 32))) == (20, 4)
-    assert found.firsts(4, 8) == {4, 12} and found.firsts(0, 1) == {*range(16)}
+    assert (found.span(16), found.span(16, firsts=found.start_offsets(16, 32))) == (20, 4)
+    assert found.start_offsets(4, 8) == {4, 12} and found.start_offsets(0, 1) == {*range(16)}
 
 
 PRODUCT = """
@@ -285,14 +293,14 @@ def test_sizes_that_a_map_turns_are_short_though_they_count_rows() -> None:
       v1 = sum(v0 over b)
       y[a,i] = v1
     """
-    found = [turned_sizes(parse(source), sizes) for source in (turn, keep, fold)]
+    found = [transposed_sizes(parse(source), sizes) for source in (turn, keep, fold)]
     assert found == [{"a"}, set(), set()]
 
 
 def test_no_pattern_where_numbers_are_missing() -> None:
-    assert pattern(mod(K, size("m")), "k") is None
-    assert pattern(mul(mod(K, 3), size("m")), "k") is None
-    assert pattern(floordiv(K, 1000), "k") is None
+    assert find_period(mod(K, size("m")), "k") is None
+    assert find_period(mul(mod(K, 3), size("m")), "k") is None
+    assert find_period(floordiv(K, 1000), "k") is None
 
 
 JUDGED = {
@@ -340,7 +348,7 @@ def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
             for at_end in (True, False):
                 found = made(arrays, {"r": r}, at_end=at_end)["y"]
                 np.testing.assert_array_equal(found, wanted, f"{r} rows of {c}")
-    assert pattern(mul(mod(K, 3), 1 << 23), "k") is None
+    assert find_period(mul(mod(K, 3), 1 << 23), "k") is None
 
 
 # ---- types of several widths ---------------------------------------------------------------------
@@ -398,7 +406,7 @@ def test_rows_whose_ends_nobody_looks_for_have_one_code() -> None:
       grid r, c/4096
       y[r,c] = x[r,c] + z[r,c]
     """)
-    assert forms(plain, AVX512, {"r": 5, "c": 3}) == ()
+    assert code_variants(plain, AVX512, {"r": 5, "c": 3}) == ()
 
 
 def test_a_program_has_two_codes_of_a_kernel_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,10 +454,10 @@ def test_sums_over_nothing_are_nothing(shape: tuple[int, ...]) -> None:
 def test_lengths_are_no_short_rows() -> None:
     """What counts long rows somewhere is a length: another one takes the same code."""
     n, t = size("n"), size("t")
-    assert lengths([(n, t), (n, t, 3)], {"n": 2, "t": 5}) == set()
-    assert lengths([(n, t), (n, t, 100)], {"n": 2, "t": 5}) == {"n", "t"}
-    assert lengths([(n, t, 16, 16)], {"n": 2, "t": 5}) == {"n"}
-    assert lengths([(n, 3), (n, t, 768)], {"n": 2}) == {"n", "t"}
+    assert row_counts([(n, t), (n, t, 3)], {"n": 2, "t": 5}) == set()
+    assert row_counts([(n, t), (n, t, 100)], {"n": 2, "t": 5}) == {"n", "t"}
+    assert row_counts([(n, t, 16, 16)], {"n": 2, "t": 5}) == {"n"}
+    assert row_counts([(n, 3), (n, t, 768)], {"n": 2}) == {"n", "t"}
 
 
 def test_a_short_first_text_has_one_code(monkeypatch: pytest.MonkeyPatch) -> None:

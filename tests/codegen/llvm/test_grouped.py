@@ -297,7 +297,7 @@ def test_rows_of_whole_units_are_read_where_they_lie(pair: str) -> None:
     named = replace(named, features=(*named.features, *VNNI))
     found = [c for p in program(kernel.kernel).phases for c in schedule(p, named).blocked]
     if found[0].group is not None:
-        assert [c.units for c in found] == [not found[0].group.moved]
+        assert [c.units for c in found] == [not found[0].group.left_offset]
     for m, n, k in (
         (9, 40, 17),
         (20, 33, 64),
@@ -321,7 +321,7 @@ def test_short_numbers_are_converted_once_rather_than_by_every_tile(dtype: str) 
         ' s = contract(x, y) {spec="m,k; k,n -> m,n", dtype=f32}\n return s\n}'
     )
     lie = [
-        c.reads_left()
+        c.reads_left_in_place()
         for p in program(kernel.kernel).phases
         for c in schedule(p, Target.for_isa("avx512")).blocked
     ]

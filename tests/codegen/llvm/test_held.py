@@ -13,7 +13,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 from smelt.codegen.llvm.access.gather_cache import NOWHERE
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 
 SCALED = """graph f(x: f32[m,{d}*g], w: {t}[n,{d}*g], s: f32[n,g], z: f32[n,g]) {{
  c = cast(w) {{dtype=f32}}
@@ -95,7 +95,7 @@ def test_what_is_shared_is_gathered_where_it_begins(isa: str) -> None:
         kernel = whole(code, isa)
         (phase,) = program(kernel.kernel).phases
         for form in {f for f, _ in kernel.forms if f in ("deep", "few", "wide")}:
-            schedules = scheduled(phase, kernel.target, form)
+            schedules = build_schedules(phase, kernel.target, form)
             nest = schedules[0].nests[0].packs[1]
             text = emit(kernel.kernel, kernel.target, form=form).llvm
             assert (str(NOWHERE) in text) == (code not in ALONE), (form, code)

@@ -209,7 +209,7 @@ def test_no_name_is_given_twice_however_it_is_spelled() -> None:
     module = ir.Module("test")
     f = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f")
     asked = ["if", "if.2", "if", "if", "if.2", "if.2.2", "if.3", "if"]
-    given = [f.own(name) for name in asked]
+    given = [f.unique_name(name) for name in asked]
     assert len(set(given)) == len(given)
     assert given[:2] == asked[:2]
 

@@ -114,7 +114,7 @@ def test_joined_operands_are_turned() -> None:
         for nest in schedule(phase, kernel.target).nests
         for pack in nest.packs
     ]
-    assert [len(pack.turned) for pack in packs if pack.packed == "left"] == [2]
+    assert [len(pack.transposed) for pack in packs if pack.packed == "left"] == [2]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -18,7 +18,7 @@ from tests.codegen.llvm.guarded import run_guarded
 from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
 
 from smelt import lower
-from smelt.codegen.build import Built, asm_text, build, llvm_text
+from smelt.codegen.build import CompiledKernel, asm_text, build, llvm_text
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
@@ -236,7 +236,7 @@ def test_facts_are_plain_data(name: str) -> None:
     """What the cache stores is JSON and reads back as it was."""
     for hints in ({}, {"m": 1 << 20}):
         built = whole(FAMILY[name], **hints).built
-        again = Built.read(json.loads(json.dumps(built.facts())), built.code)
+        again = CompiledKernel.from_data(json.loads(json.dumps(built.to_data())), built.code)
         assert again == built
 
 
@@ -271,12 +271,12 @@ def test_one_sweep_serves_the_folds_of_one_level() -> None:
     kernel = lower.run(one_cluster(parse(FAMILY["softmax"])), "eager", {})
     (phase,) = program(kernel).phases
     nests = schedule(phase, Target.for_isa("avx512")).nests
-    assert [(len(n.folds), len(n.stores)) for n in nests] == [(1, 0), (1, 0), (0, 1)]
+    assert [(len(n.reductions), len(n.stores)) for n in nests] == [(1, 0), (1, 0), (0, 1)]
     two = "graph f(x: f32[m,n]) {\n a = reduce.sum(x) {axes=(1,)}\n b = reduce.max(x) {axes=(1,)}\n"
     kernel = lower.run(one_cluster(parse(two + " return a, b\n}")), "eager", {})
     (phase,) = program(kernel).phases
     nests = schedule(phase, Target.for_isa("avx512")).nests
-    assert [len(n.folds) for n in nests if n.folds] == [2]
+    assert [len(n.reductions) for n in nests if n.reductions] == [2]
 
 
 # ---- the environment -----------------------------------------------------------------------------

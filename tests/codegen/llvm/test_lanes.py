@@ -8,8 +8,8 @@ import pytest
 from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.whole import RUNNABLE
 
-from smelt.codegen.build import forms
-from smelt.codegen.llvm.access.vector_axis import candidates, vector_axis
+from smelt.codegen.build import code_variants
+from smelt.codegen.llvm.access.vector_axis import candidates, choose_vector_axis
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
@@ -50,7 +50,7 @@ def test_vectors_run_along_the_long_axis_where_a_short_one_wastes_them(
     """Where elements of a short row are picked, and where what is shared by a row would be computed
     in a vector of its own; plain rows are the same either way."""
     (phase,) = program(parse(code)).phases
-    assert vector_axis(phase, candidates(phase)) == axis
+    assert choose_vector_axis(phase, candidates(phase)) == axis
 
 
 WEIGHTED = """
@@ -72,10 +72,12 @@ kernel k(x: f32[r,c], z: f32[m,c], v: f32[m,d]) -> y: f32[r,d]
 def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
     """A fold over three positions is written out; the product keeps to the code for all sizes."""
     target = Target.for_isa("avx512", cores=2)
-    found = forms(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
+    found = code_variants(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
     told = {form.partition("@")[2] for form, _ in found}
     assert told - {""} == {"c=3"}
-    assert not any("@" in form for form, _ in forms(parse(WEIGHTED), target, {"c": 300, "d": 16}))
+    assert not any(
+        "@" in form for form, _ in code_variants(parse(WEIGHTED), target, {"c": 300, "d": 16})
+    )
 
 
 BATCH = """
@@ -90,13 +92,13 @@ kernel k(x: f32[b,m,k], y: f32[b,k,n]) -> z: f32[b,m,n]
 def test_sizes_of_batches_of_small_products_are_numbers() -> None:
     """Their tiles address by numbers; longer ones keep to the code for all sizes."""
     target = Target.for_isa("avx512", cores=2)
-    (first, limits), *_ = forms(parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12})
+    (first, limits), *_ = code_variants(parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12})
     plain, _, told = first.partition("@")
     assert plain == "small"
     assert {*told.split(",")} == {"m=16", "n=16", "k=12"}
     assert all(n in str(limits) for n in "mnk")
     larger = {"b": 100, "m": 16, "n": 200, "k": 12}
-    assert not any("n=" in form for form, _ in forms(parse(BATCH), target, larger))
+    assert not any("n=" in form for form, _ in code_variants(parse(BATCH), target, larger))
 
 
 ANCHORED = """
@@ -126,7 +128,7 @@ def test_rows_of_a_product_are_no_vectors() -> None:
     (phase,) = program(parse(ANCHORED)).phases
     made = schedule(phase, Target.for_isa("avx512"))
     assert made.block == {"n": 192}
-    assert [n.vector for n in made.nests if n.order == ("n", "j") and n.folds] == ["j"]
+    assert [n.vector for n in made.nests if n.order == ("n", "j") and n.reductions] == ["j"]
     assert [n.vector for n in made.nests if n.order == ("n", "k") and n.stores] == ["k"]
 
 
@@ -165,7 +167,7 @@ def test_what_is_stored_and_summed_for_a_product_runs_along_its_lines(step: int,
     kernel = parse(SQUEEZED.replace("*STEP", f"*{step}" * (step > 1)))
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa(isa))
-    (vector,) = [n.vector for n in made.nests if n.stores and n.folds]
+    (vector,) = [n.vector for n in made.nests if n.stores and n.reductions]
     assert vector not in ("n", "j")
     rng = np.random.default_rng(1)
     x = rng.integers(-9, 9, (19, 16, 7 * step, 9 * step)).astype(np.float32)
@@ -197,7 +199,7 @@ def test_a_number_of_each_row_does_not_turn_folds_to_the_columns_of_a_product() 
     kernel = parse(CENTRED)
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa("avx512"))
-    assert [n.vector for n in made.nests if n.folds] == ["j", "j"]
+    assert [n.vector for n in made.nests if n.reductions] == ["j", "j"]
     rng = np.random.default_rng(1)
     x = rng.integers(-9, 9, (67, 40)).astype(np.float32)
     c = rng.integers(-9, 9, (3, 40)).astype(np.float32)

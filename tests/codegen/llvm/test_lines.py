@@ -12,7 +12,7 @@ import pytest
 from tests.codegen.llvm.native import Native, native, native_kernel
 
 import smelt as sm
-from smelt.codegen.build import Form, forms
+from smelt.codegen.build import Variant, code_variants
 from smelt.codegen.llvm.program import program
 from smelt.kernel.text import parse
 from smelt.target import Target
@@ -74,14 +74,14 @@ def given(rows: int, depth: int, sizes: tuple[int, int, int], width: int) -> tup
 
 
 @cache
-def formed(code: str, form: Form) -> Native:
+def formed(code: str, form: Variant) -> Native:
     return native_kernel(parse(code), "avx512", form)
 
 
 def served(code: str, sizes: dict[str, int]) -> Iterator[Native]:
     """The kernel in its usual form, and in all that serve these sizes."""
     yield formed(code, "")
-    for form, limits in forms(parse(code), Target.for_isa("avx512")):
+    for form, limits in code_variants(parse(code), Target.for_isa("avx512")):
         if all(evaluate(n, sizes) <= most for n, most in limits):
             yield formed(code, form)
 

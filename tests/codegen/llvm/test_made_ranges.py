@@ -13,13 +13,13 @@ from tests.codegen.llvm.test_ranges import SHAPES, random
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole, whole_graph
 
 import smelt as sm
-from smelt.fusion.range_outputs import part_of
+from smelt.fusion.range_outputs import range_of
 from smelt.graph.interp import run as run_graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as graph_text
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text_print import text
-from smelt.passes.sink_slices import ranged
+from smelt.passes.sink_slices import sink_slices
 from smelt.types.expr import evaluate, product
 
 HALVES = """graph f(x: {t}[m,k], w: {t}[k,2*n]) {{
@@ -95,7 +95,7 @@ SOURCES = {
 
 def made(source: str, isa: str | None = None) -> Whole:
     """One kernel of what the pass makes of a graph."""
-    found = ranged(parse(source))
+    found = sink_slices(parse(source))
     assert graph_text(found) != graph_text(parse(source))
     return whole(graph_text(found), isa)
 
@@ -256,7 +256,7 @@ def test_ranges_are_told_under_shapes_that_lie_in_memory_as_they_do(
       q = reshape(p) {{shape={shape}}}
       return q, h
     }}""")
-    found = part_of(graph.outputs[0])
+    found = range_of(graph.outputs[0])
     assert (found is None) == (walked is None)
     if found is not None:
         assert found.dims[1][1:] == (5, 24)
@@ -272,7 +272,7 @@ def test_turned_ranges_are_no_shapes_of_ranges() -> None:
       s = permute(q) {perm=(0, 2, 1)}
       return r, s, h
     }""")
-    assert part_of(graph.outputs[0]) is None and part_of(graph.outputs[1]) is None
+    assert range_of(graph.outputs[0]) is None and range_of(graph.outputs[1]) is None
 
 
 def test_no_kernel_computes_ranges_where_each_row_of_them_is_too_short_to_pay() -> None:
@@ -340,7 +340,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
 @settings(max_examples=25, deadline=None)
 def test_random_ranges(program: tuple[str, int]) -> None:
     source, seed = program
-    found = ranged(parse(source))
+    found = sink_slices(parse(source))
     kernel = whole_graph(found, RUNNABLE[0])
     for m, k in ((1, 3), (seed % 7 + 2, 17), (33 + seed, 40)):
         shapes = ((m, k), (k, 40), (40,), (m, 1))

@@ -112,7 +112,7 @@ def test_results_are_stored_in_whole_vectors_where_every_operand_is_turned(
     """Three loads that run across the result do not make its lanes be stored far apart."""
     kernel = whole(ALL_TURNED.format(dtype=dtype), isa)
     found = schedule(program(kernel.kernel).phases[0], kernel.target)
-    assert [len(nest.turned) for nest in found.nests] == [3]
+    assert [len(nest.transposed) for nest in found.nests] == [3]
     for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300), (130, 129)):
         x, y, z = (filled(dtype, (a, b)) for _ in range(3))
         wanted = kernel.expected(x, y, z)[0]

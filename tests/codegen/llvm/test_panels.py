@@ -14,7 +14,7 @@ from tests.codegen.llvm.whole import runnable, whole
 
 from smelt import driver
 from smelt.blocks import DEEP, PANEL_COLUMNS, PANEL_ROWS, SMALL, TALL_COLUMNS
-from smelt.codegen.build import build, form_for, forms, panels
+from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
@@ -56,7 +56,7 @@ def test_every_height_and_depth(isa, columns):
     width = max(WIDTH[isa], 32)
     made = whole(source(columns, width), isa)
     (c,) = contractions(made.kernel, made.target)
-    assert c.panels and c.reads_right()
+    assert c.prepacked and c.reads_right_in_place()
     count = -(-columns // width)
     b = RNG.standard_normal(columns).astype(np.float32)
     for rows in (*range(1, 27), 128, 131):
@@ -89,8 +89,8 @@ DEEP_ISAS = [
 def test_many_rows_meet_panels_block_by_block(isa):
     made = whole(source(250, 32), isa)
     least = {"m": SMALL + 1, "k": 7}
-    assert form_for(made.forms, least) == "deep"
-    assert form_for(made.forms, {**least, "m": SMALL}) == ""
+    assert select_variant(made.forms, least) == "deep"
+    assert select_variant(made.forms, {**least, "m": SMALL}) == ""
     narrow = whole(source(TALL_COLUMNS, 32), isa)
     assert "deep" not in dict(narrow.forms)
     assert "wide" not in dict(made.forms)  # it would pack them again
@@ -137,7 +137,7 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     kernel, rng = plain.kernel, np.random.default_rng(6)
     for panel, _ in panels(kernel, plain.target, frozenset({"w", "v"})):
         kernel = verify(read_panels(kernel, panel))
-    assert form_for(forms(kernel, plain.target), {"m": 400}) == "deep"
+    assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "deep"
     made = build(kernel, plain.target, form="deep")
     loaded = load(made.code, [f.symbol for f in made.functions])
     own = replace(plain, kernel=kernel, built=made, loaded=loaded, forms=())
@@ -190,7 +190,7 @@ def test_what_products_would_pack(isa):
     for panel, _ in found:
         kernel = verify(read_panels(kernel, panel))
     assert [p.shape for p in kernel.inputs][1] == (-(-230 // width), 60, width)
-    assert all(c.panels for c in contractions(kernel, made.target))
+    assert all(c.prepacked for c in contractions(kernel, made.target))
 
 
 @pytest.mark.parametrize("isa", runnable())
@@ -270,7 +270,7 @@ def test_short_constants_are_packed_in_groups(kind, turned):
     host = Target.host()
     short = host.isa == "avx512" and (not feature or host.has(feature))
     if kind == "bf16":
-        short = host.multiplies_bfloats or (host.has("amx-bf16") and host.has("amx-tile"))
+        short = host.has_fast_bf16_dot or (host.has("amx-bf16") and host.has("amx-tile"))
     for deep, wide in ((57, 230), (58, 97), (59, 65), (60, 64), (1027, 65), (2051, 40)):
         with config(constants_extra=None):
             made = driver.compile(parse(short_product(kind, deep, wide, turned)), hints={"m": 40})
@@ -284,7 +284,7 @@ def test_short_constants_are_packed_in_groups(kind, turned):
         known = w.T if turned else w
         for rows in (1, 2, 3, 12, 13, 16, 17, 31, 300 if deep == 1027 else 40):
             x = drawn("i8" if kind == "u8" else kind, (rows, deep))
-            (found,) = made.run([x, w], (rows,), None, made.held([x, w]))
+            (found,) = made.run([x, w], (rows,), None, made.run_prelude([x, w]))
             exact = np.float64 if kind == "bf16" else np.int64
             wanted = x.astype(exact) @ known.astype(exact)
             wanted = wanted.astype("f4").astype(x.dtype) if kind == "bf16" else wanted.astype("i4")

@@ -194,7 +194,7 @@ def test_neighbouring_tasks_share_few_lines(i: int, r: int, most: float) -> None
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa("avx512"))
     sizes = dict(zip("bcohw", (1, 64, 64, 112, 112), strict=True))
-    place, reach = next(iter(phase.places.items()))
+    place, reach = next(iter(phase.window_positions.items()))
     lines = evaluate(made.local[place], sizes)
     assert lines <= most * reach.step * evaluate(made.block[reach.axis], sizes) + 1e-9
 

@@ -13,7 +13,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 import smelt as sm
 from smelt.blocks import PREPACKED, SMALL
-from smelt.codegen.build import form_for
+from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 
 ROWS = """graph f(x: {t}[{x}m,k], w: {t}[{w}]) {{
@@ -32,11 +32,11 @@ def rows(w: str, dtype: str = "f32", x: str = "") -> str:
 def test_form_follows_from_sizes() -> None:
     kernel = whole(rows("k,n"), "avx512")  # compiled, not run
     least = {"m": SMALL + 1, "n": 512, "k": 512}
-    assert form_for(kernel.forms, least) == "packed"
-    assert form_for(kernel.forms, {**least, "m": SMALL}) == ""
-    assert form_for(kernel.forms, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
-    assert form_for(kernel.forms, {**least, "n": 128}) == ""  # small enough as it lies
-    assert form_for(kernel.forms, {**least, "k": PREPACKED // 512 + 1}) == ""
+    assert select_variant(kernel.forms, least) == "packed"
+    assert select_variant(kernel.forms, {**least, "m": SMALL}) == ""
+    assert select_variant(kernel.forms, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
+    assert select_variant(kernel.forms, {**least, "n": 128}) == ""  # small enough as it lies
+    assert select_variant(kernel.forms, {**least, "k": PREPACKED // 512 + 1}) == ""
     first, second = emit(kernel.kernel, kernel.target, form="packed").entries
     assert "pack" in first.symbol
     assert second.symbol == "k0"

@@ -19,10 +19,10 @@ from tests.codegen.llvm.whole import ISAS, RUNNABLE, Whole, one_cluster, whole
 from tests.strategies.effort import NIGHTLY
 
 from smelt import lower
-from smelt.codegen.build import Form
+from smelt.codegen.build import Variant
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.driver import size_names
+from smelt.driver import input_size_names
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.dtype import parse as dtype_of
@@ -105,7 +105,7 @@ def expected(spec: str, arrays: list[Array], result: str) -> Array:
     return total.astype(numpy_type(result))
 
 
-def variants(source: str, isa: str, turn: int) -> Iterator[tuple[Form, Whole]]:
+def variants(source: str, isa: str, turn: int) -> Iterator[tuple[Variant, Whole]]:
     """Yield the general code, then specialised variants for all sizes: one of them by day."""
     yield "", whole(source, isa, usual=True)
     offered = whole(source, isa)
@@ -144,7 +144,7 @@ def test_packed_vectors_fit_a_panel(result: str, isa: str) -> None:
         code = graph_text(SUMS[sums][-1], sums, result, spec)
         target = Target.for_isa(isa)  # type: ignore[arg-type]
         graph = parse(code)
-        kernel = lower.run(one_cluster(graph), "eager", dict.fromkeys(size_names(graph), 64))
+        kernel = lower.run(one_cluster(graph), "eager", dict.fromkeys(input_size_names(graph), 64))
         for phase in program(kernel).phases:
             plan = schedule(phase, target)
             assert plan.products, (sums, spec)

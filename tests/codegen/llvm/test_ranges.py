@@ -14,10 +14,10 @@ import smelt as sm
 from smelt import lower
 from smelt.codegen.build import build
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
-from smelt.codegen.llvm.products.direct_store import stored
+from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.fusion.range_outputs import MOST_PARTS, cluster_parts
+from smelt.fusion.range_outputs import MAX_RANGES, cluster_parts
 from smelt.graph.text import parse
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.text import parse as parse_kernel
@@ -162,7 +162,7 @@ def test_tiles_write_into_the_range_they_lie_in() -> None:
     kernel = lower.run(cluster, "eager", {"m": 64, "k": 64, "n": 64})
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa("avx512"))
-    ((_, stores),) = stored(made, phase.dtypes | {p.name: p.dtype for p in kernel.outputs})
+    ((_, stores),) = stored_products(made, phase.dtypes | {p.name: p.dtype for p in kernel.outputs})
     assert len(stores) == 3
     axis = cluster.nodes[0].type.shape[1]
     ranges = [stored_range(s) for s in stores]
@@ -269,7 +269,7 @@ def test_ranges_may_have_no_elements() -> None:
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-@pytest.mark.parametrize("parts", [MOST_PARTS, MOST_PARTS + 1, 64])
+@pytest.mark.parametrize("parts", [MAX_RANGES, MAX_RANGES + 1, 64])
 def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
     """Each is asked about by every tile."""
 
@@ -279,7 +279,7 @@ def test_values_cut_into_many_ranges_are_copied(parts: int) -> None:
         return tuple(h[:, k * n : (k + 1) * n] for k in range(parts))
 
     arrays = [random((512, 64)), random((64, 4 * parts), seed=1)]
-    assert (len(sm.explain(cut, *arrays).kernels) == 1) == (parts <= MOST_PARTS)
+    assert (len(sm.explain(cut, *arrays).kernels) == 1) == (parts <= MAX_RANGES)
     for one, other in zip(sm.jit(cut)(*arrays), cut(*arrays), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
 

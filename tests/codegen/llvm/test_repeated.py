@@ -38,7 +38,7 @@ def test_dear_weights_have_a_loop_without_the_columns(c: int, dear: str, times: 
     kernel = with_sizes(parse(FORCES.replace("pow(v5, -1.5)", dear)), {"c": c})
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa("avx512"))
-    assert len([i for i in made.kept if i.payload == "pow"]) == times
+    assert len([i for i in made.materialised if i.payload == "pow"]) == times
     again = [n for n in made.nests if "c" in n.order and any(i.payload == "pow" for i in n.items)]
     assert not again
 
@@ -82,7 +82,7 @@ def test_what_columns_have_in_common_is_had_once_under_a_product_and_folded_alon
     made = schedule(phase, Target.for_isa("avx512"))
     packs = [p for n in made.nests for p in n.packs]
     assert packs and not any(i.payload == "rsqrt" for p in packs for i in p.items)
-    folding = [n for n in made.nests if n.folds]
+    folding = [n for n in made.nests if n.reductions]
     assert len(folding) == 2 and all(n.vector == "i" for n in folding)
 
 
@@ -114,7 +114,7 @@ kernel k(x: f32[n,c]) -> y: f32[n]
 def test_a_column_is_gathered_once_for_all_rows() -> None:
     (phase,) = program(parse(COLUMN)).phases
     made = schedule(phase, Target.for_isa("avx512"))
-    assert [i.kind for i in made.kept if i.axes == {"m"}] == ["load"]
+    assert [i.kind for i in made.materialised if i.axes == {"m"}] == ["load"]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

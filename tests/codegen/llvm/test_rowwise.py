@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
-from smelt.codegen.llvm.loopir.rowwise_split import row_by_row
+from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.program import program
 
 MEAN = """graph f(x: {0}[r,c]) {{
@@ -30,7 +30,7 @@ ROWS = """graph f(x: {0}[r,c]) {{
 
 
 def is_rowwise(kernel: Any) -> bool:
-    return row_by_row(kernel) != kernel
+    return split_rowwise(kernel) != kernel
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -9,7 +9,7 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.whole import runnable
 
 from smelt.codegen.build import llvm_text
-from smelt.codegen.llvm.instructions.indexing import multiple_of, steady
+from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.types.affine import coefficient
@@ -56,7 +56,7 @@ def test_heads_are_turned_where_products_pack_them(width: int, isa: str) -> None
     (phase,) = program(f.kernel).phases
     s = schedule(phase, f.target)
     (left, _), *_ = (n.packs for n in s.nests if n.packs)
-    assert bool(left.turned) == (width % s.lanes == 0)
+    assert bool(left.transposed) == (width % s.lanes == 0)
     rng = np.random.default_rng(width)
     g = rng.standard_normal((batch, 4, length, width)).astype("f4")
     x = rng.standard_normal((batch * length, rows)).astype("f4")
@@ -102,7 +102,7 @@ def test_runs_within_runs_are_packed_by_vectors(summed: bool, width: int, isa: s
     s = schedule(phase, f.target)
     if not summed:
         (left, _), *_ = (n.packs for n in s.nests if n.packs)
-        assert bool(left.turned) == (width % s.lanes == 0)
+        assert bool(left.transposed) == (width % s.lanes == 0)
     elif width % (2 * s.lanes) == 0:  # packed by two vectors at a time
         assert "gather" not in llvm_text(f.kernel, f.target)
     rng = np.random.default_rng(width)
@@ -118,6 +118,6 @@ def test_what_is_one_number_for_all_lanes_of_a_vector() -> None:
     k = axis("k", 1152)
     head = mod(floordiv(k, 64), 6)
     whole = add(mul(head, 8192), mod(k, 64))
-    assert coefficient(steady(whole, "k", 16), "k") == 1
-    assert coefficient(steady(whole, "k", 48), "k") is None
-    assert coefficient(steady(mod(floordiv(add(k, 3), 64), 6), "k", 16), "k") is None
+    assert coefficient(lane_invariant(whole, "k", 16), "k") == 1
+    assert coefficient(lane_invariant(whole, "k", 48), "k") is None
+    assert coefficient(lane_invariant(mod(floordiv(add(k, 3), 64), 6), "k", 16), "k") is None

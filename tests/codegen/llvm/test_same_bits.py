@@ -22,7 +22,7 @@ from tests.lower.test_stream import CASES, streamed
 
 from smelt.kernel import ir
 from smelt.kernel.interp import run
-from smelt.lower.split_stream import in_parts
+from smelt.lower.split_stream import split_over_grid
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import f32, f64, i32
@@ -75,7 +75,7 @@ def attention(name: str, split: bool = False) -> Native:
     if split:
         (stream,) = (s for s in kernel.body if isinstance(s, ir.Stream))
         sizes = dict.fromkeys((a.name for a in kernel.axes), 2)
-        found = in_parts(kernel, {**sizes, stream.blocks[0].axis: MANY})
+        found = split_over_grid(kernel, {**sizes, stream.blocks[0].axis: MANY})
         assert any(isinstance(g, ir.Split) for g in found.grid)
         return native_kernel(found, RUNNABLE[-1])
     return native_kernel(kernel, RUNNABLE[-1])

@@ -8,7 +8,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.operands import plain_load
 
 SOURCE = """graph f(q: f32[m,k], d: f32[b,n,k]) {{
  s = contract({sides}) {{spec="{spec}"}}
@@ -27,7 +27,7 @@ def test_late_interaction_packs_the_query(side: str, isa: str) -> None:
     kernel = whole(SOURCE.format(sides=sides, spec=spec), isa)
     (phase,) = program(kernel.kernel).phases
     (product,) = schedule(phase, kernel.target).products.values()
-    assert (access := load_of(product.right)) is not None
+    assert (access := plain_load(product.right)) is not None
     assert len(kernel.kernel.param(access.buffer).shape) == 2
     for m, b, n in ((1, 3, 5), (7, 2, 1), (33, 3, 40), (40, 5, 33)):
         rng = np.random.default_rng(m)

@@ -22,12 +22,12 @@ from smelt.blocks import (
     THIN,
     WIDE_DEPTH,
 )
-from smelt.codegen.build import build, form_for, forms
+from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.schedule.tall_skinny import TURNED_SEVERAL
+from smelt.codegen.llvm.schedule.tall_skinny import MAX_SWAPPED_ROWS
 from smelt.fusion import plan
 from smelt.graph.text import parse
-from smelt.kernel.artifact import Form
+from smelt.kernel.artifact import Variant
 from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
 
@@ -65,9 +65,12 @@ def test_products_beside_one_another_have_tasks_of_their_own() -> None:
     assert len(made.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
     least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
-    assert form_for(kernel.forms, least) == "wide"
-    assert form_for(kernel.forms, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1}) == "deep"
-    assert form_for(kernel.forms, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
+    assert select_variant(kernel.forms, least) == "wide"
+    assert (
+        select_variant(kernel.forms, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1})
+        == "deep"
+    )
+    assert select_variant(kernel.forms, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -137,12 +140,12 @@ SHARED = """graph f(x: f32[m,k], y: f32[m,k], z: f32[m,k], a: f32[{w}], b: f32[{
 }}"""
 
 
-def _shared(weights: str, second: str, form: Form) -> Whole:
+def _shared(weights: str, second: str, form: Variant) -> Whole:
     """Three products, two of the same rows if `second` is "x", on a machine that starts few
     instructions and copies rows."""
     plain = whole(SHARED.format(w=weights, second=second), ISAS[0])
     target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
-    assert form in [name for name, _ in forms(plain.kernel, target)]
+    assert form in [name for name, _ in code_variants(plain.kernel, target)]
     made = build(plain.kernel, target, form=form)
     loaded = load(made.code, [f.symbol for f in made.functions])
     return replace(plain, target=target, built=made, loaded=loaded, forms=())
@@ -150,12 +153,12 @@ def _shared(weights: str, second: str, form: Form) -> Whole:
 
 def test_few_rows_of_those_together() -> None:
     """Up to fewer where rows and columns change places, of those that lie alike."""
-    for w, most in (("k,n", SMALL), ("n,k", TURNED_SEVERAL)):
+    for w, most in (("k,n", SMALL), ("n,k", MAX_SWAPPED_ROWS)):
         found = whole(SHARED.format(w=w, second="x"), ISAS[0]).forms
         least = {"m": THIN + 1, "n": 300, "k": 500}
-        assert form_for(found, least) == form_for(found, {**least, "m": most}) == "few"
-        assert form_for(found, {**least, "m": THIN}) != "few"
-        assert form_for(found, {**least, "m": most + 1}) != "few"
+        assert select_variant(found, least) == select_variant(found, {**least, "m": most}) == "few"
+        assert select_variant(found, {**least, "m": THIN}) != "few"
+        assert select_variant(found, {**least, "m": most + 1}) != "few"
     mixed = whole(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
     assert "few" not in [form for form, _ in mixed.forms]
 
@@ -163,8 +166,8 @@ def test_few_rows_of_those_together() -> None:
 def test_limits_of_those_together_count_all_sums() -> None:
     kernel = whole(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH // 2, "j": WIDE_DEPTH // 2}
-    assert form_for(kernel.forms, least) == "wide"
-    assert form_for(kernel.forms, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
+    assert select_variant(kernel.forms, least) == "wide"
+    assert select_variant(kernel.forms, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
 
 
 @pytest.mark.parametrize("k", [90, 700])

@@ -138,7 +138,7 @@ def test_planner_and_lowering_agree(
     seen: list[int] = []
     found = schedule_model.lanes_axis
 
-    def spy(one: schedule_model.Sweeps) -> int:
+    def spy(one: schedule_model.ScheduleModel) -> int:
         seen.append(found(one))
         return seen[-1]
 

@@ -44,7 +44,7 @@ def test_scores_are_packed_as_they_lie() -> None:
     (phase,) = program(parse(GRADIENTS)).phases
     blocked = schedule(phase, target).blocked
     assert {c.k: c.n for c in blocked} == {"l": "u", "j": "l"}
-    assert [c.down for c in blocked] == [c.k == "j" for c in blocked]
+    assert [c.m_contiguous for c in blocked] == [c.k == "j" for c in blocked]
     turned = GRADIENTS.replace(
         "-> y0: f32[h,n,64], y1: f32[h,n,64]", "-> y0: f32[h,64,n], y1: f32[h,64,n]"
     )
@@ -105,7 +105,7 @@ def test_each_product_lies_as_its_own_result() -> None:
     (phase,) = program(parse(CHAINED)).phases
     blocked = schedule(phase, target).blocked
     assert {(c.m, c.n) for c in blocked if c.k == "n"} == {("i", "j"), ("j", "l")}
-    assert {c.m: c.down for c in blocked if c.k == "n"} == {"i": False, "j": True}
+    assert {c.m: c.m_contiguous for c in blocked if c.k == "n"} == {"i": False, "j": True}
     assert "vscatter" not in asm_text(parse(CHAINED), target)
 
 

@@ -43,7 +43,7 @@ def test_short_numbers(pair: str) -> None:
         x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
         assert np.array_equal(kernel(x, y)[0], wanted(x, y))
     usual = whole(source(pair), features=MORE, k=2 * LONG_SUM, usual=True)
-    assert grouped(usual) == (first != "bf16" or usual.target.multiplies_bfloats)
+    assert grouped(usual) == (first != "bf16" or usual.target.has_fast_bf16_dot)
     assert np.array_equal(usual(x, y)[0], wanted(x, y))
 
 

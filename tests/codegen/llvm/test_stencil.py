@@ -14,9 +14,9 @@ from smelt import lower
 from smelt.codegen.build import asm_text
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.depthwise import HEIGHTS, DepthwisePlan
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
 from smelt.graph.text import parse
-from smelt.kernel.artifact import form_for
+from smelt.kernel.artifact import select_variant
 from smelt.target import Target
 from smelt.types.dtype import DType, bf16, f16
 
@@ -247,7 +247,7 @@ def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> Non
     forms = whole(plain(), "avx512").forms
     sizes = {"b": 1, "u": 7, "v": 7}
     for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
-        assert form_for(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
+        assert select_variant(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
     assert not whole(plain(LAST), "avx512").forms
     assert not whole(OUTER, "avx512").forms
     assert not whole(plain().replace("value=0", "value=1"), "avx512").forms  # margins are no zeros
@@ -264,7 +264,7 @@ def test_which_products_are_stencils() -> None:
 
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
-@pytest.mark.parametrize(("isa", "heights"), [("avx512", HEIGHTS), ("avx2", HEIGHTS[1:])])
+@pytest.mark.parametrize(("isa", "heights"), [("avx512", TILE_HEIGHTS), ("avx2", TILE_HEIGHTS[1:])])
 def test_sums_and_weights_stay_in_registers(
     isa: str, heights: tuple[int, ...], source: str
 ) -> None:

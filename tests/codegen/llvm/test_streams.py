@@ -21,12 +21,12 @@ from tests.kernel.test_goldens import flat
 from tests.kernel.test_verify_property import accepted, arrays_for
 from tests.property.judges import agree
 
-from smelt.codegen.build import Form, asm_text
+from smelt.codegen.build import Variant, asm_text
 from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.stream_tiling import streamed_rows
+from smelt.codegen.llvm.schedule.stream_tiling import stream_task_rows
 from smelt.codegen.llvm.scratch.workspace import Storage
 from smelt.kernel import ir
 from smelt.kernel.interp import run
@@ -139,7 +139,7 @@ def test_a_stream_that_only_folds_is_a_fold() -> None:
 
 @pytest.mark.parametrize("form", ["rows", "columns"])
 @pytest.mark.parametrize("name", ["decode", "causal_attention", "splade"])
-def test_thin_forms(name: str, form: Form) -> None:
+def test_thin_forms(name: str, form: Variant) -> None:
     """What is taken for few is not packed, and right however many there are."""
     for size in (None, 5):
         kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
@@ -159,7 +159,7 @@ def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
     scores, weights = sorted(s.products.values(), key=lambda c: c.item.number)
     assert (scores.direct, weights.direct) == (0, 80)
     storage = Storage(s)
-    assert storage.shared == {scores.item: weights.left}
+    assert storage.takes_over == {scores.item: weights.left}
     assert sum(n.items.count(weights.left) for n in s.nests) == 1
     assert storage.arrays[weights.left, 0] == storage.arrays[scores.item, 0]
 
@@ -195,7 +195,7 @@ def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None
     kernel = parse(TWO)
     (phase,) = program(kernel).phases
     s = schedule(phase, Target.for_isa("avx512"))
-    shared = Storage(s).shared
+    shared = Storage(s).takes_over
     assert len(shared) == 2
     assert all(scores in weights.args for scores, weights in shared.items())
     rng = np.random.default_rng(5)
@@ -225,7 +225,7 @@ def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
         a' = a + dot(v, t over n)
       y[m] = a"""
     (phase,) = program(parse(source)).phases
-    (nest,) = (n for n in schedule(phase, Target.for_isa("avx512")).nests if n.folds)
+    (nest,) = (n for n in schedule(phase, Target.for_isa("avx512")).nests if n.reductions)
     assert nest.vector == "n"
     kernel = native(source)
     rng = np.random.default_rng(0)
@@ -255,9 +255,9 @@ def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
 
     target = Target.for_isa("avx512")
     ends = " from 3 to 9", " to last(m) + 1", " from first(m) - 9 to last(m) + 1"
-    whole, causal, window = (streamed_rows(phase(e), (), target) for e in ends)
+    whole, causal, window = (stream_task_rows(phase(e), (), target) for e in ends)
     assert whole > causal > window
-    forms: list[Form] = ["", "small"]  # both of them in bands
+    forms: list[Variant] = ["", "small"]  # both of them in bands
     for form in forms:
         assert {schedule(phase(e), target, form).block["m"] for e in ends} == {288}
 

@@ -66,7 +66,7 @@ def agrees(code: Code, arrays: list[Array]) -> None:
 @pytest.mark.parametrize("code", [biased, windowed])
 def test_a_bias_beside_scores_is_turned_in_strips(code: Code) -> None:
     strips = [n for n in nests(code, operands(512, 512, np.float32)) if n.strips]
-    assert strips and all(len(n.turned) == 1 and n.order[-2:] for n in strips)
+    assert strips and all(len(n.transposed) == 1 and n.order[-2:] for n in strips)
 
 
 def test_a_bias_that_lies_along_the_scores_is_not() -> None:

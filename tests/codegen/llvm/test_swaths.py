@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.native import native
 
-from smelt.blocks import SWATH
+from smelt.blocks import STREAM_ROW_BLOCK
 from smelt.codegen.llvm.loopir.items import Phase
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.scratch.workspace import HELD, blocks_held
+from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, resident_blocks
 from smelt.kernel.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate
@@ -64,11 +64,11 @@ def test_the_same_numbers(isa: str, block: int) -> None:
     rng = np.random.default_rng(block)
     sizes = (
         (1, 1, 1),
-        (SWATH, 128, 64),
-        (SWATH + 1, 130, 20),
-        (3 * SWATH - 7, 600, 70),
-        (SWATH + 9, 530, 600),
-        (SWATH + 5, 515, 1100),
+        (STREAM_ROW_BLOCK, 128, 64),
+        (STREAM_ROW_BLOCK + 1, 130, 20),
+        (3 * STREAM_ROW_BLOCK - 7, 600, 70),
+        (STREAM_ROW_BLOCK + 9, 530, 600),
+        (STREAM_ROW_BLOCK + 5, 515, 1100),
     )
     for n, m, d in sizes:
         q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (m, d), (n,)))
@@ -94,27 +94,27 @@ def test_what_is_computed_before_a_stream_lies_in_panels_of_its_own_block(isa: s
 
 def test_rows_are_visited_in_swaths() -> None:
     found = phase(PAIRS.replace("BLOCK", "128"))
-    assert visited(found) == [("m", 128), ("n", SWATH)]
+    assert visited(found) == [("m", 128), ("n", STREAM_ROW_BLOCK)]
     s = schedule(found, Target.for_isa("avx512"))
-    widest = [item for item, axes in s.kept.items() if {"n", "m"} <= set(axes)]
-    assert widest and all(s.span(s.region(item), "n") == SWATH for item in widest)
+    widest = [item for item, axes in s.materialised.items() if {"n", "m"} <= set(axes)]
+    assert widest and all(s.span(s.region(item), "n") == STREAM_ROW_BLOCK for item in widest)
 
 
 @pytest.mark.parametrize(
     ("block", "d", "held"),
-    [(128, 64, 1), (128, 600, 3), (512, 256, 2), (512, 600, 6), (512, 1100, HELD)],
+    [(128, 64, 1), (128, 600, 3), (512, 256, 2), (512, 600, 6), (512, 1100, MAX_RESIDENT_BLOCKS)],
 )
 def test_swaths_meet_panels_that_are_held(block: int, d: int, held: int) -> None:
     s = schedule(phase(PAIRS.replace("BLOCK", str(block))), Target.for_isa("avx512"))
     over = [c for c in s.blocked if c.k == "d"]
     assert [(c.m, c.n) for c in over] == 2 * [("n", "m")]
-    assert {int(evaluate(blocks_held(c, s), {"d": d})) for c in over} == {held}
+    assert {int(evaluate(resident_blocks(c, s), {"d": d})) for c in over} == {held}
 
 
 def test_a_product_over_rows_reads_what_is_computed_where_it_lies() -> None:
     s = schedule(phase(PAIRS.replace("BLOCK", "128")), Target.for_isa("avx512"))
     (over,) = [c for c in s.blocked if c.k == "n"]
-    assert over.down and over.direct and over.left_axes == ("n", "m")
+    assert over.m_contiguous and over.direct and over.left_axes == ("n", "m")
 
 
 def test_what_asks_for_the_sum_of_a_row_first_is_left_whole() -> None:
@@ -122,6 +122,10 @@ def test_what_asks_for_the_sum_of_a_row_first_is_left_whole() -> None:
 
 
 def test_short_rows_are_left_whole() -> None:
-    short = PAIRS.replace("f32[n,d]", f"f32[{SWATH},d]").replace("f32[n]", f"f32[{SWATH}]")
-    short = short.replace("  stream", f"  axis n in {SWATH}\n  stream").replace("BLOCK", "128")
+    short = PAIRS.replace("f32[n,d]", f"f32[{STREAM_ROW_BLOCK},d]").replace(
+        "f32[n]", f"f32[{STREAM_ROW_BLOCK}]"
+    )
+    short = short.replace("  stream", f"  axis n in {STREAM_ROW_BLOCK}\n  stream").replace(
+        "BLOCK", "128"
+    )
     assert visited(phase(short)) == [("m", 128)]

@@ -11,9 +11,9 @@ from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, whole
 
 from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
-from smelt.codegen.build import Form, form_for
+from smelt.codegen.build import Variant, select_variant
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 
 SIZES = (
     (1, 1, 1),
@@ -31,12 +31,12 @@ SIZES = (
 def test_form_follows_from_columns_and_depth() -> None:
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
     sizes = {"m": 10**6, "n": TALL_COLUMNS, "k": TALL_DEPTH}
-    assert form_for(kernel.forms, sizes) == "tall"
-    assert form_for(kernel.forms, {**sizes, "n": TALL_COLUMNS + 1}) != "tall"
-    assert form_for(kernel.forms, {**sizes, "k": TALL_DEPTH + 1}) != "tall"
+    assert select_variant(kernel.forms, sizes) == "tall"
+    assert select_variant(kernel.forms, {**sizes, "n": TALL_COLUMNS + 1}) != "tall"
+    assert select_variant(kernel.forms, {**sizes, "k": TALL_DEPTH + 1}) != "tall"
     short = whole(matrices("bf16", "m,k; k,n -> m,n"))
     for k in (TALL_SINGLE, TALL_SINGLE + 1):
-        assert form_for(short.forms, {**sizes, "k": k}) in ("tall", "")
+        assert select_variant(short.forms, {**sizes, "k": k}) in ("tall", "")
 
 
 def test_fixed_columns_are_tall_and_fixed_few_rows_are_not() -> None:
@@ -44,7 +44,7 @@ def test_fixed_columns_are_tall_and_fixed_few_rows_are_not() -> None:
         "graph f(x: f32[m,4], y: f32[4,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert form_for(columns.forms, {"m": 1000}) == "tall"
+    assert select_variant(columns.forms, {"m": 1000}) == "tall"
     x, y = whole_numbers((1000, 4), "f4", 1), whole_numbers((4, 3), "f4", 2)
     assert np.array_equal(columns(x, y)[0], x @ y)
     rows = whole(
@@ -66,10 +66,10 @@ def test_what_is_packed_across_is_turned_in_registers(right: str) -> None:
     power of two apart, as the rows of many weights are."""
     kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
-    (found,) = scheduled(phase, kernel.target, "tall")
+    (found,) = build_schedules(phase, kernel.target, "tall")
     (nest,) = found.nests
     packs = nest.packs
-    assert [len(pack.turned) for pack in packs] == [0, right == "n,k"]
+    assert [len(pack.transposed) for pack in packs] == [0, right == "n,k"]
 
 
 HEAD = """graph f(x: f32[m,k], w: f32[k,n], b: f32[n], r: f32[m,n], c: f32[m], i: i64[m]) {{
@@ -139,7 +139,7 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
 
 @pytest.mark.parametrize("form", ["wide", "few", "deep"])
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_columns_that_two_operands_hold_in_turn(isa: str, form: Form) -> None:
+def test_columns_that_two_operands_hold_in_turn(isa: str, form: Variant) -> None:
     """Two numbers of a byte are packed so that neighbours lie in different arrays."""
     kernel = whole(
         "graph f(x: f32[m,60], a: f32[60,256,1], b: f32[60,256,1]) {\n"

@@ -14,8 +14,8 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
 
-from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_LINES
-from smelt.codegen.build import asm_text, build, form_for
+from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_DOT_ROWS
+from smelt.codegen.build import asm_text, build, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
@@ -32,17 +32,17 @@ def thin(kernel: Whole, isa: str, form: Any = "") -> list[bool]:
     """For each contraction of a form: whether its larger operand is read as it lies."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     phases = program(kernel.kernel).phases
-    return [c.thin for p in phases for c in schedule(p, target, form).products.values()]
+    return [c.is_gemv for p in phases for c in schedule(p, target, form).products.values()]
 
 
 def test_form_follows_from_the_sizes() -> None:
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
     sizes = {"m": THIN, "n": THIN + 1, "k": SMALL_DEPTH + 1}
-    assert form_for(kernel.forms, {**sizes, "k": SMALL_DEPTH}) == "small"
-    assert form_for(kernel.forms, sizes) == "rows"
-    assert form_for(kernel.forms, {**sizes, "m": THIN + 1}) == ""
-    assert form_for(kernel.forms, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
-    assert form_for(kernel.forms, {**sizes, "n": 1}) in ("rows", "columns")
+    assert select_variant(kernel.forms, {**sizes, "k": SMALL_DEPTH}) == "small"
+    assert select_variant(kernel.forms, sizes) == "rows"
+    assert select_variant(kernel.forms, {**sizes, "m": THIN + 1}) == ""
+    assert select_variant(kernel.forms, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
+    assert select_variant(kernel.forms, {**sizes, "n": 1}) in ("rows", "columns")
     assert thin(kernel, RUNNABLE[0]) == [False]
     assert thin(kernel, RUNNABLE[0], "rows") == thin(kernel, RUNNABLE[0], "columns") == [True]
 
@@ -139,7 +139,7 @@ def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
     for k, n in (
         (THIN_DEPTH - 1, 3),
         (THIN_DEPTH, 5),
-        (2 * THIN_DEPTH + 19, THIN_LINES + 1),
+        (2 * THIN_DEPTH + 19, THIN_DOT_ROWS + 1),
         (33, THIN_COLUMNS - 1),
         (33, 2 * THIN_COLUMNS + 35),
     ):
@@ -317,7 +317,7 @@ def test_sums_of_small_products_are_as_many_as_there_are(m: int | str, n: int | 
     np.testing.assert_allclose(f({"x": x, "w": w})["y"], x.astype("f8") @ w, rtol=1e-5, atol=1e-5)
     s = schedule(program(f.kernel).phases[0], f.target)
     for c in s.blocked:
-        if c.thin and c.along == c.n:
+        if c.is_gemv and c.vector_axis == c.n:
             assert evaluate(s.local["j"], {"m": rows, "n": columns, "b": 9}) == columns
 
 

@@ -17,17 +17,17 @@ import smelt as sm
 from smelt import lower
 from smelt.blocks import (
     SMALL,
+    SWAPPED_COLUMNS,
+    SWAPPED_PACKED_BYTES,
     TALL_COLUMNS,
     THIN,
-    TURNED_BYTES,
-    TURNED_COLUMNS,
 )
-from smelt.codegen.build import form_for
+from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.k_blocking import few_columns
-from smelt.codegen.llvm.schedule.tall_skinny import talls
+from smelt.codegen.llvm.schedule.k_blocking import small_m_columns
+from smelt.codegen.llvm.schedule.tall_skinny import tall_skinny_plans
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target
@@ -45,10 +45,10 @@ def test_form_follows_from_sizes(isa: str) -> None:
     """What every task packs of the left operand is to stay in L2."""
     forms = whole(PLAIN, isa).forms
     for m in (THIN + 1, 64, SMALL):
-        most = {"m": m, "n": 64, "k": TURNED_BYTES // 4 // m}
-        assert form_for(forms, most) == "few"
-        assert form_for(forms, {**most, "k": most["k"] + 1}) != "few"
-    assert form_for(forms, {"m": SMALL + 1, "n": 64, "k": 500}) != "few"
+        most = {"m": m, "n": 64, "k": SWAPPED_PACKED_BYTES // 4 // m}
+        assert select_variant(forms, most) == "few"
+        assert select_variant(forms, {**most, "k": most["k"] + 1}) != "few"
+    assert select_variant(forms, {"m": SMALL + 1, "n": 64, "k": 500}) != "few"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -80,8 +80,8 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     )
     for code, turned in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
-        (found,) = talls(phase, target, "few")
-        assert found.turned == turned
+        (found,) = tall_skinny_plans(phase, target, "few")
+        assert found.swapped == turned
 
 
 @pytest.mark.parametrize("after", AFTER)
@@ -152,14 +152,14 @@ def test_same_bits_for_any_threads_and_strides() -> None:
 def test_tasks_share_columns_evenly() -> None:
     m, n = (size(name) for name in "mn")
     for tasks in (2, 4, 8):
-        taken = few_columns(n, m, mul(m, n), tasks, TURNED_COLUMNS)
+        taken = small_m_columns(n, m, mul(m, n), tasks, SWAPPED_COLUMNS)
         for rows, columns in product((17, 64, SMALL), (48, 200, 768, 3072, 30522)):
             wide = int(evaluate(taken, {"m": rows, "n": columns}))
             count = -(-columns // wide)
-            assert wide % TURNED_COLUMNS == 0
+            assert wide % SWAPPED_COLUMNS == 0
             assert count <= tasks
-            assert count >= tasks - 1 or wide <= 2 * TURNED_COLUMNS
-            assert wide - columns / count < TURNED_COLUMNS
+            assert count >= tasks - 1 or wide <= 2 * SWAPPED_COLUMNS
+            assert wide - columns / count < SWAPPED_COLUMNS
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

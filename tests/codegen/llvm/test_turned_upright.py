@@ -14,7 +14,7 @@ from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule import conv_layout
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
@@ -95,7 +95,7 @@ def products(kernel: Kernel, target: Target) -> list[object]:
         (plain(33, 70), ((1, 70, 3, 4), (33, 70, 3, 3))),  # three, the last one short
         (plain(17, 6), ((1, 6, 30, 33), (17, 6, 3, 3))),  # several vectors of a line
         (plain(2, 5), ((1, 5, 2, WINDOW_COLUMNS + 40), (2, 5, 3, 3))),  # and pieces of one
-        (plain(CHANNELS + 5, 7, p=0), ((1, 7, 4, 5), (CHANNELS + 5, 7, 3, 3))),
+        (plain(TASK_CHANNELS + 5, 7, p=0), ((1, 7, 4, 5), (TASK_CHANNELS + 5, 7, 3, 3))),
         (plain(6, 9, s=2), ((1, 9, 8, 11), (6, 9, 3, 3))),
         (plain(5, 16, s=3, p=2, u=5, v=4), ((1, 16, 11, 12), (5, 16, 5, 4))),
         (plain(4, 5, d=2, p=2), ((2, 5, 7, 9), (4, 5, 3, 3))),
@@ -172,7 +172,7 @@ def test_what_is_saved_decides() -> None:
             ((panel, _),) = found
             (after,) = products(verify(read_panels(kernel, panel)), target)
             assert isinstance(after, NhwcConvPlan)
-            assert after.panels and after.across and after.image_across
+            assert after.prepacked and after.transposes_result and after.transposes_image
 
 
 def test_double_precision_stays() -> None:
@@ -186,9 +186,9 @@ def test_few_colours_need_no_panels() -> None:
     kernel = lower.run(one_cluster(parse(plain(64, 3, s=2, u=7, v=7, p=3))), "eager", {})
     (c,) = products(kernel, Target.for_isa("avx512"))
     assert isinstance(c, NhwcConvPlan)
-    assert c.few == 3
-    assert c.across
-    assert c.image_across
+    assert c.few_channels == 3
+    assert c.transposes_result
+    assert c.transposes_image
 
 
 def test_places_of_each_tap_by_themselves_stay_as_they_are() -> None:
@@ -198,4 +198,4 @@ def test_places_of_each_tap_by_themselves_stay_as_they_are() -> None:
     (phase,) = program(kernel).phases
     found = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
     assert found
-    assert not any(isinstance(c, NhwcConvPlan) and c.across for c in found)
+    assert not any(isinstance(c, NhwcConvPlan) and c.transposes_result for c in found)

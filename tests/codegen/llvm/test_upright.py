@@ -13,7 +13,7 @@ from tests.codegen.llvm.windows import check, products, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, FEW, NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import MAX_FEW_CHANNELS, TASK_CHANNELS, NhwcConvPlan
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -92,12 +92,18 @@ def colours(n: int = 3, **more: int) -> str:
         (plain(), ((1, 3, 2, 0), (3, 3, 3, 0))),  # sums of nothing
         (plain(), ((1, 30, 33, 2), (17, 3, 3, 2))),  # several pieces of lines
         (plain(), ((1, 2, WINDOW_COLUMNS + 40, 1), (2, 3, 3, 1))),  # and longer ones
-        (plain(p=0), ((1, 4, 5, 3), (CHANNELS + 5, 3, 3, 3))),  # two blocks of results
+        (plain(p=0), ((1, 4, 5, 3), (TASK_CHANNELS + 5, 3, 3, 3))),  # two blocks of results
         (colours(), ((2, 7, 9, 3), (37, 3, 3, 3))),  # few channels: one loop over all taps
         (colours(s=2, u=4, v=2), ((1, 9, 8, 3), (5, 4, 2, 3))),
-        (colours(d=2, p=2, n=FEW), ((1, 7, 9, FEW), (50, 3, 3, FEW))),
+        (
+            colours(d=2, p=2, n=MAX_FEW_CHANNELS),
+            ((1, 7, 9, MAX_FEW_CHANNELS), (50, 3, 3, MAX_FEW_CHANNELS)),
+        ),
         (colours(n=1), ((1, 30, 20, 1), (3, 3, 3, 1))),
-        (colours(n=FEW + 1), ((1, 6, 5, FEW + 1), (17, 3, 3, FEW + 1))),
+        (
+            colours(n=MAX_FEW_CHANNELS + 1),
+            ((1, 6, 5, MAX_FEW_CHANNELS + 1), (17, 3, 3, MAX_FEW_CHANNELS + 1)),
+        ),
         (plain(given=False), ((2, 5, 6, 7), (3, 3, 7, 5))),
         (plain(given=False, u=2, v=4, p=0), ((1, 5, 6, 19), (2, 4, 19, 48))),
         (plain(s=2), ((1, 8, 11, 3), (5, 3, 3, 3))),
@@ -111,7 +117,10 @@ def colours(n: int = 3, **more: int) -> str:
         (AROUND, ((2, 6, 7, 5), (20, 3, 3, 5), (20,), (2, 4, 5, 20))),
         (FIRST, ((2, 5, 6, 7), (9, 5, 3, 3))),
         (SHORTCUT, ((2, 5, 4, 6), (9, 3, 3, 6), (2, 9, 8, 7), (9, 7))),
-        (SHORTCUT, ((1, 7, 7, 70), (CHANNELS + 5, 3, 3, 70), (1, 14, 14, 3), (CHANNELS + 5, 3))),
+        (
+            SHORTCUT,
+            ((1, 7, 7, 70), (TASK_CHANNELS + 5, 3, 3, 70), (1, 14, 14, 3), (TASK_CHANNELS + 5, 3)),
+        ),
     ],
 )
 def test_every_size_stays_inside_its_arrays(
@@ -155,7 +164,7 @@ def test_few_channels_are_one_loop_with_all_taps() -> None:
         return len(re.findall(r"movq\s+\(", tile))  # the table is read in the innermost loop
 
     assert loops(colours()) == 1
-    assert loops(colours(FEW + 1)) == loops(plain()) == 0
+    assert loops(colours(MAX_FEW_CHANNELS + 1)) == loops(plain()) == 0
 
 
 @pytest.mark.parametrize(

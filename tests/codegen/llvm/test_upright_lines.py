@@ -13,13 +13,13 @@ from tests.codegen.llvm.windows import check, random
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
-from smelt.codegen.llvm.loopir.clone import reached
+from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.products.direct_store import stored
+from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, IMAGES, NhwcConvPlan
-from smelt.codegen.llvm.schedule.conv_nhwc import LINE as LEAST
+from smelt.codegen.llvm.schedule.conv_nhwc import BATCH_TASK_FACTOR, TASK_CHANNELS, NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import MIN_ROW_LENGTH as LEAST
 from smelt.graph.text import parse
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
@@ -45,7 +45,7 @@ def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
     found: list[tuple[NhwcConvPlan, tuple[int, ...], bool]] = []
     for phase in program(kernel).phases:
         s = schedule(phase, Target.for_isa("avx512"))
-        there = dict(stored(s, dtypes))
+        there = dict(stored_products(s, dtypes))
         for c in s.products.values():
             assert isinstance(c, NhwcConvPlan)
             found.append((c, c.heights(s.local[c.columns[-1].axis]), c.item in there))
@@ -63,8 +63,8 @@ def test_every_length_of_a_line(isa: str, line: int) -> None:
 @pytest.mark.parametrize(
     ("source", "line", "shapes"),
     [
-        (plain(p=0), 9, ((1, 4, 9, 3), (CHANNELS + 16, 3, 3, 3))),  # two blocks of results
-        (plain(p=0), 9, ((1, 4, 9, 3), (CHANNELS + 5, 3, 3, 3))),
+        (plain(p=0), 9, ((1, 4, 9, 3), (TASK_CHANNELS + 16, 3, 3, 3))),  # two blocks of results
+        (plain(p=0), 9, ((1, 4, 9, 3), (TASK_CHANNELS + 5, 3, 3, 3))),
         (plain(), WINDOW_COLUMNS + 41, ((1, 3, WINDOW_COLUMNS + 41, 2), (16, 3, 3, 2))),  # pieces
         (plain(), 30, ((1, 33, 30, 2), (16, 3, 3, 2))),  # of several lines
         (colours(), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
@@ -111,7 +111,7 @@ def test_images_of_a_batch_share_packed_weights(isa: str) -> None:
         assert len(c.columns) == 3
         assert not c.columns[0].tap
         kernel = whole(source, isa)
-        for batch, height in ((0, 5), (1, 1), (3, 30), (41, 5), (2 * IMAGES, 70)):
+        for batch, height in ((0, 5), (1, 1), (3, 30), (41, 5), (2 * BATCH_TASK_FACTOR, 70)):
             check(kernel, *random((batch, height, line or 4, 2), (17, 3, 3, 2)))
     assert len(made(known(plain(), LEAST - 1))[0][0].columns) == 2
     assert len(made(colours())[0][0].columns) == 2  # few weights: 0.88 to 0.98 of the time
@@ -162,7 +162,7 @@ def test_what_margins_make_of_weights(isa: str, source: str) -> None:
 
 def test_which_products_leave_taps_out() -> None:
     def leaves(source: str) -> list[bool]:
-        return [c.lines is not None for c, *_ in made(source)]
+        return [c.image_rows is not None for c, *_ in made(source)]
 
     for source in (plain(), plain(s=2), plain(d=2), colours(s=2), known(plain(), 14)):
         assert leaves(source) == [True]
@@ -176,10 +176,10 @@ def test_lines_of_colours_are_packed_as_they_lie() -> None:
     for source, s in ((colours(p=0), 1), (colours(s=2), 2), (known(colours(s=2), 20), 2)):
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (c,) = uprights(kernel, Target.for_isa("avx512"))
-        assert c.right_order()[-1] == c.line
+        assert c.right_order()[-1] == c.row_axis
         assert c.pitch == 3 * s
-        (image,) = (i for i in reached(c.right, {c.line}) if i.kind == "load")
-        for item, along in ((c.left, c.flat), (image, c.line)):
+        (image,) = (i for i in dependencies(c.right, {c.row_axis}) if i.kind == "load")
+        for item, along in ((c.left, c.flat), (image, c.row_axis)):
             assert isinstance(item.payload, Access)
             assert coefficient(item.payload.offset, along) == 1
             assert all(coefficient(e, along) in (0, 1) for e, _ in item.payload.limits)
@@ -234,7 +234,7 @@ def test_weights_in_panels_are_read_as_they_lie(isa: str, columns: int) -> None:
         width = WIDTH[isa]
         made = whole(panelled(line, columns, width, s), isa)
         (c,) = uprights(made.kernel, made.target)
-        assert c.panels == (columns > width)  # one panel is plain rows
+        assert c.prepacked == (columns > width)  # one panel is plain rows
         for channels in (0, 3, 70):
             count = -(-columns // width)
             check(made, *random((2, 5, line, channels), (3, 3, count, channels, width)))
@@ -246,8 +246,8 @@ def test_few_channels_of_weights_in_panels(isa: str) -> None:
     text = text.replace(" c, ", " 3, ").replace(",9,c", ",9,3")
     made = whole(text, isa)
     (c,) = uprights(made.kernel, made.target)
-    assert c.panels
-    assert c.few == 3
+    assert c.prepacked
+    assert c.few_channels == 3
     check(made, *random((2, 5, 9, 3), (3, 3, -(-40 // WIDTH[isa]), 3, WIDTH[isa])))
 
 
@@ -263,4 +263,4 @@ def test_which_weights_would_be_packed_ahead(isa: str, given: bool) -> None:
     assert panel == Panel("k", across, along, WIDTH[isa])
     assert evaluate(rows, {"b": 2, "h": 7, "w": 5}) == 2 * 7 * 5
     kernel = verify(read_panels(made.kernel, panel))
-    assert [c.panels for c in uprights(kernel, made.target)] == [True]
+    assert [c.prepacked for c in uprights(kernel, made.target)] == [True]

@@ -12,11 +12,11 @@ from tests.codegen.llvm.windows import check, random
 
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
-from smelt.codegen.llvm.panels import panels_of
+from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, NhwcConvPlan
-from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
+from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
 from smelt.graph.text import parse
 from smelt.target import Target
 
@@ -53,7 +53,7 @@ GROUPS = """graph f(x: f32[b,h,w,2,c], k: f32[2,o,c,3,3]) {
         (runs(), ((1, 3, 2, 0), (3, 0, 3, 3))),  # sums of nothing
         (runs(), ((0, 3, 2, 4), (3, 4, 3, 3))),
         (runs(), ((1, 14, 15, 70), (50, 70, 3, 3))),
-        (runs(p=0), ((1, 4, 5, 3), (CHANNELS + 5, 3, 3, 3))),
+        (runs(p=0), ((1, 4, 5, 3), (TASK_CHANNELS + 5, 3, 3, 3))),
         (runs(), ((1, 2, WINDOW_COLUMNS + 40, 2), (17, 2, 3, 3))),
         (runs(s=2), ((1, 8, 11, 20), (5, 20, 3, 3))),
         (runs(u=5, v=5, p=2), ((1, 6, 7, 18), (35, 18, 5, 5))),
@@ -95,8 +95,8 @@ def test_which_weights_are_packed_so() -> None:
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (made,) = [c for p in program(kernel).phases for c in schedule(p, target).products.values()]
         assert isinstance(made, NhwcConvPlan)
-        packed = panels_of(kernel, target, frozenset({"k"}), open_sizes=True)
-        squares = lies_in_runs(made) is not None
+        packed = prepackable_panels(kernel, target, frozenset({"k"}), open_sizes=True)
+        squares = contiguous_filters(made) is not None
         assert not (squares and packed)  # or a phase before would pack them by gathers
         return squares
 

@@ -17,13 +17,13 @@ import smelt as sm
 from smelt import lower
 from smelt.blocks import (
     HEIGHT,
-    HELD_RUN,
+    REGISTER_RUN,
     SMALL,
     TALL_COLUMNS,
     TALL_DEPTH,
     TASKS,
     THIN,
-    WIDE_ACROSS,
+    TRANSPOSED_LEFT_ELEMENTS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_LEAST,
@@ -32,12 +32,12 @@ from smelt.blocks import (
     WIDE_TASKS,
     wide_blocks,
 )
-from smelt.codegen.build import form_for
+from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.prefetch_stream import EVERY
-from smelt.codegen.llvm.products.tall_skinny_packing import BELOW
-from smelt.codegen.llvm.schedule.tall_skinny import LINED_ROWS, TURNED_DEPTH
+from smelt.codegen.llvm.products.prefetch_stream import INTERVAL
+from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
+from smelt.codegen.llvm.schedule.tall_skinny import MAX_TRANSPOSED_K_RATIO, MIN_PANEL_ROWS
 from smelt.graph.text import parse
 from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
@@ -62,20 +62,20 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     forms = whole(PLAIN, isa).forms
     least = {"m": SMALL + 1, "n": WIDE_COLUMNS, "k": WIDE_DEPTH}
-    assert form_for(forms, least) == "wide"
-    assert form_for(forms, {**least, "k": TALL_DEPTH}) == "tall"
-    assert form_for(forms, {**least, "n": WIDE_COLUMNS - 1}) == ""
-    assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == ""
+    assert select_variant(forms, least) == "wide"
+    assert select_variant(forms, {**least, "k": TALL_DEPTH}) == "tall"
+    assert select_variant(forms, {**least, "n": WIDE_COLUMNS - 1}) == ""
+    assert select_variant(forms, {**least, "k": WIDE_DEPTH + 1}) == ""
     least["n"] = TALL_COLUMNS + 1
-    assert form_for(forms, least) == "wide"
-    assert form_for(forms, {**least, "m": SMALL}) == "few"
-    assert form_for(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
+    assert select_variant(forms, least) == "wide"
+    assert select_variant(forms, {**least, "m": SMALL}) == "few"
+    assert select_variant(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
     turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
-    assert form_for(turned.forms, least) == "deep"
-    near = {**least, "m": WIDE_ACROSS // 400 + 1, "k": 400}
-    assert form_for(turned.forms, {**near, "k": 399}) == "wide"
-    assert form_for(turned.forms, near) == "deep"
-    assert form_for(turned.forms, {**least, "m": SMALL}) == "few"
+    assert select_variant(turned.forms, least) == "deep"
+    near = {**least, "m": TRANSPOSED_LEFT_ELEMENTS // 400 + 1, "k": 400}
+    assert select_variant(turned.forms, {**near, "k": 399}) == "wide"
+    assert select_variant(turned.forms, near) == "deep"
+    assert select_variant(turned.forms, {**least, "m": SMALL}) == "few"
     few = whole(
         "graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) "
         '{spec="m,k; k,n -> m,n"}\n return s\n}',
@@ -91,7 +91,7 @@ def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
     def form(right: str, code: str, **sizes: int) -> str:
         head = f"graph f(x: f32[b,m,k], w: f32[{right}]) {{\n q = {code}\n s = contract(x, q)"
         kernel = whole(f'{head} {{spec="b,m,k; {right} -> b,m,n"}}\n return s\n}}', isa)
-        return form_for(kernel.forms, {"b": 9, **sizes})
+        return select_variant(kernel.forms, {"b": 9, **sizes})
 
     computed, few, many = ("b,k,n", "abs(w)"), THIN + 1, 10 * TALL_COLUMNS
     assert form(*computed, m=few, n=few, k=WIDE_DEPTH) == "wide"
@@ -111,11 +111,11 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
     for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
         x = whole_numbers((2, m, k), "f4", m)
         w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
-        assert form_for(kernel.forms, kernel.sizes([x, w])) == "tall"
+        assert select_variant(kernel.forms, kernel.sizes([x, w])) == "tall"
         assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
     sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
     for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
-        assert form_for(kernel.forms, {**sizes, name: other}) != "tall"
+        assert select_variant(kernel.forms, {**sizes, name: other}) != "tall"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -124,13 +124,13 @@ def test_few_rows_of_operands_that_lie(isa: str) -> None:
         whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
         for right in ("b,k,n", "b,n,k")
     )
-    at = {"b": 9, "m": LINED_ROWS, "n": TALL_COLUMNS, "k": 300}
-    assert form_for(lines, at) == "wide"
-    assert form_for(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
-    assert form_for(lines, {**at, "m": LINED_ROWS - 1, "k": 9}) == "small"
-    at = {"b": 9, "m": 100, "n": 1000, "k": TURNED_DEPTH * 100}
-    assert form_for(turned, at) == "wide"
-    assert form_for(turned, {**at, "k": TURNED_DEPTH * 100 + 1}) == "few"
+    at = {"b": 9, "m": MIN_PANEL_ROWS, "n": TALL_COLUMNS, "k": 300}
+    assert select_variant(lines, at) == "wide"
+    assert select_variant(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
+    assert select_variant(lines, {**at, "m": MIN_PANEL_ROWS - 1, "k": 9}) == "small"
+    at = {"b": 9, "m": 100, "n": 1000, "k": MAX_TRANSPOSED_K_RATIO * 100}
+    assert select_variant(turned, at) == "wide"
+    assert select_variant(turned, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -147,10 +147,10 @@ def test_roundings_of_any_numbers(isa: str, right: str) -> None:
     for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 700), (600, 131, 257), (265, 300, WIDE_DEPTH)):
         x = rng.standard_normal((m, k)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"
+        assert select_variant(kernel.forms, kernel.sizes([x, y])) == "wide"
         (found,) = kernel(x, y)
         whole_sum = x.astype("f8") @ (y if right == "k,n" else y.T).astype("f8")
-        runs = min(k, HELD_RUN) + k / HELD_RUN + 1
+        runs = min(k, REGISTER_RUN) + k / REGISTER_RUN + 1
         bound = runs * 2.0**-24 * (abs(x) @ abs(y if right == "k,n" else y.T))
         assert np.all(abs(found - whole_sum) <= bound)
 
@@ -197,7 +197,7 @@ def test_one_product_for_each_of_several_positions(isa: str) -> None:
     )
     kernel = whole(code, isa)
     x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
-    assert form_for(kernel.forms, kernel.sizes([x, y])) == "wide"
+    assert select_variant(kernel.forms, kernel.sizes([x, y])) == "wide"
     assert np.array_equal(kernel(x, y)[0], x @ y)
 
 
@@ -218,7 +218,7 @@ SHIFTED = """graph f(x: f32[m,k], y: f32[b,k,h,n]) {
 def test_neighbours_are_packed(isa: str, form: str) -> None:
     kernel = forced(SHIFTED, isa, form)
     last = (7, 5, 67, 40) if form == "wide" else (7, 3, 41, 40)  # which is of few columns
-    for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, BELOW), (20, 2, 48, BELOW + 1), last):
+    for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, PACK_DEPTH), (20, 2, 48, PACK_DEPTH + 1), last):
         x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
         for at_end in (False, True):
             found = run_guarded(kernel, [x, y], at_end=at_end)[0]
@@ -256,7 +256,7 @@ def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) ->
 
 def test_such_rows_are_not_copied() -> None:
     forms = whole(PICKED, ISAS[0]).forms
-    assert form_for(forms, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
+    assert select_variant(forms, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
     kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
@@ -307,11 +307,11 @@ def test_what_is_read_beside_sums_is_asked_for(after: str) -> None:
     plain = emit(whole(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
     asked = [t.count("llvm.prefetch") for t in (text, plain)]
     assert asked[0] - asked[1] >= 2 * HEIGHT
-    assert re.search(rf"and i64 [^,]*, {EVERY - 1}\n", text), "at a few positions of many"
+    assert re.search(rf"and i64 [^,]*, {INTERVAL - 1}\n", text), "at a few positions of many"
     # Enough results for runs longer than usual; enough positions to ask for line after line.
-    for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * EVERY)):
+    for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * INTERVAL)):
         x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
-        assert form_for(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
+        assert select_variant(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
         (found,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
         wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
         assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)

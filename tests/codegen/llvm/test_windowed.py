@@ -14,10 +14,10 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.conv_plan import DEPTH, ConvPlan
-from smelt.codegen.llvm.schedule.small_image_variants import NARROW, TINY
+from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS, ConvPlan
+from smelt.codegen.llvm.schedule.small_image_variants import MAX_NARROW_ROW, MAX_TINY_IMAGE
 from smelt.graph.text import parse
-from smelt.kernel.artifact import form_for
+from smelt.kernel.artifact import select_variant
 from smelt.target import Target
 
 PLAIN = """graph f(x: {t}[b,c,h,w], k: {t}[o,c,{u},{v}]) {{
@@ -115,9 +115,20 @@ def test_columns_that_are_folded_are_tiled() -> None:
 
 def test_short_lines_have_no_margins_between_them() -> None:
     kernel = whole(plain())
-    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": NARROW}) == "narrow"
-    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 9, "w": NARROW + 1}) == ""
-    assert form_for(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": TINY, "w": TINY}) == "tiny"
+    assert (
+        select_variant(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": MAX_NARROW_ROW})
+        == "narrow"
+    )
+    assert (
+        select_variant(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 9, "w": MAX_NARROW_ROW + 1})
+        == ""
+    )
+    assert (
+        select_variant(
+            kernel.forms, {"b": 1, "c": 3, "o": 4, "h": MAX_TINY_IMAGE, "w": MAX_TINY_IMAGE}
+        )
+        == "tiny"
+    )
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -181,7 +192,7 @@ def test_register_tiles_do_not_spill(isa: str, counts: tuple[int, ...]) -> None:
 
 
 def test_a_block_has_whole_windows() -> None:
-    assert DEPTH >= 7 * 7 * 8
+    assert MAX_TAPS >= 7 * 7 * 8
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -10,7 +10,7 @@ from tests.codegen.llvm.whole import RUNNABLE, one_cluster, whole
 from smelt import lower
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
+from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.graph.text import parse
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.target import Isa, Target
@@ -144,7 +144,7 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
     def left_of(k: int) -> set[str]:
         """What is left where the size is a number at a call."""
         (phase,) = program(with_sizes(kernel.kernel, {"k": k})).phases
-        short_products(phase)
+        unroll_short_dots(phase)
         return {i.kind for i in phase.items}
 
     kernel = whole(text("k"))
@@ -201,7 +201,7 @@ def test_few_columns_of_computed_rows_are_written_out(
     for c, k in ((3, 3), (4, 8), (2, 5), (5, 3)):
         kernel = whole(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
         (phase,) = program(kernel.kernel).phases
-        short_products(phase)
+        unroll_short_dots(phase)
         assert ("dot" not in {i.kind for i in phase.items}) == (slim and c <= 4)
         rng = np.random.default_rng(c)
         for n in (1, 17, 300):
@@ -243,7 +243,7 @@ def test_layers_of_small_networks_stay_in_registers(
     """Columns that are summed again are not stored side by side: there may be eight of them."""
     kernel = whole(LAYERS.format(k=k, c=c), isa, n=500)
     (phase,) = program(kernel.kernel).phases
-    short_products(phase)
+    unroll_short_dots(phase)
     assert ("dot" not in {i.kind for i in phase.items}) == written
     rng = np.random.default_rng(c)
     for n in (1, 17, 300):

@@ -17,21 +17,28 @@ from typing import Any
 import numpy as np
 
 from smelt import driver, lower
-from smelt.ahead import Ahead, Room
-from smelt.codegen.build import Built, Form, Forms, build, form_for, forms
+from smelt.ahead import ConstantBudget, PreludeBuilder
+from smelt.codegen.build import (
+    CompiledKernel,
+    Variant,
+    Variants,
+    build,
+    code_variants,
+    select_variant,
+)
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal import Journal
-from smelt.kernel.canonical import Plain
+from smelt.kernel.canonical import CanonicalKernel
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.ops.create import Input
 from smelt.passes.constant_subgraph import Split
-from smelt.runtime.code import Code
+from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import Executable
 from smelt.runtime.loader import Loaded, load
 from smelt.target import Isa, Target
@@ -66,16 +73,16 @@ class Whole:
 
     graph: Graph
     kernel: Kernel
-    built: Built
+    built: CompiledKernel
     loaded: Loaded
     executable: Executable
     target: Target
-    forms: Forms
-    named: driver.Named
+    forms: Variants
+    named: driver.KernelIdentity
 
     @property
     def size_names(self) -> tuple[str, ...]:
-        return driver.size_names(self.graph)
+        return driver.input_size_names(self.graph)
 
     def sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
         """Values of the size symbols for these inputs."""
@@ -87,15 +94,15 @@ class Whole:
         order = tuple(named[n] for n in self.size_names)
         return self.executable.run(arrays, order, out)
 
-    def code(self, sizes: Mapping[str, int]) -> tuple[Built, Loaded]:
+    def code(self, sizes: Mapping[str, int]) -> tuple[CompiledKernel, Loaded]:
         """What runs for these sizes: the kernel's usual code, or a form of it."""
-        form = form_for(self.forms, sizes)
+        form = select_variant(self.forms, sizes)
         return self.form(form) if form else (self.built, self.loaded)
 
-    def form(self, form: Form) -> tuple[Built, Loaded]:
+    def form(self, form: Variant) -> tuple[CompiledKernel, Loaded]:
         """The code of a form, made once: `executable` has it from the same place."""
         code = driver.code_of(self.named, self.target, Journal(), form)
-        return code.built, code.loaded
+        return code.compiled, code.loaded
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """The same where the sizes are known."""
@@ -123,22 +130,22 @@ def whole_graph(
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     target = replace(target, features=(*target.features, *features))
     cluster = one_cluster(graph)
-    likely = dict.fromkeys(driver.size_names(graph), hint) | dict(hints or {})
+    likely = dict.fromkeys(driver.input_size_names(graph), hint) | dict(hints or {})
     kernel = verify(lower.run(cluster, rounding, likely))
     made = build(kernel, target, streaming=streaming)
     loaded = load(made.code, [f.symbol for f in made.functions])
     plan = Plan(graph, (cluster,), ((0,),))
-    known = () if usual else forms(kernel, target, likely)
-    plain = Plain(kernel, kernel_text(kernel))  # its own names
+    known = () if usual else code_variants(kernel, target, likely)
+    plain = CanonicalKernel(kernel, kernel_text(kernel))  # its own names
     stem = driver.identify(kernel, target).stem + plain.text.encode()
-    named = driver.Named(kernel, plain, {}, stem)
-    code = Code(made, loaded)
+    named = driver.KernelIdentity(kernel, plain, {}, stem)
+    code = LoadedKernel(made, loaded)
     _, executable = driver.assemble(
         plan,
-        {cluster: driver.Made(named, known, code)},
+        {cluster: driver.BuiltKernel(named, known, code)},
         target,
         Journal(),
-        Ahead(graph, Split(graph, ()), Room(0, 0)),
+        PreludeBuilder(graph, Split(graph, ()), ConstantBudget(0, 0)),
         lambda part, sizes: driver.compile(part, hints=sizes),
     )
     return Whole(graph, kernel, made, loaded, executable, target, known, named)

@@ -38,17 +38,17 @@ def products(source: str) -> list[type]:
 
 def lying(source: str) -> list[bool]:
     """Whether the left operands of a graph's products over windows are multiplied as they lie."""
-    return [c.lies for c in _made(source) if isinstance(c, ConvPlan)]
+    return [c.is_left_contiguous for c in _made(source) if isinstance(c, ConvPlan)]
 
 
 def in_place(source: str) -> list[bool]:
     """Whether the lines of a graph's stencils are read where they lie."""
-    return [c.lies is not None for c in _made(source) if isinstance(c, DepthwisePlan)]
+    return [c.rows_in_place is not None for c in _made(source) if isinstance(c, DepthwisePlan)]
 
 
 def dealing(source: str) -> list[bool]:
     """Whether a table says where the left operands of a graph's products over windows lie."""
-    return [c.dealt is not None for c in _made(source) if isinstance(c, ConvPlan)]
+    return [c.strided_left is not None for c in _made(source) if isinstance(c, ConvPlan)]
 
 
 def _made(source: str) -> list[object]:

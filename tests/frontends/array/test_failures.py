@@ -14,8 +14,8 @@ from smelt import driver, fusion, knobs, warm
 from smelt.errors import FallbackWarning, FusionError, InternalError
 from smelt.graph.text import parse
 from smelt.runtime import prelude
-from smelt.runtime.executable import of_references
-from smelt.runtime.reference import in_place_of
+from smelt.runtime.executable import reference_executable
+from smelt.runtime.reference import program_step
 
 RNG = np.random.default_rng(3)
 Planted = Callable[..., None]
@@ -128,7 +128,7 @@ def test_arguments_are_read_before_they_are_written_over() -> None:
     graph = lowered.trace.graph
     x, y = np.arange(1.0, 4), np.arange(5.0, 8)
     expected = [x * y[0], x + y]
-    step = in_place_of(graph, (0, 1), dict(zip((2, 3), graph.outputs, strict=True)))
+    step = program_step(graph, (0, 1), dict(zip((2, 3), graph.outputs, strict=True)))
     step.call({"n": 3}, [x, y], [x, y])
     assert np.array_equal(x, expected[0]) and np.array_equal(y, expected[1])
 
@@ -175,5 +175,5 @@ def test_what_the_user_demands_is_no_failure() -> None:
 def test_references_take_results_that_are_one() -> None:
     graph = parse("graph f(x: f64[n]) {\n v0 = add(x, 1.0:f64)\n return v0, x, v0\n}")
     x = np.arange(5.0)
-    found = of_references(graph).run([x], (5,))
+    found = reference_executable(graph).run([x], (5,))
     assert [a.tolist() for a in found] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]

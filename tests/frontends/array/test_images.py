@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from examples.images import NETWORKS
-from tools.convolution_peers import named, torch_names, tree
+from tools.convolution_peers import torch_names, tree, with_namespace
 
 import smelt as sm
 
@@ -19,7 +19,9 @@ def test_networks_agree_with_torch(name: str) -> None:
     run = sm.jit(network)
     found = np.asarray(run(x, p))
     with torch.no_grad():
-        other = named(network, torch_names(torch))(torch.from_numpy(x), tree(p, torch.from_numpy))
+        other = with_namespace(network, torch_names(torch))(
+            torch.from_numpy(x), tree(p, torch.from_numpy)
+        )
     expected = other.numpy()
     scale = np.abs(expected).max()
     assert np.abs(found - expected).max() <= 1e-4 * scale

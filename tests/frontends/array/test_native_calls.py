@@ -23,7 +23,7 @@ from smelt.frontends.array.jit import Jit
 from smelt.runtime import call_cache, native_call, native_call_code
 from smelt.runtime.memory import RING_LIMIT, Block, trim, usage
 
-pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
 rng = np.random.default_rng(11)
 
 
@@ -498,9 +498,9 @@ def test_a_forked_child_goes_on() -> None:
 @pytest.mark.parametrize("field", ["ND_DATA", "ND_RANK", "ND_DIMS", "ND_DESCR", "ND_FLAGS"])
 def test_another_layout_is_noticed(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(native_call.NDARRAY, field, 8)
-    assert not call_cache.is_possible()
+    assert not call_cache.is_supported()
 
 
 def test_another_interpreter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert not call_cache.is_possible()
+    assert not call_cache.is_supported()

@@ -14,7 +14,7 @@ import smelt as sm
 from smelt.errors import ExternError
 from smelt.runtime import call_cache
 
-pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
 rng = np.random.default_rng(5)
 BASE = rng.standard_normal((6, 6)).astype(np.float32)
 

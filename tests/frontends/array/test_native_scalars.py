@@ -11,7 +11,7 @@ from tests.frontends.array.test_native_calls import warm
 import smelt as sm
 from smelt.runtime import call_cache
 
-pytestmark = pytest.mark.skipif(not call_cache.is_possible(), reason="another interpreter")
+pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
 rng = np.random.default_rng(12)
 SCALARS = [
     np.float32,

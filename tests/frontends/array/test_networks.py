@@ -15,7 +15,13 @@ from tests.strategies.effort import effort
 
 import smelt as sm
 from smelt import knobs
-from smelt.frontends.array.networks import MANY, SHORT, SHORT_LAST, exchanges, neighbours
+from smelt.frontends.array.networks import (
+    MAX_LENGTH,
+    MAX_LENGTH_LAST_AXIS,
+    MIN_ROWS,
+    batcher_pairs,
+    insertion_pairs,
+)
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
@@ -37,7 +43,7 @@ def exactly(found: Any, x: Array, axis: int, descending: bool) -> None:
 def calls(draw: Any) -> tuple[Array, int, bool]:
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     n = draw(st.sampled_from((2, 3, 4, 5, 7)))
-    shape = draw(st.sampled_from(((n, MANY), (MANY + 3, n), (3, n, 131), (5, 67, n))))
+    shape = draw(st.sampled_from(((n, MIN_ROWS), (MIN_ROWS + 3, n), (3, n, 131), (5, 67, n))))
     x = numbers(random, draw(st.sampled_from(TYPES)), shape)
     return x, shape.index(n), draw(st.booleans())
 
@@ -71,23 +77,23 @@ def test_interpreters_agree(call: tuple[Array, int, bool]) -> None:
     trace = sm.jit(lambda x: both(x, axis, descending)).lower(x).trace
     sizes = sizes_at(trace.graph, [x])
     found = interpret(trace.graph, [x], sizes)
-    exactly([found[r.place] for r in trace.results], x, axis, descending)
+    exactly([found[r.position] for r in trace.results], x, axis, descending)
     made, found = compiled(trace.graph, [x], sizes)
-    exactly([found[r.place] for r in trace.results], x, axis, descending)
+    exactly([found[r.position] for r in trace.results], x, axis, descending)
     same = [np.zeros(a.shape) for a in found]
     assert not kernels_agree(made, [x], sizes, same)
 
 
-@pytest.mark.parametrize("n", range(1, SHORT + 1))
+@pytest.mark.parametrize("n", range(1, MAX_LENGTH + 1))
 def test_networks_sort(n: int) -> None:
     """Zeros and ones tell of all numbers (Knuth, volume 3, 5.3.4, theorem Z)."""
     rows = np.arange(1 << n)[:, None] >> np.arange(n) & 1
-    for network in (exchanges(n), neighbours(n)):
+    for network in (batcher_pairs(n), insertion_pairs(n)):
         row = [*rows.T]
         for i, j in network:
             row[i], row[j] = np.minimum(row[i], row[j]), np.maximum(row[i], row[j])
         np.testing.assert_array_equal(np.stack(row, 1), np.sort(rows, axis=1))
-    assert all(j == i + 1 for i, j in neighbours(n))
+    assert all(j == i + 1 for i, j in insertion_pairs(n))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -119,7 +125,7 @@ def test_what_is_stacked_lies_nowhere_yet(mode: str) -> None:
     np.testing.assert_array_equal(found, middle(np, x))
 
 
-@pytest.mark.parametrize("shape", [(SHORT, 600), (600, SHORT_LAST)])
+@pytest.mark.parametrize("shape", [(MAX_LENGTH, 600), (600, MAX_LENGTH_LAST_AXIS)])
 def test_the_longest_rows_are_sorted_in_one_kernel(shape: tuple[int, int]) -> None:
     axis = shape.index(min(shape))
     for f, dtype in ((sm.sort, "f32"), (sm.argsort, "f64"), (sm.argsort, "i8")):
@@ -155,7 +161,7 @@ def test_what_is_folded_around_them(axis: int) -> None:
 
 
 def test_cotangents_go_where_elements_came_from() -> None:
-    x = RNG.integers(0, 3, (MANY, 4)).astype(np.float64)
+    x = RNG.integers(0, 3, (MIN_ROWS, 4)).astype(np.float64)
     w = RNG.standard_normal(x.shape)
     found = sm.grad(lambda x: sm.sum(sm.sort(x, axis=1) * w))(sm.asarray(x))
     wanted = np.zeros(x.shape)

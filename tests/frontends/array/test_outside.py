@@ -195,7 +195,7 @@ def test_positions_made_in_a_recording_are_looked_at(f: Any) -> None:
     ],
 )
 def test_what_is_inside_for_sure_is_not_looked_at(f: Any) -> None:
-    assert sm.jit(f).lower(X, at(1, 2)).trace.looks.flag is None
+    assert sm.jit(f).lower(X, at(1, 2)).trace.bounds.flag is None
     np.testing.assert_array_equal(sm.jit(f)(X, at(1, 20)), f(sm.asarray(X), sm.asarray(at(1, 20))))
 
 
@@ -227,7 +227,7 @@ def test_positions_outside_are_refused_and_forgotten(code: Callable[..., Any]) -
     x, inside, outside = TABLE, at(2, 8, -9), at(2, 10, 0)
     f = sm.jit(code)
     first = [f(x, inside) for _ in range(4)][-1]
-    assert not call_cache.is_possible() or f.line is not None
+    assert not call_cache.is_supported() or f.line is not None
     before = sys.getrefcount(x), sys.getrefcount(outside)
     for _ in range(20):
         with pytest.raises(OutsideError):

@@ -9,7 +9,7 @@ import pytest
 
 import smelt as sm
 from smelt.frontends.array import places
-from smelt.frontends.array.places import FEW, places_into, stable_places
+from smelt.frontends.array.places import SMALL_ROW, argsort_into, stable_argsort
 
 TYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
@@ -53,25 +53,25 @@ def rows(kind: str, count: int) -> Any:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("kind", TYPES)
 def test_positions_are_those_of_merging(kind: str, descending: bool) -> None:
-    for count in (1, 2, FEW - 1, FEW, 1000):
+    for count in (1, 2, SMALL_ROW - 1, SMALL_ROW, 1000):
         x = rows(kind, count)
         for each in (x, *(row[None] for row in x)):
-            got = stable_places(each, descending)
+            got = stable_argsort(each, descending)
             np.testing.assert_array_equal(got, wanted(each, descending), strict=True)
-            places_into(got, each, 1, descending)
+            argsort_into(got, each, 1, descending)
             np.testing.assert_array_equal(got, wanted(each, descending), strict=True)
 
 
 @pytest.mark.parametrize("kind", ["i4", "f4", "f8", "i8"])
 def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "AT_ONCE", 200)
-    monkeypatch.setattr(places, "FEW", 3)
+    monkeypatch.setattr(places, "SMALL_ROW", 3)
     x = np.moveaxis(rows(kind, 7 * 90).reshape(3, 7, 90), 0, 1)
     for axis, descending in ((0, False), (1, True), (2, False), (2, True)):
         found = np.full(x.shape, -1)
-        places_into(found, x, axis, descending)
+        argsort_into(found, x, axis, descending)
         np.testing.assert_array_equal(found, wanted(x, descending, axis))
-    places_into(np.empty((0, 5), int), x[:0, 0, :5], 1, descending=False)
+    argsort_into(np.empty((0, 5), int), x[:0, 0, :5], 1, descending=False)
 
 
 def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(places, "_argsort_by_runs", told)
     top = np.iinfo(np.int64).max
     for x in (np.asarray([[top, top - 5] * 50]), np.asarray([[0, top] * 50]), np.ones((1, 100))):
-        np.testing.assert_array_equal(stable_places(x, True), wanted(x, True))
+        np.testing.assert_array_equal(stable_argsort(x, True), wanted(x, True))
     assert asked == ["int64", "float64"]
 
 

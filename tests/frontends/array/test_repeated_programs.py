@@ -14,9 +14,9 @@ from smelt.frontends.array import evaluate_pending, program_cache
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    program_cache.KNOWN.clear()
+    program_cache.PROGRAMS.clear()
     yield
-    program_cache.KNOWN.clear()
+    program_cache.PROGRAMS.clear()
 
 
 def _different(rng: Any) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -102,7 +102,7 @@ def test_settings_are_part_of_what_ran() -> None:
     for rounding in ("fast", "exact", "fast", "exact", "eager", "exact"):
         with sm.config(rounding=rounding):
             np.testing.assert_allclose(np.asarray(sm.exp(x) * 2), np.exp(np.arange(6.0)) * 2)
-    keys = {known.repeat for known in program_cache.KNOWN.values()}
+    keys = {known.repeat for known in program_cache.PROGRAMS.values()}
     assert len(keys - {None}) >= 2
 
 

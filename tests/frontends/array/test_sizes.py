@@ -125,7 +125,7 @@ def test_divisibility(hint: int, answer: bool) -> None:
 def test_guests_give_way() -> None:
     s = Sizes()
     n = s.symbol(8)
-    s.guests.add("goal")
+    s.replaceable.add("goal")
     goal = s.symbol(4, "goal")
     assert s.divisible(n, 2)
     assert s.same(goal, n // 2)

@@ -114,7 +114,7 @@ def test_memory_beyond_the_limit_is_refused():
 
 def test_rounding_is_set():
     with sm.fuse(rounding="exact"):
-        assert sm.config is not None and "rounding" in sm.fuse(rounding="exact").given
+        assert sm.config is not None and "rounding" in sm.fuse(rounding="exact").checked_settings
 
 
 def masked_attention(x):

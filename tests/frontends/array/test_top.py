@@ -15,7 +15,7 @@ from tests.strategies.effort import effort
 import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError, AxisError, ShapeError
-from smelt.frontends.array.top import VISITS
+from smelt.frontends.array.top import MAX_PASSES
 from smelt.types.dtype import parse as element_type
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ def exactly(found: Any, x: Array, k: int, axis: int, largest: bool) -> None:
 def calls(draw: Any) -> tuple[Array, int, int, bool]:
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     n = draw(st.sampled_from((1, 2, 3, 5, 16, 17, 33, 70)))
-    k = draw(st.sampled_from(sorted({1, min(n, 2), min(n, 5), min(n, VISITS), n})))
+    k = draw(st.sampled_from(sorted({1, min(n, 2), min(n, 5), min(n, MAX_PASSES), n})))
     rest = draw(st.lists(st.sampled_from((0, 1, 2, 5)), max_size=2))
     axis = draw(st.integers(0, len(rest)))
     shape = (*rest[:axis], n, *rest[axis:])
@@ -99,13 +99,13 @@ def test_as_a_stable_order(mode: str) -> None:
 def test_interpreters_agree(call: tuple[Array, int, int, bool]) -> None:
     """The recorded graph, operator by operator; kernels in NumPy, and as they run."""
     x, k, axis, largest = call
-    k = min(k, VISITS)
+    k = min(k, MAX_PASSES)
     trace = sm.jit(lambda x: sm.top_k(x, k, axis=axis, largest=largest)).lower(x).trace
     sizes = sizes_at(trace.graph, [x])
     found = interpret(trace.graph, [x], sizes)
-    exactly([found[r.place] for r in trace.results], x, k, axis, largest)
+    exactly([found[r.position] for r in trace.results], x, k, axis, largest)
     made, found = compiled(trace.graph, [x], sizes)
-    exactly([found[r.place] for r in trace.results], x, k, axis, largest)
+    exactly([found[r.position] for r in trace.results], x, k, axis, largest)
     same = [np.zeros(a.shape) for a in found]
     assert not kernels_agree(made, [x], sizes, same)
 
@@ -149,7 +149,7 @@ def test_cotangents_go_to_the_chosen_places() -> None:
 @pytest.mark.parametrize("largest", [True, False])
 def test_many_are_sorted(largest: bool) -> None:
     x = numbers(RNG, "f32", (3, 40))
-    for k in (VISITS, VISITS + 1, 40):
+    for k in (MAX_PASSES, MAX_PASSES + 1, 40):
         exactly(sm.top_k(sm.asarray(x), k, largest=largest), x, k, 1, largest)
     with knobs.config(strict=True):
         exactly(sm.top_k(sm.asarray(x), 0), x, 0, 1, largest)

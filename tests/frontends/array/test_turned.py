@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array.layouts import lies
+from smelt.frontends.array.layouts import memory_order
 from smelt.graph.text import parse
-from smelt.passes.input_layouts import turned
+from smelt.passes.input_layouts import apply_input_layouts
 
 rng = np.random.default_rng(8)
 
@@ -122,25 +122,25 @@ def test_donated_and_shared_memory() -> None:
 
 def test_what_an_order_is() -> None:
     base = np.zeros((4, 5, 6))
-    assert lies(base) is None
-    assert lies(base.transpose(1, 0, 2)) == ("turned", (1, 0, 2))
-    assert lies(base.T) == ("turned", (2, 1, 0))
-    assert lies(base[:, ::2].T) == (1, None, None)
-    assert lies(base[::-1]) == (None, None, 1)
-    assert lies(np.broadcast_to(base[0].T, (3, 6, 5))) == (0, 1, None)
+    assert memory_order(base) is None
+    assert memory_order(base.transpose(1, 0, 2)) == ("turned", (1, 0, 2))
+    assert memory_order(base.T) == ("turned", (2, 1, 0))
+    assert memory_order(base[:, ::2].T) == (1, None, None)
+    assert memory_order(base[::-1]) == (None, None, 1)
+    assert memory_order(np.broadcast_to(base[0].T, (3, 6, 5))) == (0, 1, None)
 
 
 def test_nothing_is_turned_where_orders_meet() -> None:
     mixed = parse("graph f(x: f32[n,m], y: f32[n,m]) {\n v0 = mul(x, y)\n return v0\n}")
-    assert turned(mixed, [(1, 0), None]) is None
-    found = turned(mixed, [(1, 0), (1, 0)])
+    assert apply_input_layouts(mixed, [(1, 0), None]) is None
+    found = apply_input_layouts(mixed, [(1, 0), (1, 0)])
     assert found is not None
     assert found[1] == ((1, 0),)
     product = parse(
         "graph f(x: f32[n,m], y: f32[m,k]) {\n v0 = contract(x, y) "
         '{spec="a,b; b,c -> a,c"}\n return v0\n}'
     )
-    assert turned(product, [(1, 0), None]) is None
+    assert apply_input_layouts(product, [(1, 0), None]) is None
 
 
 def test_what_runs_backwards_leaves_as_a_copy() -> None:

@@ -164,7 +164,7 @@ def test_one_element_that_torch_does_not_count_is_noticed_soon(change):
     m, given = model(), x()
     f = compiled(m)
     agrees(f, m, given)
-    turns = -(-4 * FEATURES * 256 // prelude.STRETCH)
+    turns = -(-4 * FEATURES * 256 // prelude.CHECKSUM_BYTES)
     for _ in range(2):
         change(m)
         with torch.no_grad():
@@ -459,7 +459,7 @@ class _Wide(torch.nn.Module):
 @pytest.mark.parametrize("rows", [3, 200, 1000, 4000])
 def test_no_more_memory_than_eager_code_holds(rows):
     m, given = _Wide().eval(), torch.randn(rows, 256)
-    before = STOCK.usage().asked
+    before = STOCK.usage().requested
     with torch.no_grad(), config(constants_extra=0):
         f = compiled(m)
         torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
@@ -482,7 +482,7 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
     ample, none = prelude.Allowance(1 << 40, 2 * panels), prelude.Allowance(1 << 40, 0)
 
     def planned(*given):
-        return (plans.found(*given) or plans.made(*given))[0]
+        return (plans.find_plan(*given) or plans.make_plan(*given))[0]
 
     with config(constants_extra=0):
         first = planned(graph, {}, ample)

@@ -13,7 +13,7 @@ import smelt as sm
 torch = pytest.importorskip("torch")
 
 from smelt.bench.diffusion import diffusion_block  # noqa: E402
-from smelt.frontends.torch.eager_memory import kept_by_autocast  # noqa: E402
+from smelt.frontends.torch.eager_memory import autocast_cached_arguments  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 EPS = 2.0**-8
@@ -99,7 +99,7 @@ def test_what_eager_code_drops_is_not_counted() -> None:
     seen: list[Any] = []
 
     def backend(module: Any, given: Any) -> Any:
-        seen.append(kept_by_autocast(module))
+        seen.append(autocast_cached_arguments(module))
         return module.forward
 
     def kept(**options: Any) -> int:

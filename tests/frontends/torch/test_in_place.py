@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
-from smelt.frontends.torch.in_place import Places  # noqa: E402
+from smelt.frontends.torch.in_place import InPlaceInputs  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),
@@ -422,9 +422,12 @@ def test_strides_decide_what_overlaps():
 def test_a_call_with_the_same_addresses_and_other_strides_is_looked_at_again():
     base = torch.arange(300.0)
     value = SimpleNamespace(over=0)
-    places = Places(SimpleNamespace(values=[value], outputs=[0]), {0: 0}, [True, False])
+    places = InPlaceInputs(SimpleNamespace(values=[value], outputs=[0]), {0: 0}, [True, False])
     for step, shared in ((3, []), (3, []), (15, [0]), (3, [])):
-        assert places.shared([base[100:200], base.as_strided((10,), (step,))], (10,)) == shared
+        assert (
+            places.overlapping_inputs([base[100:200], base.as_strided((10,), (step,))], (10,))
+            == shared
+        )
 
 
 class Teacher(torch.nn.Module):

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
 from smelt.errors import OutsideError  # noqa: E402
-from smelt.graph.bounds_checks import Looks, looked_at  # noqa: E402
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks  # noqa: E402
 from smelt.graph.text import parse  # noqa: E402
 
 F = torch.nn.functional
@@ -103,7 +103,7 @@ def test_a_text_longer_than_a_table_is_an_error(training):
 
 def test_what_is_inside_for_sure_is_not_looked_at():
     def looks(shape, axis):
-        return looked_at(
+        return collect_bounds_checks(
             parse(
                 f"graph f(x: f32[n,4]) {{\nv0 = iota() {{shape=({shape}), axis=0, dtype=i64}}\n"
                 f"v1 = gather(x, v0) {{first={axis}}}\nreturn v1\n}}"
@@ -111,7 +111,7 @@ def test_what_is_inside_for_sure_is_not_looked_at():
         )
 
     for shape, axis in (("n", 0), ("4", 1), ("3", 1)):
-        assert looks(shape, axis) == Looks()
+        assert looks(shape, axis) == BoundsChecks()
     for shape, axis in (("4", 0), ("n", 1)):
         assert looks(shape, axis).flag is None
         assert len(looks(shape, axis).sizes) == 1  # n may be less than 4, or more
@@ -124,7 +124,7 @@ def test_views_of_positions_are_looked_at_once():
         "v2 = gather(x, v1) {first=0} : f32[m,4,4]\nv3 = gather(y, i) {first=0} : f32[m]\n"
         "return v2, v3\n}"
     )
-    flag = looked_at(graph.outputs).flag
+    flag = collect_bounds_checks(graph.outputs).flag
     assert flag is not None
     assert flag.op.name == "reduce.any"
     assert flag.inputs[0].type.rank == 1
@@ -144,7 +144,7 @@ def test_margins_and_resized_images_are_not_looked_at():
             torch.testing.assert_close(compiled(x), f(x), rtol=1e-5, atol=1e-5)
     segments = [s for g in record.graphs if g.program for s in g.program.segments]
     assert segments
-    assert all(s.looks.flag is None and not s.looks.readers for s in segments)
+    assert all(s.bounds_checks.flag is None and not s.bounds_checks.readers for s in segments)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402 - torch may be missing
 
-from smelt.frontends.torch.eager_memory import Budget, held_by_eager  # noqa: E402
+from smelt.frontends.torch.eager_memory import Budget, eager_peak_bytes  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 
@@ -16,7 +16,7 @@ def test_what_eager_code_holds_is_known_within_vmap():
     seen = []
     f = torch.compile(
         torch.vmap(lambda row: row.exp() + row.sin()),
-        backend=lambda m, given: seen.append(held_by_eager(m)) or m,
+        backend=lambda m, given: seen.append(eager_peak_bytes(m)) or m,
     )
     f(torch.ones(4, 256))
     assert seen == [3 * 4 * 256 * 4]
@@ -30,7 +30,7 @@ def test_results_that_nobody_reads_leave_no_room():
     held = []
 
     def seen(module, given):
-        held.append(held_by_eager(module))
+        held.append(eager_peak_bytes(module))
         return module
 
     torch.compile(f, backend=seen)(torch.ones(256))

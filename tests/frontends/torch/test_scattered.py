@@ -53,7 +53,7 @@ def test_as_index_put(case, accumulate, dtype):
     if not accumulate:  # which of several values stays is not told
         values = torch.ones_like(values)
     before = x.clone()
-    found, want = (f(x, positions, values, accumulate) for f in (scattered.put, PUT))
+    found, want = (f(x, positions, values, accumulate) for f in (scattered.fast_index_put, PUT))
     assert torch.equal(found, want)
     assert found.stride() == want.stride()
     assert torch.equal(x, before)
@@ -74,19 +74,21 @@ def test_what_is_added_at_once(case, monkeypatch):
     shape, positions, given = CASES[case]
     called = []
     monkeypatch.setattr(scattered, "_add_rows", lambda *args: called.append(args))
-    scattered.put(torch.zeros(shape), positions, torch.ones(given), True)
+    scattered.fast_index_put(torch.zeros(shape), positions, torch.ones(given), True)
     assert bool(called) == (case in AT_ONCE)
 
 
 @pytest.mark.parametrize("far", [50, -51])
 def test_a_position_outside_is_an_error(far):
     with pytest.raises((IndexError, RuntimeError), match="out of"):
-        scattered.put(torch.zeros(50, 64), [torch.full((600,), far)], torch.ones(600, 64), True)
+        scattered.fast_index_put(
+            torch.zeros(50, 64), [torch.full((600,), far)], torch.ones(600, 64), True
+        )
 
 
 def test_a_mask_is_left_to_torch():
     x, mask = torch.zeros(300, 64), torch.arange(300) % 2 == 0
-    assert scattered.put(x, [mask], torch.ones(150, 64), True).sum() == 150 * 64
+    assert scattered.fast_index_put(x, [mask], torch.ones(150, 64), True).sum() == 150 * 64
 
 
 def test_the_gradient_of_repeated_pixels_is_eagers():

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
-from smelt.frontends.torch.updates import apart  # noqa: E402
+from smelt.frontends.torch.updates import share_no_memory  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -196,7 +196,7 @@ def test_arguments_that_share_memory_are_copied():
             flat, at = torch.cat([k, v]), torch.tensor([7])
             if shift is not None:
                 k, v = flat[:200], flat[shift : shift + 200]
-            assert apart([k], [v]) == (shift in (None, 200))
+            assert share_no_memory([k], [v]) == (shift in (None, 200))
             y = v + 1
             torch.testing.assert_close(fast(k, v, x, at), (k.index_copy(0, at, x) * y).sum(1))
             assert torch.equal(k[at], x)
@@ -229,6 +229,6 @@ def test_autograd_notices_what_is_written():
 
 def test_memory_that_is_shared():
     x = torch.zeros(4, 6)
-    assert apart([x[:, :3].contiguous()], [x])
-    assert not apart([x[:, :3]], [x[:, 3:]])  # spans, not elements
-    assert apart([x[:2]], [x[2:]])
+    assert share_no_memory([x[:, :3].contiguous()], [x])
+    assert not share_no_memory([x[:, :3]], [x[:, 3:]])  # spans, not elements
+    assert share_no_memory([x[:2]], [x[2:]])

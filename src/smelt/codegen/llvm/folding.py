@@ -15,20 +15,20 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import (
-    PAIRED,
-    Winner,
-    across,
+    PAIRED_VECTORS,
+    ArgAccumulator,
+    add_halves,
+    add_row_pairs,
+    adds_pairs_first,
     first_lanes,
-    is_paired,
-    pairs_added,
-    rows_added,
-    with_first_lanes,
+    reduce_lanes,
+    replace_first_lanes,
 )
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Folding, Item, visited_axes
-from smelt.codegen.llvm.loops.batched_reduce import Rows
-from smelt.codegen.llvm.loops.full_unroll import is_straight
-from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, known_from
+from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
+from smelt.codegen.llvm.loops.batched_reduce import RowBatch
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.scratch.workspace import scan_state_axes
 from smelt.types.affine import coefficient
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-SCAN_PART = 100
+SCAN_STATE_KEY = 100
 """Part number from which on scratch memory has the states of scans."""
 
 
-class FoldEmitter:
+class ReductionEmitter:
     """Emits the reductions of the nest that `home` is emitting."""
 
     def __init__(self, home: NestEmitter) -> None:
         self.home = home
         self.b = home.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
-        self.bars: dict[Item, Value] = {}
+        self.thresholds: dict[Item, Value] = {}
         """Of an argmax or argmin: the address of the threshold that elements must pass to be
         considered."""
         self.fresh: set[Item] = set()
         """Reductions without loops of which no element has been seen yet."""
-        self.rows: Rows | None = None
+        self.rows: RowBatch | None = None
         """The batch of rows whose reductions end together with the current one, if any."""
 
     def _opens_at(self, reduction: Item) -> int:
@@ -69,7 +69,7 @@ class FoldEmitter:
 
     def before(self, nest: Nest) -> None:
         """Initialise the scratch accumulators of reductions that cross loops."""
-        for reduction in nest.folds:
+        for reduction in nest.reductions:
             if not self._in_registers(reduction):
                 self._initialise_scratch(reduction)
             elif not nest.order:
@@ -78,7 +78,7 @@ class FoldEmitter:
     def after(self, nest: Nest) -> None:
         """Finish reductions of a nest without loops; others end when their loops close."""
         if not nest.order:
-            for reduction in nest.folds:
+            for reduction in nest.reductions:
                 self._finish(reduction, self.home.top)
 
     def _initialise_scratch(self, reduction: Item) -> None:
@@ -86,8 +86,8 @@ class FoldEmitter:
 
         There may be room for many more.
         """
-        home, acc = self.home, self.home.storage.fold(reduction)
-        outer, *inner = home.s.kept[reduction]
+        home, acc = self.home, self.home.storage.accumulator_of(reduction)
+        outer, *inner = home.s.materialised[reduction]
         if inner:
             count = self.b.sub(home.ranges[outer][1], home.scratch.start(reduction, outer))
         else:
@@ -111,17 +111,17 @@ class FoldEmitter:
 
     def open(self, depth: int) -> None:
         """Before the loop at `depth`: start the reductions whose outermost loop it is."""
-        for reduction in self.home.nest.folds:
+        for reduction in self.home.nest.reductions:
             if self._in_registers(reduction) and self._opens_at(reduction) == depth:
                 self._start(reduction)
 
     def close(self, scope: Scope, depth: int) -> None:
         """After that loop: finish them."""
-        for reduction in self.home.nest.folds:
+        for reduction in self.home.nest.reductions:
             if self._in_registers(reduction) and self._opens_at(reduction) == depth:
                 self._finish(reduction, scope)
 
-    def rest(self) -> int:
+    def tail_lanes(self) -> int:
         """Return the lanes of the remainder of a row after the last full unrolled vector.
 
         A single vector, or an unrolled one if a stream continues the sum.  Then each lane adds up
@@ -130,39 +130,45 @@ class FoldEmitter:
         nothing.
         """
         nest, lanes = self.home.nest, self.home.s.lanes
-        wide = lanes * nest.wide
+        wide = lanes * nest.unroll
         visited = visited_axes(self.home.s.phase.segments[nest.time])
         if nest.vector not in visited or not power_of_two(wide):
             return lanes
-        sums = [f for f in nest.folds if isinstance(f.payload, Folding) and f.payload.row.wide]
+        sums = [
+            f for f in nest.reductions if isinstance(f.payload, Reduction) and f.payload.row.wide
+        ]
         return wide if sums else lanes
 
     def _widths(self, reduction: Item) -> list[int]:
         """Return the numbers of lanes for which a reduction has accumulators."""
         nest = self.home.nest
-        assert isinstance(reduction.payload, Folding)
+        assert isinstance(reduction.payload, Reduction)
         if (
             nest.vector is None
             or nest.vector not in reduction.payload.over
-            or self.has_bar(reduction)
+            or self.has_threshold(reduction)
         ):
             return [1]
-        if is_straight(self.home.s, nest):
+        if is_fully_unrolled(self.home.s, nest):
             return [self.home.s.lanes]
-        lanes = {self.rest(), self.home.s.lanes * nest.wide}
+        lanes = {self.tail_lanes(), self.home.s.lanes * nest.unroll}
         return sorted({self._state_lanes(reduction, n) for n in lanes})
 
-    def has_bar(self, reduction: Item) -> bool:
+    def has_threshold(self, reduction: Item) -> bool:
         """Return whether few vectors of an argmax or argmin need more than a comparison.
 
         They are contiguous along the positions, and many follow one another.
         """
         nest, folding = self.home.nest, reduction.payload
-        acc = self.home.storage.fold(reduction)
-        assert isinstance(folding, Folding)
-        if not isinstance(acc, Winner) or not acc.in_order or nest.vector not in folding.over:
+        acc = self.home.storage.accumulator_of(reduction)
+        assert isinstance(folding, Reduction)
+        if (
+            not isinstance(acc, ArgAccumulator)
+            or not acc.in_order
+            or nest.vector not in folding.over
+        ):
             return False
-        if not self._in_registers(reduction) or is_straight(self.home.s, nest):
+        if not self._in_registers(reduction) or is_fully_unrolled(self.home.s, nest):
             return False
         return nest.vector is not None and coefficient(folding.positions, nest.vector) == 1
 
@@ -171,25 +177,28 @@ class FoldEmitter:
 
         Fewer if vectors are added in pairs first.
         """
-        paired = adds_pairs(reduction, self.home.nest) and lanes % (self.home.s.lanes * PAIRED) == 0
-        return lanes // PAIRED if paired else lanes
+        paired = (
+            adds_pairs(reduction, self.home.nest)
+            and lanes % (self.home.s.lanes * PAIRED_VECTORS) == 0
+        )
+        return lanes // PAIRED_VECTORS if paired else lanes
 
     def _start(self, reduction: Item) -> None:
         """Allocate and initialise the accumulators of a reduction in registers."""
-        if known_from(self.home.nest, reduction) is not None:
+        if argreduce_with_value(self.home.nest, reduction) is not None:
             return
         acc, scalar = (
-            self.home.storage.fold(reduction),
+            self.home.storage.accumulator_of(reduction),
             LLVMMachine(self.b, None, self.home.home.target),
         )
         self.registers[reduction] = {}
         inner = self._opens_at(reduction) == len(self.home.nest.order) - 1
-        if inner and is_straight(self.home.s, self.home.nest):
+        if inner and is_fully_unrolled(self.home.s, self.home.nest):
             self.fresh.add(reduction)
-        elif isinstance(acc, Winner) and self.has_bar(reduction):
+        elif isinstance(acc, ArgAccumulator) and self.has_threshold(reduction):
             with self.b.goto_entry_block():
-                self.bars[reduction] = self.b.alloca(scalar.register_type(acc.source))
-            self.b.store(acc.start(scalar)[0], self.bars[reduction])
+                self.thresholds[reduction] = self.b.alloca(scalar.register_type(acc.source))
+            self.b.store(acc.start(scalar)[0], self.thresholds[reduction])
         for lanes in self._widths(reduction):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.home.home.target)
             addresses: list[Value] = []
@@ -202,9 +211,9 @@ class FoldEmitter:
 
     def _finish(self, reduction: Item, scope: Scope) -> None:
         """Combine the accumulators of a reduction, and publish its result."""
-        if known_from(self.home.nest, reduction) is not None:
+        if argreduce_with_value(self.home.nest, reduction) is not None:
             return
-        acc, home = self.home.storage.fold(reduction), self.home
+        acc, home = self.home.storage.accumulator_of(reduction), self.home
         scalar = LLVMMachine(self.b, None, home.home.target)
         total: list[Value] = []
         total_lanes = 0
@@ -213,43 +222,48 @@ class FoldEmitter:
             addresses = zip(self.registers[reduction][lanes], acc.parts, strict=True)
             state = [self.b.load(p, typ=m.register_type(d)) for p, d in addresses]
             if total:  # the tail is added lane by lane, so that there is one horizontal reduction
-                total = acc.join(m, across(acc, m, total, total_lanes, lanes), state)
+                total = acc.join(m, reduce_lanes(acc, m, total, total_lanes, lanes), state)
             else:
                 total = state
             total_lanes = lanes
         if self.rows is not None:
             self.rows.hold(home, reduction, total, total_lanes, scope)
             return
-        total = across(acc, scalar, total, total_lanes)
+        total = reduce_lanes(acc, scalar, total, total_lanes)
         self._publish(reduction, acc.finish(scalar, total), scope)
-        for other in self.known_by(reduction):
+        for other in self.values_of_argreduce(reduction):
             self._publish(other, total[0], scope)
 
-    def of_nothing(self, nest: Nest) -> None:
+    def store_identities(self, nest: Nest) -> None:
         """Set the reductions of a nest's rows to their identities."""
         home, (rows, *_) = self.home, nest.order
         scalar = LLVMMachine(self.b, None, home.home.target)
 
         def row(at: Value) -> None:
-            for reduction in nest.folds:
-                acc = home.storage.fold(reduction)
+            for reduction in nest.reductions:
+                acc = home.storage.accumulator_of(reduction)
                 identity = acc.finish(scalar, acc.start(scalar))
-                home.scratch.keep(
-                    (reduction, 0), home.s.kept[reduction], identity, Scope(home.top, {rows: at})
+                home.scratch.store(
+                    (reduction, 0),
+                    home.s.materialised[reduction],
+                    identity,
+                    Scope(home.top, {rows: at}),
                 )
 
         home.loop(*home.ranges[rows], 1, row)
 
-    def known_by(self, reduction: Item) -> list[Item]:
+    def values_of_argreduce(self, reduction: Item) -> list[Item]:
         """Return the extremes whose value an argmax or argmin provides."""
         nest = self.home.nest
-        return [other for other in nest.folds if known_from(nest, other) is reduction]
+        return [
+            other for other in nest.reductions if argreduce_with_value(nest, other) is reduction
+        ]
 
     def _publish(self, reduction: Item, result: Value, scope: Scope) -> None:
         """Store a result in scratch, or make it available to the task."""
         home = self.home
-        if reduction in home.s.kept:
-            home.scratch.keep((reduction, 0), home.s.kept[reduction], result, scope)
+        if reduction in home.s.materialised:
+            home.scratch.store((reduction, 0), home.s.materialised[reduction], result, scope)
         else:
             home.top.values[reduction] = result
 
@@ -257,16 +271,16 @@ class FoldEmitter:
 
     def step(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more element (in every lane) at the innermost position."""
-        assert isinstance(reduction.payload, Folding)
-        if known_from(self.home.nest, reduction) is not None:
+        assert isinstance(reduction.payload, Reduction)
+        if argreduce_with_value(self.home.nest, reduction) is not None:
             return
-        home, acc = self.home, self.home.storage.fold(reduction)
+        home, acc = self.home, self.home.storage.accumulator_of(reduction)
         vector = scope.lanes is not None
         in_registers = self._in_registers(reduction)
         if vector and in_registers and scope.lanes is not None:
             vector = scope.lanes.axis in reduction.payload.over
         m = home.machine(scope, vector)
-        if reduction in self.bars:
+        if reduction in self.thresholds:
             self._step_with_threshold(reduction, scope)
             return
         element, position = self._element(reduction, scope, m)
@@ -278,7 +292,7 @@ class FoldEmitter:
         if lanes != (m.lanes or 1):
             if mask is not None:
                 element, mask = m.select(mask, element, m.const(reduction.args[0].dtype, 0)), None
-            element = pairs_added(m, element, lanes)
+            element = add_halves(m, element, lanes)
             m = LLVMMachine(self.b, lanes, m.target)
         state_lanes = (
             lanes if lanes in addresses else max(addresses)
@@ -301,42 +315,42 @@ class FoldEmitter:
         if mask is not None:
             new = [m.select(mask, x, y) for x, y in zip(new, old, strict=True)]
         if state_lanes != lanes:
-            new = with_first_lanes(m, state, new)
+            new = replace_first_lanes(m, state, new)
         for address, value in zip(addresses[state_lanes], new, strict=True):
             self.b.store(value, address)
 
     def _step_with_threshold(self, reduction: Item, scope: Scope) -> None:
         """Accumulate one more vector, of which few elements pass the threshold."""
-        b, acc = self.b, self.home.storage.fold(reduction)
-        assert isinstance(acc, Winner)
-        assert isinstance(reduction.payload, Folding)
+        b, acc = self.b, self.home.storage.accumulator_of(reduction)
+        assert isinstance(acc, ArgAccumulator)
+        assert isinstance(reduction.payload, Reduction)
         assert scope.lanes is not None
         m, scalar = self.home.machine(scope, True), self.home.machine(scope, False)
         element, mask = self.home.get(reduction.args[0], scope, True), scope.lanes.mask
-        addresses = [*self.registers[reduction][1], self.bars[reduction]]
+        addresses = [*self.registers[reduction][1], self.thresholds[reduction]]
         kinds = [scalar.register_type(d) for d in (*acc.parts, acc.source)]
         *state, bar = (b.load(p, typ=kind) for p, kind in zip(addresses, kinds, strict=True))
         bars = splat_to(b, bar, m.lanes)
         if mask is not None:
             element = m.select(mask, element, bars)
-        with b.if_then(m.any(acc.passes(m, element, bars)), likely=False):
+        with b.if_then(m.any(acc.may_win(m, element, bars)), likely=False):
             position = self.home.index(reduction.payload.positions, scope)
-            state, bar = acc.taken(m, element, position, state)
+            state, bar = acc.take_vector(m, element, position, state)
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
-    def stack(self, reduction: Item, scopes: list[Scope]) -> None:
+    def step_rows(self, reduction: Item, scopes: list[Scope]) -> None:
         """Accumulate one more element of each row, in order, into states in scratch."""
         m = self.home.machine(scopes[0], True)
         elements = [(s, *self._element(reduction, s, m)) for s in scopes]
-        if self.home.nest.pairs and is_paired(reduction):
-            added = rows_added(m, [element for _, element, _ in elements])
+        if self.home.nest.pairs and adds_pairs_first(reduction):
+            added = add_row_pairs(m, [element for _, element, _ in elements])
             elements = [(scopes[0], element, elements[0][2]) for element in added]
         self._step_in_scratch(reduction, m, elements)
 
     def _element(self, reduction: Item, scope: Scope, m: LLVMMachine) -> tuple[Value, Value | None]:
         """Return a reduction's element at the innermost position, and its position if needed."""
-        assert isinstance(reduction.payload, Folding)
+        assert isinstance(reduction.payload, Reduction)
         home, position = self.home, None
         element = home.get(reduction.args[0], scope, m.lanes is not None)
         if reduction.payload.row.positional:
@@ -349,22 +363,22 @@ class FoldEmitter:
         self, reduction: Item, m: LLVMMachine, elements: list[tuple[Scope, Value, Value | None]]
     ) -> None:
         """Load a state from scratch, accumulate elements, and store it."""
-        home, acc = self.home, self.home.storage.fold(reduction)
-        axes, scope = home.s.kept[reduction], elements[0][0]
+        home, acc = self.home, self.home.storage.accumulator_of(reduction)
+        axes, scope = home.s.materialised[reduction], elements[0][0]
         state = [
-            splat_to(self.b, home.scratch.fetch((reduction, k), axes, scope), m.lanes)
+            splat_to(self.b, home.scratch.load((reduction, k), axes, scope), m.lanes)
             for k in range(len(acc.parts))
         ]
         for _, element, position in elements:
             state = acc.step(m, state, element, position)
         for k, value in enumerate(state):
-            home.scratch.keep((reduction, k), axes, value, scope)
+            home.scratch.store((reduction, k), axes, value, scope)
 
     def finished(self, reduction: Item, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
-        home, acc = self.home, self.home.storage.fold(reduction)
-        axes = home.s.kept[reduction]
-        state = [home.scratch.fetch((reduction, k), axes, scope) for k in range(len(acc.parts))]
+        home, acc = self.home, self.home.storage.accumulator_of(reduction)
+        axes = home.s.materialised[reduction]
+        state = [home.scratch.load((reduction, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
         return acc.finish(home.machine(scope, vector), state)
 
@@ -372,8 +386,8 @@ class FoldEmitter:
 
     def scan(self, item: Item, scope: Scope, m: LLVMMachine) -> Value:
         """Return the scan up to this position; its axis is walked in order."""
-        assert isinstance(item.payload, Folding)
-        home, acc = self.home, self.home.storage.fold(item)
+        assert isinstance(item.payload, Reduction)
+        home, acc = self.home, self.home.storage.accumulator_of(item)
         axes = scan_state_axes(home.s, item)
         along = item.payload.over[0]
         first = self.b.icmp_signed("==", scope.axis(along), home.ranges[along][0])
@@ -384,12 +398,13 @@ class FoldEmitter:
         element = home.get(item.args[0], scope, m.lanes is not None)
         fresh = acc.start(m)
         carried = [
-            home.scratch.fetch((item, SCAN_PART + k), axes, scope) for k in range(len(acc.parts))
+            home.scratch.load((item, SCAN_STATE_KEY + k), axes, scope)
+            for k in range(len(acc.parts))
         ]
         old = [m.select(first, a, b) for a, b in zip(fresh, carried, strict=True)]
         new = acc.step(m, old, element, None)
         for k, value in enumerate(new):
-            home.scratch.keep((item, SCAN_PART + k), axes, value, scope)
+            home.scratch.store((item, SCAN_STATE_KEY + k), axes, value, scope)
         return acc.finish(m, new)
 
     def _scan_lanes(self, item: Item, scope: Scope, first: Value) -> Value:
@@ -400,7 +415,7 @@ class FoldEmitter:
         vectors before.
         """
         assert scope.lanes is not None
-        home, acc, lanes = self.home, self.home.storage.fold(item), scope.lanes.count
+        home, acc, lanes = self.home, self.home.storage.accumulator_of(item), scope.lanes.count
         m, scalar = home.machine(scope, True), home.machine(scope, False)
         axes = scan_state_axes(home.s, item)
         start = acc.start(m)
@@ -413,15 +428,15 @@ class FoldEmitter:
                 _shift_lanes(self.b, x, e, distance) for x, e in zip(state, start, strict=True)
             ]
             state, distance = acc.join(m, moved, state), 2 * distance
-        keys = [(item, SCAN_PART + k) for k in range(len(acc.parts))]
+        keys = [(item, SCAN_STATE_KEY + k) for k in range(len(acc.parts))]
         carried = [
-            scalar.select(first, e, home.scratch.fetch(key, axes, scope))
+            scalar.select(first, e, home.scratch.load(key, axes, scope))
             for key, e in zip(keys, acc.start(scalar), strict=True)
         ]
         state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
         last = ir.Constant(ir.IntType(32), lanes - 1)
         for key, x in zip(keys, state, strict=True):
-            home.scratch.keep(key, axes, self.b.extract_element(x, last), scope)
+            home.scratch.store(key, axes, self.b.extract_element(x, last), scope)
         return acc.finish(m, state)
 
 

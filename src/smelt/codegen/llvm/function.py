@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import shares
+from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Program
-from smelt.codegen.llvm.loops.full_unroll import is_whole
-from smelt.codegen.llvm.loops.pipeline_store import Turns, is_behind
+from smelt.codegen.llvm.loops.full_unroll import is_single_block
+from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.schedule.build_nests import Schedule
 from smelt.codegen.llvm.scratch.workspace import Storage
-from smelt.codegen.llvm.scratch.zero_pad import clear
+from smelt.codegen.llvm.scratch.zero_pad import zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.dataclass import dataclass
 from smelt.target import Target
@@ -27,20 +27,20 @@ KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ArgumentOrder:
     """The order of a kernel's arguments: buffers, then sizes (strides are sizes too)."""
 
     buffers: tuple[str, ...]
     sizes: tuple[str, ...]
 
 
-def words_of(program: Program, schedules: Iterable[Schedule]) -> Words:
+def argument_order(program: Program, schedules: Iterable[Schedule]) -> ArgumentOrder:
     """Return every buffer, and every size that some phase reads."""
     sizes: dict[str, None] = {}
     for s in schedules:
         for e in _indices(s):
             sizes.update((a.name, None) for a in atoms(e) if a.kind == "size")
-    return Words(tuple(b.name for b in program.buffers), tuple(sizes))
+    return ArgumentOrder(tuple(b.name for b in program.buffers), tuple(sizes))
 
 
 def _indices(s: Schedule) -> Iterable[Index]:
@@ -83,7 +83,7 @@ class FunctionEmitter:
         module: ir.Module,
         program: Program,
         s: Schedule,
-        words: Words,
+        words: ArgumentOrder,
         target: Target,
         streaming: bool,
     ) -> None:
@@ -99,10 +99,10 @@ class FunctionEmitter:
         self.storage = Storage(s)
         self.entry = IndexEmitter(self.b, self._size)
         """Index expressions that are computed before the loop over tasks."""
-        self.behind = streaming and is_behind(s)
+        self.pipelines_store = streaming and can_pipeline_store(s)
         """Whether rows are stored while the next ones are computed."""
-        self.turns: Turns | None = None
-        self.shares = shares(s)
+        self.store_pipeline: StorePipeline | None = None
+        self.shares = assign_row_shares(s)
 
     def emit(self) -> ir.Function:
         """Emit the function."""
@@ -111,15 +111,15 @@ class FunctionEmitter:
         counts = [(g, self.entry.emit(n)) for g, n in grid_counts(self.s)]
         start = self._decode(first, counts)
         scratch = self.function.args[3]
-        self.storage.place(self.b, scratch, self.entry.emit)
-        clear(self.b, self.storage, scratch, self.entry, self.sizes.values())
+        self.storage.emit_addresses(self.b, scratch, self.entry.emit)
+        zero_operands(self.b, self.storage, scratch, self.entry, self.sizes.values())
         self._task_loop(first, last, counts, start)
         return self.function
 
     @property
     def scratch_nbytes(self) -> Index:
         """Bytes of scratch memory that a thread needs."""
-        return mul(self.storage.nbytes, 2) if self.behind else self.storage.nbytes
+        return mul(self.storage.nbytes, 2) if self.pipelines_store else self.storage.nbytes
 
     def index(self, e: Index) -> Value:
         """Emit an expression over sizes alone, inside a task."""
@@ -158,7 +158,7 @@ class FunctionEmitter:
         """Emit the loop over tasks from `first` to `last`."""
         b, function = self.b, self.function
         body, done = (function.append_basic_block(n) for n in ("task", "done"))
-        stride = self.entry.emit(self.storage.nbytes) if self.behind else number(0)
+        stride = self.entry.emit(self.storage.nbytes) if self.pipelines_store else number(0)
         entry = b.block
         b.cbranch(b.icmp_signed("<", first, last), body, done)
         b.position_at_end(body)
@@ -167,16 +167,16 @@ class FunctionEmitter:
         numbers = [b.phi(I64) for _ in counts]
         for phi, value in zip(numbers, start, strict=True):
             phi.add_incoming(value, entry)
-        turns = Turns(b, entry, stride, start) if self.behind else None
+        turns = StorePipeline(b, entry, stride, start) if self.pipelines_store else None
         home = self._nests(numbers)
         if turns is None:
             run_segments(home)
         else:
             turns.begin(home, self._nests(turns.numbers))
-            self.turns = turns
+            self.store_pipeline = turns
             for nest in self.s.nests[:-1]:
                 home.run(nest)
-            self.turns = None
+            self.store_pipeline = None
         following = self._advance(numbers, counts)
         after = b.add(task, number(1))
         if turns is not None:
@@ -226,7 +226,7 @@ class FunctionEmitter:
         ranges: dict[str, tuple[Value, Value]] = {}
         for axis in self.s.local:
             extent = self.index(self.s.phase.axes[axis])
-            if is_whole(self.s, axis):
+            if is_single_block(self.s, axis):
                 ranges[axis] = number(0), extent
                 continue
             if axis in self.s.block:
@@ -242,7 +242,7 @@ class FunctionEmitter:
             low = b.select(b.icmp_signed("<", low, extent), low, extent)
             high = b.add(low, step)
             ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
-        for position_axis, reach in self.s.phase.places.items():
+        for position_axis, reach in self.s.phase.window_positions.items():
             low, high = ranges[reach.axis]
             first = b.mul(low, number(reach.step))
             last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))

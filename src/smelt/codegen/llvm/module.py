@@ -7,21 +7,26 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.function import FunctionEmitter, Words, task_count, words_of
+from smelt.codegen.llvm.function import ArgumentOrder, FunctionEmitter, argument_order, task_count
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.contract import forms, near_forms
-from smelt.codegen.llvm.schedule.depthwise import turned_forms
-from smelt.codegen.llvm.schedule.small_image_variants import line_forms
-from smelt.codegen.llvm.schedule.split_independent_outputs import disjoint
-from smelt.codegen.llvm.schedule.tall_skinny import few_forms, panel_forms, tall_forms, wide_forms
-from smelt.codegen.llvm.schedule.tall_skinny_nests import scheduled
+from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
+from smelt.codegen.llvm.schedule.depthwise import transposed_variants
+from smelt.codegen.llvm.schedule.small_image_variants import small_image_variants
+from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
+from smelt.codegen.llvm.schedule.tall_skinny import (
+    panel_variants,
+    small_m_variants,
+    tall_variants,
+    wide_variants,
+)
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import Form, Forms, Limits
+from smelt.kernel.artifact import SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import Expr, Index, sizes_of
@@ -58,11 +63,11 @@ class Artifact:
     entries: tuple[Entry, ...]
 
 
-_Numbered = dict[tuple[Form, int], Limits]
+_Numbered = dict[tuple[Variant, int], SizeLimits]
 """Limits of variants, each with a number: one variant may serve several ranges of sizes."""
 
 
-def forms_of(kernel: Kernel, target: Target) -> Forms:
+def variants_of(kernel: Kernel, target: Target) -> Variants:
     """Return the variants that serve a kernel better than the usual one, best first.
 
     With the limits on sizes of each.
@@ -70,22 +75,22 @@ def forms_of(kernel: Kernel, target: Target) -> Forms:
     variants_by_phase: list[_Numbered] = []
     for phase in program(kernel).phases:
         # From the phase before it is scheduled, which changes it.
-        subphases = disjoint(phase)
-        short = _common([_numbered(tall_forms(p, target)) for p in subphases])
-        few = _common([_numbered(few_forms(p, target)) for p in subphases])
-        panels = _common([_numbered(panel_forms(p, target), 1) for p in subphases])
-        wide = _common([_numbered(wide_forms(p, target)) for p in subphases])
+        subphases = split_disjoint(phase)
+        short = _common([_numbered(tall_variants(p, target)) for p in subphases])
+        few = _common([_numbered(small_m_variants(p, target)) for p in subphases])
+        panels = _common([_numbered(panel_variants(p, target), 1) for p in subphases])
+        wide = _common([_numbered(wide_variants(p, target)) for p in subphases])
         s = schedule(phase, target)
-        if any(c.panels for c in s.blocked):
+        if any(c.prepacked for c in s.blocked):
             short, panels, few = {}, {}, {}
         if s.products:
             plans = s.products.values()
             usual = (
-                *forms(s.phase, s.blocked),
-                *line_forms(s.phase, plans),
-                *turned_forms(s.phase, plans),
+                *contraction_variants(s.phase, s.blocked),
+                *small_image_variants(s.phase, plans),
+                *transposed_variants(s.phase, plans),
             )
-            near = near_forms(s.phase, s.blocked, usual) if few else ()
+            near = cached_small_variants(s.phase, s.blocked, usual) if few else ()
             variants_by_phase.append(
                 short | panels | _numbered(near, 1) | few | _numbered(usual) | wide
             )
@@ -107,21 +112,23 @@ def _common(parts: Sequence[_Numbered]) -> _Numbered:
     }
 
 
-def _without_numbers(numbered: _Numbered) -> Forms:
+def _without_numbers(numbered: _Numbered) -> Variants:
     """Return variants without their numbers."""
     return tuple((form, limits) for (form, _), limits in numbered.items())
 
 
-def _numbered(variants_with_limits: Iterable[tuple[Form, Limits]], first: int = 0) -> _Numbered:
+def _numbered(
+    variants_with_limits: Iterable[tuple[Variant, SizeLimits]], first: int = 0
+) -> _Numbered:
     """Return variants with their limits, numbered from `first` on by occurrence."""
-    counts, numbered = Counter[Form](), dict[tuple[Form, int], Limits]()
+    counts, numbered = Counter[Variant](), dict[tuple[Variant, int], SizeLimits]()
     for form, limits in variants_with_limits:
         numbered[form, first + counts[form]] = limits
         counts[form] += 1
     return numbered
 
 
-def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
+def sizes_in_code(kernel: Kernel, names: Collection[str]) -> set[str]:
     """Return those of some sizes that the code for all sizes depends on.
 
     Extents of loops, strides of rows, and limits of comparisons.  If rows are contiguous and
@@ -139,15 +146,17 @@ def walked(kernel: Kernel, names: Collection[str]) -> set[str]:
     return sizes
 
 
-def emit(kernel: Kernel, target: Target, *, streaming: bool = False, form: Form = "") -> Artifact:
+def emit(
+    kernel: Kernel, target: Target, *, streaming: bool = False, form: Variant = ""
+) -> Artifact:
     """Emit the artifact of a kernel; with `streaming`, by non-temporal stores of full lines.
 
     Raises UnsupportedError for what this back end cannot run.
     """
     packed = form == "packed"
     source, form = (packed_program(kernel, target), "") if packed else (program(kernel), form)
-    schedules = [s for p in source.phases for s in scheduled(p, target, form)]
-    words: Words = words_of(source, schedules)
+    schedules = [s for p in source.phases for s in build_schedules(p, target, form)]
+    words: ArgumentOrder = argument_order(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []
     for s in schedules:

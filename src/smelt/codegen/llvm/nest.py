@@ -12,9 +12,9 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.affine_predicates import compared
-from smelt.codegen.llvm.access.gather_cache import Held, read_held
-from smelt.codegen.llvm.access.interleaved_loads import InterleavedLoads, combs_of
+from smelt.codegen.llvm.access.affine_predicates import compare_lanes
+from smelt.codegen.llvm.access.gather_cache import CachedGather, read_cached
+from smelt.codegen.llvm.access.interleaved_loads import InterleavedLoads, group_loads
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -25,64 +25,73 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
 from smelt.codegen.llvm.access.prefetch import RowPrefetch
-from smelt.codegen.llvm.access.proven_bounds import Limit, clamped, inside_limits
-from smelt.codegen.llvm.access.vector_loads import both, lane_offsets, read_lanes, read_units
-from smelt.codegen.llvm.folding import FoldEmitter, power_of_two
-from smelt.codegen.llvm.instructions.dot_product import paired
+from smelt.codegen.llvm.access.proven_bounds import Limit, clamp_position, inside_limits
+from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
+from smelt.codegen.llvm.folding import ReductionEmitter, power_of_two
+from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
-    Along,
     IndexEmitter,
+    LaneAxis,
     depth_terms,
+    lane_invariant,
     multiple_of,
     number,
     splat,
-    steady,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Carried,
-    Clamping,
-    Converting,
+    Clamp,
+    Conversion,
     Edge,
     Item,
     Region,
     StoreItem,
+    StreamState,
     Visit,
     accesses_of,
     cut_axes,
 )
-from smelt.codegen.llvm.loops.batched_reduce import rows_abreast, run_abreast
+from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
 from smelt.codegen.llvm.loops.distribute import run_stages
-from smelt.codegen.llvm.loops.full_unroll import is_straight, rest_mask, vectors_of
-from smelt.codegen.llvm.loops.partition_interior import each_row, in_parts
-from smelt.codegen.llvm.loops.partition_padding import around
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
+from smelt.codegen.llvm.loops.partition_interior import run_partitioned, run_row_versions
+from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.codegen.llvm.loops.split_store_ranges import (
-    Aim,
-    in_range,
-    of_single_ranges,
-    stored_in_range,
+    RangeStoreTarget,
+    run_in_range,
+    single_range_items,
+    store_in_range,
 )
-from smelt.codegen.llvm.loops.unroll_and_jam import run_stacked
-from smelt.codegen.llvm.loops.unroll_columns import interleaved
-from smelt.codegen.llvm.loops.unswitch import Tree, in_branches, tree_of
-from smelt.codegen.llvm.loops.vector_tail import left_over
-from smelt.codegen.llvm.loops.versioning import answered, is_choice, needed, question_of
+from smelt.codegen.llvm.loops.unroll_and_jam import run_jammed
+from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
+from smelt.codegen.llvm.loops.unswitch import Tree, decision_tree, run_unswitched
+from smelt.codegen.llvm.loops.vector_tail import run_tail
+from smelt.codegen.llvm.loops.versioning import (
+    is_select,
+    live_items,
+    run_versions,
+    version_condition,
+)
 from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
 from smelt.codegen.llvm.products.choose_driver import Driver, choose_driver
-from smelt.codegen.llvm.products.collapse_rows import run_on
-from smelt.codegen.llvm.products.direct_store import Direct
-from smelt.codegen.llvm.products.pack_short_rows import packs_lines
+from smelt.codegen.llvm.products.collapse_rows import run_collapsed
+from smelt.codegen.llvm.products.direct_store import DirectStores
+from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.elide_identity_copy import copied
-from smelt.codegen.llvm.schedule.mask_ranges import BandEmitter, bands_of, for_each_band
-from smelt.codegen.llvm.schedule.transposed_strip import in_strips
+from smelt.codegen.llvm.schedule.elide_identity_copy import find_identity_copy
+from smelt.codegen.llvm.schedule.mask_ranges import (
+    RowGroupEmitter,
+    find_row_groups,
+    for_each_row_group,
+)
+from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
-from smelt.codegen.llvm.scratch.transpose_direct import in_squares, turned_row
+from smelt.codegen.llvm.scratch.transpose_direct import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast
@@ -111,32 +120,32 @@ class NestEmitter:
         self.s, self.storage = home.s, home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
-        self.bypass, self.claims, self.prefetch_enabled = False, False, True
+        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = False, False, True
         self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together in the code that is being emitted."""
         self.far: dict[Index, Value] = {}
         """Distances in elements of the prefetches of these rows, by their expression."""
-        self.assumed: frozenset[Limit] = frozenset()
+        self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
-        self.here: frozenset[Item] = frozenset()
+        self.live_items: frozenset[Item] = frozenset()
         self.items: list[Item] = []
         self.saves: list[Item] = []
-        self.held: dict[Item, Held] = {}
+        self.cached_gathers: dict[Item, CachedGather] = {}
         """Loads whose gathers are cached across rows of the current loops."""
-        self.taken: dict[Item, bool] = {}
+        self.known_conditions: dict[Item, bool] = {}
         """Conditions whose answer is known in the version that is being emitted."""
         self.starts: dict[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
         self.steps: dict[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
-        self.bands = [BandEmitter(self, bands) for bands in bands_of(self.s)]
+        self.row_groups = [RowGroupEmitter(self, bands) for bands in find_row_groups(self.s)]
         self.scratch = ScratchEmitter(self)
-        self.folds = FoldEmitter(self)
-        self.aims: Sequence[Aim] = ()
+        self.reductions = ReductionEmitter(self)
+        self.range_targets: Sequence[RangeStoreTarget] = ()
         """Destinations of range stores in the tile that is being emitted."""
-        self.direct = Direct(self)
+        self.direct = DirectStores(self)
         self.products: BlockedGemm | Driver = BlockedGemm(self)
 
     # ---- loops -----------------------------------------------------------------------------------
@@ -151,56 +160,60 @@ class NestEmitter:
             self.products = choose_driver(self, nest, nest.product)
             self.products.run()
             return
-        if nest.within is not None:
+        if nest.store_range is not None:
             emit_range = partial(
-                in_range, self, nest.within, lambda: self._run_versions(nest, scope)
+                run_in_range, self, nest.store_range, lambda: self._run_versions(nest, scope)
             )
-            self.direct.unless(nest, emit_range)
+            self.direct.run_unless_stored(nest, emit_range)
             return
-        copied_arrays = copied(nest, self.s.phase)
+        copied_arrays = find_identity_copy(nest, self.s.phase)
         if copied_arrays is None:
-            run = partial(run_on, self, nest, lambda: self._run_versions(nest, scope))
-            self.direct.unless(nest, lambda: for_each_band(self.bands, nest, run))
+            run = partial(run_collapsed, self, nest, lambda: self._run_versions(nest, scope))
+            self.direct.run_unless_stored(
+                nest, lambda: for_each_row_group(self.row_groups, nest, run)
+            )
             return
         source, destination = (self.b.ptrtoint(self.home.buffers[n], I64) for n in copied_arrays)
         with self.b.if_then(self.b.icmp_signed("!=", source, destination)):
-            for_each_band(self.bands, nest, lambda: self._run_versions(nest, scope))
+            for_each_row_group(self.row_groups, nest, lambda: self._run_versions(nest, scope))
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
-        question = None if nest.turned else question_of(nest)
+        question = None if nest.transposed else version_condition(nest)
         if question is None:
-            in_strips(self, nest, lambda: self._run_nest(nest, scope))
+            for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
         else:
             inside = Scope(scope or self.top)
-            answered(self, question, inside, lambda: self._run_nest(nest, inside))
+            run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
 
     def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
         top = self.open(nest, scope)
         self._run_loops(top, 0)
-        self.folds.after(nest)
+        self.reductions.after(nest)
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """Make a nest the current one, and emit what is invariant in its loops."""
         self.nest, self.saves = nest, nest.saves
-        self.items = needed(nest, self.taken) if self.taken else nest.items
-        self.here = frozenset(self.items)
-        self.accesses = self.accesses_now()
+        self.items = (
+            live_items(nest, self.known_conditions) if self.known_conditions else nest.items
+        )
+        self.live_items = frozenset(self.items)
+        self.accesses = self.find_accesses()
         self.groups = {
             a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
         }
-        self.combs = self.combs_now()
-        self.folds.before(nest)
-        self.tree = tree_of(self)
+        self.load_groups = self.find_load_groups()
+        self.reductions.before(nest)
+        self.tree = decision_tree(self)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
 
-    def combs_now(self) -> InterleavedLoads:
+    def find_load_groups(self) -> InterleavedLoads:
         """Return the groups of interleaved loads in the code that is being emitted."""
-        return combs_of(self.items, lambda a: self.step(a, self.nest.vector or ""))
+        return group_loads(self.items, lambda a: self.step(a, self.nest.vector or ""))
 
-    def accesses_now(self) -> list[Access]:
+    def find_accesses(self) -> list[Access]:
         """Return the accesses of the code that is being emitted."""
         return [*accesses_of(self.items), *(s.access for s in self.nest.stores)]
 
@@ -227,18 +240,18 @@ class NestEmitter:
         `ready`: loads of the two innermost loops have been transposed.
         """
         order = self.nest.order
-        if in_branches(self, scope, depth, lambda inside: self._run_loops(inside, depth)):
+        if run_unswitched(self, scope, depth, lambda inside: self._run_loops(inside, depth)):
             return
         if depth == len(order):
             self.body(scope)
             return
         name = order[depth]
-        if depth == len(order) - 2 and self.nest.turned and not ready:
-            in_squares(self, scope, lambda: self._run_loops(scope, depth, ready=True))
+        if depth == len(order) - 2 and self.nest.transposed and not ready:
+            emit_transposed_loops(self, scope, lambda: self._run_loops(scope, depth, ready=True))
             return
-        self.folds.open(depth)
+        self.reductions.open(depth)
         if name == self.nest.vector:
-            each_row(self, order[:depth], scope, partial(self._run_vectors, scope, depth))
+            run_row_versions(self, order[:depth], scope, partial(self._run_vectors, scope, depth))
         else:
 
             def inside(position: Value) -> None:
@@ -246,18 +259,18 @@ class NestEmitter:
                 self.enter(inner, depth + 1)
                 self._run_loops(inner, depth + 1)
 
-            if packs_lines(self, scope, depth) or run_stacked(self, scope, depth, inside):
+            if emit_short_rows(self, scope, depth) or run_jammed(self, scope, depth, inside):
                 pass
-            elif rows := rows_abreast(self, depth):
-                run_abreast(self, name, rows, inside)
+            elif rows := batchable_rows(self, depth):
+                run_batched(self, name, rows, inside)
             else:
                 self.loop(*self.ranges[name], 1, inside)
-        self.folds.close(scope, depth)
+        self.reductions.close(scope, depth)
 
     def _run_vectors(self, scope: Scope, depth: int, facts: Facts, few: bool = False) -> None:
         """Emit a loop over full unrolled vectors, then masked ones; for `few`, masked ones
         alone."""
-        b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.wide
+        b, name, wide = self.b, self.nest.order[depth], self.s.lanes * self.nest.unroll
         low, high = self.ranges[name]
         ahead, behind = RowPrefetch(self, scope), PipelinedStoreRow(self, scope)
 
@@ -265,21 +278,21 @@ class NestEmitter:
             count: int, masked: bool, alignment: int = 1, end: Value = high
         ) -> Callable[[Value], None]:
             def inside(position: Value) -> None:
-                mask = rest_mask(self, end, position, count) if masked else None
+                mask = tail_mask(self, end, position, count) if masked else None
                 lanes = Lanes(name, position, count, mask, alignment)
                 inner = Scope(scope, {name: position}, lanes=lanes)
                 self.enter(inner, depth + 1)
                 self.body(inner)
                 behind.emit(lanes)
-                if ahead.asks and not masked:
+                if ahead.row_shares and not masked:
                     ahead.emit(b.sub(position, low))
 
             return inside
 
-        if self.nest.once and around(self, scope, at):
+        if self.nest.single_use and run_padded_row(self, scope, at):
             return
         extent = self.s.phase.axes[name]
-        if isinstance(extent, int) and is_straight(self.s, self.nest, self.items):
+        if isinstance(extent, int) and is_fully_unrolled(self.s, self.nest, self.items):
             for first, count in vectors_of(self.s.lanes, self.nest, extent):
                 at(count, True)(number(first))
             return
@@ -288,26 +301,26 @@ class NestEmitter:
             if self.nest.stages:
                 run_stages(self, low, middle, (scope, depth), ahead, behind)
             else:
-                self.loop(low, middle, wide, at(wide, False, self.apart(name, alignment)))
+                self.loop(low, middle, wide, at(wide, False, self.loop_alignment(name, alignment)))
 
         def singly(low: Value, end: Value, masked: bool) -> None:
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
 
         middle = low
         if not few and power_of_two(wide):
-            if in_parts(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
+            if run_partitioned(self, scope, facts, at, lambda a, z: walk(a, z, self.s.lanes)):
                 return
             loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
-        left_over(self, (middle, high), at, behind.turns is not None)
+        run_tail(self, (middle, high), at, behind.turns is not None)
 
-    def apart(self, name: str, step: int) -> int:
+    def loop_alignment(self, name: str, step: int) -> int:
         """Return a number that divides all positions of a loop along an axis.
 
         The loop goes on by `step` from where the task's part of the axis begins.
         """
         starts_at_task = self.ranges[name][0] is self.starts[None, name]
-        if not starts_at_task or name in self.s.phase.places:
+        if not starts_at_task or name in self.s.phase.window_positions:
             return 1
         block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
         return gcd(step, block) if isinstance(block, int) else 1
@@ -366,7 +379,7 @@ class NestEmitter:
             return scope.axis(atom.name)
 
         lanes_here = scope.lanes if lanes else None
-        along = Along(lanes_here.axis, lanes_here.count) if lanes_here else None
+        along = LaneAxis(lanes_here.axis, lanes_here.count) if lanes_here else None
         return IndexEmitter(self.b, leaf, self.home.entry.found, along).emit(e)
 
     def vector_position(self, e: Index) -> bool:
@@ -381,14 +394,14 @@ class NestEmitter:
             return None
         stride = coefficient(access.offset, axis)
         region = self.s.phase.segments[self.nest.time]
-        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.places}
-        wide = self.s.lanes * self.nest.wide
+        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.window_positions}
+        wide = self.s.lanes * self.nest.unroll
         if (
             stride is None
             and axis not in partial_axes
             and multiple_of(self.s.block.get(axis, 0)) % wide == 0
         ):
-            return coefficient(steady(access.offset, axis, wide), axis)
+            return coefficient(lane_invariant(access.offset, axis, wide), axis)
         return stride
 
     # ---- values ----------------------------------------------------------------------------------
@@ -417,7 +430,7 @@ class NestEmitter:
 
     def _compute(self, item: Item, scope: Scope) -> Value:
         """Emit the computation of an item."""
-        if item in self.s.kept and item not in self.here:
+        if item in self.s.materialised and item not in self.live_items:
             return self.scratch.reload(item, scope)
         vector = self.is_vector(item, scope)
         m = self.machine(scope, vector)
@@ -430,30 +443,32 @@ class NestEmitter:
             return cast(m, value, i64, item.dtype)
         if item.kind == "load":
             return self._load(item, scope, m)
-        if isinstance(item.payload, Carried):
+        if isinstance(item.payload, StreamState):
             axes = self.storage.state_axes(item.payload)
-            return self.scratch.fetch((item.payload, 0), axes, scope)
+            return self.scratch.load((item.payload, 0), axes, scope)
         if item.kind == "peek":
-            return self.scratch.peek(item, scope)
+            return self.scratch.load_window(item, scope)
         if isinstance(item.payload, Edge):
             return edge(self, item.payload)
         if item.kind == "scan":
-            return self.folds.scan(item, scope, m)
-        if self.taken and is_choice(item) and item.args[0] in self.taken:
-            return self.get(item.args[1 if self.taken[item.args[0]] else 2], scope, vector)
-        if vector and (value := compared(self, item, scope)) is not None:
+            return self.reductions.scan(item, scope, m)
+        if self.known_conditions and is_select(item) and item.args[0] in self.known_conditions:
+            return self.get(
+                item.args[1 if self.known_conditions[item.args[0]] else 2], scope, vector
+            )
+        if vector and (value := compare_lanes(self, item, scope)) is not None:
             return value
         args = [self.get(a, scope, vector) for a in item.args]
         if item.kind in ("apply", "branch"):
             assert isinstance(item.payload, str)
             return emit(SCALARS[item.payload], m, [a.dtype for a in item.args], args)
-        if isinstance(item.payload, Converting):
+        if isinstance(item.payload, Conversion):
             return cast(m, args[0], item.args[0].dtype, item.payload.dtype)
         if item.kind == "unit":
-            return read_units(self, item, scope, m) or paired(m, args)
+            return read_pairs(self, item, scope, m) or pack_pairs(m, args)
         clamp = item.payload
-        assert isinstance(clamp, Clamping), item.kind
-        return args[0] if clamp.inside else clamped(self, m, args[0], clamp, scope)
+        assert isinstance(clamp, Clamp), item.kind
+        return args[0] if clamp.inside else clamp_position(self, m, args[0], clamp, scope)
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -463,16 +478,16 @@ class NestEmitter:
         assert isinstance(access, Access)
         dtype, base = self.home.dtypes[access.buffer], self.home.buffers[access.buffer]
         vector = self.is_vector(item, scope)
-        if item in self.nest.turned:
-            return turned_row(self, item, scope)
+        if item in self.nest.transposed:
+            return load_transposed_row(self, item, scope)
         inside = inside_limits(self, access, scope, vector)
         if not vector or scope.lanes is None:
             # A uniform condition of a block is evaluated before its nest is open.
             at = scope.offset(access) or self.index(access.offset, scope)
             address = element_address(self.b, base, at, dtype)
             value = load_scalar(m, address, dtype, inside and inside.mask)
-        elif item in self.held:
-            return read_held(
+        elif item in self.cached_gathers:
+            return read_cached(
                 self, item, scope, m, lambda: read_lanes(self, access, scope, m, dtype, None)
             )
         else:
@@ -483,7 +498,7 @@ class NestEmitter:
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
-        if not stored_in_range(self, s, scope):
+        if not store_in_range(self, s, scope):
             value = self.get(s.value, scope, vector)
             where = None if s.where is None else self.get(s.where, scope, vector)
             self.put(s, value, where, scope)
@@ -496,13 +511,13 @@ class NestEmitter:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
             store_scalar(m, address, value, dtype, where)
             return
-        mask = both(self.b, scope.lanes.mask, where)
+        mask = and_masks(self.b, scope.lanes.mask, where)
         step = self.step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
-            if self.claims and mask is None:
+            if self.prefetches_stores and mask is None:
                 prefetch_for_write(self, address, dtype, scope.lanes.count)
-            store_vector(m, address, value, dtype, mask, bypass=self.bypass)
+            store_vector(m, address, value, dtype, mask, bypass=self.nontemporal)
         else:
             scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)
 
@@ -510,21 +525,21 @@ class NestEmitter:
 
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
-        inside = of_single_ranges(self, scope)
+        inside = single_range_items(self, scope)
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
         self.save(scope)
-        for reduction in self.nest.folds:
-            self.folds.step(reduction, scope)
-        for s in interleaved(self, scope):
+        for reduction in self.nest.reductions:
+            self.reductions.step(reduction, scope)
+        for s in store_interleaved_columns(self, scope):
             self._store(s, scope)
-        new = [self.get(x.value, scope, False) for x in self.nest.settings]
-        for setting, value in zip(self.nest.settings, new, strict=True):
-            self.scratch.keep(
+        new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
+        for setting, value in zip(self.nest.state_updates, new, strict=True):
+            self.scratch.store(
                 (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
-        for item in self.nest.fixed:
+        for item in self.nest.scalars:
             self.top.values[item] = self.get(item, scope, False)
 
     def save(self, scope: Scope) -> None:
@@ -534,4 +549,4 @@ class NestEmitter:
             if self.nest.packed:
                 self.products.put(self.nest, value, scope)
             else:
-                self.scratch.keep((item, 0), self.s.kept[item], value, scope)
+                self.scratch.store((item, 0), self.s.materialised[item], value, scope)

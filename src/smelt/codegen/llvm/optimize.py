@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from smelt.llvm import alone, llvm, machine_code, newpassmanagers, run_passes
+from smelt.llvm import llvm, llvm_lock, machine_code, newpassmanagers, run_passes
 from smelt.target import Target
 
 _TANGLED = 3_400_000
@@ -39,7 +39,7 @@ _IDLE: dict[tuple[str, str, str, int], list[Any]] = {}
 
 
 def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
-    with alone():
+    with llvm_lock():
         host = llvm.get_process_triple()
         _initialise(triple.partition("-")[0] == host.partition("-")[0])
         return llvm.Target.from_triple(triple).create_target_machine(
@@ -55,7 +55,7 @@ def borrowed(target: Target, opt_level: int = 2) -> Generator[Any]:
     milliseconds.
     """
     key = target.triple, target.cpu, target.feature_string, opt_level
-    with alone():
+    with llvm_lock():
         idle = _IDLE.setdefault(key, [])
         machine = idle.pop() if idle else _made(*key)
     try:

@@ -14,11 +14,11 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
-from smelt.codegen.llvm.schedule.conv_layout import UPRIGHT
+from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
-from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
-from smelt.codegen.llvm.schedule.operands import load_of, packs_as_it_is
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
+from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads
@@ -26,7 +26,7 @@ from smelt.target import Target
 from smelt.types.expr import Index, axes_of, mul
 
 
-def panels_of(
+def prepackable_panels(
     kernel: Kernel, target: Target, constant: frozenset[str], *, open_sizes: bool = False
 ) -> tuple[tuple[Panel, Index], ...]:
     """Return how to prepack parameters among `constant` that tasks would pack otherwise.
@@ -56,7 +56,7 @@ def _rows(kernel: Kernel, c: _Panelled) -> Index:
 
     An axis that the code has split counts once, as a whole.
     """
-    access = load_of(_operand(c))
+    access = plain_load(_operand(c))
     assert access is not None
     operand_axes = {
         a for x in loads(kernel) if x.param == access.buffer for e in x.index for a in axes_of(e)
@@ -90,7 +90,7 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
         if phase_schedule.products and all(
             isinstance(p, ConvPlan) for p in phase_schedule.products.values()
         ):
-            upright = schedule(program(kernel).phases[number], target, UPRIGHT)
+            upright = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
             yield from _panelled(upright)
         if phase_schedule.blocked or not _has_plain_columns(phase_schedule):
             yield from _panelled(phase_schedule)
@@ -110,14 +110,14 @@ def _panel(
     kernel: Kernel, c: _Panelled, constant: frozenset[str], *, open_sizes: bool
 ) -> Panel | None:
     """Return how the operand of a contraction is to be packed, or None."""
-    access, operand = load_of(_operand(c)), _operand(c)
+    access, operand = plain_load(_operand(c)), _operand(c)
     packs = isinstance(c, NhwcConvPlan) or c.kind == "packed"
-    if open_sizes and isinstance(c, NhwcConvPlan) and lies_in_runs(c) is not None:
+    if open_sizes and isinstance(c, NhwcConvPlan) and contiguous_filters(c) is not None:
         return None  # a task that packs transposed filters quickly has its panels in cache
-    if not packs or c.panels or access is None or access.buffer not in constant:
+    if not packs or c.prepacked or access is None or access.buffer not in constant:
         return None
-    group, together = (None, 1) if isinstance(c, NhwcConvPlan) else (c.group, c.together)
-    if not packs_as_it_is(operand, c.item, group, kernel.param(access.buffer).dtype):
+    group, together = (None, 1) if isinstance(c, NhwcConvPlan) else (c.group, c.group_size)
+    if not packs_stored_bits(operand, c.item, group, kernel.param(access.buffer).dtype):
         return None
     reads = {x.index for x in loads(kernel) if x.param == access.buffer}
     if len(reads) != 1:
@@ -154,9 +154,9 @@ def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
     plans = [
         c
         for c in _products(read_panels(kernel, panel), target)
-        if (access := load_of(_operand(c))) and access.buffer == panel.param
+        if (access := plain_load(_operand(c))) and access.buffer == panel.param
     ]
-    return bool(plans) and all(c.panels for c in plans)
+    return bool(plans) and all(c.prepacked for c in plans)
 
 
-__all__ = ["panels_of"]
+__all__ = ["prepackable_panels"]

@@ -17,17 +17,17 @@ from dataclasses import replace
 
 from smelt.blocks import PREPACKED, SMALL, SMALL_DEPTH
 from smelt.codegen.llvm.loopir.items import Buffer, Program
-from smelt.codegen.llvm.panels import panels_of
+from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.kernel import ir as k
-from smelt.kernel.artifact import Limits
-from smelt.kernel.packed_weights import Panel, panelled_shape, read_panels
+from smelt.kernel.artifact import SizeLimits
+from smelt.kernel.packed_weights import Panel, packed_shape, read_panels
 from smelt.kernel.walk import map_values, splits
 from smelt.target import Target
 from smelt.types.expr import Index, add, mul, product, sub
 
 
-def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
+def packed_limits(kernel: k.Kernel, target: Target) -> SizeLimits:
     """Return the sizes for which the variant pays.
 
     Enough rows, full panels, and operands that are neither so small that they are read in place nor
@@ -39,7 +39,7 @@ def packed_limits(kernel: k.Kernel, target: Target) -> Limits:
         size = product(shape)
         limits += [
             (sub(SMALL + 1, rows), 0),
-            (sub(panel.width, shape[panel.across]), 0),
+            (sub(panel.width, shape[panel.n_dim]), 0),
             (sub(SMALL * SMALL_DEPTH + 1, size), 0),
             (size, PREPACKED),
         ]
@@ -70,7 +70,7 @@ def _panels(kernel: k.Kernel, target: Target) -> Iterator[tuple[Panel, Index]]:
     if splits(kernel) or any(isinstance(s, k.Stream) for s in kernel.body):
         return
     names = frozenset(p.name for p in kernel.inputs)
-    for panel, rows in panels_of(kernel, target, names, open_sizes=True):
+    for panel, rows in prepackable_panels(kernel, target, names, open_sizes=True):
         if panel.group == 1:
             yield panel, rows
 
@@ -90,14 +90,14 @@ def _rename_param(kernel: k.Kernel, old: str, new: str) -> k.Kernel:
 def _packing_kernel(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.Kernel:
     """Return the kernel that packs an operand, with zeros after its last column."""
     source = kernel.param(panel.param)
-    shape = panelled_shape(source.shape, panel)
+    shape = packed_shape(source.shape, panel)
     axes = tuple(k.Axis(f"p{d}", n) for d, n in enumerate(shape))
     *others, panels, along, inside = (a.index for a in axes)
     index, other_indices = list[Index](), iter(others)
     for d in range(len(source.shape)):
         column = add(mul(panels, panel.width), inside)
         index.append(
-            column if d == panel.across else along if d == panel.along else next(other_indices)
+            column if d == panel.n_dim else along if d == panel.k_dim else next(other_indices)
         )
     zero = k.Const(0.0 if source.dtype.is_float else 0, source.dtype.compute)
     panels_param = k.Param(name, source.dtype, shape)

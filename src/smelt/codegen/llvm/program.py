@@ -14,25 +14,25 @@ from dataclasses import replace
 
 from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.collapse_axes import collapse
-from smelt.codegen.llvm.loopir.collapse_spatial import over_lines
-from smelt.codegen.llvm.loopir.compute_at import peeking
+from smelt.codegen.llvm.loopir.collapse_spatial import collapse_spatial
+from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
-    Carried,
     Item,
     Phase,
     Program,
     StoreItem,
+    StreamState,
     Visit,
 )
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
-from smelt.codegen.llvm.loopir.row_blocking import in_swaths
-from smelt.codegen.llvm.loopir.rowwise_split import row_by_row
-from smelt.codegen.llvm.loopir.split_axis import refine
-from smelt.codegen.llvm.loopir.split_grouped_reduction import in_turn
-from smelt.codegen.llvm.loopir.stream_to_reduce import as_folds, block_fold
-from smelt.codegen.llvm.schedule.unroll_small_reductions import written_out
+from smelt.codegen.llvm.loopir.row_blocking import block_rows
+from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
+from smelt.codegen.llvm.loopir.split_axis import split_axes
+from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel
+from smelt.codegen.llvm.loopir.stream_to_reduce import block_reduction, streams_to_reductions
+from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
 from smelt.kernel import ir as k
 from smelt.kernel.merge import MergeRule, merge_rules
@@ -49,7 +49,7 @@ def program(kernel: k.Kernel) -> Program:
         raise UnsupportedError(
             f"the CPU back end has no lowering for the families of {kernel.name}"
         )
-    kernel = replace(kernel, body=as_folds(kernel.body))
+    kernel = replace(kernel, body=streams_to_reductions(kernel.body))
     buffers = [Buffer(p.name, p.dtype, False, _nbytes(p)) for p in kernel.inputs]
     buffers += [Buffer(p.name, p.dtype, True, _nbytes(p)) for p in kernel.outputs]
     strides = [
@@ -61,7 +61,7 @@ def program(kernel: k.Kernel) -> Program:
     ]
     out = Program(kernel.name, buffers, strides, [], [])
     parameter_names = {b.name for b in buffers}
-    for piece in in_turn(kernel):
+    for piece in split_grouped_kernel(kernel):
         intermediates = [
             Buffer(p.name, p.dtype, True, _nbytes(p))
             for p in piece.outputs
@@ -71,7 +71,12 @@ def program(kernel: k.Kernel) -> Program:
         out.buffers += intermediates
         _add_phases(piece, out)
     out.phases = [
-        prune(in_swaths(written_out(over_lines(peeking(collapse(refine(p))))))) for p in out.phases
+        prune(
+            block_rows(
+                unroll_small_windows(collapse_spatial(compute_at_windows(collapse(split_axes(p)))))
+            )
+        )
+        for p in out.phases
     ]
     return out
 
@@ -79,14 +84,14 @@ def program(kernel: k.Kernel) -> Program:
 def _add_phases(kernel: k.Kernel, out: Program) -> None:
     """Add the phases of a kernel that needs no further splitting."""
     lanes = _split_lanes_axis(kernel)
-    kernel = row_by_row(kernel, lanes)
+    kernel = split_rowwise(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
     if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
         blocked = frozenset(_blocked_axes(kernel))
-        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), taken=blocked)
+        phase = Phase(kernel.name, axes, grid, lanes=_lanes_axis(kernel), blocked_axes=blocked)
         PhaseBuilder(kernel, phase, out).body(kernel.body)
         out.phases.append(prune(phase))
 
@@ -144,7 +149,7 @@ def _split_folds(
         return False
     (block, *more), states = stream.blocks, {s.name: s for s in stream.states}
     updates = {s.state: s for s in stream.body if isinstance(s, k.Update)}
-    reductions = {name: block_fold(states[name], updates[name], stream) for name in updates}
+    reductions = {name: block_reduction(states[name], updates[name], stream) for name in updates}
     if more or block.stop or block.size or block.part != split.name or None in reductions.values():
         return False
     first = Phase(f"{kernel.name}.parts", dict(axes), list(grid), lanes=lanes)
@@ -186,7 +191,7 @@ def _store_partial(
     else:
         row = COMBINES[reduction.combine]
         dtype = _partial_dtype(reduction.dtype) if row.wide else reduction.dtype.compute
-        partial = parts.fold(
+        partial = parts.reduce(
             row, parts.value(reduction.arg), reduction.over, dtype, pairs=reduction.dtype != f64
         )
     order = (*grid, *(a for a in state.axes if a not in grid))
@@ -194,7 +199,7 @@ def _store_partial(
     axes = frozenset((split.name, *order))
     parts.phase.stores.append(StoreItem(access, partial, None, axes))
     partials = merged.item("load", access, (), axes, dtype.compute)
-    total = merged.fold(row, partials, (split.name,), partials.dtype)
+    total = merged.reduce(row, partials, (split.name,), partials.dtype)
     merged.names[state.name] = merged.convert(total, reduction.dtype.compute)
 
 
@@ -240,8 +245,8 @@ def _split_stream(
     second = Phase(f"{kernel.name}.merge", dict(first.axes), list(grid))
     merged = PhaseBuilder(kernel, second, out)
     merged.body(s for s in before if not isinstance(s, k.Store))
-    states: dict[str, tuple[Carried, Item]] = {}
-    starts: list[tuple[Carried, Item]] = []
+    states: dict[str, tuple[StreamState, Item]] = {}
+    starts: list[tuple[StreamState, Item]] = []
     independent = _independent_reductions(kernel, rules)
     partials: dict[str, Item] = {}
     for name in rules:
@@ -263,7 +268,7 @@ def _split_stream(
         )
         states[name] = starts[-1][0], merged.item("load", access, (), part_axes, final.dtype)
     merged.names |= {
-        name: merged.fold(independent[name], x, (split.name,), x.dtype)
+        name: merged.reduce(independent[name], x, (split.name,), x.dtype)
         for name, x in partials.items()
     }
     if starts:
@@ -274,7 +279,7 @@ def _split_stream(
         sides: list[Item] = []
         for side in (merged.old, {n: other for n, (_, other) in states.items()}):
             merged.names |= side
-            sides.append(merged.value(rule.transported))
+            sides.append(merged.value(rule.rescaled))
         merged.names |= merged.old
         dtype = SCALARS[rule.op].result(*(s.dtype for s in sides))
         combined = merged.item("apply", rule.op, tuple(sides), _axes_of(sides), dtype)
@@ -296,14 +301,14 @@ def _independent_reductions(kernel: k.Kernel, rules: Mapping[str, MergeRule]) ->
     read = {
         v.name
         for name, rule in rules.items()
-        for v in visit(rule.transported)
+        for v in visit(rule.rescaled)
         if isinstance(v, k.Ref) and v.name != name
     }
     combine_of: dict[str, Combine] = {}
     for s in stream.body:
         if isinstance(s, k.Update) and s.state in rules and s.state not in read:
-            reduction = block_fold(states[s.state], s, stream)
-            if isinstance(reduction, k.Reduce) and rules[s.state].transported == k.Ref(s.state):
+            reduction = block_reduction(states[s.state], s, stream)
+            if isinstance(reduction, k.Reduce) and rules[s.state].rescaled == k.Ref(s.state):
                 combine_of[s.state] = COMBINES[reduction.combine]
     return combine_of
 

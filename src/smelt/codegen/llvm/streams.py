@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-WHOLE = 64
+BOUND_ALIGNMENT = 64
 """Alignment in positions of the sub-range that a block sees of an axis: vectors, tiles and panels
 begin there."""
 
@@ -66,10 +66,10 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
 
 def _narrow(home: NestEmitter, region: Region) -> None:
     """Narrow axes to what a block sees of them, from a full group of vectors on."""
-    for visit in region.sees:
+    for visit in region.bounds:
         first, _ = home.ranges[visit.axis]
         low, stop = _span(home, visit)
-        before = home.b.and_(home.b.sub(low, first), number(-WHOLE))
+        before = home.b.and_(home.b.sub(low, first), number(-BOUND_ALIGNMENT))
         home.ranges[visit.axis] = home.b.add(first, before), stop
 
 
@@ -90,9 +90,9 @@ def _visit(home: NestEmitter, region: Region, visit: Visit, inside: Any) -> None
         home.ranges[visit.axis] = at, end
         home.starts[region, visit.axis] = at
         home.steps[visit] = block_start, begin
-        for group_emitter in home.bands:
-            if group_emitter.bands.visit is visit:
-                group_emitter.tell()
+        for group_emitter in home.row_groups:
+            if group_emitter.groups.visit is visit:
+                group_emitter.emit_ranges()
         inside()
 
     home.loop(begin, stop, size, block)

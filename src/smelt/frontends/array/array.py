@@ -34,15 +34,22 @@ from smelt.errors import (
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.dlpack import leave
-from smelt.frontends.array.evaluate_pending import flush, realise, review
-from smelt.frontends.array.masked_select import Chosen, choose, written
-from smelt.frontends.array.number import Number, shown
-from smelt.frontends.array.numpy_hints import METHODS, Elsewhere
+from smelt.frontends.array.dlpack import export_array
+from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_if_many
+from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
+from smelt.frontends.array.number import Number, user_dim
+from smelt.frontends.array.numpy_hints import METHODS, MissingMethod
 from smelt.frontends.array.operators import Operators, operand
 from smelt.frontends.array.subscript import get
-from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, in_place, unseen
-from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_differentiated, owned
+from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
+from smelt.frontends.array.value import (
+    STATE,
+    Buffer,
+    Value,
+    copied,
+    is_differentiated,
+    unshared_node,
+)
 from smelt.frontends.array.views import permute, shape_of
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -77,10 +84,10 @@ class Array(Operators):
     def of(node: Value) -> Array:
         """Return the array that stands for a recorded value."""
         array = Array.__new__(Array)
-        array.node = node = owned(node)
+        array.node = node = unshared_node(node)
         if node.scope is None:
             if STATE.scope is not None:
-                STATE.scope.made[id(array)] = weakref.ref(array)
+                STATE.scope.created[id(array)] = weakref.ref(array)
             if node.data is None:
                 array._wait()
         return array
@@ -88,21 +95,21 @@ class Array(Operators):
     def _wait(self) -> None:
         pending = STATE.pending
         pending.append(weakref.ref(self))
-        if len(pending) >= STATE.due:
-            review(PENDING_LIMIT)
+        if len(pending) >= STATE.review_at:
+            flush_if_many(PENDING_LIMIT)
 
-    def renew(self, node: Value) -> None:
+    def replace_value(self, node: Value) -> None:
         """Make `node` the newest version of this array.
 
         Raises TracerError in a recording, for an array that was created outside of it.
         """
         scope = node.scope
-        if scope is not None and self.node.scope is None and not scope.has_made(self):
+        if scope is not None and self.node.scope is None and not scope.has_created(self):
             raise TracerError(
                 f"an array from outside is written inside sm.jit ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
-        self.node = node = owned(node)
+        self.node = node = unshared_node(node)
         if node.data is None and node.scope is None:
             self._wait()
 
@@ -120,7 +127,7 @@ class Array(Operators):
         scope = node.scope
         if scope is None:
             return node.type.shape
-        return tuple([shown(d, scope) for d in node.type.shape])
+        return tuple([user_dim(d, scope) for d in node.type.shape])
 
     @property
     def ndim(self) -> int:
@@ -130,7 +137,7 @@ class Array(Operators):
     @property
     def size(self) -> Any:
         """Number of elements."""
-        return shown(product(shape_of(self.node)), self.node.scope)
+        return user_dim(product(shape_of(self.node)), self.node.scope)
 
     @property
     def device(self) -> str:
@@ -145,7 +152,7 @@ class Array(Operators):
         """
         if self.ndim != 2:
             raise ShapeError(
-                op="T", operands=self.node.told, reason="only a matrix has it; use .mT"
+                op="T", operands=self.node.type_text, reason="only a matrix has it; use .mT"
             )
         return self.mT
 
@@ -158,7 +165,7 @@ class Array(Operators):
         rank = self.ndim
         if rank < 2:
             raise ShapeError(
-                op="mT", operands=self.node.told, reason="it has fewer than two dimensions"
+                op="mT", operands=self.node.type_text, reason="it has fewer than two dimensions"
             )
         return Array.of(permute(self.node, (*range(rank - 2), rank - 1, rank - 2)))
 
@@ -166,15 +173,15 @@ class Array(Operators):
 
     def _read(self, use: str) -> Buffer:
         node = self.node
-        if node.scope is not None and node.scope.alive(node.told):
+        if node.scope is not None and node.scope.check_open(node.type_text):
             hint = _RECORDED if use == _AS_NUMPY else None
-            raise TracerError(use=use, value=node.told, hint=hint)
-        return realise(node)
+            raise TracerError(use=use, value=node.type_text, hint=hint)
+        return evaluate(node)
 
     def _number(self, use: str) -> Any:
         data = self._read(use)
         if data.size != 1 or data.ndim:
-            raise ArgumentError(f"{use} needs an array of rank 0, not {self.node.told}")
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self.node.type_text}")
         return data.item() if data.dtype.kind != "V" else float(data)
 
     def __bool__(self) -> bool:
@@ -191,7 +198,7 @@ class Array(Operators):
 
     def __index__(self) -> int:
         if not self.dtype.is_integer:
-            raise DTypeError(f"{self.node.told} is no integer and cannot be an index")
+            raise DTypeError(f"{self.node.type_text} is no integer and cannot be an index")
         return operator.index(self._number("an index"))
 
     def item(self) -> bool | int | float:
@@ -201,7 +208,7 @@ class Array(Operators):
         """
         data = self._read("item()")
         if data.size != 1:
-            raise ArgumentError(f"item() needs one element, not {self.node.told}")
+            raise ArgumentError(f"item() needs one element, not {self.node.type_text}")
         return data.item()
 
     def tolist(self) -> Any:
@@ -235,13 +242,13 @@ class Array(Operators):
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
-            if in_place(ufunc, inputs, options) and self._has_no_values():
-                use = unseen(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            if is_in_place(ufunc, inputs, options) and self._has_no_values():
+                use = rebind_obstacle(ufunc, inputs, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
                 if use:
                     self._refuse_buffer_write(use)
                 result = IN_PLACE[ufunc](Array.of(from_host(inputs[0])), inputs[1])
                 if STATE.scope is not None:
-                    STATE.scope.instead.append(weakref.ref(result))
+                    STATE.scope.replacements.append(weakref.ref(result))
                 return result
         if any(isinstance(x, Array) for x in options.get("out", ())):
             return NotImplemented
@@ -257,7 +264,7 @@ class Array(Operators):
         """Raise TracerError or GradientError: NumPy's buffer would not get the values."""
         hint = "Write `buffer = buffer + x`, or start from an array of smelt (sm.zeros)."
         if self.node.scope is not None:
-            raise TracerError(use=use, value=self.node.told, hint=hint)
+            raise TracerError(use=use, value=self.node.type_text, hint=hint)
         raise GradientError(op=use.rstrip(","), reason="NumPy's memory has no way back", hint=hint)
 
     def __dlpack__(
@@ -279,11 +286,11 @@ class Array(Operators):
         flush()
         self.node.share()
         try:
-            return leave(data, **options)
+            return export_array(data, **options)
         except BufferError:
             if options.get("copy") is False or data.flags.writeable:
                 raise
-            return leave(data.copy(), **options)
+            return export_array(data.copy(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -339,16 +346,16 @@ class Array(Operators):
         try:
             return Array.of(get(self.node, key))
         except TracerError:  # a mask without values: the selection may still be written back
-            selection: Any = choose(self.node, key)
+            selection: Any = select_masked(self.node, key)
             if selection is None:
                 raise
             return selection
 
     def __setitem__(self, key: Any, x: Any) -> None:
-        if x.__class__ is Chosen:
-            self.renew(written(self.node, key, x))
+        if x.__class__ is MaskedSelection:
+            self.replace_value(write_masked(self.node, key, x))
             return
-        self.renew(put(self.node, key, number_or_value(x, "x[key] = value")))
+        self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
 
     @property
     def at(self) -> At:
@@ -366,7 +373,7 @@ class Array(Operators):
 
 
 for _name, _function in METHODS.items():
-    setattr(Array, _name, Elsewhere(_name, _function))
+    setattr(Array, _name, MissingMethod(_name, _function))
 
 
 def _revive(data: Buffer) -> Array:

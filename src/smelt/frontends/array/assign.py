@@ -18,28 +18,28 @@ import numpy as np
 from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
-from smelt.frontends.array.keys import frozen, thawed
+from smelt.frontends.array.keys import hashable_key, restore_key
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.subscript import (
     SELECT,
-    Many,
-    New,
+    IndexArray,
+    IntegerIndex,
+    NewAxis,
     Part,
-    Point,
-    Range,
+    SliceRange,
     adjacent,
     as_array,
-    basic,
-    in_room,
+    basic_index,
+    boolean_value,
+    check_axis_not_empty,
+    index_item,
     is_mask,
-    known_truth,
-    lone_truth,
     parse,
-    plain,
     range_of,
+    sole_boolean,
     take,
 )
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
 from smelt.ops.create import Iota
@@ -48,7 +48,7 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, sub
 from smelt.types.tensor import broadcast_shapes
 
-__all__ = ["JOINS", "from_host", "np", "put", "same_kind", "update"]
+__all__ = ["SCATTER_COMBINES", "cast_same_kind", "from_host", "np", "put", "update"]
 
 
 def put(x: Value, key: Any, value: Value | Any) -> Value:
@@ -62,55 +62,55 @@ def put(x: Value, key: Any, value: Value | Any) -> Value:
 def update(x: Value, key: Any, value: Value | Any, how: str, what: str) -> Value:
     """Return x with the elements at `key` replaced by, or combined with, `value`.
 
-    `how` is "put" or a key of `JOINS`; `what` names the operation in errors.  A position that is
-    named several times is combined as often, in the order of the positions.
+    `how` is "put" or a key of `SCATTER_COMBINES`; `what` names the operation in errors.  A position
+    that is named several times is combined as often, in the order of the positions.
     """
     v = value if isinstance(value, Value) else number(value, x.type.dtype, what)
     if x.scope is None and v.scope is None:
-        simple = frozen(key)
+        simple = hashable_key(key)
         if simple is not None:
             return _update_simple(x, v, simple, how)
-    v = same_kind(v, x)
+    v = cast_same_kind(v, x)
 
-    boolean = lone_truth(key)
+    boolean = sole_boolean(key)
     if boolean is not None:
         return _update_where(x, boolean, _combine(x, v, how))
     masked = _update_masked(x, key, v, how)
     if masked is not None:
         return masked
     parts = parse(x, key)
-    if any(isinstance(p, Many) for p in parts):
+    if any(isinstance(p, IndexArray) for p in parts):
         return _scatter(x, parts, v, how)
     return _update_box(x, parts, v, how)
 
 
-@replayed
+@cache_trace
 def _update_simple(x: Value, v: Value, key: tuple[Any, ...], how: str) -> Value:
     """Update a box with constant bounds; the operators depend on types only."""
-    return _update_box(x, parse(x, thawed(key)), same_kind(v, x), how)
+    return _update_box(x, parse(x, restore_key(key)), cast_same_kind(v, x), how)
 
 
 def _update_box(x: Value, parts: list[Part], v: Value, how: str) -> Value:
     """Replace a box of x by a value, or combine it with one."""
     if how != "put":
-        old = basic(x, parts)
+        old = basic_index(x, parts)
         v = expand(_trim(v, old.type.rank), shape_of(old))
         v = _combine(old, v, how)
     return _overlay(x, parts, v)
 
 
-JOINS = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+SCATTER_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 """How a scatter combines the present element with an update -> the binary function."""
 
 
 def _combine(old: Value, v: Value, how: str) -> Value:
-    return v if how == "put" else BINARY[JOINS[how]](old, v)
+    return v if how == "put" else BINARY[SCATTER_COMBINES[how]](old, v)
 
 
 def _update_where(x: Value, truth: Value, v: Value) -> Value:
     """Return x after `x[truth] = v`, which writes all of x or nothing."""
     shape = shape_of(v)
-    if len(shape) == x.type.rank + 1 and shape[0] == 0 and not known_truth(truth):
+    if len(shape) == x.type.rank + 1 and shape[0] == 0 and not boolean_value(truth):
         return x
     return record(SELECT, (truth, expand(_trim(v, x.type.rank), shape_of(x)), x))
 
@@ -122,24 +122,24 @@ def _update_masked(x: Value, key: Any, v: Value, how: str) -> Value | None:
     returned unless v is the same for all elements that the mask selects (it may vary along the
     dimensions after the mask): otherwise their number matters.
     """
-    items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
+    items = [index_item(item) for item in (key if isinstance(key, tuple) else (key,))]
     masks = [item for item in items if is_mask(item)]
     if len(masks) != 1 or sum(isinstance(item, Value) for item in items) > 1:
         return None
     mask_index, (mask,) = next(k for k, item in enumerate(items) if is_mask(item)), masks
     before, after = items[:mask_index], items[mask_index + 1 :]
     parts = parse(x, (*before, *[slice(None)] * mask.type.rank, *after))
-    old = basic(x, parts)
+    old = basic_index(x, parts)
     rest = old.type.rank - mask.type.rank
     first = rest - _dims(after) if Ellipsis in before else _dims(before)
-    only_slices = all(isinstance(p, Range) for p in parts)
+    only_slices = all(isinstance(p, SliceRange) for p in parts)
     if not mask.type.rank or v.type.rank > (rest - first if only_slices else 0):
         return None
     scope = scope_of(old) or scope_of(mask)
     for a, b in zip(shape_of(mask), shape_of(old)[first:], strict=False):
         if not (a == b if scope is None else scope.same(a, b)):
             raise IndexRangeError(
-                f"a mask {mask.told} does not fit {x.told}",
+                f"a mask {mask.type_text} does not fit {x.type_text}",
                 hint="A mask has the sizes of the dimensions that it stands for; none stretches.",
             )
     v = _combine(old, expand(v, shape_of(old)) if v.type.rank else v, how)
@@ -152,26 +152,30 @@ def _dims(items: list[Any]) -> int:
     return sum(item is None or isinstance(item, slice) for item in items)
 
 
-def same_kind(v: Value, x: Value) -> Value:
+def cast_same_kind(v: Value, x: Value) -> Value:
     """Cast a value to the dtype of the array; its kind may not shrink (NumPy's same-kind rule).
 
     Raises DTypeError.
     """
     rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
     if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
-        raise DTypeError(f"{v.told} cannot be written into {x.told}")
+        raise DTypeError(f"{v.type_text} cannot be written into {x.type_text}")
     return cast(v, x.type.dtype)
 
 
 def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
     """Replace a box of x by a select between x and the value moved to its position."""
     shape = shape_of(x)
-    ranges = [range_of(p) for p in parts if not isinstance(p, New)]
+    ranges = [range_of(p) for p in parts if not isinstance(p, NewAxis)]
     box = tuple(
-        1 if isinstance(p, Point) else range_of(p).count for p in parts if not isinstance(p, New)
+        1 if isinstance(p, IntegerIndex) else range_of(p).count
+        for p in parts
+        if not isinstance(p, NewAxis)
     )
     key_shape = tuple(
-        1 if isinstance(p, New) else p.count for p in parts if isinstance(p, (New, Range))
+        1 if isinstance(p, NewAxis) else p.count
+        for p in parts
+        if isinstance(p, (NewAxis, SliceRange))
     )
     v = reshape(expand(_trim(v, len(key_shape)), key_shape), box)
     if any(r.count == 0 for r in ranges):
@@ -199,7 +203,7 @@ def record_and(a: Value, b: Value) -> Value:
     return BINARY["logical_and"](a, b)
 
 
-def _place_along(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Value | None]:
+def _place_along(v: Value, r: SliceRange, size: Index, rank: int) -> tuple[Value, Value | None]:
     """Move the value to its positions along r.axis; also return where it applies (None: all)."""
     if r.count == size:
         return (flip(v, (r.axis,)) if r.step < 0 else v), None
@@ -207,20 +211,20 @@ def _place_along(v: Value, r: Range, size: Index, rank: int) -> tuple[Value, Val
     along[r.axis] = size  # type: ignore[call-overload]
     scope = scope_of(v, (size, r.start, r.count))
     at = record(Iota(tuple(along), r.axis, i64), (), scope)
-    offset = BINARY["subtract"](at, as_array(Point(0, r.start)))
+    offset = BINARY["subtract"](at, as_array(IntegerIndex(0, r.start)))
     if r.count == 1:
         return v, BINARY["equal"](offset, 0)
     if r.step == 1:
         low: list[Index] = [0] * rank
         high: list[Index] = [0] * rank
         low[r.axis], high[r.axis] = r.start, sub(sub(size, r.start), r.count)
-        inner = BINARY["less"](offset, as_array(Point(0, r.count)))
+        inner = BINARY["less"](offset, as_array(IntegerIndex(0, r.count)))
         in_range = record_and(BINARY["greater_equal"](offset, 0), inner)
         return pad(v, tuple(low), tuple(high), False if v.type.dtype is bool_ else 0), in_range
     return _place_strided(v, r, offset)
 
 
-def _place_strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
+def _place_strided(v: Value, r: SliceRange, offset: Value) -> tuple[Value, Value]:
     """Read the value at offset // step for every |step|-th position."""
     if r.step < 0:
         offset = BINARY["multiply"](offset, -1)
@@ -230,10 +234,10 @@ def _place_strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
         BINARY["equal"](BINARY["remainder"](offset, step), 0),
         record_and(
             BINARY["greater_equal"](offset, 0),
-            BINARY["less"](quotient, as_array(Point(0, r.count))),
+            BINARY["less"](quotient, as_array(IntegerIndex(0, r.count))),
         ),
     )
-    last = as_array(Point(0, sub(r.count, 1)))
+    last = as_array(IntegerIndex(0, sub(r.count, 1)))
     index = BINARY["maximum"](BINARY["minimum"](quotient, last), 0)
     flat = reshape(index, (shape_of(index)[r.axis],))
     return take(v, [flat], r.axis), in_range
@@ -241,9 +245,9 @@ def _place_strided(v: Value, r: Range, offset: Value) -> tuple[Value, Value]:
 
 def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
     """Scatter into integer positions: move the indexed axes to the front, and back after."""
-    parts = [p for p in parts if not isinstance(p, New)]
-    arrays = [p for p in parts if isinstance(p, (Many, Point))]
-    ranges = [p for p in parts if isinstance(p, Range)]
+    parts = [p for p in parts if not isinstance(p, NewAxis)]
+    arrays = [p for p in parts if isinstance(p, (IndexArray, IntegerIndex))]
+    ranges = [p for p in parts if isinstance(p, SliceRange)]
     index = [as_array(p) for p in arrays]
     middle = broadcast_shapes(*(t.shape for t in align("index", *index)))
     axes = [p.axis for p in arrays]
@@ -261,15 +265,15 @@ def _scatter(x: Value, parts: list[Part], v: Value, how: str) -> Value:
             v = flip(v, (len(middle) + ranges.index(r),))
     order = (*axes, *[r.axis for r in ranges])
     permuted = permute(x, order)
-    in_room(permuted, index)
+    check_axis_not_empty(permuted, index)
     scattered = record(Scatter(how), (permuted, v, *index))
     return permute(scattered, [order.index(a) for a in range(len(order))])
 
 
 def _scatter_boxed(
     x: Value,
-    ranges: list[Range],
-    arrays: list[Many | Point],
+    ranges: list[SliceRange],
+    arrays: list[IndexArray | IntegerIndex],
     index: list[Value],
     v: Value,
     middle: int,
@@ -283,13 +287,13 @@ def _scatter_boxed(
         along: list[Index] = [1] * partial_count
         along[k] = r.count
         at = record(Iota(tuple(along), k, i64), (), scope_of(x, (r.count,)))
-        at = BINARY["add"](BINARY["multiply"](at, r.step), as_array(Point(0, r.start)))
+        at = BINARY["add"](BINARY["multiply"](at, r.step), as_array(IntegerIndex(0, r.start)))
         index.append(at)
     full = [r for r in ranges if r not in partial]
     axes = [middle + ranges.index(r) for r in (*partial, *full)]
     v = permute(v, (*range(middle), *axes))
     order = (*[p.axis for p in arrays], *[r.axis for r in partial], *[r.axis for r in full])
     permuted = permute(x, order)
-    in_room(permuted, index)
+    check_axis_not_empty(permuted, index)
     scattered = record(Scatter(how), (permuted, v, *index))
     return permute(scattered, [order.index(a) for a in range(len(order))])

@@ -81,7 +81,7 @@ class Place:
         """
         node = self._operand("subtract", value)
         if node.type.dtype is bool_:
-            raise DTypeError(f"x.at[key].subtract: {node.told} cannot be subtracted")
+            raise DTypeError(f"x.at[key].subtract: {node.type_text} cannot be subtracted")
         minus = UNARY["negative"](node)  # unsigned integers too: sums wrap around
         return self._updated("subtract", "add", self._array.of(minus))
 
@@ -99,7 +99,7 @@ class Place:
         """
         x = self._array.node
         if not x.type.dtype.is_float:
-            raise DTypeError(f"x.at[key].divide: {x.told} has no fractions")
+            raise DTypeError(f"x.at[key].divide: {x.type_text} has no fractions")
         ones = expand(number(1.0, x.type.dtype, "divide"), shape_of(x))
         below = update(ones, self._key, self._operand("divide", value), "mul", "x.at[key].divide")
         return self._array.of(BINARY["divide"](x, below))
@@ -124,7 +124,7 @@ class Place:
             return operand
         x = self._array.node
         if isinstance(operand, float) and not x.type.dtype.is_float:
-            raise DTypeError(f"x.at[key].{name}({operand}): {x.told} does not hold it")
+            raise DTypeError(f"x.at[key].{name}({operand}): {x.type_text} does not hold it")
         return number(operand, x.type.dtype, f"x.at[key].{name}")
 
     def _updated(self, name: str, how: str, value: Any) -> Array:

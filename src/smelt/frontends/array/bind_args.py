@@ -19,13 +19,13 @@ from smelt.errors import ArgumentError, StaticArgError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
 
-__all__ = ["Bound", "Options"]
+__all__ = ["BoundCall", "Options"]
 
 Slot = int | str
 
 
 @dataclass(slots=True)
-class Bound:
+class BoundCall:
     """Arguments of one call: leaves of the dynamic ones, and the static ones."""
 
     leaves: list[Any]
@@ -37,7 +37,7 @@ class Bound:
     @property
     def names(self) -> list[str]:
         """Names of the leaves, from the parameters that they belong to."""
-        return [self.options.spell(path) for path in paths(self._keyed())]
+        return [self.options.argument_name(path) for path in paths(self._keyed())]
 
     def _keyed(self) -> Any:
         """Return the tree with positional arguments under their positions."""
@@ -143,14 +143,14 @@ class Options:
             return True
         return kind in kinds
 
-    def spell(self, path: str) -> str:
+    def argument_name(self, path: str) -> str:
         """Return a leaf's path with the name of its argument: `params.w` for `0.w`."""
         head, dot, rest = path.partition(".")
         if head.isdigit() and int(head) < len(self.parameters):
             head = self.parameters[int(head)]
         return head + dot + rest
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """Bind the arguments of a call.
 
         Raises StaticArgError for a static argument that is not hashable, or an array.
@@ -169,7 +169,7 @@ class Options:
             else:
                 named[name] = kwargs[name]
         leaves, tree = flatten((tuple(dynamic), named))
-        return Bound(leaves, tree, tuple(statics), len(args), self)
+        return BoundCall(leaves, tree, tuple(statics), len(args), self)
 
     def _hashable(self, slot: Slot, value: Any) -> Hashable:
         reason, result = "", value
@@ -182,7 +182,7 @@ class Options:
                 reason = "it is not hashable"
         if reason:
             raise StaticArgError(
-                argument=f"static argument {self.spell(str(slot))!r}",
+                argument=f"static argument {self.argument_name(str(slot))!r}",
                 type=type(value).__name__,
                 reason=reason,
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import DLPackError, UnsupportedError
-from smelt.frontends.array.dlpack import enter
+from smelt.frontends.array.dlpack import import_array
 from smelt.frontends.array.value import Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bool_, f64, from_numpy, i64
 
@@ -55,7 +55,7 @@ def as_buffer(x: Any) -> Buffer:
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array_interface__"):
         return np.asarray(x)
     try:
-        return enter(x)
+        return import_array(x)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         raise DLPackError(what=type(x).__name__, reason=str(error)) from error
 

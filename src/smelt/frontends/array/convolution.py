@@ -19,32 +19,32 @@ from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.product import contract
 from smelt.frontends.array.promote import cast, common
-from smelt.frontends.array.reduction import fold
+from smelt.frontends.array.reduction import reduce_axes
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import flip, pad, permute, reshape, shape_of
 from smelt.frontends.array.windows import (
-    Margins,
+    Padding,
     Windows,
-    cropped,
-    each,
-    fitting,
+    check_fit,
+    crop_or_pad,
     padding_of,
-    pinned,
+    per_dimension,
+    pin_dimensions,
     slide,
     spatial_rank,
 )
 from smelt.ops.contract import Contract
 from smelt.ops.view import Shear
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, sub
-from smelt.windows import is_laid
+from smelt.windows import is_transposed_convolution
 
 __all__ = ["conv", "conv_transpose"]
 
-PLACES, TAPS = "uvwxyz", "ijklmn"
+SPATIAL_LETTERS, WINDOW_LETTERS = "uvwxyz", "ijklmn"
 """Letters of the spatial dimensions, of the result and of the window."""
 
 
-FEW = 4
+SMALL_CHANNELS = 4
 """Largest number of channels per group for which the number is a constant of the recording."""
 
 
@@ -84,13 +84,13 @@ def conv(
     """
     image, kernel = value(x, "conv"), value(weight, "conv")
     count = _check("conv", image, kernel)
-    operands = f"{image.told}, {kernel.told}"
-    extent = pinned(kernel, range(2, 2 + count))
-    dilated = each("conv", "dilation", dilation, count)
-    steps = each("conv", "stride", stride, count)
+    operands = f"{image.type_text}, {kernel.type_text}"
+    extent = pin_dimensions(kernel, range(2, 2 + count))
+    dilated = per_dimension("conv", "dilation", dilation, count)
+    steps = per_dimension("conv", "stride", stride, count)
     windows = Windows(extent, steps, dilated, padding_of("conv", padding, extent, dilated))
-    fitting("conv", image, windows, operands)
-    (groups,) = each("conv", "groups", groups, 1)
+    check_fit("conv", image, windows, operands)
+    (groups,) = per_dimension("conv", "groups", groups, 1)
     inner = _group_channels(
         "conv", image, kernel, groups, mul(_input_channels(kernel, groups), groups), 0
     )
@@ -107,10 +107,10 @@ def _input_channels(kernel: Value, groups: int) -> Index:
     scope, (outputs, channels, *_) = kernel.scope, shape_of(kernel)
     if scope is None or isinstance(channels, int):
         return channels
-    if scope.hint(channels) <= FEW:
-        (channels,) = pinned(kernel, (1,))
-        if groups > 1 and scope.hint(outputs) <= FEW * groups:
-            pinned(kernel, (0,))
+    if scope.hint(channels) <= SMALL_CHANNELS:
+        (channels,) = pin_dimensions(kernel, (1,))
+        if groups > 1 and scope.hint(outputs) <= SMALL_CHANNELS * groups:
+            pin_dimensions(kernel, (0,))
     return channels
 
 
@@ -120,11 +120,13 @@ def _check(what: str, image: Value, kernel: Value) -> int:
     if kernel.type.rank != count + 2:
         raise ShapeError(
             op=what,
-            operands=f"{image.told}, {kernel.told}",
+            operands=f"{image.type_text}, {kernel.type_text}",
             reason=f"kernels of {count} spatial dimensions are [channels, channels, *kernel]",
         )
-    if count > len(PLACES):
-        raise ShapeError(op=what, operands=image.told, reason=f"more than {len(PLACES)} dimensions")
+    if count > len(SPATIAL_LETTERS):
+        raise ShapeError(
+            op=what, operands=image.type_text, reason=f"more than {len(SPATIAL_LETTERS)} dimensions"
+        )
     return count
 
 
@@ -135,7 +137,7 @@ def _group_channels(
 
     `dim` is the kernel's dimension that the groups divide.  Raises ShapeError.
     """
-    operands = f"{image.told}, {kernel.told}"
+    operands = f"{image.type_text}, {kernel.type_text}"
     have, scope = shape_of(image)[1], image.scope or kernel.scope
     if have != channels and (scope is None or not scope.same(have, channels)):
         raise ShapeError(
@@ -168,7 +170,7 @@ def _correlate(windows: Value, kernel: Value, groups: int, count: int, inner: In
     [b, g*c, *positions, *taps] and [g*o, c, *taps] give [b, g*o, *positions].
     """
     shape, weights = shape_of(windows), shape_of(kernel)
-    position_letters, taps = PLACES[:count], TAPS[:count]
+    position_letters, taps = SPATIAL_LETTERS[:count], WINDOW_LETTERS[:count]
     batch, spatial, window = shape[0], shape[2 : 2 + count], shape[2 + count :]
     taps = "".join(t for t, n in zip(taps, weights[2:], strict=True) if n != 1)
     each_group = floordiv(weights[0], groups)
@@ -192,7 +194,9 @@ def _add_bias(what: str, result: Value, bias: Any, count: int) -> Array:
         return Array.of(result)
     node = value(bias, what)
     if node.type.rank != 1:
-        raise ShapeError(op=what, operands=node.told, reason="a bias is a vector [out channels]")
+        raise ShapeError(
+            op=what, operands=node.type_text, reason="a bias is a vector [out channels]"
+        )
     channels = reshape(node, (*shape_of(node), *(1,) * count))
     return Array.of(BINARY["add"](result, channels))
 
@@ -233,10 +237,10 @@ def conv_transpose(
     what = "conv_transpose"
     image, kernel = value(x, what), value(weight, what)
     count = _check(what, image, kernel)
-    extent = pinned(kernel, range(2, 2 + count))
-    dilated = each(what, "dilation", dilation, count)
-    steps = each(what, "stride", stride, count)
-    extra = each(what, "output_padding", output_padding, count, 0)
+    extent = pin_dimensions(kernel, range(2, 2 + count))
+    dilated = per_dimension(what, "dilation", dilation, count)
+    steps = per_dimension(what, "stride", stride, count)
+    extra = per_dimension(what, "output_padding", output_padding, count, 0)
     if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
         raise ArgumentError(
             op=what,
@@ -244,7 +248,7 @@ def conv_transpose(
             value=repr(output_padding),
             expected="less than the stride or the dilation",
         )
-    (groups,) = each(what, "groups", groups, 1)
+    (groups,) = per_dimension(what, "groups", groups, 1)
     _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
     cropping = padding_of(what, padding, extent, dilated)
     for n, s, d, e, m, ends in zip(
@@ -257,10 +261,12 @@ def conv_transpose(
         if not fits:
             raise ShapeError(
                 op=what,
-                operands=f"{image.told}, {kernel.told}",
+                operands=f"{image.type_text}, {kernel.type_text}",
                 reason=f"the result would be empty: padding {padding!r} cuts off all of it",
             )
-    full = all(map(is_laid, steps, dilated, extent)) and all(map(lt, extra, steps))
+    full = all(map(is_transposed_convolution, steps, dilated, extent)) and all(
+        map(lt, extra, steps)
+    )
     floating = image.type.dtype.is_float and kernel.type.dtype.is_float
     form = _col2im if full and floating else _zero_stuffed
     result = form(image, kernel, groups, steps, dilated, cropping, extra)
@@ -288,14 +294,14 @@ def _zero_stuffed(
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cropping: Margins,
+    cropping: Padding,
     extra: tuple[int, ...],
 ) -> Value:
     """Convolve the image with stride - 1 zeros inserted between its elements."""
     count = len(steps)
     for k, step in enumerate(steps):
         image = _insert_zeros(image, 2 + k, step)
-    extent = pinned(kernel, range(2, 2 + count))
+    extent = pin_dimensions(kernel, range(2, 2 + count))
     reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
     borders = tuple(
         (r - low, r - high + m - (s - 1))
@@ -303,7 +309,7 @@ def _zero_stuffed(
     )
     windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
-    view = slide("conv_transpose", cropped(image, borders), windows)
+    view = slide("conv_transpose", crop_or_pad(image, borders), windows)
     return _correlate(view, _transpose_kernel(kernel, groups), groups, count, inner)
 
 
@@ -324,7 +330,7 @@ def _col2im(
     groups: int,
     steps: tuple[int, ...],
     dilated: tuple[int, ...],
-    cropping: Margins,
+    cropping: Padding,
     extra: tuple[int, ...],
 ) -> Value:
     """Multiply each element with each tap and add the products at their positions (col2im).
@@ -333,10 +339,10 @@ def _col2im(
     for each phase of the stride.
     """
     count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)
-    extent = pinned(kernel, range(2, 2 + count))
+    extent = pin_dimensions(kernel, range(2, 2 + count))
     shape, (outer, inner, *_) = shape_of(image), shape_of(kernel)
     sizes = {"g": groups, "o": floordiv(outer, groups), "c": inner}
-    letters = PLACES[:count], TAPS[:count]
+    letters = SPATIAL_LETTERS[:count], WINDOW_LETTERS[:count]
     first, second, out = (
         [a for a in names if a not in sizes or sizes[a] != 1]
         for names in ("bgo" + letters[0], "goc" + letters[1], "bgc" + letters[0] + letters[1])
@@ -354,5 +360,5 @@ def _col2im(
         lengths = shape_of(products)
         target = (*lengths[:a], add(n, extra[k]), *lengths[a + 1 :])
         products = record(Shear(target, a, dilated[k]), (products,))
-        products = fold("sum", products, (products.type.rank - 1,), keepdims=False)
-    return cast(cropped(products, tuple((-low, -high) for low, high in cropping)), dtype)
+        products = reduce_axes("sum", products, (products.type.rank - 1,), keepdims=False)
+    return cast(crop_or_pad(products, tuple((-low, -high) for low, high in cropping)), dtype)

@@ -26,8 +26,8 @@ from smelt.frontends.array.convert import (
 )
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_whole, shown
-from smelt.frontends.array.promote import cast, number, own_value
+from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_integral, user_dim
+from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record
 from smelt.frontends.array.views import concat, expand, reshape, shape_of
@@ -254,10 +254,10 @@ def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = 
     fill = number_or_value(fill_value, "full")
     if isinstance(fill, Value):
         if fill.type.shape:
-            raise ShapeError(op="full", operands=fill.told, reason="the fill has dimensions")
+            raise ShapeError(op="full", operands=fill.type_text, reason="the fill has dimensions")
         node = fill if dtype is None else cast(fill, as_dtype(dtype))
     elif dtype is None:
-        node = own_value(fill, "full")
+        node = default_value(fill, "full")
     else:
         node = number(fill, as_dtype(dtype), "full")
     return Array.of(filled(dims(shape), node))
@@ -290,7 +290,7 @@ def full_like(x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: An
     The dtype is that of `x` unless `dtype` is given.
     """
     node = value(x, "full_like")
-    shape = tuple(shown(d, node.scope) for d in shape_of(node))
+    shape = tuple(user_dim(d, node.scope) for d in shape_of(node))
     return full(shape, fill_value, dtype=as_dtype(dtype, node.type.dtype), device=device)
 
 
@@ -329,7 +329,7 @@ def arange(
     if isinstance(step, (int, float)) and step == 0:
         raise ArgumentError(op="arange", argument="step", value=0, expected="another number")
     start, stop, step = map(_python_integer, (start, stop, step))
-    integral = all(is_whole(v) for v in (start, stop, step))
+    integral = all(is_integral(v) for v in (start, stop, step))
     default = i64 if integral else f64
     target = as_dtype(dtype, default)
     count = _count(start, stop, step) if integral else _float_count(start, stop, step)
@@ -403,11 +403,11 @@ def linspace(
     first, final = _as_float(start), _as_float(stop)
     if steps == 0 or count == 0:
         return Array.of(cast(BINARY["add"](counts, first), target))
-    spacing = own_value((final - first) / shown(steps, STATE.scope), "linspace")
+    spacing = default_value((final - first) / user_dim(steps, STATE.scope), "linspace")
     values = BINARY["add"](BINARY["multiply"](counts, spacing), first)
     if endpoint:
-        last = BINARY["equal"](counts, own_value(shown(steps, STATE.scope), "linspace"))
-        values = record(SELECT, (last, own_value(final, "linspace"), values))
+        last = BINARY["equal"](counts, default_value(user_dim(steps, STATE.scope), "linspace"))
+        values = record(SELECT, (last, default_value(final, "linspace"), values))
     return Array.of(cast(values, target))
 
 
@@ -456,7 +456,7 @@ def triu(x: Any, /, *, k: int = 0) -> Array:
 def _triangle(what: str, keeps: str, x: Any, k: int) -> Array:
     node = value(x, what)
     if node.type.rank < 2:
-        raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
+        raise ShapeError(op=what, operands=node.type_text, reason="it has fewer than 2 dimensions")
     mask = _compare(keeps, shape_of(node), k)
     zero = number(False if node.type.dtype.kind == "bool" else 0, node.type.dtype, what)
     return Array.of(record(SELECT, (mask, node, zero)))
@@ -477,7 +477,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     nodes = [value(a, "meshgrid") for a in arrays]
     for node in nodes:
         if node.type.rank > 1:
-            raise ShapeError(op="meshgrid", operands=node.told, reason="it is no vector")
+            raise ShapeError(op="meshgrid", operands=node.type_text, reason="it is no vector")
     nodes = [reshape(n, (1,)) if n.type.rank == 0 else n for n in nodes]
     order = list(range(len(nodes)))
     if indexing == "xy" and len(nodes) > 1:

@@ -79,7 +79,7 @@ def matrices(x: Any, what: str) -> Value:
     """
     node = value(x, what)
     if node.type.rank < 2:
-        raise ShapeError(op=what, operands=node.told, reason="it has fewer than 2 dimensions")
+        raise ShapeError(op=what, operands=node.type_text, reason="it has fewer than 2 dimensions")
     return node
 
 
@@ -90,7 +90,7 @@ def _float_matrices(x: Any, what: str) -> Value:
     """
     node = matrices(x, what)
     if node.type.dtype.is_float and node.type.dtype.bits == 16:
-        raise DTypeError(f"{what}({node.told}): half types have no linear algebra")
+        raise DTypeError(f"{what}({node.type_text}): half types have no linear algebra")
     return node if node.type.dtype.is_float else cast(node, f64)
 
 
@@ -102,7 +102,7 @@ def square_matrices(x: Any, what: str) -> Value:
     node = _float_matrices(x, what)
     n, m = shape_of(node)[-2:]
     if n != m and (node.scope is None or not node.scope.same(n, m)):
-        raise ShapeError(op=what, operands=node.told, reason="its matrices are not square")
+        raise ShapeError(op=what, operands=node.type_text, reason="its matrices are not square")
     return node
 
 

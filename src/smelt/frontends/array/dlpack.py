@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.types.dtype import bf16
 
-__all__ = ["enter", "leave"]
+__all__ = ["export_array", "import_array"]
 
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 """Byte offset of the element type in the struct, by the name of the capsule.
@@ -70,7 +70,7 @@ class _AsShort:
         return self.whole.__dlpack_device__()
 
 
-def enter(x: Any) -> np.ndarray[Any, Any]:
+def import_array(x: Any) -> np.ndarray[Any, Any]:
     """Return a NumPy view of an object with DLPack.
 
     Raises the exceptions of NumPy and of the object.
@@ -83,7 +83,7 @@ def enter(x: Any) -> np.ndarray[Any, Any]:
         return view.view(bf16.numpy) if wrapper.renamed else view
 
 
-def leave(data: np.ndarray[Any, Any], **options: Any) -> Any:
+def export_array(data: np.ndarray[Any, Any], **options: Any) -> Any:
     """Return a DLPack capsule of an array.
 
     Raises BufferError where NumPy does.

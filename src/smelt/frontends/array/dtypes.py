@@ -16,7 +16,7 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.convert import computable
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.promote import cast, common, weak
+from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.value import copied
 from smelt.types import dtype as types
 from smelt.types.dtype import DType, from_numpy, parse
@@ -98,7 +98,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         rest = [as_dtype(type(numbers.pop(0)))]
     result = common("result_type", *rest)
     for number in numbers:
-        result = weak(result, number)
+        result = promote_with_number(result, number)
     return result
 
 

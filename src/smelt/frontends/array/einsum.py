@@ -118,7 +118,7 @@ def _dots(subscripts: str, side: str, x: Value) -> int:
     """Return how many dimensions `...` stands for in an operand."""
     more = x.type.rank - len(side.replace(DOTS, ""))
     if more < 0 or (more and DOTS not in side):
-        raise _unfit(subscripts, f"{x.type.rank} letters for {x.told}, not {side!r}")
+        raise _unfit(subscripts, f"{x.type.rank} letters for {x.type_text}, not {side!r}")
     return more
 
 
@@ -142,7 +142,9 @@ def _take_diagonals(term: Term) -> Term:
     sizes = [shape_of(array)[k] for k in pair]
     if sizes[0] != sizes[1] and (array.scope is None or not array.scope.same(*sizes)):
         raise ShapeError(
-            op="einsum", operands=array.told, reason=f"{repeated!r} is {sizes[0]} and {sizes[1]}"
+            op="einsum",
+            operands=array.type_text,
+            reason=f"{repeated!r} is {sizes[0]} and {sizes[1]}",
         )
     diagonals = diagonal(Array.of(permute(array, [*rest, *pair])))
     return _take_diagonals(
@@ -157,7 +159,7 @@ def _drop_ones(terms: Sequence[Term]) -> list[Term]:
         sizes: dict[str, Index] = {}
         for array, letters in terms:
             for c, d in zip(letters, array.type.shape, strict=True):
-                sizes[c] = scope.stretched(sizes.setdefault(c, d), d) or d
+                sizes[c] = scope.broadcast_dim(sizes.setdefault(c, d), d) or d
     reduced: list[Term] = []
     for array, letters in terms:
         shape = shape_of(array)

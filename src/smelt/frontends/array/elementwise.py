@@ -22,10 +22,10 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
-from smelt.frontends.array.masked_select import Chosen
-from smelt.frontends.array.promote import cast, common, number, weak
+from smelt.frontends.array.masked_select import MaskedSelection
+from smelt.frontends.array.promote import cast, common, number, promote_with_number
 from smelt.frontends.array.subscript import SELECT
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
 from smelt.types.dtype import DType, bool_
 
@@ -37,8 +37,8 @@ def _unary(name: str, doc: str) -> One:
     family = UNARY[name]
 
     def function(x: Any, /) -> Array:
-        if x.__class__ is Chosen:
-            return x.mapped(name)
+        if x.__class__ is MaskedSelection:
+            return x.apply_unary(name)
         return Array.of(family(value(x, name)))
 
     return _named(function, name, doc)
@@ -48,9 +48,9 @@ def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
     family = BINARY[name]
 
     def function(x1: Any, x2: Any, /) -> Any:
-        if x1.__class__ is Chosen:
+        if x1.__class__ is MaskedSelection:
             return x1.joined(name, x2)
-        if x2.__class__ is Chosen:
+        if x2.__class__ is MaskedSelection:
             return x2.joined(name, x1, reflected=True)
         x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
         y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
@@ -245,7 +245,7 @@ def _cast_bounds(x: Value, limit: Value) -> Value:
     """Cast an array of bounds to the dtype of x, clamped to an integer's range."""
     dtype, source = x.type.dtype, limit.type.dtype
     if source.is_float and not dtype.is_float:
-        raise DTypeError(f"clip({x.told}): a bound of {limit.told} is no {dtype.long}")
+        raise DTypeError(f"clip({x.type_text}): a bound of {limit.type_text} is no {dtype.long}")
     if dtype.is_integer and source.is_integer:
         ends, source_range = np.iinfo(dtype.numpy), np.iinfo(source.numpy)
         if source_range.min < ends.min:
@@ -280,21 +280,21 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """
     mask = value(condition, "where")
     if mask.type.dtype is not bool_:
-        raise DTypeError(f"where: the condition is {mask.told}, not bool")
+        raise DTypeError(f"where: the condition is {mask.type_text}, not bool")
     x, y = number_or_value(x1, "where"), number_or_value(x2, "where")
     dtypes = [v.type.dtype for v in (x, y) if isinstance(v, Value)]
     numbers = [v for v in (x, y) if not isinstance(v, Value)]
     if dtypes:
         dtype = common("where", *dtypes)
         for v in numbers:
-            dtype = weak(dtype, v)
+            dtype = promote_with_number(dtype, v)
     else:
-        dtype = weak(weak(bool_, x), y)
+        dtype = promote_with_number(promote_with_number(bool_, x), y)
     x, y = (cast(v, dtype) if isinstance(v, Value) else number(v, dtype, "where") for v in (x, y))
     return Array.of(_select(mask, x, y))
 
 
-@replayed
+@cache_trace
 def _select(mask: Value, x: Value, y: Value) -> Value:
     align("where", mask, x, y)
     return record(SELECT, (mask, x, y))

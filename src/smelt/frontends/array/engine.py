@@ -26,57 +26,59 @@ from smelt.errors import (
     VerifyError,
     reason_of,
 )
-from smelt.graph.bounds_checks import Looks
+from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import size_names
-from smelt.imports import imported
+from smelt.graph.walk import input_size_names
+from smelt.imports import fork_safe_import
 from smelt.ops.spec import dims_at
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.fusion.plan import Donate
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
 __all__ = [
-    "FAILURES",
-    "MISTAKES",
-    "Turns",
-    "blame",
+    "COMPILER_ERRORS",
+    "RUN_ERRORS",
+    "Permutations",
+    "choose_input_layouts",
     "compile_graph",
-    "explaining",
-    "outside",
-    "size_names",
-    "turned",
+    "explain_package",
+    "input_size_names",
+    "locate_error",
+    "raise_out_of_bounds",
 ]
 
 Buffer = np.ndarray[Any, Any]
-FAILURES = ExternError, OutOfMemory
+RUN_ERRORS = ExternError, OutOfMemory
 """Errors of a run that concern one line of the program."""
-MISTAKES = InternalError, CodegenError, VerifyError, UnsupportedError
+COMPILER_ERRORS = InternalError, CodegenError, VerifyError, UnsupportedError
 """Errors of the compiler itself, which users cannot fix; Python's exceptions count as such too."""
 
 
 @cache
 def _compiler() -> Any:
-    return imported("smelt.warm")
+    return fork_safe_import("smelt.warm")
 
 
 def _reference_runner() -> Any:
-    return imported("smelt.runtime.reference")
+    return fork_safe_import("smelt.runtime.reference")
 
 
-def outside(looks: Looks, inputs: Sequence[Node], arrays: Sequence[Buffer]) -> NoReturn:
+def raise_out_of_bounds(
+    looks: BoundsChecks, inputs: Sequence[Node], arrays: Sequence[Buffer]
+) -> NoReturn:
     """Raise OutsideError, which names the position that is out of bounds."""
-    imported("smelt.graph.locate_out_of_bounds").named(looks, inputs, arrays)
+    fork_safe_import("smelt.graph.locate_out_of_bounds").named(looks, inputs, arrays)
     raise AssertionError("unreachable")
 
 
-def blame(
+def locate_error(
     error: SmeltError,
     graph: Graph,
     arrays: Sequence[Buffer],
     sizes: Mapping[str, int],
-    compiled: Compiled | Found,
+    compiled: Compiled | CachedProgram,
     used: Sequence[int],
 ) -> None:
     """Set the line and the value that an error of a run is about.
@@ -84,7 +86,7 @@ def blame(
     `graph` and `sizes` are those of the program at hand; the plan, run with the sizes `used`, may
     have been made for another program.
     """
-    locate = imported("smelt.graph.locate_failure")
+    locate = fork_safe_import("smelt.graph.locate_failure")
     if isinstance(error, ExternError):
         origin = locate.caller(error.fields.get("op"), graph, arrays)
     else:
@@ -106,21 +108,23 @@ def _add_detail(error: SmeltError, what: str) -> None:
         error.fields = {**error.fields, "largest": what}
 
 
-def turned(graph: Graph, orders: Sequence[tuple[int, ...] | None]) -> tuple[Graph, Turns | None]:
+def choose_input_layouts(
+    graph: Graph, orders: Sequence[tuple[int, ...] | None]
+) -> tuple[Graph, Permutations | None]:
     """Return a graph for inputs in permuted memory orders, and the permutations.
 
     Returns the graph itself, which reads such inputs with strides, and None if the results would
     not get the same order.
     """
     if any(orders) and not graph.checks:
-        permuted = imported("smelt.passes.input_layouts").turned(graph, orders)
+        permuted = fork_safe_import("smelt.passes.input_layouts").turned(graph, orders)
         if permuted is not None:
-            return permuted[0], Turns(tuple(orders), permuted[1])
+            return permuted[0], Permutations(tuple(orders), permuted[1])
     return graph, None
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Permutations:
     """Permutations between the dimensions of a program's arrays and those of its graph."""
 
     inputs: tuple[tuple[int, ...] | None, ...]
@@ -128,30 +132,32 @@ class Turns:
     outputs: tuple[tuple[int, ...] | None, ...]
     """For each dimension of a result, the dimension of the graph's output."""
 
-    def read(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def permute_inputs(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Permute arrays to the graph's inputs; further inputs stay as they are."""
         permuted = [x if p is None else x.transpose(p) for x, p in zip(buffers, self.inputs)]
         return [*permuted, *buffers[len(permuted) :]]
 
-    def places(self, out: Sequence[Buffer | None]) -> list[Buffer | None]:
+    def permute_outputs(self, out: Sequence[Buffer | None]) -> list[Buffer | None]:
         """Permute arrays of `out=` to the graph's outputs."""
         return [
             x if p is None or x is None else x.transpose(sorted(range(len(p)), key=p.__getitem__))
             for x, p in zip_longest(out, self.outputs)
         ]
 
-    def written(self, results: Sequence[Buffer]) -> list[Buffer]:
+    def permute_results(self, results: Sequence[Buffer]) -> list[Buffer]:
         """Permute the graph's outputs to the program's results."""
         return [x if p is None else x.transpose(p) for x, p in zip(results, self.outputs)]
 
 
 @cache
-def explaining() -> Any:
+def explain_package() -> Any:
     """Import the package that produces reports and texts of a compiled graph."""
-    return imported("smelt.explain")
+    return fork_safe_import("smelt.explain")
 
 
-def compile_graph(graph: Graph, hints: Mapping[str, int], donate: Donate = ()) -> Compiled | Found:
+def compile_graph(
+    graph: Graph, hints: Mapping[str, int], donate: Donate = ()
+) -> Compiled | CachedProgram:
     """Compile a graph.
 
     Args:
@@ -163,13 +169,13 @@ def compile_graph(graph: Graph, hints: Mapping[str, int], donate: Donate = ()) -
     InternalError, about a line of the program, if that fails too.
     """
 
-    def compiled() -> Compiled | Found:
+    def compiled() -> Compiled | CachedProgram:
         return _compiler().compile(graph, hints=hints, donate=tuple(donate))
 
     try:
         return compiled()
     except Exception as error:
-        is_users_error = isinstance(error, SmeltError) and not isinstance(error, MISTAKES)
+        is_users_error = isinstance(error, SmeltError) and not isinstance(error, COMPILER_ERRORS)
         if is_users_error or not _reference_runner().is_spared(error):
             raise
         failure = error

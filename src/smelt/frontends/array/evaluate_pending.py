@@ -24,25 +24,25 @@ from smelt.errors import (
     SmeltError,
 )
 from smelt.frontends.array.engine import (
-    FAILURES,
-    MISTAKES,
-    blame,
+    COMPILER_ERRORS,
+    RUN_ERRORS,
     compile_graph,
-    outside,
-    size_names,
+    input_size_names,
+    locate_error,
+    raise_out_of_bounds,
 )
-from smelt.frontends.array.generalize import Lifted, lift
+from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.program import Program
-from smelt.frontends.array.program_cache import Spelled, find, notice, spell
-from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, teller
-from smelt.graph.bounds_checks import Looks
+from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
+from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, size_carrier
+from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
-__all__ = ["flush", "realise"]
+__all__ = ["evaluate", "flush"]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -58,35 +58,43 @@ _GUESSES = 3
 class Family:
     """Programs with one skeleton: their plans and the history of their numbers."""
 
-    plans: list[tuple[Lifted, Compiled | Found]] = field(default_factory=list)
+    plans: list[tuple[GeneralizedProgram, Compiled | CachedProgram]] = field(default_factory=list)
     numbers: tuple[int, ...] = ()
     """Numbers and constants of the previous program."""
     constants: tuple[float, ...] = ()
-    moved: set[int] = field(default_factory=set)
-    """Indices of numbers, and in `varying` of constants, that have changed."""
-    varying: set[int] = field(default_factory=set)
+    changed_numbers: set[int] = field(default_factory=set)
+    """Indices of numbers, and in `changed_constants` of constants, that have changed."""
+    changed_constants: set[int] = field(default_factory=set)
 
-    def find(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]] | None:
+    def find(
+        self, program: Program
+    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]] | None:
         """Return the plan whose guards hold for this program, None if there is none."""
         for lifted, compiled in self.plans:
             sizes = lifted.match(*program.numbers)
-            if sizes is not None and all(program.constants[k] == v for k, v in lifted.fixed):
+            if sizes is not None and all(
+                program.constants[k] == v for k, v in lifted.fixed_constants
+            ):
                 return lifted, compiled, sizes
         return None
 
     def learn(self, program: Program) -> None:
         """Note which numbers and constants have changed."""
         if self.plans:
-            self.moved |= _changed(program.numbers, self.numbers)
-            self.varying |= _changed(program.constants, self.constants)
+            self.changed_numbers |= _changed(program.numbers, self.numbers)
+            self.changed_constants |= _changed(program.constants, self.constants)
         self.numbers, self.constants = program.numbers, program.constants
 
-    def add(self, program: Program) -> tuple[Lifted, Compiled | Found, tuple[int, ...]]:
+    def add(
+        self, program: Program
+    ) -> tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]:
         """Compile a plan for this program and similar ones."""
         first = not self.plans
         self.learn(program)
-        moved = None if first else frozenset(self.moved)
-        lifted = lift(program, moved, frozenset(self.varying), len(self.plans) < _GUESSES)
+        moved = None if first else frozenset(self.changed_numbers)
+        lifted = generalize(
+            program, moved, frozenset(self.changed_constants), len(self.plans) < _GUESSES
+        )
         compiled = compile_graph(lifted.graph, lifted.hints)
         self.plans.insert(0, (lifted, compiled))
         del self.plans[_PLANS_LIMIT:]
@@ -99,14 +107,14 @@ def _changed(a: tuple[Any, ...], b: tuple[Any, ...]) -> set[int]:
     return {k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
 
 
-_PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *MISTAKES)
+_PERMANENT = (ChangedError, DonatedError, ExternError, OutsideError, *COMPILER_ERRORS)
 """Errors that would occur again, so that the result fails permanently."""
-_NOTHING = Looks()
-_SEEN: dict[Hashable, tuple[Lifted, Compiled | Found, tuple[int, ...]]] = {}
+_NOTHING = BoundsChecks()
+_SEEN: dict[Hashable, tuple[GeneralizedProgram, Compiled | CachedProgram, tuple[int, ...]]] = {}
 _FAMILIES: dict[Hashable, Family] = {}
 
 
-def realise(value: Value) -> Buffer:
+def evaluate(value: Value) -> Buffer:
     """Return the elements of a value, computing everything that is pending in this thread.
 
     Raises DonatedError, ChangedError, OutsideError, and the errors of a run.
@@ -116,7 +124,7 @@ def realise(value: Value) -> Buffer:
     except ChangedError:
         if STATE.scope is None and not STATE.tapes:
             flush()  # pending readers of the old elements fail; they raise ChangedError if read
-        data = value.now()
+        data = value.current_buffer()
     if data is None:
         flush(value)
         data = value.buffer()
@@ -135,7 +143,7 @@ def flush(*values: Value) -> None:
     outputs: dict[Value, None] = dict.fromkeys(values)
     for reference in pending:
         array = reference()
-        if array is not None and array.node.waits:
+        if array is not None and array.node.is_pending:
             outputs[array.node] = None
     sampled: WeakSet[Foreign] | None = None
     if STATE.sampled and not STATE.tapes:  # derivatives will read the old elements
@@ -150,9 +158,9 @@ def flush(*values: Value) -> None:
         if done:
             for x in sampled or ():
                 if isinstance(x, Foreign):  # another thread may have donated it meanwhile
-                    x.seen()
+                    x.forget_sample()
         else:  # some values are still pending, and need the samples that detect changes
-            waiting = [r for r in pending if (a := r()) is not None and a.node.waits]
+            waiting = [r for r in pending if (a := r()) is not None and a.node.is_pending]
             STATE.pending = waiting + STATE.pending
             STATE.sampled |= sampled or WeakSet()
     for x in values or out_of_memory:
@@ -181,18 +189,18 @@ def _compute_each(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
     out_of_memory: dict[Value, OutOfMemory] = {}
     half = len(outputs) // 2
     for part in (outputs[:half], outputs[half:]):
-        if pending := tuple([x for x in part if x.waits]):
+        if pending := tuple([x for x in part if x.is_pending]):
             out_of_memory |= _compute_each(pending)
     return out_of_memory
 
 
-def review(limit: int) -> None:
+def flush_if_many(limit: int) -> None:
     """Compute pending values if arrays that are held wait for `limit` operators.
 
     Arrays that nothing refers to any more are dropped, so that a loop that drops its results costs
     nothing.
     """
-    alive = [r for r in STATE.pending if (a := r()) is not None and a.node.waits]
+    alive = [r for r in STATE.pending if (a := r()) is not None and a.node.is_pending]
     waiting: set[Value] = set()
     stack = [a.node for r in alive if (a := r()) is not None]
     while stack:
@@ -204,20 +212,20 @@ def review(limit: int) -> None:
     if len(waiting) >= limit:
         flush()
         waiting.clear()
-    STATE.due = len(STATE.pending) + max(limit - len(waiting), 16)
+    STATE.review_at = len(STATE.pending) + max(limit - len(waiting), 16)
 
 
 def _run(outputs: tuple[Value, ...]) -> None:
-    spelled = spell(outputs)
+    spelled = program_key(outputs)
     cached = None if spelled is None else find(spelled)
     results: Sequence[Buffer] | None = None
     if cached is not None and spelled is not None:
         try:
             results = cached.run(spelled.buffers, spelled.constants)
-        except FAILURES as error:
+        except RUN_ERRORS as error:
             _locate_error(error, Program(outputs), cached.compiled, cached.sizes)
             raise
-    checks = _NOTHING if cached is None else cached.lifted.looks
+    checks = _NOTHING if cached is None else cached.lifted.bounds
     if results is None:
         results, checks = _compile_and_run(Program(outputs), spelled)
     if checks.flag is not None and results[-1]:
@@ -225,12 +233,14 @@ def _run(outputs: tuple[Value, ...]) -> None:
     for node, data in zip(outputs, results, strict=False):
         node.data = data
         if STATE.tapes:
-            STATE.kept.append(node)
-        elif STATE.scope is None or node not in STATE.scope.changing:
+            STATE.retained.append(node)
+        elif STATE.scope is None or node not in STATE.scope.volatile_values:
             node.inputs = ()
 
 
-def _compile_and_run(program: Program, spelled: Spelled | None) -> tuple[Sequence[Buffer], Looks]:
+def _compile_and_run(
+    program: Program, spelled: ProgramKey | None
+) -> tuple[Sequence[Buffer], BoundsChecks]:
     """Run a program by a known or new plan; return the results and its bounds checks."""
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)
@@ -244,51 +254,62 @@ def _compile_and_run(program: Program, spelled: Spelled | None) -> tuple[Sequenc
         plan = _SEEN[key] = family.find(program) or family.add(program)
     lifted, compiled, sizes = plan
     buffers = program.buffers
-    if lifted.free or lifted.told:
+    if lifted.constant_inputs or lifted.size_inputs:
         free = lifted.graph.inputs[len(buffers) :]
         buffers = (
             buffers
             + [
                 np.asarray(program.constants[k], x.type.dtype.numpy)
-                for k, x in zip(lifted.free, free)
+                for k, x in zip(lifted.constant_inputs, free)
             ]
-            + [teller(sizes[k]) for k in lifted.told]
+            + [size_carrier(sizes[k]) for k in lifted.size_inputs]
         )
     try:
-        if lifted.turns is not None:
-            results = lifted.turns.written(compiled.run(lifted.turns.read(buffers), sizes))
+        if lifted.permutations is not None:
+            results = lifted.permutations.permute_results(
+                compiled.run(lifted.permutations.permute_inputs(buffers), sizes)
+            )
         else:
             results = compiled.run(buffers, sizes)
-    except FAILURES as error:
+    except RUN_ERRORS as error:
         _locate_error(error, program, compiled, sizes)
         raise
     if spelled is not None:
-        notice(spelled, program, lifted, compiled, sizes)
-    return results, lifted.looks
+        count_run(spelled, program, lifted, compiled, sizes)
+    return results, lifted.bounds
 
 
 def _locate_error(
-    error: SmeltError, program: Program, compiled: Compiled | Found, sizes: tuple[int, ...]
+    error: SmeltError, program: Program, compiled: Compiled | CachedProgram, sizes: tuple[int, ...]
 ) -> None:
     """Set the line of the program that an error is about."""
     exact, arrays, sizes_here = _exact_graph(program)
-    blame(
-        error, exact.graph, arrays, dict(zip(size_names(exact.graph), sizes_here)), compiled, sizes
+    locate_error(
+        error,
+        exact.graph,
+        arrays,
+        dict(zip(input_size_names(exact.graph), sizes_here)),
+        compiled,
+        sizes,
     )
 
 
-def _exact_graph(program: Program) -> tuple[Lifted, list[Buffer], tuple[int, ...]]:
+def _exact_graph(program: Program) -> tuple[GeneralizedProgram, list[Buffer], tuple[int, ...]]:
     """Return the graph of exactly this program, its inputs and sizes.
 
     The plan may have been made for an earlier program with other lines.
     """
-    exact = lift(program, None, frozenset())
+    exact = generalize(program, None, frozenset())
     sizes = exact.match(*program.numbers) or ()
-    arrays = program.buffers if exact.turns is None else exact.turns.read(program.buffers)
-    return exact, [*arrays, *[teller(sizes[k]) for k in exact.told]], sizes
+    arrays = (
+        program.buffers
+        if exact.permutations is None
+        else exact.permutations.permute_inputs(program.buffers)
+    )
+    return exact, [*arrays, *[size_carrier(sizes[k]) for k in exact.size_inputs]], sizes
 
 
 def _raise_outside(program: Program) -> NoReturn:
     """Raise OutsideError, which names the position that is out of bounds."""
     exact, arrays, _ = _exact_graph(program)
-    outside(exact.looks, exact.graph.inputs, arrays)
+    raise_out_of_bounds(exact.bounds, exact.graph.inputs, arrays)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError
 from smelt.frontends.array.bind_args import Options
-from smelt.frontends.array.engine import explaining
+from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.lowered import as_arguments
 from smelt.frontends.array.results import buffers_of
@@ -44,7 +44,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     if any(a.spec is not None for a in arguments):
         lowered = jitted.lower(*args, **kwargs)
         lowered.compile()
-        return explaining().report(lowered.trace.executable, lowered.trace.hints)
-    trace, sizes = jitted.find(bound, arguments)
+        return explain_package().report(lowered.trace.executable, lowered.trace.hints)
+    trace, sizes = jitted.find_trace(bound, arguments)
     buffers = trace.complete(buffers_of(trace, arguments), sizes)
-    return explaining().report(trace.executable, sizes, buffers)
+    return explain_package().report(trace.executable, sizes, buffers)

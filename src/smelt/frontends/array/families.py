@@ -18,7 +18,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.promote import cast, compared, together
+from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.value import STATE, Value, infer, record
 from smelt.ops.elementwise import Map
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BINARY", "UNARY", "Binary", "Unary", "align", "from_host", "np"]
 
-Wide = Literal["same", "float"]
+OperandRule = Literal["same", "float"]
 """"same" keeps the operands' dtype, "float" converts integers to float64."""
 
 _TYPES_LIMIT = 8192
@@ -43,10 +43,10 @@ _NUMBERS = frozenset((bool, int, float))
 class Unary:
     """Elementwise function of one array."""
 
-    def __init__(self, what: str, row: str, wide: Wide) -> None:
+    def __init__(self, what: str, row: str, wide: OperandRule) -> None:
         self.what = what
         self.op = Map(row)
-        self.wide: Wide = wide
+        self.operand_rule: OperandRule = wide
 
     def __call__(self, x: Value) -> Value:
         """Record the function applied to `x`.
@@ -54,23 +54,23 @@ class Unary:
         Raises DTypeError for dtypes that the operator does not accept.
         """
         dtype = x.type.dtype
-        if self.wide == "float" and not dtype.is_float:
+        if self.operand_rule == "float" and not dtype.is_float:
             x = cast(x, f64)
         try:
             return record(self.op, (x,))
         except DTypeError as error:
-            raise refused(self.what, error, x) from None
+            raise row_error(self.what, error, x) from None
 
 
 class Binary:
     """Elementwise function of two arrays, or of an array and a Python number."""
 
-    def __init__(self, what: str, row: str, wide: Wide) -> None:
+    def __init__(self, what: str, row: str, wide: OperandRule) -> None:
         self.what = what
         self.op = Map(row)
-        self.wide: Wide = wide
-        self.together = _PROMOTIONS.get(row, together)
-        self.known: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
+        self.operand_rule: OperandRule = wide
+        self.promote_operands = _PROMOTIONS.get(row, promote_operands)
+        self.result_types: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
         """Record the function applied to `x` and `y`, one of which may be a number.
@@ -81,49 +81,49 @@ class Binary:
             scope = x.scope
             if scope is not None and scope is y.scope:
                 return self._recorded(scope, x, y)
-            types = self.known.get((id(x.type), id(y.type)))
+            types = self.result_types.get((id(x.type), id(y.type)))
             outside = scope is None and y.scope is None and STATE.scope is None
             if types is not None and outside:
                 if x.__class__ is not Value:
-                    x = x.touch()
+                    x = x.as_operand()
                 if y.__class__ is not Value:
-                    y = y.touch()
+                    y = y.as_operand()
                 return Value(self.op, (x, y), types[0], here(2))
         elif x.__class__ in _NUMBERS or y.__class__ in _NUMBERS:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
-                return self._recorded(scope, *self.together(self.what, x, y))
+                return self._recorded(scope, *self.promote_operands(self.what, x, y))
         result = self._record_general(x, y)
         if result.scope is None:
             x, y = result.inputs
-            if len(self.known) > _TYPES_LIMIT:
-                self.known.clear()
-            self.known[id(x.type), id(y.type)] = (result.type, x.type, y.type)
+            if len(self.result_types) > _TYPES_LIMIT:
+                self.result_types.clear()
+            self.result_types[id(x.type), id(y.type)] = (result.type, x.type, y.type)
         return result
 
     def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
         """Record with operands of one recording, or one such and a number, using cached types."""
         key = self, id(scope.type(x.type)), id(scope.type(y.type))
-        cached = scope.repeats.get(key)
+        cached = scope.memo.get(key)
         if cached is not None:
-            return scope.planned(self.op, (x, y), cached[0])
+            return scope.record_typed(self.op, (x, y), cached[0])
         bound = len(scope.bound)
         result = self._record_general(x, y)
         if result.inputs[0] is x and result.inputs[1] is y and len(scope.bound) == bound:
             key_types = scope.type(x.type), scope.type(y.type)  # alive: keys are their identities
-            scope.repeats[key] = result.type, key_types
+            scope.memo[key] = result.type, key_types
         return result
 
     def _record_general(self, x: Value | Any, y: Value | Any) -> Value:
         """Promote, align and record operands that no cache knows."""
-        x, y = self.together(self.what, x, y)
-        if self.wide == "float" and not x.type.dtype.is_float:
+        x, y = self.promote_operands(self.what, x, y)
+        if self.operand_rule == "float" and not x.type.dtype.is_float:
             x, y = cast(x, f64), cast(y, f64)
         align(self.what, x, y)
         try:
             return record(self.op, (x, y))
         except DTypeError as error:
-            raise refused(self.what, error, x, y) from None
+            raise row_error(self.what, error, x, y) from None
 
 
 def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Value]:
@@ -133,22 +133,22 @@ def _promote_power(what: str, x: Value | Any, y: Value | Any) -> tuple[Value, Va
     """
     if isinstance(y, int) and y < 0 and isinstance(x, Value) and x.type.dtype.is_integer:
         raise ArgumentError(
-            f"{what}({x.told}, {y}): integers to a negative power are no integers",
+            f"{what}({x.type_text}, {y}): integers to a negative power are no integers",
             hint="Write x ** float(n), or convert x first: sm.astype(x, sm.float64) ** n.",
         )
-    return together(what, x, y)
+    return promote_operands(what, x, y)
 
 
 _PROMOTIONS: dict[str, Callable[[str, Any, Any], tuple[Value, Value]]] = {
-    **{name: compared for name, row in SCALARS.items() if row.rule.result == "bool"},
+    **{name: promote_comparison for name, row in SCALARS.items() if row.rule.result == "bool"},
     "pow": _promote_power,
 }
 """Promotion of operands where it is not that of arithmetic."""
 
 
-def refused(what: str, error: DTypeError, *values: Value) -> DTypeError:
+def row_error(what: str, error: DTypeError, *values: Value) -> DTypeError:
     """Return the error of an operator under the user's name for the function."""
-    named = ", ".join(x.told for x in values)
+    named = ", ".join(x.type_text for x in values)
     return DTypeError(f"{what}({named}): {error.detail or error.message}")
 
 
@@ -176,7 +176,7 @@ def align(what: str, *values: Value) -> tuple[TensorType, ...]:
     return types
 
 
-_UNARY: tuple[tuple[str, str, Wide], ...] = (
+_UNARY: tuple[tuple[str, str, OperandRule], ...] = (
     ("abs", "abs", "same"), ("negative", "neg", "same"), ("sign", "sign", "same"),
     ("square", "square", "same"), ("reciprocal", "reciprocal", "float"),
     ("sqrt", "sqrt", "float"), ("rsqrt", "rsqrt", "float"), ("signbit", "signbit", "float"),
@@ -193,7 +193,7 @@ _UNARY: tuple[tuple[str, str, Wide], ...] = (
     ("asinh", "asinh", "float"), ("acosh", "acosh", "float"), ("atanh", "atanh", "float"),
     ("erf", "erf", "float"), ("erfc", "erfc", "float"), ("sigmoid", "sigmoid", "float"),
 )  # fmt: skip
-_BINARY: tuple[tuple[str, str, Wide], ...] = (
+_BINARY: tuple[tuple[str, str, OperandRule], ...] = (
     ("add", "add", "same"), ("subtract", "sub", "same"), ("multiply", "mul", "same"),
     ("divide", "div", "float"), ("floor_divide", "floordiv", "same"),
     ("remainder", "mod", "same"), ("pow", "pow", "same"), ("atan2", "atan2", "float"),

@@ -19,14 +19,14 @@ from typing import Any
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
-from smelt.frontends.array.engine import Turns, size_names
-from smelt.frontends.array.layouts import layout, turned
-from smelt.frontends.array.program import Program, is_free, replace_numbers
-from smelt.frontends.array.rebuild import again
+from smelt.frontends.array.engine import Permutations, input_size_names
+from smelt.frontends.array.layouts import dense_axis_order, layout
+from smelt.frontends.array.program import Program, is_parameter, replace_numbers
+from smelt.frontends.array.rebuild import rebuild_node
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import Value
 from smelt.graph import build, walk
-from smelt.graph.bounds_checks import Looks, looked_at, refused
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
@@ -38,35 +38,35 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Index, product, size, sizes_of, sub
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Lifted", "lift"]
+__all__ = ["GeneralizedProgram", "generalize"]
 
 Types = list[TensorType]
 Op = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Lifted:
+class GeneralizedProgram:
     """Graph over size symbols, and the condition for programs that it computes."""
 
     graph: Graph
     match: Callable[..., tuple[int, ...] | None]
     """match(*numbers) -> values of the graph's sizes, or None for a program it does not fit."""
-    fixed: tuple[tuple[int, float], ...]
+    fixed_constants: tuple[tuple[int, float], ...]
     """Constants that are part of the graph: index and value."""
-    free: tuple[int, ...]
+    constant_inputs: tuple[int, ...]
     """Indices of the constants that are inputs of the graph, after the leaves."""
-    told: tuple[int, ...]
+    size_inputs: tuple[int, ...]
     """Indices of the sizes that no leaf has; shapes of unread inputs pass them."""
     hints: dict[str, int]
-    looks: Looks
+    bounds: BoundsChecks
     """Bounds checks of positions; if they depend on data, the graph's last result is a flag."""
-    turns: Turns | None = None
+    permutations: Permutations | None = None
     """Permutations of leaves and results; None if all are in the graph's order."""
 
 
-def lift(
+def generalize(
     program: Program, moved: frozenset[int] | None, varying: frozenset[int], guess: bool = True
-) -> Lifted:
+) -> GeneralizedProgram:
     """Return a graph for `program` and programs with the same skeleton.
 
     Args:
@@ -104,10 +104,10 @@ class _Generalizer:
         name = f"n{index}"
         self.place_of[name] = index
         if self.own is not None:
-            self.sizes.guests.add(name)
+            self.sizes.replaceable.add(name)
         return self.sizes.symbol(n, name)
 
-    def result(self) -> Lifted:
+    def result(self) -> GeneralizedProgram:
         program, sizes = self.program, self.sizes
         for x in program.leaves:
             shape = tuple(self.number(n) if n >= 2 else n for n in _ints(x.type.shape))
@@ -115,7 +115,7 @@ class _Generalizer:
         self.own = list(sizes.hints)
         for x in program.nodes:
             self._infer_node(x)
-        for name in [n for n in sizes.hints if n in sizes.guests]:
+        for name in [n for n in sizes.hints if n in sizes.replaceable]:
             self._eliminate(name)
         return self._finish()
 
@@ -172,7 +172,7 @@ class _Generalizer:
     def _eliminate(self, name: str) -> None:
         """Express an attribute's size that no operator unified: by a leaf's size, or a number."""
         d = self.sizes.canon(size(name))
-        attribute_sizes = [n for n in sizes_of(d) if n in self.sizes.guests]
+        attribute_sizes = [n for n in sizes_of(d) if n in self.sizes.replaceable]
         if d != size(name) or not attribute_sizes:
             if attribute_sizes:
                 for n in attribute_sizes:
@@ -186,7 +186,7 @@ class _Generalizer:
 
     # Second pass: the graph
 
-    def _finish(self) -> Lifted:
+    def _finish(self) -> GeneralizedProgram:
         program, sizes = self.program, self.sizes
         nodes: dict[Node, Node] = {}
         for k, x in enumerate(program.leaves):
@@ -198,22 +198,24 @@ class _Generalizer:
         for x in program.nodes:
             operands = tuple(constants.next(i) if _is_constant(i) else nodes[i] for i in x.inputs)
             node = Node(self.ops[x], operands, x.type, x.origin)
-            nodes[x] = again(sizes, node, {i: i for i in operands})
+            nodes[x] = rebuild_node(sizes, node, {i: i for i in operands})
         outputs = tuple(constants.next(x) if _is_constant(x) else nodes[x] for x in program.outputs)
-        checks = looked_at(outputs, trusted=lambda at, _: isinstance(at.op, Input))
+        checks = collect_bounds_checks(outputs, trusted=lambda at, _: isinstance(at.op, Input))
         if not all(sizes.holds(0, "<=", room) for room in checks.sizes):
-            refused(checks.readers)
+            refuse_out_of_bounds(checks.readers)
         flags = () if checks.flag is None else (checks.flag,)
         graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
-        orders = [turned(data) for data in program.buffers]
-        graph, turns = engine.turned(graph, [*orders, *[None] * len(constants.inputs)])
-        names_in_shapes = set(size_names(graph))
-        other_names = [n for n in walk.sizes(graph) if n not in names_in_shapes]
+        orders = [dense_axis_order(data) for data in program.buffers]
+        graph, turns = engine.choose_input_layouts(
+            graph, [*orders, *[None] * len(constants.inputs)]
+        )
+        names_in_shapes = set(input_size_names(graph))
+        other_names = [n for n in walk.all_size_names(graph) if n not in names_in_shapes]
         size_inputs = [build.input(n, TensorType(bool_, (size(n),)), (0,)) for n in other_names]
         graph = replace(graph, inputs=(*graph.inputs, *size_inputs))
-        names = size_names(graph)
+        names = input_size_names(graph)
         parameters = ", ".join(f"n{k}" for k in range(len(program.numbers)))
-        return Lifted(
+        return GeneralizedProgram(
             graph,
             sizes.matcher(parameters, names),
             tuple(constants.fixed),
@@ -238,7 +240,7 @@ class _Constants:
     def next(self, x: Node) -> Node:
         op = x.op
         assert isinstance(op, Constant)
-        if not is_free(op):
+        if not is_parameter(op):
             return x
         self.place += 1
         if self.place not in self.varying:
@@ -396,8 +398,8 @@ def _pad(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
 def _window(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     dim = types[0].shape[op.axis]
     for n in [size(name) for name in sizes_of(dim)]:
-        lift.sizes.stepped(n, op.step)
-    lift.sizes.stepped(dim, op.step)
+        lift.sizes.prepare_stride(n, op.step)
+    lift.sizes.prepare_stride(dim, op.step)
 
 
 _RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] = {

@@ -23,10 +23,10 @@ from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.tree import flatten, paths, unflatten
-from smelt.frontends.array.value import STATE, Value, anew, constant, record
+from smelt.frontends.array.value import STATE, Value, constant, identity_copy, record
 from smelt.frontends.array.views import expand
 from smelt.graph.ir import Node
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.ops.create import Input
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Reshape, Stop
@@ -45,7 +45,7 @@ Function = Callable[..., Any]
 @cache
 def _autodiff() -> Any:
     """Import `smelt.autodiff` on first use: most programs take no derivative."""
-    return imported("smelt.autodiff")
+    return fork_safe_import("smelt.autodiff")
 
 
 def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
@@ -221,9 +221,11 @@ class _Leaf:
             )
         node = number(operand, f64, "grad") if weak else operand
         if not node.type.dtype.is_float:
-            raise GradientError(op="grad", reason=f"argument {name} is {node.told}, not floats")
+            raise GradientError(
+                op="grad", reason=f"argument {name} is {node.type_text}, not floats"
+            )
         self.node = record(Reshape(_shape(node)), (node,), STATE.scope)
-        STATE.watched.add(self.node)
+        STATE.differentiation_inputs.add(self.node)
         self.shown: Any = Array.of(self.node)
         if isinstance(operand, Scalar):
             self.shown = Scalar(self.node, operand.hint, operand.scope)
@@ -263,7 +265,7 @@ def _scalar(result: Any) -> Value:
     node = _array(result)
     if node.type.shape or not node.type.dtype.is_float:
         raise GradientError(
-            op="grad", reason=f"the function gives {node.told}, not one float (see sm.vjp)"
+            op="grad", reason=f"the function gives {node.type_text}, not one float (see sm.vjp)"
         )
     return node
 
@@ -277,7 +279,9 @@ def _seed(node: Value, x: Any) -> Value:
     for a, b in zip(_shape(node), _shape(seed)):
         same = same and (a == b if scope is None else scope.same(a, b))
     if not same:
-        raise GradientError(op="vjp", reason=f"a cotangent is {seed.told}, the value {node.told}")
+        raise GradientError(
+            op="vjp", reason=f"a cotangent is {seed.type_text}, the value {node.type_text}"
+        )
     return seed
 
 
@@ -289,15 +293,15 @@ def _taping() -> Generator[None]:
     """Keep the operands of all values computed inside, and record jitted functions."""
     STATE.tapes += 1
     STATE.following += 1
-    previous = set(STATE.watched)
+    previous = set(STATE.differentiation_inputs)
     try:
         yield
     finally:
         STATE.tapes -= 1
         STATE.following -= 1
-        STATE.watched = previous
+        STATE.differentiation_inputs = previous
         if not STATE.tapes:
-            retained, STATE.kept = STATE.kept, []
+            retained, STATE.retained = STATE.retained, []
             for node in retained:
                 node.inputs = ()
 
@@ -316,7 +320,7 @@ def _reverse(
             slope = expand(zero, _shape(x))
         assert isinstance(slope, Value)
         named = isinstance(slope.op, Input) or any(slope is s.node for s in slopes)
-        slopes.append(Array.of(anew(slope) if named else slope))
+        slopes.append(Array.of(identity_copy(slope) if named else slope))
     return slopes
 
 

@@ -21,14 +21,20 @@ import numpy as np
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import Bound, Options
+from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.evaluate_pending import flush, realise
-from smelt.frontends.array.layouts import Buffer, lies
+from smelt.frontends.array.evaluate_pending import evaluate, flush
+from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.results import deliver, in_place, is_same, measure, pack
-from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBERS, Exact, notice
+from smelt.frontends.array.results import (
+    is_same_memory,
+    match_parameters,
+    overwriting_trace,
+    pack,
+    run_call,
+)
+from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBER_TYPES, ExactCall, count_call
 from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
@@ -67,7 +73,7 @@ class Jit(Generic[P, R]):
         self.options = options
         self.traces: dict[Hashable, list[Trace]] = {}
         """All recordings, by structure, dtypes, ranks and layouts of the arguments."""
-        self._exact: dict[Hashable, Exact] = {}
+        self._exact: dict[Hashable, ExactCall] = {}
         self.line = None
         self.records: tuple[Record, ...] = ()
         self._plain = not options.static and not options.donate
@@ -100,7 +106,7 @@ class Jit(Generic[P, R]):
                 return self._call_nested(args, kwargs)
             buffers.append(data)
             flags = data.flags.num & _INPUT_FLAGS
-            key += data.dtype, data.shape, flags if flags & 1 else (flags, lies(data))
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, memory_order(data))
         if out is not None:
             return self._call_into(out, key, buffers, lambda: self.options.bind(args, {}))
         exact = tuple(key)
@@ -108,8 +114,8 @@ class Jit(Generic[P, R]):
         if known_call is None:
             return self._call_general(self.options.bind(args, kwargs), exact, None)
         results = _run_known(known_call, buffers)
-        if self._noticed and known_call.made <= MOST_RECORDS:
-            notice(self, known_call, args, {}, args)
+        if self._noticed and known_call.records_made <= MOST_RECORDS:
+            count_call(self, known_call, args, {}, args)
         return results
 
     def _becomes_part(self, kwargs: Mapping[str, Any]) -> bool:
@@ -163,24 +169,24 @@ class Jit(Generic[P, R]):
                 return self._call_general(bound, None, out)
             buffers.append(data)
             flags = data.flags.num & _INPUT_FLAGS
-            key += data.dtype, data.shape, flags if flags & 1 else (flags, lies(data))
+            key += data.dtype, data.shape, flags if flags & 1 else (flags, memory_order(data))
             key.append(_KINDS.get(x.__class__))
         if out is not None:
             return self._call_into(out, key, buffers, lambda: bound)
         exact: Hashable = tuple(key)
         known_call = self._exact.get(exact)
         if known_call is _BY_VALUE:
-            exact = exact, tuple([x for x in bound.leaves if x.__class__ in NUMBERS])
+            exact = exact, tuple([x for x in bound.leaves if x.__class__ in NUMBER_TYPES])
             known_call = self._exact.get(exact)
         if known_call is None:
             return self._call_general(bound, exact, None)
         results = _run_known(known_call, buffers)
-        if self._noticed and known_call.made <= MOST_RECORDS and self._plain:
-            notice(self, known_call, args, kwargs, bound.leaves)
+        if self._noticed and known_call.records_made <= MOST_RECORDS and self._plain:
+            count_call(self, known_call, args, kwargs, bound.leaves)
         return results
 
     def _call_into(
-        self, out: Any, key: list[Any], buffers: list[Buffer], bound: Callable[[], Bound]
+        self, out: Any, key: list[Any], buffers: list[Buffer], bound: Callable[[], BoundCall]
     ) -> Any:
         """Answer a call with `out=`; `key` describes the arguments."""
         exact = (*key, "out", out.dtype, out.shape, out.flags.num & _OUT_FLAGS)
@@ -189,23 +195,23 @@ class Jit(Generic[P, R]):
             return out
         return self._call_general(bound(), exact, out)
 
-    def _call_general(self, bound: Bound, exact: Hashable, out: Any) -> Any:
+    def _call_general(self, bound: BoundCall, exact: Hashable, out: Any) -> Any:
         """Answer any call and remember it under the key `exact`."""
         if any(_is_symbolic(x) for x in bound.leaves):
             if out is not None:
                 raise UnsupportedError("out= inside a recording: the result has no memory yet")
             return bound.call(bound.leaves)
         arguments = as_arguments(bound)
-        trace, sizes = self.find(bound, arguments, turns=out is None)
-        results = deliver(trace, sizes, arguments, bound, out)
-        simple = out is None or (trace.single and not trace.fixed)
+        trace, sizes = self.find_trace(bound, arguments, turns=out is None)
+        results = run_call(trace, sizes, arguments, bound, out)
+        simple = out is None or (trace.single and not trace.value_dependent)
         if exact is not None and simple and _is_repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:
                 self._exact.clear()
-            if trace.fixed and exact[-1].__class__ is not tuple:  # type: ignore[index]
+            if trace.value_dependent and exact[-1].__class__ is not tuple:  # type: ignore[index]
                 self._exact[exact] = _BY_VALUE
             else:
-                self._exact[exact] = Exact(trace, sizes)
+                self._exact[exact] = ExactCall(trace, sizes)
         return results
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -220,8 +226,8 @@ class Jit(Generic[P, R]):
         trace = record_call(self.options.name, bound.names, arguments, bound.call, bound.donated)
         return Lowered(trace, bound, tuple(arguments))
 
-    def find(
-        self, bound: Bound, arguments: Sequence[Argument], *, turns: bool = True
+    def find_trace(
+        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
     ) -> tuple[Trace, tuple[int, ...]]:
         """Return a recording that is valid for these arguments and the values of its sizes.
 
@@ -238,7 +244,7 @@ class Jit(Generic[P, R]):
             fingerprint(),
         )
         traces = self.traces.setdefault(key, [])
-        measures = measure(arguments)
+        measures = match_parameters(arguments)
         for index, trace in enumerate(traces):
             sizes = trace.match(*measures)
             if sizes is not None:
@@ -258,18 +264,18 @@ class Jit(Generic[P, R]):
 def _is_symbolic(x: Any) -> bool:
     if isinstance(x, Array):
         scope = x.node.scope
-        return scope is not None and scope.alive(x.node)
+        return scope is not None and scope.check_open(x.node)
     return isinstance(x, Number)
 
 
-def _overwritable(bound: Bound, arguments: Sequence[Argument]) -> tuple[int, ...]:
+def _overwritable(bound: BoundCall, arguments: Sequence[Argument]) -> tuple[int, ...]:
     """Return the donated leaves whose memory may be overwritten: nothing else refers to it."""
     positions: list[int] = []
     for k in bound.donated:
         data, leaf = arguments[k].data, bound.leaves[k]
         if data is None or not (data.flags.c_contiguous and data.flags.writeable):
             continue
-        if isinstance(leaf, Array) and (leaf.node.shared or leaf.node.is_kept):
+        if isinstance(leaf, Array) and (leaf.node.shared or leaf.node.has_snapshot):
             continue
         others = [a.data for j, a in enumerate(arguments) if j != k and a.data is not None]
         if not any(np.may_share_memory(data, other) for other in others):
@@ -303,42 +309,42 @@ def _memory(x: Any) -> Buffer | None:
     return np.asarray(x) if type_ in _KINDS else None
 
 
-def _is_repeatable(trace: Trace, bound: Bound, arguments: Sequence[Argument]) -> bool:
+def _is_repeatable(trace: Trace, bound: BoundCall, arguments: Sequence[Argument]) -> bool:
     """Return whether calls with the same types and shapes may skip everything but running."""
-    return trace.plain and all(
+    return trace.only_outputs and all(
         a.data is x or not isinstance(x, np.ndarray)
         for a, x in zip(arguments, bound.leaves, strict=True)
     )
 
 
-def _run_known(known_call: Exact, buffers: list[Buffer]) -> Any:
+def _run_known(known_call: ExactCall, buffers: list[Buffer]) -> Any:
     """Run the recording of an earlier call with the same types and shapes."""
     trace, sizes = known_call.trace, known_call.sizes
-    if not trace.whole:
+    if not trace.reads_all_leaves:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
-        buffers += [realise(x) for x in trace.captured]
+        buffers += [evaluate(x) for x in trace.captured]
     results = trace.run(buffers, sizes)
     if trace.single:
         return Array.of(leaf(results[0]))
     return pack(trace, [Array.of(leaf(data)) for data in results])
 
 
-def _run_known_into(known_call: Exact, buffers: list[Buffer], out: Buffer) -> bool:
+def _run_known_into(known_call: ExactCall, buffers: list[Buffer], out: Buffer) -> bool:
     """Run the recording of an earlier call into `out`; return whether that was possible."""
     trace, sizes = known_call.trace, known_call.sizes
-    if not trace.whole:
+    if not trace.reads_all_leaves:
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
-        buffers += [realise(x) for x in trace.captured]
+        buffers += [evaluate(x) for x in trace.captured]
     target: Buffer | None = out
     if any(np.may_share_memory(out, x) for x in buffers):
-        trace, target = in_place(trace, [out], buffers), None
+        trace, target = overwriting_trace(trace, [out], buffers), None
         if trace is known_call.trace:
             return False
     flush()  # pending operators read the old values
     results = trace.run(buffers, sizes, (target, *[None] * (len(trace.graph.outputs) - 1)))
-    if target is None and not is_same(out, results[0]):
+    if target is None and not is_same_memory(out, results[0]):
         out[...] = results[0]
     return True
 
@@ -365,12 +371,12 @@ class SteeredJit(Jit[P, R]):
             lowered = super().lower(*args, **kwargs)
         return Lowered(lowered.trace, lowered.bound, lowered.arguments, self.settings)
 
-    def find(
-        self, bound: Bound, arguments: Sequence[Argument], *, turns: bool = True
+    def find_trace(
+        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
     ) -> tuple[Trace, tuple[int, ...]]:
         """Return a valid recording and its sizes, compiled under the settings."""
         with self.settings:
-            trace, sizes = super().find(bound, arguments, turns=turns)
+            trace, sizes = super().find_trace(bound, arguments, turns=turns)
             assert trace.executable
             return trace, sizes
 
@@ -443,6 +449,6 @@ def jit(
 
     def decorate(function: Any) -> Any:
         options = Options(function, static_argnums, static_argnames, donate)
-        return SteeredJit(options, settings) if settings.given else Jit(options)
+        return SteeredJit(options, settings) if settings.checked_settings else Jit(options)
 
     return decorate if function is None else decorate(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ARRAY", "OTHER", "frozen", "frozen_item", "thawed"]
+__all__ = ["ARRAY", "OTHER", "hashable_item", "hashable_key", "restore_key"]
 
 ARRAY = "array"
 """Marks an array among the items of a key."""
@@ -18,21 +18,21 @@ OTHER = object()
 """Marks an item that is no plain integer, slice, None or Ellipsis."""
 
 
-def frozen(key: Any) -> tuple[Any, ...] | None:
+def hashable_key(key: Any) -> tuple[Any, ...] | None:
     """Return a key of plain integers, slices, None and Ellipsis as a hashable tuple.
 
     None for keys with other items.
     """
-    items = tuple([frozen_item(item) for item in (key if key.__class__ is tuple else (key,))])
+    items = tuple([hashable_item(item) for item in (key if key.__class__ is tuple else (key,))])
     return None if OTHER in items else items
 
 
-def thawed(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Restore the key that `frozen` converted."""
+def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Restore the key that `hashable_key` converted."""
     return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
 
 
-def frozen_item(item: Any) -> Any:
+def hashable_item(item: Any) -> Any:
     """Return a hashable item of a key: a slice as a tuple, `OTHER` if unsupported."""
     if item.__class__ is int or item is None or item is Ellipsis:
         return item

@@ -11,20 +11,27 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Buffer", "layout", "lies", "lies_as", "moved", "turned"]
+__all__ = [
+    "Buffer",
+    "copy_in_order",
+    "dense_axis_order",
+    "layout",
+    "matches_layout",
+    "memory_order",
+]
 
 Buffer = np.ndarray[Any, Any]
 
 
-def lies(data: Buffer) -> Hashable:
+def memory_order(data: Buffer) -> Hashable:
     """Return a key of the memory layout that a program depends on: None if contiguous."""
     if data.flags.c_contiguous:
         return None
-    order = turned(data)
+    order = dense_axis_order(data)
     return layout(data) if order is None else ("turned", order)
 
 
-def turned(data: Buffer) -> tuple[int, ...] | None:
+def dense_axis_order(data: Buffer) -> tuple[int, ...] | None:
     """Return the dimensions of a dense array from slowest to fastest, if not in order.
 
     None for C-contiguous arrays and for arrays with gaps.
@@ -37,7 +44,7 @@ def turned(data: Buffer) -> tuple[int, ...] | None:
     return order if data.transpose(order).flags.c_contiguous else None
 
 
-def moved(data: Buffer) -> Buffer:
+def copy_in_order(data: Buffer) -> Buffer:
     """Copy the elements to other memory in the same order, keeping the `layout`."""
     if 0 not in data.strides:
         return data.copy(order="K")
@@ -45,7 +52,7 @@ def moved(data: Buffer) -> Buffer:
     return np.broadcast_to(unbroadcast.copy(order="K"), data.shape)
 
 
-def lies_as(fixed: tuple[int | None, ...] | None, data: Buffer) -> bool:
+def matches_layout(fixed: tuple[int | None, ...] | None, data: Buffer) -> bool:
     """Return whether programs that assume the strides `fixed` may read this memory."""
     if fixed is None:
         return data.flags.c_contiguous

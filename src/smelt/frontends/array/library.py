@@ -18,7 +18,7 @@ import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.places import places_into
+from smelt.frontends.array.places import argsort_into
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
 from smelt.ops import extern_derivatives as derive
@@ -27,7 +27,7 @@ from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["allowed", "call", "from_host"]
+__all__ = ["call", "check_extern_allowed", "from_host"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -35,7 +35,7 @@ def call(name: str, *values: Value, **options: Any) -> Value:
 
     Raises UnsupportedError under `SMELT_STRICT`.
     """
-    allowed(name)
+    check_extern_allowed(name)
     return record(_operator(name, tuple(options.items())), values)
 
 
@@ -45,7 +45,7 @@ def _operator(name: str, options: tuple[tuple[str, Any], ...]) -> Extern:
     return Extern(name, options)
 
 
-def allowed(name: str) -> None:
+def check_extern_allowed(name: str) -> None:
     """Raise UnsupportedError under `SMELT_STRICT`: nothing may run outside the compiler."""
     if STRICT.get():
         raise UnsupportedError(f"{name} runs outside the compiler, which SMELT_STRICT forbids")
@@ -74,7 +74,7 @@ def _argsort_into(out: Buffer, x: Buffer, axis: int, descending: bool, stable: b
     if x.dtype.kind == "V" or x.dtype == np.float16:  # sort by value, not by bits
         x = x.astype(np.float32)
     if stable or descending:
-        places_into(out, x, axis, descending)
+        argsort_into(out, x, axis, descending)
     else:
         out[...] = np.argsort(x, axis=axis)
 

@@ -97,7 +97,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     """
     for x in (value(x1, "outer"), value(x2, "outer")):
         if x.type.rank != 1:
-            raise ShapeError(op="outer", operands=x.told, reason="it is no vector")
+            raise ShapeError(op="outer", operands=x.type_text, reason="it is no vector")
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
@@ -131,7 +131,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """
     for x in (value(x1, "cross"), value(x2, "cross")):
         if shape_of(x)[axis] != 3 and (x.scope is None or x.scope.pin(shape_of(x)[axis]) != 3):
-            raise ShapeError(op="cross", operands=x.told, reason=f"axis {axis} is not 3")
+            raise ShapeError(op="cross", operands=x.type_text, reason=f"axis {axis} is not 3")
 
     def part(x: Any, k: int) -> Array:
         node = value(x, "cross")
@@ -193,7 +193,7 @@ def matrix_norm(
     """
     array = Array.of(_floating(x, "matrix_norm"))
     if array.ndim < 2:
-        raise ShapeError(op="matrix_norm", operands=array.node.told, reason="it is no matrix")
+        raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is no matrix")
     if ord is None or ord == "fro":
         return sqrt(total(square(array), axis=(-2, -1), keepdims=keepdims))
     if ord in ("nuc", 2, -2):
@@ -296,7 +296,7 @@ def solve(x1: Any, x2: Any, /) -> Array:
     rows = shape_of(b)[-1 if b.type.rank == 1 else -2]
     n = shape_of(a)[-1]
     if rows != n and (a.scope is None or not a.scope.same(rows, n)):
-        raise ShapeError(op="solve", operands=f"{a.told}, {b.told}", reason="rows differ")
+        raise ShapeError(op="solve", operands=f"{a.type_text}, {b.type_text}", reason="rows differ")
     vector = b.type.rank == 1 and a.type.rank > 2
     b = reshape(b, (n, 1)) if vector else b
     if b.type.rank > 1 and shape_of(a)[:-2] != shape_of(b)[:-2]:

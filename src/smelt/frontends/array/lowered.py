@@ -13,13 +13,13 @@ from typing import Any
 
 from smelt.errors import ArgumentError, ExprTextError, GuardError, StaticArgError, StructureError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import Bound
+from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
-from smelt.frontends.array.engine import explaining
-from smelt.frontends.array.evaluate_pending import realise
-from smelt.frontends.array.layouts import lies
-from smelt.frontends.array.results import deliver, measure
+from smelt.frontends.array.engine import explain_package
+from smelt.frontends.array.evaluate_pending import evaluate
+from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
 from smelt.knobs import config
@@ -73,7 +73,7 @@ def _dimension(d: Any) -> Index:
     return size_
 
 
-def as_arguments(bound: Bound) -> list[Argument]:
+def as_arguments(bound: BoundCall) -> list[Argument]:
     """Return the leaves of a call as `Argument`s.
 
     Raises StaticArgError for a leaf that is neither array nor number.
@@ -81,7 +81,7 @@ def as_arguments(bound: Bound) -> list[Argument]:
     arguments: list[Argument] = []
     for index, x in enumerate(bound.leaves):
         if isinstance(x, Array):
-            arguments.append(Argument(realise(x.node)))
+            arguments.append(Argument(evaluate(x.node)))
         elif isinstance(x, (bool, int, float)):
             arguments.append(Argument(number=x))
         elif isinstance(x, Spec):
@@ -107,8 +107,8 @@ def signature(a: Argument) -> Hashable:
     """
     data = a.data
     if data is None:
-        return (type(a.number), a.number) if a.is_said else type(a.number)
-    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), lies(data)
+        return (type(a.number), a.number) if a.is_static else type(a.number)
+    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), memory_order(data)
 
 
 class Lowered:
@@ -117,7 +117,7 @@ class Lowered:
     def __init__(
         self,
         trace: Trace,
-        bound: Bound,
+        bound: BoundCall,
         arguments: tuple[Argument, ...],
         settings: config | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class Executable:
 
     FORMS = ("graph", "plan", "kernel", "llvm", "asm")
 
-    def __init__(self, trace: Trace, bound: Bound, arguments: tuple[Argument, ...]) -> None:
+    def __init__(self, trace: Trace, bound: BoundCall, arguments: tuple[Argument, ...]) -> None:
         self.trace = trace
         self._bound = bound
         self._expected = arguments
@@ -174,12 +174,12 @@ class Executable:
         arguments = as_arguments(bound)
         for name, *pair in zip(bound.names, arguments, self._expected, strict=True):
             _check(name, *pair)
-        sizes = self.trace.match(*measure(arguments))
+        sizes = self.trace.match(*match_parameters(arguments))
         if sizes is None:
             shapes = [list(a.data.shape) for a in arguments if a.data is not None]
             guards = " and ".join(map(str, self.trace.guards))
             raise GuardError(guard=guards, found=f"arguments of shapes {shapes}")
-        return deliver(self.trace, sizes, arguments, bound, out)
+        return run_call(self.trace, sizes, arguments, bound, out)
 
     def as_text(self, form: str = "kernel") -> str:
         """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".
@@ -190,15 +190,15 @@ class Executable:
             raise ArgumentError(
                 op="as_text", argument="form", value=repr(form), expected=f"one of {self.FORMS}"
             )
-        return explaining().as_text(self.trace.executable, form)
+        return explain_package().as_text(self.trace.executable, form)
 
     def cost_analysis(self) -> dict[str, Any]:
         """Return counts for the sizes of `lower`: flops, bytes accessed and saved."""
-        return explaining().cost_analysis(self.trace.executable, self.trace.hints)
+        return explain_package().cost_analysis(self.trace.executable, self.trace.hints)
 
     def memory_analysis(self) -> Any:
         """Return bytes of arguments, outputs, temporaries and code for the sizes of `lower`."""
-        return explaining().memory_analysis(self.trace.executable, self.trace.hints)
+        return explain_package().memory_analysis(self.trace.executable, self.trace.hints)
 
 
 def _check(name: str, argument: Argument, expected: Argument) -> None:
@@ -226,7 +226,7 @@ def _describe(a: Argument) -> str:
     if a.spec is not None:
         return str(a.spec)
     if a.data is None:
-        return repr(a.number) if a.is_said else type(a.number).__name__
+        return repr(a.number) if a.is_static else type(a.number).__name__
     strided = "" if a.data.flags.c_contiguous else " with strides"
     shape = ",".join(map(str, a.data.shape))
     return f"{from_numpy(a.data.dtype).name}[{shape}]{strided}"

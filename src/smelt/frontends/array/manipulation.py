@@ -23,12 +23,12 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
-from smelt.frontends.array.number import Size, as_dim, dims, is_whole
+from smelt.frontends.array.number import Size, as_dim, dims, is_integral
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, copied, leaf
 from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
 from smelt.types.expr import Index, add, mod, mul, sub
@@ -137,7 +137,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
     for a in removed:
         one = shape[a] == 1 or (node.scope is not None and node.scope.same(shape[a], 1))
         if not one:
-            raise ShapeError(op="squeeze", operands=node.told, reason=f"axis {a} is not 1")
+            raise ShapeError(op="squeeze", operands=node.type_text, reason=f"axis {a} is not 1")
     rest = tuple(d for a, d in enumerate(shape) if a not in removed)
     return Array.of(views.reshape(node, rest))
 
@@ -225,7 +225,7 @@ def roll(
         flat = _roll(views.reshape(node, (-1,)), as_dim(shift), 0)
         return Array.of(views.reshape(flat, shape))
     axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
-    shifts = (shift,) * len(axes) if is_whole(shift) else tuple(shift)  # type: ignore[arg-type]
+    shifts = (shift,) * len(axes) if is_integral(shift) else tuple(shift)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for a, s in zip(axes, shifts, strict=True):
@@ -233,7 +233,7 @@ def roll(
     return Array.of(node)
 
 
-@replayed
+@cache_trace
 def _roll(x: Value, steps: Index, axis: int) -> Value:
     shape = shape_of(x)
     n = shape[axis]
@@ -274,7 +274,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
         node = views.reshape(node, (-1,))
         axis = 0
     dim = axis_of(axis, node.type.rank, "repeat")
-    if not is_whole(repeats):
+    if not is_integral(repeats):
         return _repeat_each(node, repeats, dim)
     shape = shape_of(node)
     (times,) = dims(repeats)
@@ -288,8 +288,8 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
 def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
     counts = value(np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats, "repeat")
     if counts.scope is not None:
-        raise TracerError(use="repeat", value=counts.told)
-    values = realise(counts)
+        raise TracerError(use="repeat", value=counts.type_text)
+    values = evaluate(counts)
     size = shape_of(x)[axis]
     n = size if isinstance(size, int) else Size(size, _scope(x)).value()
     if values.size not in (1, n) or (values.size and int(values.min()) < 0):

@@ -1,10 +1,10 @@
 """Support `x[mask]` inside `jit`, as in `x[mask] += y`, where the count is unknown.
 
-That statement reads x[mask], adds, and writes x[mask] back.  The intermediate is a `Chosen`:
-results for all elements of x, and the mask.  Operators and elementwise functions accept numbers,
-arrays that vary along dimensions after the mask's only, and selections by the same mask; writing is
-an elementwise select.  Everything else would depend on the number of selected elements, and raises
-TracerError.
+That statement reads x[mask], adds, and writes x[mask] back.  The intermediate is a
+`MaskedSelection`: results for all elements of x, and the mask.  Operators and elementwise functions
+accept numbers, arrays that vary along dimensions after the mask's only, and selections by the same
+mask; writing is an elementwise select.  Everything else would depend on the number of selected
+elements, and raises TracerError.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x: (y := x + 0, operator.setitem(y, y > 1, y[y > 1] * 10))[0])
@@ -19,15 +19,21 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from smelt.errors import ShapeError, TracerError
-from smelt.frontends.array.assign import same_kind
+from smelt.frontends.array.assign import cast_same_kind
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.operators import operand
-from smelt.frontends.array.subscript import SELECT, is_mask, mask_fits, plain, uncounted
+from smelt.frontends.array.subscript import (
+    SELECT,
+    check_mask_fits,
+    index_item,
+    is_mask,
+    unknown_count_error,
+)
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Input
 
-__all__ = ["Chosen", "choose", "operator", "written"]
+__all__ = ["MaskedSelection", "operator", "select_masked", "write_masked"]
 
 _BINARY = {
     "add": "add",
@@ -57,57 +63,57 @@ _LINEAR = {"add", "subtract", "negative"}
 """Functions whose derivative is finite everywhere; 0 times an infinite one would be NaN."""
 
 
-class Chosen:
+class MaskedSelection:
     """Elements of an array that a mask of a recording selects.
 
-    `whole` has results for all elements; those count where `mask` is true.
+    `all_values` has results for all elements; those count where `mask` is true.
     """
 
-    __slots__ = ("mask", "whole")
+    __slots__ = ("all_values", "mask")
     __array_ufunc__ = None  # NumPy leaves operators to this class
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, whole: Value, mask: Value) -> None:
-        self.whole = whole
+        self.all_values = whole
         self.mask = mask
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise uncounted(self.mask)
+        raise unknown_count_error(self.mask)
 
     def __repr__(self) -> str:
-        return f"Chosen(<{self.whole.type} where {self.mask.type}>)"
+        return f"Chosen(<{self.all_values.type} where {self.mask.type}>)"
 
-    def mapped(self, name: str) -> Chosen:
+    def apply_unary(self, name: str) -> MaskedSelection:
         """Apply an elementwise function of one array, named as in `UNARY`."""
         self._check_differentiable(name, None)
-        return Chosen(UNARY[name](self.whole), self.mask)
+        return MaskedSelection(UNARY[name](self.all_values), self.mask)
 
-    def joined(self, name: str, other: Any, *, reflected: bool = False) -> Any:
+    def apply_binary(self, name: str, other: Any, *, reflected: bool = False) -> Any:
         """Apply an elementwise function of two arrays, named as in `BINARY`.
 
         This is the first operand unless `reflected`.  Raises TracerError for a selection by another
         mask, and for an array that varies along the selected elements.
         """
         original = other
-        if isinstance(other, Chosen):
+        if isinstance(other, MaskedSelection):
             if not _is_same_computation(self.mask, other.mask):
-                raise uncounted(self.mask)
-            _check_ranks(self.whole, other.whole, self.mask)
-            other = other.whole
+                raise unknown_count_error(self.mask)
+            _check_ranks(self.all_values, other.all_values, self.mask)
+            other = other.all_values
         else:
             other = operand(other)
             if other is NotImplemented:
                 return other
             if isinstance(other, Value) and other.type.rank > self._trailing_rank:
-                raise uncounted(self.mask)
+                raise unknown_count_error(self.mask)
         self._check_differentiable(name, original)
-        pair = (other, self.whole) if reflected else (self.whole, other)
-        return Chosen(BINARY[name](*pair), self.mask)
+        pair = (other, self.all_values) if reflected else (self.all_values, other)
+        return MaskedSelection(BINARY[name](*pair), self.mask)
 
     @property
     def _trailing_rank(self) -> int:
         """Number of dimensions after those of the mask."""
-        return self.whole.type.rank - self.mask.type.rank
+        return self.all_values.type.rank - self.mask.type.rank
 
     def _check_differentiable(self, name: str, other: object) -> None:
         """Raise TracerError where elements that are not selected would make derivatives NaN."""
@@ -115,13 +121,13 @@ class Chosen:
         if STATE.tapes and name not in _LINEAR and not scaled:
             raise TracerError(
                 use=f"{name} of chosen elements, differentiated,",
-                value=self.mask.told,
+                value=self.mask.type_text,
                 hint="Use sm.where(mask, f(sm.where(mask, x, safe)), x): what is not chosen counts"
                 " for derivatives as well.",
             )
 
 
-def choose(x: Value, key: Any) -> Chosen | None:
+def select_masked(x: Value, key: Any) -> MaskedSelection | None:
     """Return x[key] for a key that is a mask without values; None for any other key.
 
     Raises IndexRangeError for a mask that does not fit.
@@ -130,23 +136,23 @@ def choose(x: Value, key: Any) -> Chosen | None:
     if mask is None:
         return None
     assert mask.scope is not None
-    mask_fits(x, mask)
-    return Chosen(x if x.scope is not None else mask.scope.capture(x), mask)
+    check_mask_fits(x, mask)
+    return MaskedSelection(x if x.scope is not None else mask.scope.capture(x), mask)
 
 
-def written(x: Value, key: Any, chosen: Chosen) -> Value:
+def write_masked(x: Value, key: Any, chosen: MaskedSelection) -> Value:
     """Return x after `x[key] = chosen`.
 
     Raises TracerError unless the key is the same mask, ShapeError, DTypeError.
     """
-    mask, values = _mask(key), chosen.whole
+    mask, values = _mask(key), chosen.all_values
     if mask is None or not _is_same_computation(mask, chosen.mask):
-        raise uncounted(chosen.mask)
-    mask_fits(x, mask)
+        raise unknown_count_error(chosen.mask)
+    check_mask_fits(x, mask)
     _check_ranks(x, values, mask)
     shape = shape_of(x)
     mask = reshape(mask, (*shape_of(mask), *[1] * (x.type.rank - mask.type.rank)))
-    return record(SELECT, (expand(mask, shape), expand(same_kind(values, x), shape), x))
+    return record(SELECT, (expand(mask, shape), expand(cast_same_kind(values, x), shape), x))
 
 
 def _mask(key: Any) -> Value | None:
@@ -154,7 +160,7 @@ def _mask(key: Any) -> Value | None:
     (item,) = key if isinstance(key, tuple) and len(key) == 1 else (key,)
     if isinstance(item, (tuple, slice)) or item is None:
         return None
-    index = plain(item)
+    index = index_item(item)
     return index if is_mask(index) and index.scope is not None and index.type.rank else None
 
 
@@ -163,8 +169,8 @@ def _check_ranks(a: Value, b: Value, mask: Value) -> None:
     if a.type.rank != b.type.rank:
         raise ShapeError(
             op="x[mask]",
-            operands=f"{a.told}, {b.told}",
-            reason=f"{mask.told} leaves them different ranks",
+            operands=f"{a.type_text}, {b.type_text}",
+            reason=f"{mask.type_text} leaves them different ranks",
         )
 
 
@@ -184,36 +190,38 @@ def _is_same_computation(a: Any, b: Any) -> bool:
     return True
 
 
-def _operator(name: str, *, reflected: bool = False) -> Callable[[Chosen, Any], Any]:
-    return lambda self, other: self.joined(name, other, reflected=reflected)
+def _operator(name: str, *, reflected: bool = False) -> Callable[[MaskedSelection, Any], Any]:
+    return lambda self, other: self.apply_binary(name, other, reflected=reflected)
 
 
-def _in_place(name: str) -> Callable[[Chosen, Any], Any]:
-    def run(self: Chosen, other: Any) -> Any:
-        result = self.joined(name, other)
-        if isinstance(result, Chosen):  # keep the identity: other names may refer to x[mask]
-            self.whole = result.whole
+def _in_place(name: str) -> Callable[[MaskedSelection, Any], Any]:
+    def run(self: MaskedSelection, other: Any) -> Any:
+        result = self.apply_binary(name, other)
+        if isinstance(
+            result, MaskedSelection
+        ):  # keep the identity: other names may refer to x[mask]
+            self.all_values = result.all_values
             return self
         return result
 
     return run
 
 
-def _function(name: str) -> Callable[[Chosen], Chosen]:
-    return lambda self: self.mapped(name)
+def _function(name: str) -> Callable[[MaskedSelection], MaskedSelection]:
+    return lambda self: self.apply_unary(name)
 
 
-def _unreadable(self: Chosen, *_: Any, **__: Any) -> NoReturn:
-    raise uncounted(self.mask)
+def _unreadable(self: MaskedSelection, *_: Any, **__: Any) -> NoReturn:
+    raise unknown_count_error(self.mask)
 
 
 for _name, _row in _BINARY.items():
-    setattr(Chosen, f"__{_name}__", _operator(_row))
-    setattr(Chosen, f"__r{_name}__", _operator(_row, reflected=True))
-    setattr(Chosen, f"__i{_name}__", _in_place(_row))
+    setattr(MaskedSelection, f"__{_name}__", _operator(_row))
+    setattr(MaskedSelection, f"__r{_name}__", _operator(_row, reflected=True))
+    setattr(MaskedSelection, f"__i{_name}__", _in_place(_row))
 for _name, _row in _COMPARED.items():
-    setattr(Chosen, f"__{_name}__", _operator(_row))
+    setattr(MaskedSelection, f"__{_name}__", _operator(_row))
 for _name, _row in _UNARY.items():
-    setattr(Chosen, f"__{_name}__", _function(_row))
+    setattr(MaskedSelection, f"__{_name}__", _function(_row))
 for _name in _UNREADABLE:
-    setattr(Chosen, f"__{_name}__", _unreadable)
+    setattr(MaskedSelection, f"__{_name}__", _unreadable)

@@ -35,23 +35,23 @@ from smelt.ops.view import Concat
 from smelt.types.dtype import DType, bool_, i8, i16, i32, i64, u8
 from smelt.types.expr import Index, product
 
-__all__ = ["exchanges", "is_short", "neighbours", "placed", "put_in_order"]
+__all__ = ["batcher_pairs", "insertion_pairs", "is_short", "network_argsort", "network_sort"]
 
-SHORT, SHORT_LAST = 16, 8
-"""Longest rows, in elements, that are sorted by networks; `SHORT_LAST` applies to the last axis,
-where vectors would otherwise run along the rows."""
-MANY = 256
+MAX_LENGTH, MAX_LENGTH_LAST_AXIS = 16, 8
+"""Longest rows, in elements, that are sorted by networks; `MAX_LENGTH_LAST_AXIS` applies to the
+last axis, where vectors would otherwise run along the rows."""
+MIN_ROWS = 256
 """Fewest rows for which compiling a network pays; NumPy sorts fewer in microseconds."""
 _POSITION_TYPES = {1: i8, 2: i16, 4: i32, 8: i64}
 """Integer types of positions by bytes of an element, for equal numbers of lanes."""
 
 
-def neighbours(n: int) -> list[tuple[int, int]]:
+def insertion_pairs(n: int) -> list[tuple[int, int]]:
     """Return the steps of insertion sort for `n` elements, which exchange neighbours."""
     return [(j, j + 1) for last in range(1, n) for j in range(last - 1, -1, -1)]
 
 
-def exchanges(n: int) -> list[tuple[int, int]]:
+def batcher_pairs(n: int) -> list[tuple[int, int]]:
     """Return the steps of Batcher's odd-even merge sort for `n` elements."""
     pairs: list[tuple[int, int]] = []
     run = 1
@@ -78,10 +78,10 @@ def is_short(x: Value, a: int) -> bool:
     shape = shape_of(x)
     extent, rows = shape[a], product(n for k, n in enumerate(shape) if k != a)
     is_last = a == len(shape) - 1 and not _is_stacked(x, a)
-    scope, longest = scope_of(x, shape), SHORT_LAST if is_last else SHORT
+    scope, longest = scope_of(x, shape), MAX_LENGTH_LAST_AXIS if is_last else MAX_LENGTH
     if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", longest):
         return False
-    if not holds(scope, MANY, "<=", rows):
+    if not holds(scope, MIN_ROWS, "<=", rows):
         return False
     if scope is not None:
         scope.pin(extent)
@@ -104,7 +104,7 @@ def _is_stacked(x: Value, a: int) -> bool:
     return False
 
 
-def put_in_order(x: Value, a: int, *, descending: bool) -> Array:
+def network_sort(x: Value, a: int, *, descending: bool) -> Array:
     """Sort short rows; NaN comes after all numbers (before, if descending)."""
     dtype = x.type.dtype
     row = _columns(x, a)
@@ -112,7 +112,7 @@ def put_in_order(x: Value, a: int, *, descending: bool) -> Array:
         nan = [isnan(e) for e in row]
         count = reduce(Array.__add__, [_cast_array(e, i32) for e in nan])
         row = [where(is_nan, math.inf, e) for is_nan, e in zip(nan, row, strict=True)]
-        for i, j in neighbours(len(row)):
+        for i, j in insertion_pairs(len(row)):
             is_unordered = row[i] < row[j] if descending else row[j] < row[i]
             row[i], row[j] = (
                 where(is_unordered, row[j], row[i]),
@@ -121,13 +121,13 @@ def put_in_order(x: Value, a: int, *, descending: bool) -> Array:
         ends = range(len(row)) if descending else reversed(range(len(row)))
         row = [where(count > k, math.nan, e) for k, e in zip(ends, row, strict=True)]
     else:
-        for i, j in exchanges(len(row)):
+        for i, j in batcher_pairs(len(row)):
             low, high = minimum(row[i], row[j]), maximum(row[i], row[j])
             row[i], row[j] = (high, low) if descending else (low, high)
     return _cast_array(stack(row, axis=a), dtype)
 
 
-def placed(x: Value, a: int, *, descending: bool) -> Array:
+def network_argsort(x: Value, a: int, *, descending: bool) -> Array:
     """Return the positions that sort short rows, int64; equal elements keep their order."""
     row = _columns(x, a)
     n, position_type = len(row), _POSITION_TYPES[row[0].node.type.dtype.itemsize]
@@ -137,7 +137,7 @@ def placed(x: Value, a: int, *, descending: bool) -> Array:
         nan = [isnan(e) for e in row]
         positions = [where(is_nan, p + offset, p) for is_nan, p in zip(nan, positions, strict=True)]
         row = [where(is_nan, math.inf, e) for is_nan, e in zip(nan, row, strict=True)]
-    for i, j in exchanges(n):
+    for i, j in batcher_pairs(n):
         e, f, p, q = row[i], row[j], positions[i], positions[j]
         is_unordered = ((e < f) if descending else (f < e)) | ((e == f) & (q < p))
         row[i], row[j] = where(is_unordered, f, e), where(is_unordered, e, f)

@@ -41,7 +41,7 @@ from smelt.frontends.array.pooling import (
     upsample,
 )
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.reduction import floating, fold, is_empty
+from smelt.frontends.array.reduction import cast_to_float, is_empty, reduce_axes
 from smelt.frontends.array.searching import take_along_axis
 from smelt.frontends.array.statistical import mean
 from smelt.frontends.array.statistical import sum as total
@@ -58,7 +58,7 @@ Axis = int | Sequence[int]
 
 def _to_compute_type(x: Any, what: str) -> Array:
     """Cast `x` to the float dtype of calculations: float32 for half types."""
-    return Array.of(floating(value(x, what)))
+    return Array.of(cast_to_float(value(x, what)))
 
 
 def _to_type_of(result: Array, x: Any) -> Array:
@@ -108,7 +108,7 @@ def _max_along(x: Array, axis: Axis | None) -> Array:
     axes = axes_of(axis, node.type.rank, "max")
     if any(is_empty(node, a) for a in axes):
         return total(x, axis=axis, keepdims=True) - math.inf
-    return Array.of(fold("max", node, axes, keepdims=True))
+    return Array.of(reduce_axes("max", node, axes, keepdims=True))
 
 
 def softmax(x: Any, /, *, axis: Axis = -1) -> Array:
@@ -194,7 +194,7 @@ def _per_channel(x: Array, weight: Any, what: str) -> Any:
         return None
     node = value(weight, what)
     if node.type.rank != 1:
-        raise ShapeError(op=what, operands=node.told, reason="weight and bias are vectors")
+        raise ShapeError(op=what, operands=node.type_text, reason="weight and bias are vectors")
     array = Array.of(node)
     return reshape(array, (array.shape[0], *[1] * (x.ndim - 2)))
 
@@ -215,7 +215,7 @@ def group_norm(
     """
     upcast = _to_compute_type(x, "group_norm")
     if upcast.ndim < 2:
-        raise ShapeError(op="group_norm", operands=upcast.node.told, reason="no channels")
+        raise ShapeError(op="group_norm", operands=upcast.node.type_text, reason="no channels")
     shape = upcast.shape
     split = reshape(upcast, (shape[0], groups, shape[1] // groups, *shape[2:]))
     axes = tuple(range(2, split.ndim))
@@ -250,7 +250,7 @@ def batch_norm(
     """
     upcast = _to_compute_type(x, "batch_norm")
     if upcast.ndim < 2:
-        raise ShapeError(op="batch_norm", operands=upcast.node.told, reason="no channels")
+        raise ShapeError(op="batch_norm", operands=upcast.node.type_text, reason="no channels")
     if mean_ is None:
         axes = (0, *range(2, upcast.ndim))
         centred = upcast - mean(upcast, axis=axes, keepdims=True)
@@ -296,7 +296,7 @@ def cross_entropy(
         )
     node = value(labels, "cross_entropy")
     if not node.type.dtype.is_integer:
-        raise DTypeError(f"cross_entropy: labels are {node.told}, not integers")
+        raise DTypeError(f"cross_entropy: labels are {node.type_text}, not integers")
     upcast = _to_compute_type(logits, "cross_entropy")
     classes = Array.of(node)
     counted = None if ignore is None else classes != ignore
@@ -381,7 +381,7 @@ def rotary(
     upcast = _to_compute_type(x, "rotary")
     length, size = upcast.shape[-2:]
     if size % 2 != 0:
-        raise ShapeError(op="rotary", operands=upcast.node.told, reason="the size is odd")
+        raise ShapeError(op="rotary", operands=upcast.node.type_text, reason="the size is odd")
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
     steps = Array.of(cast(arange(half).node, upcast.dtype)) * (-2.0 * math.log(base) / size)

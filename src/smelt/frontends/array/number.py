@@ -21,14 +21,14 @@ from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.value import Value, constant
-from smelt.frontends.array.views import whole
+from smelt.frontends.array.views import as_integer
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, SizeOf
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import Index, floordiv, mod, mul, sub, text
 from smelt.types.expr import add as plus
 
-__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_whole", "shown"]
+__all__ = ["Number", "Scalar", "Size", "as_dim", "dims", "is_integral", "user_dim"]
 
 
 class Number:
@@ -165,7 +165,7 @@ class Size(Number):
         return not self.scope.holds(self.expr, "==", 0)
 
     def __neg__(self) -> Any:
-        return shown(mul(self.expr, -1), self.scope)
+        return user_dim(mul(self.expr, -1), self.scope)
 
     def __abs__(self) -> Any:
         return self if self >= 0 else -self
@@ -288,7 +288,7 @@ def _compare_guarded(x: Number, relation: str, y: Any) -> bool:
                 v.value()
     else:
         condition = f"{texts[0]} {relation} {texts[1]}"
-        x.scope.ask(condition if truth else f"not {condition}")
+        x.scope.require(condition if truth else f"not {condition}")
     return truth
 
 
@@ -310,7 +310,7 @@ def _expr_of(node: Node, scope: Scope) -> Index | None:
     if isinstance(op, SizeOf):
         return scope.canon(op.expr)
     if node in scope.scalars:
-        return scope.count(node)  # type: ignore[arg-type]
+        return scope.size_of_scalar(node)  # type: ignore[arg-type]
     rule = _RULES.get(op.name)
     operands = [_expr_of(x, scope) for x in node.inputs] if rule is not None else []
     if rule is None or None in operands:
@@ -365,7 +365,7 @@ def _methods(what: str, plain: Callable[..., Any], exact: Callable[..., Index] |
             scope = x.scope if isinstance(x, Size) else y.scope
             return _size_arithmetic(exact, a, b, scope)
         if what == "pow" and a is not None and isinstance(y, int) and 0 <= y <= 4:
-            return shown(_power(a, y), x.scope)
+            return user_dim(_power(a, y), x.scope)
         return _scalar_arithmetic(what, plain, x, y)
 
     return apply, lambda x, y: apply(y, x)
@@ -387,11 +387,13 @@ def _bitwise_methods(
             if symbolic is not None:
                 return symbolic
         return (
-            plain(_pinned_int(x), _pinned_int(y)) if is_whole(x) and is_whole(y) else NotImplemented
+            plain(_pinned_int(x), _pinned_int(y))
+            if is_integral(x) and is_integral(y)
+            else NotImplemented
         )
 
     def reflected(x: Any, y: Any) -> Any:
-        return plain(y, _pinned_int(x)) if is_whole(x) and is_whole(y) else NotImplemented
+        return plain(y, _pinned_int(x)) if is_integral(x) and is_integral(y) else NotImplemented
 
     return apply, reflected
 
@@ -434,7 +436,7 @@ def _size_arithmetic(rule: Callable[..., Index], a: Index, b: Index, scope: Scop
         a = scope.pin(a)
     if rule in (floordiv, mod) and not isinstance(b, int) and not scope.holds(1, "<=", b):
         b = scope.pin(b)
-    return shown(rule(a, b), scope)
+    return user_dim(rule(a, b), scope)
 
 
 def _power(e: Index, times: int) -> Index:
@@ -450,7 +452,7 @@ for _name, _what, _plain, _rule in _ARITHMETIC:
     setattr(Number, f"__r{_name}__", _reflected)
 
 
-def shown(e: Index, scope: Scope | None) -> Any:
+def user_dim(e: Index, scope: Scope | None) -> Any:
     """Return a dimension as users see it: an int, or a Size inside a recording."""
     if scope is None or isinstance(e, int):
         return e
@@ -458,7 +460,7 @@ def shown(e: Index, scope: Scope | None) -> Any:
     return e if isinstance(e, int) else Size(e, scope)
 
 
-def is_whole(x: Any) -> bool:
+def is_integral(x: Any) -> bool:
     """Return whether an argument is an integer: plain, a size or a number argument."""
     return isinstance(x, (int, np.integer, Size)) or (isinstance(x, Scalar) and x.dtype is i64)
 
@@ -471,7 +473,7 @@ def as_dim(x: Any) -> Index:
     if isinstance(x, Size):
         return x.scope.canon(x.expr)
     expr = _size_expr(x) if isinstance(x, Scalar) else None
-    return whole(x) if expr is None else x.scope.canon(expr)
+    return as_integer(x) if expr is None else x.scope.canon(expr)
 
 
 def dims(shape: Any) -> tuple[Index, ...]:

@@ -35,7 +35,7 @@ from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import STATE, Value
 from smelt.frontends.array.views import axis_of, shape_of
-from smelt.frontends.array.windows import margins
+from smelt.frontends.array.windows import pad_with_mode
 from smelt.types.dtype import bool_, f64, i64
 
 __all__ = [
@@ -173,7 +173,7 @@ def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
     """
     array = floats_of(x, "cov")
     if array.ndim > 2:
-        raise ShapeError(op="cov", operands=array.node.told, reason="it is no matrix")
+        raise ShapeError(op="cov", operands=array.node.type_text, reason="it is no matrix")
     variables = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
     centred = variables - stat.mean(variables, axis=1, keepdims=True)
     matrix = matmul(centred, centred.T) / max(variables.shape[1] - ddof, 0)
@@ -236,7 +236,9 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
     if not isinstance(bins, int):
         edges = array_of(make.asarray(bins), "histogram")
         if edges.ndim != 1:
-            raise ShapeError(op="histogram", operands=edges.node.told, reason="edges are a vector")
+            raise ShapeError(
+                op="histogram", operands=edges.node.type_text, reason="edges are a vector"
+            )
         at = searchsorted(edges, x, side="right") - 1
         return edges, el.where(el.equal(x, edges[edges.shape[0] - 1]), edges.shape[0] - 2, at)
     if bins < 1:
@@ -281,7 +283,7 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
     """
     at, knots, values = (floats_of(v, "interp") for v in (x, xp, fp))
     if knots.ndim != 1 or values.ndim != 1:
-        operands = f"{knots.node.told}, {values.node.told}"
+        operands = f"{knots.node.type_text}, {values.node.type_text}"
         raise ShapeError(op="interp", operands=operands, reason="points are two vectors")
     dtype = common("interp", at.dtype, knots.dtype, values.dtype)
     at, knots, values = (astype(v, dtype) for v in (at, knots, values))
@@ -338,8 +340,10 @@ def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
     y = moveaxis(array, 0 if axis is None else axis, 0)
     n = shape_of(y.node)[0]
     if isinstance(n, int) and n < 2:
-        raise ShapeError(op="gradient", operands=array.node.told, reason="two elements are needed")
-    extended = margins("gradient", moveaxis(y, 0, -1).node, ((1, 1),), 0, "replicate")
+        raise ShapeError(
+            op="gradient", operands=array.node.type_text, reason="two elements are needed"
+        )
+    extended = pad_with_mode("gradient", moveaxis(y, 0, -1).node, ((1, 1),), 0, "replicate")
     padded = moveaxis(Array.of(extended), -1, 0)
     positions = reshape(make.arange(y.shape[0]), (-1, *[1] * (y.ndim - 1)))
     end = el.logical_or(el.equal(positions, 0), el.equal(positions, y.shape[0] - 1))
@@ -365,12 +369,14 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
         )
     for vector in (x, w):
         if vector.ndim != 1 or shape_of(vector.node)[0] == 0:
-            raise ShapeError(op="convolve", operands=vector.node.told, reason="no vector, or empty")
+            raise ShapeError(
+                op="convolve", operands=vector.node.type_text, reason="no vector, or empty"
+            )
     if x.shape[0] < w.shape[0]:
         x, w = w, x
     m = int(w.shape[0])
     pad_widths = {"full": (m - 1, m - 1), "same": (m // 2, (m - 1) // 2), "valid": (0, 0)}[mode]
-    padded = margins("convolve", x.node, (pad_widths,), 0, "zeros")
+    padded = pad_with_mode("convolve", x.node, (pad_widths,), 0, "zeros")
     sums = conv(Array.of(padded)[None, None, :], flip(w)[None, None, :])
     return sums[0, 0, :]
 
@@ -413,7 +419,7 @@ def pad(x: Any, pad_width: Any, /, mode: str = "constant", *, constant_values: A
             op="pad", argument="constant_values", value=constant_values, expected="a number"
         )
     number = 0 if number is None else number
-    return Array.of(margins("pad", array.node, widths, number, _MODES[mode]))
+    return Array.of(pad_with_mode("pad", array.node, widths, number, _MODES[mode]))
 
 
 def _widths(pad_width: Any, rank: int, *, fixed: bool) -> tuple[tuple[Any, Any], ...]:

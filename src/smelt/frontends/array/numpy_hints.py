@@ -34,7 +34,7 @@ FUNCTIONS: Final[dict[str, str]] = {
 }  # fmt: skip
 """Other names, mostly NumPy's -> names of this package."""
 
-NOWHERE: Final[dict[str, str]] = {
+UNSUPPORTED: Final[dict[str, str]] = {
     "fft": ": there are no complex numbers; numpy.fft takes np.asarray(x)",
 }
 """Names without a function here -> reason and alternative."""
@@ -51,7 +51,7 @@ METHODS: Final[dict[str, str]] = {
 """Methods of NumPy's arrays -> functions of this package."""
 
 
-def missing(name: str) -> NoReturn:
+def raise_missing(name: str) -> NoReturn:
     """Raise AttributeError for a name that the package does not have, with a hint."""
     ours = FUNCTIONS.get(name)
     hint = (
@@ -59,12 +59,12 @@ def missing(name: str) -> NoReturn:
         if ours and "." not in ours
         else f": it is sm.{ours}"
         if ours
-        else NOWHERE.get(name, "")
+        else UNSUPPORTED.get(name, "")
     )
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
 
 
-class Elsewhere:
+class MissingMethod:
     """Descriptor for a method that arrays lack; access raises an error with a hint.
 
     Unlike `__getattr__` it does not slow down look-ups of attributes that exist.

@@ -62,7 +62,7 @@ class Operators:
         """Return the array that stands for a recorded value."""
         raise NotImplementedError
 
-    def renew(self, node: Value) -> None:
+    def replace_value(self, node: Value) -> None:
         """Make `node` the newest version of this array."""
         raise NotImplementedError
 
@@ -271,14 +271,14 @@ def _replace(x: T, what: str, result: Value) -> T:
     if not _has_same_shape(result, x.node):
         raise ShapeError(
             op=what,
-            operands=f"{x.node.told}, ...",
-            reason=f"in place the result {result.told} would not have the array's shape",
+            operands=f"{x.node.type_text}, ...",
+            reason=f"in place the result {result.type_text} would not have the array's shape",
         )
     if _RANK[result.type.dtype.kind] > _RANK[old.dtype.kind]:
         raise DTypeError(
-            f"{what} in place: the result {result.told} does not fit into {x.node.told}"
+            f"{what} in place: the result {result.type_text} does not fit into {x.node.type_text}"
         )
-    x.renew(cast(result, old.dtype))
+    x.replace_value(cast(result, old.dtype))
     return x
 
 

@@ -22,7 +22,7 @@ from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import zeros, zeros_like
 from smelt.frontends.array.elementwise import minimum, sqrt
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.reduction import floating
+from smelt.frontends.array.reduction import cast_to_float
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.tree import flatten, unflatten
 
@@ -132,7 +132,7 @@ def clip(slopes: Any, largest: float) -> Any:
 
 
 def _to_compute_type(x: Any) -> Array:
-    return Array.of(floating(value(x, "optim")))
+    return Array.of(cast_to_float(value(x, "optim")))
 
 
 def _to_type_of(result: Array, x: Any) -> Array:

@@ -46,7 +46,7 @@ def _sorted(x: Any, axis: Axis, what: str) -> Array:
         flat = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
     size = shape_of(flat.node)[0]
     if size == 0:
-        raise ShapeError(op=what, operands=array.node.told, reason="there are no elements")
+        raise ShapeError(op=what, operands=array.node.type_text, reason="there are no elements")
     return sort(flat, axis=0)
 
 

@@ -20,41 +20,41 @@ import numpy as np
 
 from smelt.frontends.array.value import Buffer
 
-__all__ = ["places_into", "stable_places"]
+__all__ = ["argsort_into", "stable_argsort"]
 
-FEW, FEW_IN_ALL = 64, 2048
+SMALL_ROW, SMALL_TOTAL = 64, 2048
 """Elements of a row, and of all rows, below which merging is faster."""
-AT_ONCE = 1 << 16
+BLOCK_ELEMENTS = 1 << 16
 """Elements whose keys are made at a time, so that they stay in cache."""
-HELD = 63
+KEY_BITS = 63
 """Bits for a key and a position, without the sign bit."""
 
 
-def places_into(out: Buffer, x: Buffer, axis: int, descending: bool) -> None:
+def argsort_into(out: Buffer, x: Buffer, axis: int, descending: bool) -> None:
     """Write the positions, int64, that sort elements along `axis` stably into `out`.
 
     NaN counts as the largest element, and every NaN as equal.
     """
     count = x.shape[axis]
-    if count < FEW or x.size < FEW_IN_ALL:
+    if count < SMALL_ROW or x.size < SMALL_TOTAL:
         out[...] = _argsort_by_merging(x, axis, descending)
         return
     rows, into = (np.moveaxis(a, axis, -1) for a in (x, out))
     flat, targets = rows.reshape(-1, count), into.reshape(-1, count)
-    step = max(AT_ONCE // count, 1)
+    step = max(BLOCK_ELEMENTS // count, 1)
     for first in range(0, len(flat), step):
-        targets[first : first + step] = stable_places(flat[first : first + step], descending)
+        targets[first : first + step] = stable_argsort(flat[first : first + step], descending)
     if not np.may_share_memory(targets, into):  # `reshape` copied: the axis is not the last
         into[...] = targets.reshape(into.shape)
 
 
-def stable_places(x: Buffer, descending: bool) -> Buffer:
+def stable_argsort(x: Buffer, descending: bool) -> Buffer:
     """Return the positions, int64, that sort each row of a matrix stably."""
     count = x.shape[-1]
     bits = max(count - 1, 1).bit_length()
-    if x.itemsize < 4 or 2 * bits > HELD:
+    if x.itemsize < 4 or 2 * bits > KEY_BITS:
         return _argsort_by_merging(x, -1, descending)
-    keys = _keys(x, HELD - bits)
+    keys = _keys(x, KEY_BITS - bits)
     if keys is None:
         return _argsort_by_runs(x, bits, descending)
     if descending:

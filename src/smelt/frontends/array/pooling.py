@@ -22,20 +22,20 @@ from smelt.frontends.array.creation import arange
 from smelt.frontends.array.elementwise import clip, floor, maximum, minimum, where
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.manipulation import expand_dims
-from smelt.frontends.array.number import shown
+from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.reduction import floating as wide_of
-from smelt.frontends.array.reduction import fold
+from smelt.frontends.array.reduction import cast_to_float as wide_of
 from smelt.frontends.array.reduction import mean as average
+from smelt.frontends.array.reduction import reduce_axes
 from smelt.frontends.array.searching import take
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.frontends.array.windows import (
     Windows,
-    each,
-    fitting,
+    check_fit,
     padding_of,
-    pinned,
+    per_dimension,
+    pin_dimensions,
     slide,
     spatial_rank,
 )
@@ -50,23 +50,23 @@ def _windows(
 ) -> tuple[Windows, tuple[int, ...]]:
     """Return the windows, and the padding added for partial windows at the ends."""
     count = spatial_rank(what, x)
-    extent = each(what, "size", size, count)
-    dilated = each(what, "dilation", dilation, count)
-    steps = extent if stride is None else each(what, "stride", stride, count)
+    extent = per_dimension(what, "size", size, count)
+    dilated = per_dimension(what, "dilation", dilation, count)
+    steps = extent if stride is None else per_dimension(what, "stride", stride, count)
     padding_pairs = padding_of(what, padding, extent, dilated)
     w = Windows(extent, steps, dilated, padding_pairs)
-    if any(2 * max(pair) > w.reach(k) for k, pair in enumerate(padding_pairs)):
+    if any(2 * max(pair) > w.span(k) for k, pair in enumerate(padding_pairs)):
         raise ArgumentError(
             op=what,
             argument="padding",
             value=repr(padding),
             expected="at most half of a window: others would see the margin only",
         )
-    fitting(what, x, w, x.told)
+    check_fit(what, x, w, x.type_text)
     if not ceil:
         return w, (0,) * count
     beyond_end = tuple(
-        _missing_elements(w, k, n) for k, n in enumerate(pinned(x, range(2, 2 + count)))
+        _missing_elements(w, k, n) for k, n in enumerate(pin_dimensions(x, range(2, 2 + count)))
     )
     extended = tuple(
         (low, high + e) for (low, high), e in zip(padding_pairs, beyond_end, strict=True)
@@ -76,9 +76,9 @@ def _windows(
 
 def _missing_elements(w: Windows, k: int, n: int) -> int:
     """Return how many elements the last, partial window along dimension k lacks."""
-    low, high = w.margins[k]
-    lacking = (w.reach(k) - n - low - high) % w.stride[k]
-    return lacking if lacking + high < w.reach(k) else 0
+    low, high = w.pad_widths[k]
+    lacking = (w.span(k) - n - low - high) % w.stride[k]
+    return lacking if lacking + high < w.span(k) else 0
 
 
 def _reduce_windows(
@@ -86,7 +86,7 @@ def _reduce_windows(
 ) -> Value:
     view = slide(what, x, w, fill)
     axes = tuple(range(x.type.rank, view.type.rank))
-    return fold(combine, view, axes, keepdims=False) if axes else view
+    return reduce_axes(combine, view, axes, keepdims=False) if axes else view
 
 
 def _lowest(dtype: DType) -> float | int | bool:
@@ -147,15 +147,15 @@ def avg_pool(
     w, beyond_end = _windows("avg_pool", node, size, stride, padding, 1, ceil)
     upcast = wide_of(node)
     total = Array.of(_reduce_windows("avg_pool", upcast, w, "sum", 0))
-    equal_counts = not any(beyond_end) and (count_padding or not any(map(any, w.margins)))
+    equal_counts = not any(beyond_end) and (count_padding or not any(map(any, w.pad_widths)))
     if equal_counts:
         mean = total * (1.0 / math.prod(w.extent))
         return _to_type_of(mean, node)
     shape = shape_of(node)[2:]
     for k, (extent, step, (low, high)) in enumerate(
-        zip(w.extent, w.stride, w.margins, strict=True)
+        zip(w.extent, w.stride, w.pad_widths, strict=True)
     ):
-        n = shown(shape[k], node.scope)
+        n = user_dim(shape[k], node.scope)
         start = arange(total.shape[2 + k]) * step - low
         end = n + high - beyond_end[k] if count_padding else n
         count = minimum(start + extent, end) - (start if count_padding else maximum(start, 0))
@@ -187,7 +187,7 @@ def _adaptive(
     """
     node = value(x, what)
     count = spatial_rank(what, node)
-    goals = each(what, "size", size, count)
+    goals = per_dimension(what, "size", size, count)
     split: list[Index] = []
     axes: list[int] = []
     for k, goal in enumerate(goals):
@@ -234,8 +234,8 @@ def adaptive_avg_pool(x: Any, size: Any, /) -> Array:
     node = value(x, "adaptive_avg_pool")
 
     def ragged(runs: Array, inside: Array, axis: int) -> Array:
-        total = fold("sum", where(inside, runs, 0).node, (axis,), keepdims=False)
-        counts = fold("sum", cast(inside.node, runs.dtype), (axis,), keepdims=False)
+        total = reduce_axes("sum", where(inside, runs, 0).node, (axis,), keepdims=False)
+        counts = reduce_axes("sum", cast(inside.node, runs.dtype), (axis,), keepdims=False)
         return Array.of(BINARY["divide"](total, counts))
 
     means = _adaptive(
@@ -256,10 +256,14 @@ def adaptive_max_pool(x: Any, size: Any, /) -> Array:
 
     def ragged(runs: Array, inside: Array, axis: int) -> Array:
         masked = where(inside, runs, _lowest(runs.dtype))
-        return Array.of(fold("max", masked.node, (axis,), keepdims=False))
+        return Array.of(reduce_axes("max", masked.node, (axis,), keepdims=False))
 
     return _adaptive(
-        "adaptive_max_pool", x, size, lambda v, axes: fold("max", v, axes, keepdims=False), ragged
+        "adaptive_max_pool",
+        x,
+        size,
+        lambda v, axes: reduce_axes("max", v, axes, keepdims=False),
+        ragged,
     )
 
 
@@ -311,7 +315,7 @@ def upsample(
 def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float | None]]:
     """Return the new size of each dimension, and the scale factor if one was passed."""
     if size is not None:
-        return [(n, None) for n in each("upsample", "size", size, count)]
+        return [(n, None) for n in per_dimension("upsample", "size", size, count)]
     factors: Sequence[Any] = scale if isinstance(scale, (tuple, list)) else (scale,) * count
     if len(factors) != count or not all(isinstance(f, (int, float)) and f > 0 for f in factors):
         raise ArgumentError(
@@ -324,7 +328,9 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
     for n, f in zip(x.shape[2:], factors, strict=True):
         length = n * int(f) if float(f).is_integer() else math.floor(int(n) * f)
         if isinstance(length, int) and length < 1:
-            raise ShapeError(op="upsample", operands=x.node.told, reason="nothing would be left")
+            raise ShapeError(
+                op="upsample", operands=x.node.type_text, reason="nothing would be left"
+            )
         goals.append((length, float(f)))
     return goals
 

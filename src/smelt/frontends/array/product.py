@@ -21,7 +21,7 @@ from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import axes_of, axis_of, permute, reshape, shape_of
 from smelt.ops.contract import Contract
@@ -45,7 +45,9 @@ def contract(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
     """
     dtype = common(what, a.type.dtype, b.type.dtype)
     if dtype.kind == "bool":
-        raise DTypeError(f"{what}({a.told}, {b.told}): products of booleans are not defined")
+        raise DTypeError(
+            f"{what}({a.type_text}, {b.type_text}): products of booleans are not defined"
+        )
     a, b = cast(a, dtype), cast(b, dtype)
     sizes: dict[str, Index] = {}
     for letters, x in ((left, a), (right, b)):
@@ -73,7 +75,7 @@ def _outer(a: Value, b: Value, left: str, right: str, out: str) -> Value:
     return BINARY["multiply"](*sides)
 
 
-@replayed
+@cache_trace
 def matmul(a: Value, b: Value) -> Value:
     """Return the matrix product over the last two dimensions; others broadcast.
 
@@ -81,7 +83,9 @@ def matmul(a: Value, b: Value) -> Value:
     """
     if not a.type.shape or not b.type.shape:
         raise ShapeError(
-            op="matmul", operands=f"{a.told}, {b.told}", reason="an operand has no dimensions"
+            op="matmul",
+            operands=f"{a.type_text}, {b.type_text}",
+            reason="an operand has no dimensions",
         )
     rows = "m" if a.type.rank > 1 else ""
     columns = "n" if b.type.rank > 1 else ""
@@ -99,7 +103,7 @@ def _stacked(what: str, a: Value, b: Value, left: str, right: str, out: str) -> 
     if scope is not None:  # decide which of them broadcast; errors are raised below
         stacks = a.type.shape[: a.type.rank - len(left)], b.type.shape[: b.type.rank - len(right)]
         for d, e in zip(reversed(stacks[0]), reversed(stacks[1]), strict=False):
-            scope.stretched(d, e)
+            scope.broadcast_dim(d, e)
     for x, tail in ((a, left), (b, right)):
         stack = shape_of(x)[: x.type.rank - len(tail)]
         x, used = _without_ones(x, stack, letters[rank - len(stack) :])
@@ -143,7 +147,7 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     if len(first) != len(second):
         raise ShapeError(
             op="tensordot",
-            operands=f"{a.told}, {b.told}",
+            operands=f"{a.type_text}, {b.type_text}",
             reason=f"{len(first)} axes are paired with {len(second)}",
         )
     left = list(string.ascii_lowercase[:rank_a])
@@ -163,7 +167,7 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
     if axis >= 0 or not a.type.shape or not b.type.shape:
         raise ShapeError(
             op="vecdot",
-            operands=f"{a.told}, {b.told}",
+            operands=f"{a.type_text}, {b.type_text}",
             reason=f"axis {axis} is not counted from the end of both",
         )
     transposed: list[Value] = []

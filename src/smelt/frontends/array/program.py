@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.frontends.array.layouts import Buffer, lies
+from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
@@ -60,7 +60,7 @@ class Program:
         parts: list[Hashable] = []
         for x, data in zip(self.leaves, self.buffers, strict=True):
             positions[x] = len(positions)
-            parts += x.type.dtype.name, _split(data.shape, numbers), lies(data)
+            parts += x.type.dtype.name, _split(data.shape, numbers), memory_order(data)
         for x in order:
             if x.data is None and isinstance(x.op, Constant):
                 positions[x] = -1
@@ -109,13 +109,13 @@ _LITERAL = {0.0, 1.0, -1.0, 2.0, 0.5}
 
 def _constant(op: Constant, constants: list[float]) -> Hashable:
     """Return a constant's part of the skeleton; ordinary numbers are appended to the list."""
-    if not is_free(op):
+    if not is_parameter(op):
         return op
     constants.append(op.value)
     return "constant", op.dtype.name
 
 
-def is_free(op: Constant) -> bool:
+def is_parameter(op: Constant) -> bool:
     """Return whether a constant is an ordinary number, which may become an input."""
     value = op.value
     if isinstance(value, bool) or value in _LITERAL:

@@ -20,17 +20,26 @@ import numpy as np
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.frontends.array.generalize import Lifted
-from smelt.frontends.array.program import Program, is_free
-from smelt.frontends.array.value import Buffer, Map, Value, leaf, record, teller
-from smelt.imports import imported
+from smelt.frontends.array.generalize import GeneralizedProgram
+from smelt.frontends.array.program import Program, is_parameter
+from smelt.frontends.array.value import Buffer, Map, Value, leaf, record, size_carrier
+from smelt.imports import fork_safe_import
 from smelt.ops.create import Constant, Input
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
-__all__ = ["KNOWN", "Map", "Repeat", "Spelled", "leaf", "notice", "record", "spell"]
+__all__ = [
+    "PROGRAMS",
+    "CachedRun",
+    "Map",
+    "ProgramKey",
+    "count_run",
+    "leaf",
+    "program_key",
+    "record",
+]
 
 _LIMIT = 1024
 """Most programs in the cache."""
@@ -38,7 +47,7 @@ _ENTRIES_PER_KEY = 4
 """Most entries made for one key, in case numbers alternate between plans."""
 
 
-class Spelled(NamedTuple):
+class ProgramKey(NamedTuple):
     """Key of a program, and the data that differ among programs with this key."""
 
     key: tuple[Hashable, ...]
@@ -50,7 +59,7 @@ class Spelled(NamedTuple):
     """Leaves and operators, operands first, with their positions."""
 
 
-def spell(outputs: Sequence[Value]) -> Spelled | None:
+def program_key(outputs: Sequence[Value]) -> ProgramKey | None:
     """Return the key of the program that computes `outputs`.
 
     Leaves and operators are in the order of `Program`.  None if memory is not C-contiguous or an
@@ -90,7 +99,7 @@ def spell(outputs: Sequence[Value]) -> Spelled | None:
             elif i.op.__class__ is not Constant:
                 stack.append(i)
                 break
-            elif is_free(i.op):
+            elif is_parameter(i.op):
                 numbers.append(i.op.value)
                 part.append(i.op.dtype.name)
             else:
@@ -101,96 +110,96 @@ def spell(outputs: Sequence[Value]) -> Spelled | None:
             constants += numbers
             stack.pop()
     key.append(tuple([order[x] for x in outputs]))
-    return Spelled(tuple(key), buffers, constants, order)
+    return ProgramKey(tuple(key), buffers, constants, order)
 
 
 @dataclass(slots=True, eq=False)
-class Repeat:
+class CachedRun:
     """Plan and inputs of a program that was run, to be run again."""
 
-    lifted: Lifted
-    compiled: Compiled | Found
+    lifted: GeneralizedProgram
+    compiled: Compiled | CachedProgram
     sizes: tuple[int, ...]
-    told: list[Buffer]
+    size_inputs: list[Buffer]
     """Inputs that are never read: their shapes pass sizes."""
     types: list[Any]
     """Dtypes of the inputs that are numbers."""
-    kept: list[object]
+    key_objects: list[object]
     """Objects whose identities are part of the key, kept alive."""
-    at: Any = None
+    runner: Any = None
     """Native function that runs a record, called with its address and the inputs."""
     record: Any = None
 
     def run(self, buffers: list[Buffer], constants: Sequence[Any]) -> Sequence[Buffer] | None:
         """Return the results and the flag of bounds checks; None if other constants are fixed."""
-        for k, v in self.lifted.fixed:
+        for k, v in self.lifted.fixed_constants:
             if constants[k] != v:
                 return None
         if self.types:
-            free = zip(self.lifted.free, self.types, strict=True)
+            free = zip(self.lifted.constant_inputs, self.types, strict=True)
             buffers = buffers + [np.asarray(constants[k], t) for k, t in free]
-        if self.told:
-            buffers = buffers + self.told
+        if self.size_inputs:
+            buffers = buffers + self.size_inputs
         if self.record is None:
             return self.compiled.run(buffers, self.sizes)
-        return self.at(self.record.address, buffers)
+        return self.runner(self.record.address, buffers)
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """Entry of the cache: number of runs, and the repeatable run if there is one."""
 
-    repeat: Repeat | None = None
+    repeat: CachedRun | None = None
     made: int = 0
     calls: int = 0
 
 
-KNOWN: dict[Hashable, _Entry] = {}
+PROGRAMS: dict[Hashable, _Entry] = {}
 """Entries by keys."""
 
 
-def find(spelled: Spelled) -> Repeat | None:
+def find(spelled: ProgramKey) -> CachedRun | None:
     """Return the run of an equal program, if it is remembered."""
-    entry = KNOWN.get(spelled.key)
+    entry = PROGRAMS.get(spelled.key)
     return None if entry is None else entry.repeat
 
 
-def notice(
-    spelled: Spelled,
+def count_run(
+    spelled: ProgramKey,
     program: Program,
-    lifted: Lifted,
-    compiled: Compiled | Found,
+    lifted: GeneralizedProgram,
+    compiled: Compiled | CachedProgram,
     sizes: tuple[int, ...],
 ) -> None:
     """Count a run of a program; from the second one on, remember how to repeat it."""
-    entry = KNOWN.get(spelled.key)
+    entry = PROGRAMS.get(spelled.key)
     if entry is None:
-        if len(KNOWN) >= _LIMIT:
-            KNOWN.clear()
-        entry = KNOWN[spelled.key] = _Entry()
+        if len(PROGRAMS) >= _LIMIT:
+            PROGRAMS.clear()
+        entry = PROGRAMS[spelled.key] = _Entry()
     entry.calls += 1
     if entry.calls < knobs.NATIVE_FROM_CALL or entry.made >= _ENTRIES_PER_KEY:
         return
     entry.made += 1
     nodes = [x for x in spelled.order if x.data is None]
     if (
-        lifted.turns is not None
+        lifted.permutations is not None
         or nodes != program.nodes
         or [*map(id, spelled.buffers)] != [*map(id, program.buffers)]
     ):
         return
     first = len(program.buffers)
-    inputs = lifted.graph.inputs[first : first + len(lifted.free)]
-    cached = Repeat(
+    inputs = lifted.graph.inputs[first : first + len(lifted.constant_inputs)]
+    cached = CachedRun(
         lifted,
         compiled,
         sizes,
-        [teller(sizes[k]) for k in lifted.told],
+        [size_carrier(sizes[k]) for k in lifted.size_inputs],
         [x.type.dtype.numpy for x in inputs],
         _key_objects(spelled.order),
     )
     if knobs.NATIVE_CALLS.get():
-        cached.at, cached.record = _native(compiled, sizes, program.buffers)
+        cached.runner, cached.record = _native(compiled, sizes, program.buffers)
     entry.repeat = cached
 
 
@@ -201,7 +210,7 @@ def _key_objects(order: Iterable[Value]) -> list[object]:
 
 
 def _native(
-    compiled: Compiled | Found, sizes: tuple[int, ...], buffers: Sequence[Buffer]
+    compiled: Compiled | CachedProgram, sizes: tuple[int, ...], buffers: Sequence[Buffer]
 ) -> tuple[Any, Any]:
     """Return the native function that runs records, and a record of such runs.
 
@@ -231,4 +240,4 @@ def _unchanged(x: Buffer) -> Buffer:
 @cache
 def _calls() -> Any:
     """Import the native call cache on the first repeated program."""
-    return imported("smelt.runtime.call_cache")
+    return fork_safe_import("smelt.runtime.call_cache")

@@ -21,7 +21,7 @@ from smelt.frontends.array.value import Value, constant, record
 from smelt.ops.elementwise import Cast
 from smelt.types.dtype import DTYPES, DType, f64, i64, promote, u64
 
-__all__ = ["cast", "common", "compared", "from_host", "number", "together"]
+__all__ = ["cast", "common", "from_host", "number", "promote_comparison", "promote_operands"]
 
 _CASTS = {d: Cast(d) for d in DTYPES}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
@@ -46,7 +46,7 @@ class Symbolic(Protocol):
 Number = bool | int | float | Symbolic
 
 
-def weak(dtype: DType, number: Number) -> DType:
+def promote_with_number(dtype: DType, number: Number) -> DType:
     """Return the dtype of an operation between an array of `dtype` and a Python number."""
     number_type = number_dtype(number) if isinstance(number, (bool, int, float)) else number.dtype
     if _RANK[number_type.kind] <= _RANK[dtype.kind]:
@@ -101,24 +101,24 @@ def common(what: str, *dtypes: DType) -> DType:
     return promoted
 
 
-def together(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
+def promote_operands(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
     """Return two operands in their common dtype; either may be a Python number.
 
     Raises DTypeError, RangeError.
     """
     if not isinstance(x, Value):
         if not isinstance(y, Value):
-            return together(what, own_value(x, what), own_value(y, what))
-        dtype = weak(y.type.dtype, x)
+            return promote_operands(what, default_value(x, what), default_value(y, what))
+        dtype = promote_with_number(y.type.dtype, x)
         return number(x, dtype, what), cast(y, dtype)
     if not isinstance(y, Value):
-        dtype = weak(x.type.dtype, y)
+        dtype = promote_with_number(x.type.dtype, y)
         return cast(x, dtype), number(y, dtype, what)
     dtype = common(what, x.type.dtype, y.type.dtype)
     return cast(x, dtype), cast(y, dtype)
 
 
-def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
+def promote_comparison(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
     """Return the operands of a comparison, in which any integer is allowed.
 
     A number beyond the range of an integer array compares as an infinity.
@@ -137,13 +137,13 @@ def compared(what: str, x: Value | Number, y: Value | Number) -> tuple[Value, Va
             try:
                 return x, y.node(dtype)
             except RangeError:
-                return compared(what, x, y.value())
+                return promote_comparison(what, x, y.value())
     elif isinstance(y, Value) and not isinstance(x, Value):
-        swapped = compared(what, y, x)
+        swapped = promote_comparison(what, y, x)
         return swapped[1], swapped[0]
-    return together(what, x, y)
+    return promote_operands(what, x, y)
 
 
-def own_value(x: Number, what: str) -> Value:
+def default_value(x: Number, what: str) -> Value:
     """Return a number as a value of its default dtype."""
     return number(x, number_dtype(x) if isinstance(x, (bool, int, float)) else x.dtype, what)

@@ -68,7 +68,7 @@ def _check_key(key: Any) -> Value:
         )
     node = value(key, "random")
     if node.type.shape or node.type.dtype is not u64:
-        raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.told}")
+        raise DTypeError(f"a random key is uint64 of rank 0 (sm.random.key), not {node.type_text}")
     return node
 
 

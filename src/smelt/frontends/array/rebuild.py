@@ -14,7 +14,7 @@ from smelt.ops.create import Constant, SizeOf
 from smelt.types.expr import sizes_of, text
 
 
-def again(sizes: Sizes, x: Node, rebuilt: dict[Node, Node]) -> Node:
+def rebuild_node(sizes: Sizes, x: Node, rebuilt: dict[Node, Node]) -> Node:
     """Return a node with canonical sizes and its type inferred again."""
     if isinstance(x.op, Constant):
         return x

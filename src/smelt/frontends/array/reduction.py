@@ -13,7 +13,7 @@ from smelt.errors import ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.frontends.array.views import reshape, shape_of
 from smelt.ops.combine import COMBINES
@@ -22,13 +22,13 @@ from smelt.ops.reduce import Reduce
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, product
 
-__all__ = ["count", "fold", "from_host", "is_empty", "mean", "np", "size_value", "variance"]
+__all__ = ["count", "from_host", "is_empty", "mean", "np", "reduce_axes", "size_value", "variance"]
 
 Axes = tuple[int, ...]
 
 
-@replayed
-def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
+@cache_trace
+def reduce_axes(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
     """Reduce over axes in increasing order.
 
     Raises ShapeError for an empty axis if the reduction has no neutral element.
@@ -40,12 +40,12 @@ def fold(combine: str, x: Value, axes: Axes, *, keepdims: bool) -> Value:
             if is_empty(x, a):
                 raise ShapeError(
                     op=combine,
-                    operands=x.told,
+                    operands=x.type_text,
                     reason=f"axis {a} is empty, it has no {combine}",
                     hint="Look at the size first, or join the array with the least value there is.",
                 )
     result = record(Reduce(combine, axes), (x,)) if axes or reduction.grow != "same" else x
-    return reshape(result, keep(shape, axes)) if keepdims else result
+    return reshape(result, keepdims_shape(shape, axes)) if keepdims else result
 
 
 def is_empty(x: Value, axis: int) -> bool:
@@ -54,7 +54,7 @@ def is_empty(x: Value, axis: int) -> bool:
     return size == 0 or not (x.scope is None or x.scope.holds(0, "<", size))
 
 
-def keep(shape: tuple[Index, ...], axes: Axes) -> tuple[Index, ...]:
+def keepdims_shape(shape: tuple[Index, ...], axes: Axes) -> tuple[Index, ...]:
     """Return a shape with its reduced axes as dimensions of size 1."""
     return tuple(1 if a in axes else d for a, d in enumerate(shape))
 
@@ -74,34 +74,34 @@ def count(x: Value, axes: Axes) -> Index:
     return product(shape[a] for a in axes)
 
 
-def floating(x: Value) -> Value:
+def cast_to_float(x: Value) -> Value:
     """Cast `x` to the float dtype of means: float64 for integers, float32 for half types."""
     dtype = x.type.dtype
     return cast(x, dtype.compute if dtype.is_float else f64)
 
 
-@replayed
+@cache_trace
 def mean(x: Value, axes: Axes, *, keepdims: bool) -> Value:
     """Return the arithmetic mean; NaN for no elements.
 
     Half types are summed and divided in float32.
     """
-    upcast = floating(x)
-    total = fold("sum", upcast, axes, keepdims=keepdims)
+    upcast = cast_to_float(x)
+    total = reduce_axes("sum", upcast, axes, keepdims=keepdims)
     result = BINARY["divide"](total, size_value(count(x, axes), upcast.type.dtype))
     return cast(result, x.type.dtype) if x.type.dtype.is_float else result
 
 
-@replayed
+@cache_trace
 def variance(x: Value, axes: Axes, correction: float, *, keepdims: bool) -> Value:
     """Return the variance with divisor n - correction, computed in two passes.
 
     The first pass computes the mean, the second sums squares of differences, which avoids
     cancellation.
     """
-    upcast = floating(x)
+    upcast = cast_to_float(x)
     centred = BINARY["subtract"](upcast, mean(upcast, axes, keepdims=True))
-    total = fold("sum", BINARY["multiply"](centred, centred), axes, keepdims=keepdims)
+    total = reduce_axes("sum", BINARY["multiply"](centred, centred), axes, keepdims=keepdims)
     size = size_value(count(x, axes), upcast.type.dtype)
     if correction:
         size = BINARY["maximum"](BINARY["subtract"](size, correction), 0.0)

@@ -9,10 +9,10 @@ import numpy as np
 
 from smelt.errors import AliasError, DTypeError, OutArgumentError, StructureError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import Bound
+from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
-from smelt.frontends.array.engine import size_names
-from smelt.frontends.array.evaluate_pending import flush, realise
+from smelt.frontends.array.engine import input_size_names
+from smelt.frontends.array.evaluate_pending import evaluate, flush
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten
@@ -21,7 +21,14 @@ from smelt.ops.spec import dims_at
 from smelt.origin import here
 from smelt.types.dtype import from_numpy
 
-__all__ = ["buffers_of", "deliver", "in_place", "is_same", "measure", "pack"]
+__all__ = [
+    "buffers_of",
+    "is_same_memory",
+    "match_parameters",
+    "overwriting_trace",
+    "pack",
+    "run_call",
+]
 
 _WORK: Any = 10_000
 """Effort limit of NumPy's exact overlap test; beyond it strided arrays count as overlapping."""
@@ -32,11 +39,11 @@ def pack(trace: Trace, leaves: Sequence[Any]) -> Any:
     return unflatten(trace.tree, iter(leaves))
 
 
-def deliver(
+def run_call(
     trace: Trace,
     sizes: tuple[int, ...],
     arguments: Sequence[Argument],
-    bound: Bound,
+    bound: BoundCall,
     out: Any = None,
 ) -> Any:
     """Run a recording and return its results; with `out`, write them there.
@@ -51,7 +58,7 @@ def deliver(
     saved: list[Array | None] = []
     if targets is not None:
         saved = _copy_overwritten(trace, targets, arguments)
-        trace = in_place(trace, targets, buffers)
+        trace = overwriting_trace(trace, targets, buffers)
     results = _run(trace, sizes, buffers, targets)
     computed = [Array.of(leaf(data)) for data in results]
     results_out = [
@@ -70,7 +77,7 @@ def deliver(
 def buffers_of(trace: Trace, arguments: Sequence[Argument]) -> list[Buffer]:
     """Return the buffers that the graph reads in a call with these arguments."""
     buffers = [_memory(arguments[k]) for k in trace.arguments]
-    return buffers + [realise(x) for x in trace.captured]
+    return buffers + [evaluate(x) for x in trace.captured]
 
 
 def _run(
@@ -82,12 +89,12 @@ def _run(
         return trace.run(buffers, sizes)
     out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
     replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
-    has_flag = trace.looks.flag is not None  # the run may fail after it has written results
+    has_flag = trace.bounds.flag is not None  # the run may fail after it has written results
     for result, target in zip(trace.results, targets, strict=True):
-        if result.kind != "graph" or result.place in replacing:
+        if result.kind != "graph" or result.position in replacing:
             continue
         if not (has_flag and any(np.may_share_memory(target, x) for x in buffers)):
-            out_buffers[result.place] = target
+            out_buffers[result.position] = target
     return trace.run(buffers, sizes, out_buffers)
 
 
@@ -99,19 +106,19 @@ def _copy_overwritten(
     for k, r in enumerate(trace.results):
         data = None
         if r.kind in ("argument", "captured"):
-            data = _memory(arguments[r.place]) if r.kind == "argument" else realise(r.value)
+            data = _memory(arguments[r.position]) if r.kind == "argument" else evaluate(r.value)
             if not any(np.may_share_memory(data, t) for t in (*targets[:k], *targets[k + 1 :])):
                 data = None
         saved.append(None if data is None else Array.of(leaf(data.copy())))
     return saved
 
 
-def in_place(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Trace:
+def overwriting_trace(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Trace:
     """Return the recording for a call in which arrays of `out=` are also inputs.
 
     Their results replace them where no element is read after it is written.
     """
-    returned = {r.place for r in trace.results if r.kind == "argument"}  # must keep their values
+    returned = {r.position for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
     for r, target in zip(trace.results, targets, strict=True):
         if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
@@ -119,9 +126,9 @@ def in_place(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer])
         overlapping = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
         if len(overlapping) == 1 and overlapping[0] < len(trace.arguments):
             is_returned = trace.arguments[overlapping[0]] in returned
-            if not is_returned and is_same(target, buffers[overlapping[0]]):
-                pairs.append((overlapping[0], r.place))
-    return trace.written_over(tuple(pairs)) if pairs and not trace.donate else trace
+            if not is_returned and is_same_memory(target, buffers[overlapping[0]]):
+                pairs.append((overlapping[0], r.position))
+    return trace.for_overwriting(tuple(pairs)) if pairs and not trace.donate else trace
 
 
 def _memory(a: Argument) -> Buffer:
@@ -136,29 +143,29 @@ def _result(
     r: Result,
     computed: list[Array],
     arguments: Sequence[Argument],
-    bound: Bound,
+    bound: BoundCall,
 ) -> Any:
     if r.kind == "graph":
-        return computed[r.place]
+        return computed[r.position]
     if r.kind == "argument":
-        leaf_ = bound.leaves[r.place]
-        data = _memory(arguments[r.place])
-        if r.place in bound.donated or arguments[r.place].data is None:
+        leaf_ = bound.leaves[r.position]
+        data = _memory(arguments[r.position])
+        if r.position in bound.donated or arguments[r.position].data is None:
             return Array.of(leaf(data))
         return leaf_ if isinstance(leaf_, Array) else Array.of(foreign(data))
     if r.kind == "captured":
         return Array.of(r.value)
     if r.kind == "size":
-        assert trace.sizes_of_results is not None
+        assert trace.result_sizes is not None
         before = sum(other.kind == "size" for other in trace.results[:index])
-        return trace.sizes_of_results(*measure(arguments))[before]
+        return trace.result_sizes(*match_parameters(arguments))[before]
     return r.value
 
 
-def measure(arguments: Sequence[Argument]) -> list[Any]:
+def match_parameters(arguments: Sequence[Argument]) -> list[Any]:
     """Return all dimensions of arrays, then all numbers: the parameters of `Trace.match`."""
     parameters: list[Any] = [n for a in arguments if a.data is not None for n in a.data.shape]
-    parameters += [a.number for a in arguments if a.data is None and not a.is_said]
+    parameters += [a.number for a in arguments if a.data is None and not a.is_static]
     return parameters
 
 
@@ -218,8 +225,8 @@ def _may_overlap_itself(a: Buffer) -> bool:
 
 def _target(x: Any) -> Buffer:
     if isinstance(x, Array):
-        x.node.part()
-        return realise(x.node)
+        x.node.move_snapshot()
+        return evaluate(x.node)
     if not is_foreign_array(x) or isinstance(x, np.generic):
         raise OutArgumentError(expected="an array", found=type(x).__name__)
     return as_buffer(x)
@@ -230,14 +237,17 @@ def _result_types(
 ) -> list[tuple[np.dtype[Any], tuple[int, ...]] | None]:
     """Return dtype and shape of every result, None for Python numbers."""
     types: list[tuple[np.dtype[Any], tuple[int, ...]] | None] = []
-    named = dict(zip(size_names(trace.graph), sizes, strict=True))
+    named = dict(zip(input_size_names(trace.graph), sizes, strict=True))
     for r in trace.results:
         if r.kind == "graph":
-            out = trace.graph.outputs[r.place].type
-            shape, perm = dims_at(out.shape, named), trace.turns and trace.turns.outputs[r.place]
+            out = trace.graph.outputs[r.position].type
+            shape, perm = (
+                dims_at(out.shape, named),
+                trace.permutations and trace.permutations.outputs[r.position],
+            )
             types.append((out.dtype.numpy, tuple(shape[p] for p in perm) if perm else shape))
         elif r.kind == "argument":
-            data = _memory(arguments[r.place])
+            data = _memory(arguments[r.position])
             types.append((data.dtype, data.shape))
         elif r.kind == "captured":
             types.append((r.value.type.dtype.numpy, r.value.type.shape))
@@ -258,11 +268,11 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
                     first="one array of out=", second="another", bytes=_shared(target, other)
                 )
         for data in buffers:
-            if not is_same(data, target) and _overlap(target, data):
+            if not is_same_memory(data, target) and _overlap(target, data):
                 raise AliasError(first="out=", second="an input", bytes=_shared(target, data))
 
 
-def is_same(a: Buffer, b: Buffer) -> bool:
+def is_same_memory(a: Buffer, b: Buffer) -> bool:
     """Return whether two arrays are the same memory with the same shape and strides."""
     return a is b or (
         a.shape == b.shape
@@ -297,18 +307,18 @@ def _finish_out(
                 if isinstance(value, Array)
                 else number(value, target_array.dtype, "out=")
             )
-            data = realise(cast(node, from_numpy(target.dtype)))
+            data = evaluate(cast(node, from_numpy(target.dtype)))
         else:
-            data = realise(value.node)
-        if not is_same(target, data) and any(np.may_share_memory(data, t) for t in targets):
+            data = evaluate(value.node)
+        if not is_same_memory(target, data) and any(np.may_share_memory(data, t) for t in targets):
             data = data.copy()  # an input that another result overwrites
         values.append(data)
     for target_array, target, data in zip(out_leaves, targets, values, strict=True):
-        if not is_same(target, data):
+        if not is_same_memory(target, data):
             target[...] = data
         if isinstance(target_array, Array):
             _invalidate(target_array)  # invalidates other names of the array
-            target_array.renew(leaf(target))
+            target_array.replace_value(leaf(target))
 
 
 # donate=
@@ -317,4 +327,4 @@ def _finish_out(
 def _invalidate(x: Any) -> None:
     """Make reading the old values of an array an error, whatever names they have."""
     if isinstance(x, Array):
-        x.node.give_away(str(here()))
+        x.node.invalidate(str(here()))

@@ -14,10 +14,10 @@ from math import prod
 from typing import Any
 
 from smelt.errors import ChangedError, LeakError
-from smelt.frontends.array.evaluate_pending import flush, realise
-from smelt.frontends.array.layouts import layout, turned
+from smelt.frontends.array.evaluate_pending import evaluate, flush
+from smelt.frontends.array.layouts import dense_axis_order, layout
 from smelt.frontends.array.sizes import Sizes
-from smelt.frontends.array.value import STATE, Value, constant, imprint, infer, intern
+from smelt.frontends.array.value import STATE, Value, constant, infer, intern, memory_digest
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
@@ -30,7 +30,7 @@ from smelt.types.tensor import TensorType
 __all__ = ["Map", "Scope", "f32"]
 
 
-SOON = 6.0
+RECOMPUTE_CYCLES = 6.0
 """Cost, in cycles per vector, up to which captured values are recomputed in every call.
 
 Reading the vector's bytes from memory takes about as long.
@@ -54,40 +54,40 @@ class Scope(Sizes):
         """Operators from outside that were found worth recording again."""
         self.scalars: dict[Value, tuple[str, Any]] = {}
         """Arguments that are numbers: their names and values in this call."""
-        self.fixed: dict[str, Any] = {}
+        self.pinned_scalars: dict[str, Any] = {}
         """Numbers whose value the recording depends on."""
         self.ranges: dict[str, tuple[int, int]] = {}
         """Ranges of numbers for which the recording is valid."""
-        self.opposites: dict[str, str] = {}
+        self.negated_sizes: dict[str, str] = {}
         """Sizes that are the negation of a number argument, with the text that computes them."""
-        self.asked: dict[str, None] = {}
+        self.conditions: dict[str, None] = {}
         """Conditions on numbers, as Python text that is true in this call."""
-        self.imprints: dict[Value, bytes] = {}
+        self.digests: dict[Value, bytes] = {}
         """Digests of captured memory that other code may write to, as of the first read."""
-        self.changing: dict[Value, None] = {}
+        self.volatile_values: dict[Value, None] = {}
         """Values computed from such memory only; they are recorded if captured.
 
         Every call recomputes them from the elements of the time.
         """
         arrays = [ref() for ref in STATE.pending]
-        self.awaited = {a.node for a in arrays if a is not None}
+        self.pending_at_start = {a.node for a in arrays if a is not None}
         """Values that were pending when the recording began."""
-        self.made: dict[int, weakref.ref[Any]] = {}
+        self.created: dict[int, weakref.ref[Any]] = {}
         """Arrays of outside values that were created during the recording, which may write to them.
         """
-        self.instead: list[weakref.ref[Any]] = []
+        self.replacements: list[weakref.ref[Any]] = []
         """Arrays that replaced NumPy's buffers under their names, by `buffer += x`."""
 
-    def has_made(self, array: Any) -> bool:
+    def has_created(self, array: Any) -> bool:
         """Return whether this recording created an array of an outside value."""
-        reference = self.made.get(id(array))
+        reference = self.created.get(id(array))
         return reference is not None and reference() is array
 
-    def allowed(self) -> None:
+    def before_guard(self) -> None:
         """Raise LeakError if the recording has ended."""
-        self.alive("a size")
+        self.check_open("a size")
 
-    def alive(self, value: object) -> bool:
+    def check_open(self, value: object) -> bool:
         """Return True while the recording runs; raise LeakError afterwards."""
         if not self.open:
             raise LeakError(value=str(value), function=self.name)
@@ -96,7 +96,7 @@ class Scope(Sizes):
     def check(self, x: Value) -> None:
         """Raise LeakError for a value of another recording."""
         if x.scope is not self and x.scope is not None:
-            raise LeakError(value=x.told, function=x.scope.name)
+            raise LeakError(value=x.type_text, function=x.scope.name)
 
     def record(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
         """Record `op` on values of this recording; others are captured as constant inputs.
@@ -104,17 +104,17 @@ class Scope(Sizes):
         Raises LeakError if the recording has ended.
         """
         if not self.open:
-            self.alive(inputs[0].told if inputs else "a size")
+            self.check_open(inputs[0].type_text if inputs else "a size")
         operands = tuple([x if x.scope is self else self.capture(x) for x in inputs])
         types = (
             [x.type for x in operands] if not self.bound else [self.type(x.type) for x in operands]
         )
         return Value(op, operands, infer(op, *types), here(), None, self)
 
-    def planned(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
+    def record_typed(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
         """Record `op` on values of this recording with a known result type."""
         if not self.open:
-            self.alive(inputs[0].told)
+            self.check_open(inputs[0].type_text)
         return Value(op, inputs, type, here(3), None, self)
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
@@ -131,24 +131,24 @@ class Scope(Sizes):
         self.scalars[node] = f"k{number}", value
         return node
 
-    def count(self, node: Value) -> Index:
+    def size_of_scalar(self, node: Value) -> Index:
         """Return an integer argument as a size: a symbol that no dimension determines.
 
         Size symbols are at least 2, so the symbol stands for the number or its negation; 0, 1 and
         -1 become constants.
         """
         name, value = self.scalars[node]
-        if abs(value) < 2 or name in self.fixed:
+        if abs(value) < 2 or name in self.pinned_scalars:
             self.pin_scalars(node)
             return int(value)
         symbol = name if value > 0 else f"{name}_"
         if symbol not in self.hints:
-            self.alive(node)
+            self.check_open(node)
             self.symbol(abs(int(value)), symbol)
             if value > 0:
                 self.bound_scalar(node, 2, 2**63 - 1)
             else:
-                self.opposites[symbol] = f"({symbol} := -{name})"
+                self.negated_sizes[symbol] = f"({symbol} := -{name})"
         return mul(self.canon(size(symbol)), 1 if value > 0 else -1)
 
     def formula_of(self, x: Node | Index | float) -> str | None:
@@ -168,44 +168,44 @@ class Scope(Sizes):
         texts = [self.formula_of(i) for i in x.inputs] if form is not None else []
         return None if form is None or None in texts else form.format(*texts)
 
-    def ask(self, condition: str) -> None:
+    def require(self, condition: str) -> None:
         """Make the recording valid only where `condition`, about numbers, is true."""
-        self.alive("a number")
-        self.asked[condition] = None
+        self.check_open("a number")
+        self.conditions[condition] = None
 
-    def unwritten(self) -> None:
+    def check_unwritten(self) -> None:
         """Raise ChangedError if the function wrote to captured memory that it had read.
 
         Calls read captured memory before they run, so they would see the elements after all writes.
         """
-        for x, before in self.imprints.items():
-            if imprint(realise(x)) != before:
+        for x, before in self.digests.items():
+            if memory_digest(evaluate(x)) != before:
                 raise ChangedError(
-                    f"{x.told} was written by {self.name} after an operator had read it",
+                    f"{x.type_text} was written by {self.name} after an operator had read it",
                     hint="Calls read NumPy's memory when they run: write to a copy, or use"
                     " x = sm.asarray(buffer) and x[key] = value.",
                 )
 
-    def unkept(self) -> None:
+    def check_replacements(self) -> None:
         """Raise LeakError if an array that replaced a NumPy buffer outlives the function.
 
         Calls, which record nothing, would write to neither.
         """
-        if any(ref() is not None for ref in self.instead):
+        if any(ref() is not None for ref in self.replacements):
             gc.collect()  # garbage cycles may hold the array
-        for x in [x for ref in self.instead if (x := ref()) is not None]:
+        for x in [x for ref in self.replacements if (x := ref()) is not None]:
             raise LeakError(
-                f"{x.node.told} is kept where {self.name} found a buffer of NumPy's, by"
+                f"{x.node.type_text} is kept where {self.name} found a buffer of NumPy's, by"
                 " `buffer += x`, and belongs to its recording, which has ended",
                 hint="Calls would write to neither: return the new value instead.",
             )
 
     def pin_scalars(self, node: Node) -> None:
         """Make the recording valid only for the values that the number `node` depends on."""
-        self.alive(node)
+        self.check_open(node)
         if node in self.scalars:
             name, value = self.scalars[node]  # type: ignore[index]
-            self.fixed[name] = value
+            self.pinned_scalars[name] = value
         elif isinstance(node.op, SizeOf):
             self.pin(node.op.expr)
         for x in node.inputs:
@@ -233,16 +233,16 @@ class Scope(Sizes):
         if x.data is not None and not x.type.shape and not x.shared:
             return constant(x.data.item(), x.type.dtype)
         if x.scope is not None:
-            raise LeakError(value=x.told, function=x.scope.name)
+            raise LeakError(value=x.type_text, function=x.scope.name)
         captured = self.captured.get(x) or self._rerecorded.get(x)
-        if captured is None and x in self.changing:
+        if captured is None and x in self.volatile_values:
             captured = self._record_again(x)
         if captured is None and (
             self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
         ):
             captured = self._rerecorded[x] = self.record(x.op, self._operands(x))
         if captured is None:
-            label, data = f"c{len(self.captured)}", realise(x)
+            label, data = f"c{len(self.captured)}", evaluate(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
             captured = Value(op, (), x.type, None, None, self)
             self.captured[x] = captured
@@ -255,20 +255,22 @@ class Scope(Sizes):
         for i in x.inputs:
             if i.shared:  # type: ignore[attr-defined]
                 self._note_digest(i)  # type: ignore[arg-type]
-                self.changing[x] = None
-            elif i in self.changing:
-                self.changing[x] = None
+                self.volatile_values[x] = None
+            elif i in self.volatile_values:
+                self.volatile_values[x] = None
 
     def _note_digest(self, x: Value) -> None:
-        if x not in self.imprints:
-            self.imprints[x] = imprint(realise(x))
+        if x not in self.digests:
+            self.digests[x] = memory_digest(evaluate(x))
 
     def _record_again(self, x: Value) -> Value:
         """Record a value that may change with memory of others, after the values it depends on."""
         pending: list[Any] = [x]
         while pending:
             last = pending[-1]
-            before = [i for i in last.inputs if i in self.changing and i not in self._rerecorded]
+            before = [
+                i for i in last.inputs if i in self.volatile_values and i not in self._rerecorded
+            ]
             if last in self._rerecorded or not before:
                 pending.pop()
             if last not in self._rerecorded and not before:
@@ -278,14 +280,14 @@ class Scope(Sizes):
 
     def close(self) -> None:
         """End the recording; values left pending are computed from the present elements."""
-        arrays = [ref() for ref in STATE.pending] if self.changing else []
-        if any(a is not None and a.node in self.changing for a in arrays):
+        arrays = [ref() for ref in STATE.pending] if self.volatile_values else []
+        if any(a is not None and a.node in self.volatile_values for a in arrays):
             flush()
-        for x in self.changing:
+        for x in self.volatile_values:
             x.inputs = x.inputs if x.data is None else ()
         self.open = False
-        self.made.clear()
-        self.changing.clear()
+        self.created.clear()
+        self.volatile_values.clear()
 
     def _is_view_or_cast(self, x: Value) -> bool:
         """Return whether a value only views or casts one private array, not computed yet.
@@ -295,7 +297,7 @@ class Scope(Sizes):
         """
         waits = False
         while x.data is None and len(x.inputs) == 1 and (x.op.is_view or isinstance(x.op, Cast)):
-            waits = waits or x in self.awaited
+            waits = waits or x in self.pending_at_start
             (x,) = x.inputs  # type: ignore[assignment]
             if x.data is not None:
                 return not x.shared and (not waits or _is_dense(x.data))
@@ -304,9 +306,9 @@ class Scope(Sizes):
     def _operands(self, x: Value) -> tuple[Value, ...]:
         """Return operands for recording a value again; pending ones as of now."""
         inputs: Any = x.inputs
-        if x not in self.awaited:
+        if x not in self.pending_at_start:
             return inputs
-        self.awaited.update(i for i in inputs if i.data is None)
+        self.pending_at_start.update(i for i in inputs if i.data is None)
         return tuple([i if i.data is None else i.kept() for i in inputs])
 
     def _is_cheaper_recomputed(self, x: Value) -> bool:
@@ -319,7 +321,7 @@ class Scope(Sizes):
         seen, pending = {x}, [x]
         while pending:
             node: Any = pending.pop()
-            is_leaf = node in self.awaited or node.data is not None or not node.inputs
+            is_leaf = node in self.pending_at_start or node.data is not None or not node.inputs
             if is_leaf or not (node.op.is_view or isinstance(node.op, Cast | Map)):
                 if node.shared or node is x:
                     return False
@@ -330,7 +332,7 @@ class Scope(Sizes):
             fresh = [i for i in node.inputs if i not in seen]
             pending += fresh
             seen.update(fresh)
-        if nbytes >= _nbytes(x) or work > SOON * _count(x):
+        if nbytes >= _nbytes(x) or work > RECOMPUTE_CYCLES * _count(x):
             return False
         self._recomputed.update(inner)
         return True
@@ -338,7 +340,7 @@ class Scope(Sizes):
 
 def _is_dense(data: Any) -> bool:
     """Return whether a copy would have the same order in memory."""
-    return data.flags.c_contiguous or turned(data) is not None
+    return data.flags.c_contiguous or dense_axis_order(data) is not None
 
 
 def _count(x: Value) -> int:

@@ -15,20 +15,28 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import iota
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, align
-from smelt.frontends.array.library import allowed, call
+from smelt.frontends.array.library import call, check_extern_allowed
 from smelt.frontends.array.promote import cast, common, number
-from smelt.frontends.array.reduction import fold
-from smelt.frontends.array.subscript import holds, positions
+from smelt.frontends.array.reduction import reduce_axes
+from smelt.frontends.array.subscript import holds, resolve_positions
 from smelt.frontends.array.subscript import take as gather
-from smelt.frontends.array.trace_cache import recorded
+from smelt.frontends.array.trace_cache import cache_trace_in_recording
 from smelt.frontends.array.value import Buffer, Value, leaf
 from smelt.frontends.array.views import axes_of, axis_of, reshape, shape_of
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
-__all__ = ["argmax", "argmin", "known", "nonzero", "searchsorted", "take", "take_along_axis"]
+__all__ = [
+    "argmax",
+    "argmin",
+    "concrete_elements",
+    "nonzero",
+    "searchsorted",
+    "take",
+    "take_along_axis",
+]
 
 
 def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
@@ -36,8 +44,8 @@ def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     axes = axes_of(axis, node.type.rank, what)
     if not axes:
         node, axes = reshape(node, (1,)), (0,)
-        return Array.of(fold(what, node, axes, keepdims=False))
-    return Array.of(fold(what, node, axes, keepdims=keepdims))
+        return Array.of(reduce_axes(what, node, axes, keepdims=False))
+    return Array.of(reduce_axes(what, node, axes, keepdims=keepdims))
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
@@ -58,20 +66,20 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Arr
     return _arg_extreme("argmin", x, axis, keepdims)
 
 
-def known(x: Any, what: str) -> Buffer:
+def concrete_elements(x: Any, what: str) -> Buffer:
     """Return the elements, for functions whose result's shape depends on them.
 
     Raises TracerError inside `jit`, UnsupportedError under `SMELT_STRICT`.
     """
-    allowed(what)
+    check_extern_allowed(what)
     node = value(x, what)
     if node.scope is not None:
         raise TracerError(
             use=f"{what}, whose result's shape depends on values,",
-            value=node.told,
+            value=node.type_text,
             hint="Call it outside sm.jit, or use sm.where with a fixed shape.",
         )
-    return realise(node)
+    return evaluate(node)
 
 
 def nonzero(x: Any, /) -> tuple[Array, ...]:
@@ -79,7 +87,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
 
     Raises ShapeError for rank 0, TracerError inside `jit`: the shape depends on values.
     """
-    data = known(x, "nonzero")
+    data = concrete_elements(x, "nonzero")
     if data.ndim == 0:
         raise ShapeError(op="nonzero", operands="rank 0", reason="it has no dimensions")
     return tuple(Array.of(leaf(np.ascontiguousarray(p, np.int64))) for p in np.nonzero(data))
@@ -105,10 +113,10 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
         )
     sorted_ = value(x1, "searchsorted")
     if sorted_.type.rank != 1:
-        raise ShapeError(op="searchsorted", operands=sorted_.told, reason="it is no vector")
+        raise ShapeError(op="searchsorted", operands=sorted_.type_text, reason="it is no vector")
     if sorter is not None:
         sorted_ = gather(
-            sorted_, [positions(value(sorter, "searchsorted"), shape_of(sorted_)[0])], 0
+            sorted_, [resolve_positions(value(sorter, "searchsorted"), shape_of(sorted_)[0])], 0
         )
     values = number_or_value(x2, "searchsorted")
     if not isinstance(values, Value):
@@ -116,12 +124,12 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     dtype = common("searchsorted", sorted_.type.dtype, values.type.dtype)
     sorted_, values = cast(sorted_, dtype), cast(values, dtype)
     count = shape_of(sorted_)[0]
-    if holds(sorted_.scope or values.scope, count, "<=", COUNTED):
+    if holds(sorted_.scope or values.scope, count, "<=", COUNT_LIMIT):
         return Array.of(_count_before(sorted_, values, side))
     return Array.of(call("searchsorted", sorted_, values, side=side))
 
 
-COUNTED = 128
+COUNT_LIMIT = 128
 """Longest vector (in elements) that is searched by comparing each value with all elements.
 
 The comparisons are vectorised and fused with their neighbours; longer vectors go to NumPy's binary
@@ -141,7 +149,7 @@ def _count_before(sorted_: Value, values: Value, side: str) -> Value:
         if side == "left":
             last = BINARY["logical_and"](last, UNARY["logical_not"](UNARY["isnan"](sorted_)))
         before = BINARY["logical_or"](before, last)
-    return fold("sum", cast(before, i64), (values.type.rank,), keepdims=False)
+    return reduce_axes("sum", cast(before, i64), (values.type.rank,), keepdims=False)
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
@@ -170,17 +178,17 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
     return Array.of(_take(node, index, dim))
 
 
-@recorded
+@cache_trace_in_recording
 def _take(x: Value, index: Value, dim: int) -> Value:
     before, after = shape_of(x)[:dim], shape_of(x)[dim + 1 :]
     if not all(holds(x.scope, 0, "<", d) for d in (*before, *after)):  # no elements are read
         return reshape(x, (*before, *shape_of(index), *after))
-    return gather(x, [positions(index, shape_of(x)[dim])], dim)
+    return gather(x, [resolve_positions(index, shape_of(x)[dim])], dim)
 
 
 def _check_integers(what: str, index: Value) -> None:
     if not index.type.dtype.is_integer:
-        raise DTypeError(f"{what}: indices are {index.told}, not integers")
+        raise DTypeError(f"{what}: indices are {index.type_text}, not integers")
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
@@ -193,12 +201,14 @@ def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
     rank = node.type.rank
     if index.type.rank != rank:
         raise ShapeError(
-            op="take_along_axis", operands=f"{node.told}, {index.told}", reason="ranks differ"
+            op="take_along_axis",
+            operands=f"{node.type_text}, {index.type_text}",
+            reason="ranks differ",
         )
     dim = axis_of(axis, rank, "take_along_axis")
     _check_integers("take_along_axis", index)
     shape = shape_of(node)
-    index = positions(index, shape[dim])
+    index = resolve_positions(index, shape[dim])
     indices_of_axes: list[Value] = []
     for a in range(rank):
         along: list[Index] = [1] * rank

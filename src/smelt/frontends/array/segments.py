@@ -18,12 +18,12 @@ from typing import Any
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import filled
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.promote import cast, number
-from smelt.frontends.array.reduction import floating
-from smelt.frontends.array.subscript import holds, in_room, positions
+from smelt.frontends.array.reduction import cast_to_float
+from smelt.frontends.array.subscript import check_axis_not_empty, holds, resolve_positions
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.index import Scatter
@@ -101,7 +101,7 @@ def segment_mean(data: Any, segment_ids: Any, num_segments: Any = None) -> Array
     `segment_sum`.
     """
     node, ids, count = _segments("segment_mean", data, segment_ids, num_segments)
-    upcast = floating(node)
+    upcast = cast_to_float(node)
     dtype = upcast.type.dtype
     total = _scatter_reduce("segment_mean", "add", upcast, ids, count, 0)
     ones = expand(number(1.0, dtype, "segment_mean"), shape_of(ids))
@@ -131,10 +131,10 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
     """
     ids = value(x, "bincount")
     if ids.type.rank != 1:
-        raise ShapeError(op="bincount", operands=ids.told, reason="it is no vector")
+        raise ShapeError(op="bincount", operands=ids.type_text, reason="it is no vector")
     ids = cast(ids, i64) if ids.type.dtype is bool_ else ids
     if not ids.type.dtype.is_integer:
-        raise DTypeError(f"bincount: {ids.told} are no integers")
+        raise DTypeError(f"bincount: {ids.type_text} are no integers")
     if length is None and minlength and ids.scope is not None:
         length = minlength
     count = _result_length("bincount", "length", ids, length)
@@ -146,7 +146,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
     node = value(weights, "bincount")
     _check_ids("bincount", node, ids)
     if node.type.rank != 1:
-        raise ShapeError(op="bincount", operands=node.told, reason="the weights are no vector")
+        raise ShapeError(op="bincount", operands=node.type_text, reason="the weights are no vector")
     sums = _scatter_reduce("bincount", "add", cast(node, f64), ids, count, 0)
     return Array.of(cast(sums, node.type.dtype) if node.type.dtype.is_float else sums)
 
@@ -155,24 +155,26 @@ def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value,
     """Check the arguments of a segment reduction and return them as values."""
     node, ids_node = value(data, what), value(ids, what)
     if ids_node.type.rank == 0:
-        raise ShapeError(op=what, operands=ids_node.told, reason="the ids have no dimension")
+        raise ShapeError(op=what, operands=ids_node.type_text, reason="the ids have no dimension")
     _check_ids(what, node, ids_node)
     if node.type.dtype is bool_:
-        raise DTypeError(f"{what}: {node.told} are no numbers")
+        raise DTypeError(f"{what}: {node.type_text} are no numbers")
     return node, ids_node, _result_length(what, "num_segments", ids_node, count)
 
 
 def _check_ids(what: str, data: Value, ids: Value) -> None:
     """Raise DTypeError or ShapeError unless there is one integer id for each row."""
     if not ids.type.dtype.is_integer:
-        raise DTypeError(f"{what}: ids are {ids.told}, not integers")
+        raise DTypeError(f"{what}: ids are {ids.type_text}, not integers")
     shape, lead = shape_of(ids), shape_of(data)[: ids.type.rank]
     scope = data.scope or ids.scope
     if len(lead) < len(shape) or not all(
         a == b if scope is None else scope.same(a, b) for a, b in zip(shape, lead)
     ):
         raise ShapeError(
-            op=what, operands=f"{data.told}, {ids.told}", reason="there is not one id for each row"
+            op=what,
+            operands=f"{data.type_text}, {ids.type_text}",
+            reason="there is not one id for each row",
         )
 
 
@@ -183,10 +185,10 @@ def _result_length(what: str, argument: str, ids: Value, length: Any) -> Index:
     if ids.scope is not None:
         raise TracerError(
             use=f"{what} without {argument}=",
-            value=ids.told,
+            value=ids.type_text,
             hint=f"Give {argument}: the shape of a result may not depend on values.",
         )
-    data = realise(ids)
+    data = evaluate(ids)
     return max(int(data.max()) + 1, 0) if data.size else 0
 
 
@@ -223,6 +225,6 @@ def _scatter_reduce(
     accumulator_type = dtype.compute if how in ("add", "mul") else dtype
     rest: Shape = shape_of(data)[ids.type.rank :]
     start = filled((count, *rest), number(empty, accumulator_type, what))
-    at = positions(ids, count, wraps=False)
-    in_room(start, [at])
+    at = resolve_positions(ids, count, wraps=False)
+    check_axis_not_empty(start, [at])
     return cast(record(Scatter(how), (start, cast(data, accumulator_type), at)), dtype)

@@ -1,6 +1,6 @@
 """Hand repeated calls of jitted functions to native code.
 
-`Jit.__call__` finds an `Exact`: the recording and the sizes for arguments of certain types and
+`Jit.__call__` finds an `ExactCall`: the recording and the sizes for arguments of certain types and
 shapes.  From the second such call on, it is encoded as a record (`smelt.runtime.call_cache`), and
 calls that match the record run without Python.  The following stay with Python: donated and static
 arguments, `out=`, containers other than tuples, lists and dicts, recordings that depend on values
@@ -23,49 +23,49 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.results import pack
 from smelt.frontends.array.trace import Trace
 from smelt.frontends.array.tree import LEAF
-from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, Watched, intern, leaf
-from smelt.graph.bounds_checks import refused
-from smelt.imports import imported
+from smelt.frontends.array.value import STATE, Buffer, Foreign, NeverCopied, Value, intern, leaf
+from smelt.graph.bounds_checks import refuse_out_of_bounds
+from smelt.imports import fork_safe_import
 from smelt.types.dtype import from_numpy
 
 if TYPE_CHECKING:
     from smelt.runtime.call_cache import Record
 
-__all__ = ["Exact", "Remembering", "notice"]
+__all__ = ["ExactCall", "HasRecords", "count_call"]
 
 _SLOTS = {
     name.upper(): name for name in ("data", "op", "inputs", "type", "origin", "scope", "sample")
 }
-NUMBERS = (float, int, np.float64)
+NUMBER_TYPES = (float, int, np.float64)
 """Types that are recorded as Python numbers."""
 MOST_RECORDS = 8
-"""Most records made for one `Exact`, in case settings change all the time."""
+"""Most records made for one `ExactCall`, in case settings change all the time."""
 
 
 @dataclass(slots=True, eq=False)
-class Exact:
+class ExactCall:
     """A call by types and shapes of its arguments: recording, sizes and native record."""
 
     trace: Trace
     sizes: tuple[int, ...]
     calls: int = 0
-    made: int = 0
+    records_made: int = 0
     """Number of records made; above `MOST_RECORDS` if no record is possible."""
     record: Record | None = None
     arrays: Sequence[Buffer | None] = ()
     """Memory of the captured arrays that the record reads."""
 
 
-class Remembering(Protocol):
+class HasRecords(Protocol):
     """Function that has records."""
 
     line: bytes | None
     records: tuple[Record, ...]
 
 
-def notice(
-    home: Remembering,
-    exact: Exact,
+def count_call(
+    home: HasRecords,
+    exact: ExactCall,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
@@ -77,7 +77,7 @@ def notice(
     exact.calls += 1
     if (
         exact.calls < knobs.NATIVE_FROM_CALL
-        or exact.made > MOST_RECORDS
+        or exact.records_made > MOST_RECORDS
         or not knobs.NATIVE_CALLS.get()
     ):
         return
@@ -90,7 +90,7 @@ def notice(
         if ready is None:
             return
         record = _record(exact, args, kwargs, leaves) if ready else None
-        exact.made += 1 if record is not None else MOST_RECORDS + 1
+        exact.records_made += 1 if record is not None else MOST_RECORDS + 1
         if record is None:
             return
     others = [r for r in home.records if r is not record and r is not exact.record]
@@ -105,7 +105,7 @@ def notice(
 @cache
 def _calls() -> Any:
     """Import the native call cache on the first repeated call."""
-    return imported("smelt.runtime.call_cache")
+    return fork_safe_import("smelt.runtime.call_cache")
 
 
 def _install(owner: type) -> bool | None:
@@ -113,13 +113,13 @@ def _install(owner: type) -> bool | None:
     calls = _calls()
     source = leaf(np.zeros(())).op
     ready: bool | None = calls.install(
-        calls.Face(owner, Array, (Value, Foreign, Watched), _SLOTS, source, STATE)
+        calls.Face(owner, Array, (Value, Foreign, NeverCopied), _SLOTS, source, STATE)
     )
     return ready
 
 
 def _record(
-    exact: Exact, entries: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    exact: ExactCall, entries: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
 ) -> Record | None:
     """Encode a call; None if only Python can make it."""
     trace, sizes = exact.trace, exact.sizes
@@ -131,22 +131,22 @@ def _record(
     if (
         None in arguments
         or [*map(id, nests.leaves)] != [*map(id, leaves)]
-        or (trace.fixed and any(x.__class__ in NUMBERS for x in leaves))
+        or (trace.value_dependent and any(x.__class__ in NUMBER_TYPES for x in leaves))
         or not calls.can_run(executable)
         or any(data.__class__ is not np.ndarray for _, data in captured)
     ):
         return None
     prepared = executable.prepared(sizes)
-    has_flag = trace.looks.flag is not None
-    if len(prepared.results) != len(trace.results) + has_flag or not trace.plain:
+    has_flag = trace.bounds.flag is not None
+    if len(prepared.results) != len(trace.results) + has_flag or not trace.only_outputs:
         return None
     entries = prepared.results[: len(trace.results)]
-    turns = [None] * len(entries) if trace.turns is None else trace.turns.outputs
+    turns = [None] * len(entries) if trace.permutations is None else trace.permutations.outputs
     types = [
         intern(from_numpy(np.dtype(d)), shape if p is None else tuple(shape[k] for k in p))
         for (_, shape, d, _, _), p in zip(entries, turns, strict=True)
     ]
-    has_plain_inputs = trace.turns is None and not trace.told
+    has_plain_inputs = trace.permutations is None and not trace.size_inputs
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
     record: Record | None = calls.record(
         prepared,
@@ -156,7 +156,7 @@ def _record(
         sources,
         types,
         None if trace.single or _is_tuple(trace) else partial(pack, trace),
-        partial(refused, trace.looks.readers) if has_flag else None,
+        partial(refuse_out_of_bounds, trace.bounds.readers) if has_flag else None,
         single=trace.single,
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
@@ -167,7 +167,7 @@ def _record(
 def _locate_error(
     trace: Trace, sizes: tuple[int, ...], error: SmeltError, inputs: list[Buffer]
 ) -> None:
-    trace.tell(error, inputs, sizes)
+    trace.locate_error(error, inputs, sizes)
 
 
 def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
-from smelt.errors.array import STRETCHES, SUMMED
+from smelt.errors.array import BROADCAST_HINT, CONTRACTION_HINT
 from smelt.frontends.array.value import intern
 from smelt.origin import Origin, here
 from smelt.types.expr import (
@@ -78,9 +78,9 @@ class Sizes:
         """Values of the symbols in the present call."""
         self.bound: dict[str, Index] = {}
         """Symbols that are expressed by others."""
-        self.meaning: dict[str, Index] = {}
+        self.quotient_of: dict[str, Index] = {}
         """Symbols that stand for a quotient of others, and these quotients."""
-        self.guests: set[str] = set()
+        self.replaceable: set[str] = set()
         """Symbols to eliminate first: others replace them where possible."""
         self.guards: list[Guard] = []
         self._canonical: dict[int, tuple[TensorType, TensorType]] = {}
@@ -93,7 +93,7 @@ class Sizes:
         """Answers to comparisons, each with whether it needed a guard; cached until a symbol is
         bound.
         """
-        self.repeats: dict[Hashable, Any] = {}
+        self.memo: dict[Hashable, Any] = {}
         """Cache for callers' results on types, cleared when a symbol is bound."""
         self._readers: dict[str, set[str]] = {}
         """For each symbol, the bound symbols that are expressed by it."""
@@ -155,7 +155,7 @@ class Sizes:
         self._canonical.clear()
         self._canonical_exprs.clear()
         self._answers.clear()
-        self.repeats.clear()
+        self.memo.clear()
 
     def _note_readers(self, name: str) -> None:
         """Note which symbols a bound one is expressed by, to update it when they are bound."""
@@ -163,10 +163,10 @@ class Sizes:
             self._readers.setdefault(used, set()).add(name)
 
     def _guard(self, left: Index, relation: str, right: Index) -> None:
-        self.allowed()
+        self.before_guard()
         self.guards.append(Guard(left, relation, right, here()))
 
-    def allowed(self) -> None:
+    def before_guard(self) -> None:
         """Called before a guard is added; a recording that has ended raises LeakError."""
 
     # Queries: each answer is either proved or becomes a guard
@@ -228,13 +228,13 @@ class Sizes:
         Symbols of arguments are at least 2 here, quotients of them at least 1.
         """
         if isinstance(e, Expr):
-            shifted = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.meaning}
+            shifted = {n: add(size(n), 1) for n in sizes_of(e) if n not in self.quotient_of}
             e = substitute(e, shifted, "size")
         return nonnegative(e)
 
     def _rank(self, name: str) -> tuple[bool, int]:
         """Return the priority for eliminating a symbol: guests first, then the youngest."""
-        return name in self.guests, list(self.hints).index(name)
+        return name in self.replaceable, list(self.hints).index(name)
 
     def pin(self, e: Index) -> int:
         """Return the value of `e` and make the recording valid for this value only."""
@@ -265,9 +265,9 @@ class Sizes:
                 quotient_name = (
                     f"{name}_{text(divisor)}" if isinstance(divisor, int) else f"{name}_"
                 )
-                self.meaning[quotient_name] = floordiv(size(name), divisor)
-                if name in self.guests:
-                    self.guests.add(quotient_name)
+                self.quotient_of[quotient_name] = floordiv(size(name), divisor)
+                if name in self.replaceable:
+                    self.replaceable.add(quotient_name)
                 quotient = self.symbol(self.hints[name] // self.hint(divisor), quotient_name)
                 self._bind(name, mul(divisor, quotient))
                 return True
@@ -277,7 +277,7 @@ class Sizes:
         self.pin(divisor)
         return True
 
-    def stepped(self, e: Index, step: int) -> None:
+    def prepare_stride(self, e: Index, step: int) -> None:
         """Prepare a size for strided windows, so that quotients do not nest.
 
         A multiple of the step is expressed as one; a size that contains a quotient is pinned.
@@ -303,7 +303,7 @@ class Sizes:
             answer = self._ordered(left, relation, right)
             cached = self._answers[query] = answer, len(self.guards) > guards
         elif cached[1]:
-            self.allowed()
+            self.before_guard()
         return cached[0]
 
     def _ordered(self, left: Index, relation: str, right: Index) -> bool:
@@ -334,13 +334,13 @@ class Sizes:
             common: Index = 1
             for t in types:
                 dim = self.canon(t.shape[-from_end]) if from_end <= len(t.shape) else 1
-                joined = self.stretched(common, dim)
+                joined = self.broadcast_dim(common, dim)
                 if joined is None:
                     raise mismatch(what, types, -from_end, (common, dim), self)
                 common = joined
         return tuple(self.type(t) for t in types)
 
-    def stretched(self, a: Index, b: Index) -> Index | None:
+    def broadcast_dim(self, a: Index, b: Index) -> Index | None:
         """Return the size that two dimensions broadcast to, None if they do not."""
         a, b = self.canon(a), self.canon(b)
         if b in (1, a):
@@ -359,8 +359,8 @@ class Sizes:
 
     def source(self, e: Index) -> str:
         """Return `e` as Python text over symbols that stand for no quotient."""
-        while any(name in self.meaning for name in sizes_of(e)):
-            e = substitute(e, self.meaning, "size")
+        while any(name in self.quotient_of for name in sizes_of(e)):
+            e = substitute(e, self.quotient_of, "size")
         return text(e)
 
     def matcher(
@@ -411,7 +411,7 @@ def mismatch(
         reason=f"dimension {dim} is {text(a)} in one and {text(b)} in another"
         if summed is None
         else f"dimension {summed} of one is {text(a)}, dimension {dim} of the other {text(b)}",
-        hint=STRETCHES if summed is None else SUMMED,
+        hint=BROADCAST_HINT if summed is None else CONTRACTION_HINT,
     )
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from smelt.errors import ShapeError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.library import call
-from smelt.frontends.array.networks import is_short, placed, put_in_order
-from smelt.frontends.array.searching import known
+from smelt.frontends.array.networks import is_short, network_argsort, network_sort
+from smelt.frontends.array.searching import concrete_elements
 from smelt.frontends.array.value import Buffer, leaf
 from smelt.frontends.array.views import axis_of
 from smelt.types.dtype import from_numpy
@@ -33,7 +33,7 @@ def _ordered(
 ) -> Array:
     node = value(x, what)
     if not node.type.shape:
-        raise ShapeError(op=what, operands=node.told, reason="it has no dimensions")
+        raise ShapeError(op=what, operands=node.type_text, reason="it has no dimensions")
     dim = axis_of(axis, node.type.rank, what)
     if is_short(node, dim):
         return network(node, dim, descending=bool(descending))
@@ -48,7 +48,7 @@ def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = 
 
     Raises ShapeError for rank 0, AxisError.
     """
-    return _ordered("sort", put_in_order, x, axis, descending, stable)
+    return _ordered("sort", network_sort, x, axis, descending, stable)
 
 
 def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -56,7 +56,7 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
 
     Order and execution as in `sort`.  Raises ShapeError for rank 0, AxisError.
     """
-    return _ordered("argsort", placed, x, axis, descending, stable)
+    return _ordered("argsort", network_argsort, x, axis, descending, stable)
 
 
 class UniqueAll(NamedTuple):
@@ -87,7 +87,7 @@ def _unique(x: Any, what: str, *more: str) -> list[Array]:
 
     `more` holds names of NumPy's `return_...` flags.  Every NaN is unique.
     """
-    data = known(x, what)
+    data = concrete_elements(x, what)
     upcast = data.astype(np.float32) if data.dtype.kind == "V" else data
     flags: dict[str, Any] = {f"return_{name}": True for name in more}
     results: Any = np.unique(upcast, equal_nan=False, **flags)

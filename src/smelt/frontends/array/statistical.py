@@ -15,8 +15,8 @@ from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
-from smelt.frontends.array.promote import cast, own_value
-from smelt.frontends.array.reduction import floating, fold, variance
+from smelt.frontends.array.promote import cast, default_value
+from smelt.frontends.array.reduction import cast_to_float, reduce_axes, variance
 from smelt.frontends.array.reduction import mean as mean_of
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
@@ -55,9 +55,9 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     node = value(x, what)
     axes = axes_of(axis, node.type.rank, what)
     if dtype is None:
-        return Array.of(fold(what, node, axes, keepdims=keepdims))
+        return Array.of(reduce_axes(what, node, axes, keepdims=keepdims))
     target = as_dtype(dtype)
-    return Array.of(cast(fold(what, cast(node, target), axes, keepdims=keepdims), target))
+    return Array.of(cast(reduce_axes(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
 def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
@@ -131,7 +131,7 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
     """
     node = value(x, "std")
     axes = axes_of(axis, node.type.rank, "std")
-    root = UNARY["sqrt"](variance(floating(node), axes, float(correction), keepdims=keepdims))
+    root = UNARY["sqrt"](variance(cast_to_float(node), axes, float(correction), keepdims=keepdims))
     return Array.of(cast(root, node.type.dtype) if node.type.dtype.is_float else root)
 
 
@@ -184,7 +184,7 @@ def _scan(
         result = cast(record(Scan(combine, dim), (cast(node, target),)), target)
     if initial:
         shape = tuple(1 if a == dim else d for a, d in enumerate(shape_of(result)))
-        unit = cast(own_value(0 if combine == "sum" else 1, what), result.type.dtype)
+        unit = cast(default_value(0 if combine == "sum" else 1, what), result.type.dtype)
         result = concat([expand(unit, shape), result], dim, what)
     return Array.of(result)
 

@@ -27,22 +27,22 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.evaluate_pending import realise
+from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
-from smelt.frontends.array.keys import ARRAY, OTHER, frozen, frozen_item, thawed
+from smelt.frontends.array.keys import ARRAY, OTHER, hashable_item, hashable_key, restore_key
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.trace_cache import recorded, replayed
+from smelt.frontends.array.trace_cache import cache_trace, cache_trace_in_recording
 from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, leaf, record
 from smelt.frontends.array.views import (
+    as_integer,
     flip,
     permute,
     reshape,
     scope_of,
     shape_of,
     take_range,
-    whole,
 )
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf
@@ -52,16 +52,34 @@ from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
 __all__ = [
-    "SELECT", "Many", "New", "Part", "Point", "Range", "adjacent", "as_array", "basic",
-    "get", "holds", "in_room", "is_mask", "known_truth", "lone_truth", "mask_fits", "parse",
-    "plain", "positions", "range_of", "take",
+    "SELECT",
+    "IndexArray",
+    "IntegerIndex",
+    "NewAxis",
+    "Part",
+    "SliceRange",
+    "adjacent",
+    "as_array",
+    "basic_index",
+    "boolean_value",
+    "check_axis_not_empty",
+    "check_mask_fits",
+    "get",
+    "holds",
+    "index_item",
+    "is_mask",
+    "parse",
+    "range_of",
+    "resolve_positions",
+    "sole_boolean",
+    "take",
 ]  # fmt: skip
 
 SELECT = Map("select")
 
 
 @dataclass(slots=True)
-class Range:
+class SliceRange:
     """Slice of one dimension: x[start + i*step] for i below count."""
 
     axis: int
@@ -71,7 +89,7 @@ class Range:
 
 
 @dataclass(slots=True)
-class Point:
+class IntegerIndex:
     """Integer index, which removes a dimension."""
 
     axis: int
@@ -79,19 +97,19 @@ class Point:
 
 
 @dataclass(slots=True)
-class New:
+class NewAxis:
     """New dimension of size 1 (None in a key)."""
 
 
 @dataclass(slots=True)
-class Many:
+class IndexArray:
     """Array of positions along one dimension."""
 
     axis: int
     at: Value
 
 
-Part = Range | Point | New | Many
+Part = SliceRange | IntegerIndex | NewAxis | IndexArray
 
 
 def get(x: Value, key: Any) -> Value:
@@ -99,7 +117,7 @@ def get(x: Value, key: Any) -> Value:
 
     Raises IndexRangeError, DTypeError for float indices, TracerError for masks in a recording.
     """
-    simple = frozen(key)
+    simple = hashable_key(key)
     if simple is not None:
         copied = None if x.data is None else _copy_small(x, key)
         return _get_simple(x, simple) if copied is None else copied
@@ -110,16 +128,19 @@ def get(x: Value, key: Any) -> Value:
     nodes: list[Any] = [getattr(item, "node", None) for item in items]
     arrays = [n for n in nodes if n.__class__ is Value and n.scope is x.scope]
     plain_items = tuple(
-        [ARRAY if n in arrays else frozen_item(item) for n, item in zip(nodes, items, strict=True)]
+        [
+            ARRAY if n in arrays else hashable_item(item)
+            for n, item in zip(nodes, items, strict=True)
+        ]
     )
     return _get(x, key) if OTHER in plain_items else _get_recorded(x, *arrays, key=plain_items)
 
 
-@recorded
+@cache_trace_in_recording
 def _get_recorded(x: Value, *arrays: Value, key: tuple[Any, ...]) -> Value:
     """Return x[key], with `arrays` of the recording in place of `ARRAY` in the key."""
     remaining = iter(arrays)
-    return _get(x, tuple([next(remaining) if i is ARRAY else i for i in thawed(key)]))
+    return _get(x, tuple([next(remaining) if i is ARRAY else i for i in restore_key(key)]))
 
 
 def _copy_small(x: Value, key: Any) -> Value | None:
@@ -131,7 +152,7 @@ def _copy_small(x: Value, key: Any) -> Value | None:
     """
     if STATE.scope is not None or STATE.tapes:
         return None
-    data = x.now()
+    data = x.current_buffer()
     if data is None:
         return None
     try:
@@ -152,25 +173,31 @@ def _scope_in(key: tuple[Any, ...]) -> Scope | None:
     return None
 
 
-@replayed
+@cache_trace
 def _get_simple(x: Value, key: tuple[Any, ...]) -> Value:
-    return _get(x, thawed(key))
+    return _get(x, restore_key(key))
 
 
 def _get(x: Value, key: Any) -> Value:
-    truth = lone_truth(key)
+    truth = sole_boolean(key)
     if truth is not None:
-        whole_of = basic(x, [New(), *parse(x, ...)])
-        return whole_of if known_truth(truth) else basic(whole_of, parse(whole_of, slice(0)))
+        whole_of = basic_index(x, [NewAxis(), *parse(x, ...)])
+        return (
+            whole_of if boolean_value(truth) else basic_index(whole_of, parse(whole_of, slice(0)))
+        )
     parts = parse(x, key)
-    if not any(isinstance(p, Many) for p in parts):
-        return basic(x, parts)
-    arrays = [p for p in parts if isinstance(p, (Many, Point))]
+    if not any(isinstance(p, IndexArray) for p in parts):
+        return basic_index(x, parts)
+    arrays = [p for p in parts if isinstance(p, (IndexArray, IntegerIndex))]
     side_by_side = adjacent(parts)
     index = [as_array(p) for p in arrays]
-    sliced = basic(
+    sliced = basic_index(
         x,
-        [p if isinstance(p, Range) else _full_range(x, p) for p in parts if not isinstance(p, New)],
+        [
+            p if isinstance(p, SliceRange) else _full_range(x, p)
+            for p in parts
+            if not isinstance(p, NewAxis)
+        ],
     )
     axes = [p.axis for p in arrays]
     others = [a for a in range(len(x.type.shape)) if a not in axes]
@@ -190,14 +217,14 @@ def parse(x: Value, key: Any) -> list[Part]:
 
     Raises IndexRangeError for more items than dimensions.
     """
-    items = [plain(item) for item in (key if isinstance(key, tuple) else (key,))]
+    items = [index_item(item) for item in (key if isinstance(key, tuple) else (key,))]
     rank = len(x.type.shape)
     used = sum(_consumed(item) for item in items)
     gaps = [k for k, item in enumerate(items) if item is Ellipsis]
     if len(gaps) > 1:
         raise IndexRangeError("an index has more than one Ellipsis (...)")
     if used > rank:
-        raise IndexRangeError(f"{used} indices for {x.told}, an array of rank {rank}")
+        raise IndexRangeError(f"{used} indices for {x.type_text}, an array of rank {rank}")
     gap = gaps[0] if gaps else len(items)
     items[gap : gap + 1] = [slice(None)] * (rank - used)
     parts: list[Part] = []
@@ -205,7 +232,7 @@ def parse(x: Value, key: Any) -> list[Part]:
     axis = 0
     for item in items:
         if item is None:
-            parts.append(New())
+            parts.append(NewAxis())
         elif is_mask(item):
             parts += _mask_positions(x, axis, item)
         else:
@@ -221,7 +248,7 @@ def _consumed(item: Any) -> int:
     return item.type.rank if is_mask(item) else 1
 
 
-def plain(item: Any) -> Any:
+def index_item(item: Any) -> Any:
     """Convert an item to None, Ellipsis, a slice, an integer, a Size or a Value.
 
     Raises IndexRangeError for anything that is no index.
@@ -253,7 +280,7 @@ def is_mask(item: Any) -> bool:
     return isinstance(item, Value) and item.type.dtype is bool_
 
 
-def lone_truth(key: Any) -> Value | None:
+def sole_boolean(key: Any) -> Value | None:
     """Return the boolean of rank 0 that is the key, alone or before an Ellipsis, else None.
 
     Such a key adds a first dimension of size 1 if it is true and 0 if it is false.
@@ -263,21 +290,21 @@ def lone_truth(key: Any) -> Value | None:
         item = key[0]
     if isinstance(item, (list, tuple, slice)) or item is None or getattr(item, "ndim", 0) != 0:
         return None
-    index = plain(item)
+    index = index_item(item)
     return index if is_mask(index) else None
 
 
-def known_truth(item: Value) -> bool:
+def boolean_value(item: Value) -> bool:
     """Return a boolean's value; raise TracerError in a recording."""
     return bool(_mask_values(item))
 
 
-def uncounted(mask: Value) -> TracerError:
+def unknown_count_error(mask: Value) -> TracerError:
     """Return the TracerError for a mask in a recording whose count of elements is needed."""
-    mask.scope.alive(mask.told)  # type: ignore[union-attr]
+    mask.scope.check_open(mask.type_text)  # type: ignore[union-attr]
     return TracerError(
         use="indexing with a boolean array",
-        value=mask.told,
+        value=mask.type_text,
         hint="Use sm.where(mask, x, other): its shape does not depend on values."
         " x[mask] += y and x[mask] = f(x[mask]) may be written, elementwise.",
     )
@@ -285,11 +312,11 @@ def uncounted(mask: Value) -> TracerError:
 
 def _mask_values(item: Value) -> np.ndarray[Any, Any]:
     if item.scope is not None:
-        raise uncounted(item)
-    return realise(item)
+        raise unknown_count_error(item)
+    return evaluate(item)
 
 
-def mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
+def check_mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
     """Raise IndexRangeError unless a mask has the sizes of x's dimensions from `axis`."""
     scope, shape = x.scope or mask.scope, shape_of(mask)
     covered = shape_of(x)[axis : axis + len(shape)]
@@ -297,7 +324,7 @@ def mask_fits(x: Value, mask: Value, axis: int = 0) -> None:
         d == n if scope is None else scope.same(d, n) for d, n in zip(covered, shape, strict=True)
     )
     if not fits:
-        raise IndexRangeError(f"a mask {mask.told} at axis {axis} does not fit {x.told}")
+        raise IndexRangeError(f"a mask {mask.type_text} at axis {axis} does not fit {x.type_text}")
 
 
 def _mask_positions(x: Value, axis: int, item: Value) -> list[Part]:
@@ -305,9 +332,9 @@ def _mask_positions(x: Value, axis: int, item: Value) -> list[Part]:
     mask = _mask_values(item)
     if mask.ndim == 0:
         raise UnsupportedError("indexing with a boolean of rank 0 beside others; use sm.where")
-    mask_fits(x, item, axis)
+    check_mask_fits(x, item, axis)
     positions_ = np.nonzero(mask)
-    return [Many(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(positions_)]
+    return [IndexArray(axis + k, leaf(np.ascontiguousarray(at))) for k, at in enumerate(positions_)]
 
 
 def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
@@ -315,11 +342,13 @@ def _part(x: Value, axis: int, size: Index, item: Any) -> Part:
         return _slice(x, axis, size, item)
     if isinstance(item, Value):
         if not item.type.dtype.is_integer:
-            raise DTypeError(f"an index array is {item.told}: integers or booleans are indices")
-        return Many(axis, positions(item, size))
+            raise DTypeError(
+                f"an index array is {item.type_text}: integers or booleans are indices"
+            )
+        return IndexArray(axis, resolve_positions(item, size))
     at = as_dim(item)
     scope = _check_inside(at, size)
-    return Point(axis, at if holds(scope, 0, "<=", at) else add(at, size))
+    return IntegerIndex(axis, at if holds(scope, 0, "<=", at) else add(at, size))
 
 
 def _check_inside(at: Index, size: Index) -> Scope | None:
@@ -343,9 +372,9 @@ def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
     return a < b if relation == "<" else a <= b  # type: ignore[operator]
 
 
-def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
+def _slice(x: Value, axis: int, size: Index, item: slice) -> SliceRange:
     """Apply Python's rule for slices to sizes that may be symbols."""
-    step = 1 if item.step is None else whole(item.step)
+    step = 1 if item.step is None else as_integer(item.step)
     if step == 0:
         raise ArgumentError(op="slice", argument="step", value=0, expected="another number")
     scope = scope_of(x, (size,))
@@ -366,14 +395,14 @@ def _slice(x: Value, axis: int, size: Index, item: slice) -> Range:
     stop = bound(item.stop, high if step > 0 else low)
     span = sub(stop, start) if step > 0 else sub(start, stop)
     if not holds(scope_of(x, (span,)), 0, "<", span):
-        return Range(axis, 0, 0, 1)
+        return SliceRange(axis, 0, 0, 1)
     count = floordiv(add(span, abs(step) - 1), abs(step))
-    return Range(axis, start, count, step if count != 1 else 1)
+    return SliceRange(axis, start, count, step if count != 1 else 1)
 
 
-def basic(x: Value, parts: Sequence[Part]) -> Value:
+def basic_index(x: Value, parts: Sequence[Part]) -> Value:
     """Apply slices, integers and new dimensions to x."""
-    ranges = [range_of(p) for p in parts if not isinstance(p, New)]
+    ranges = [range_of(p) for p in parts if not isinstance(p, NewAxis)]
     reversed_ = [r.axis for r in ranges if r.step == -1 and r.count == shape_of(x)[r.axis]]
     x = flip(x, tuple(reversed_))
     x = take_range(
@@ -384,35 +413,35 @@ def basic(x: Value, parts: Sequence[Part]) -> Value:
     )
     shape: list[Index] = []
     for p in parts:
-        if isinstance(p, New):
+        if isinstance(p, NewAxis):
             shape.append(1)
-        elif isinstance(p, Range):
+        elif isinstance(p, SliceRange):
             shape.append(p.count)
     return reshape(x, tuple(shape))
 
 
-def range_of(p: Part) -> Range:
+def range_of(p: Part) -> SliceRange:
     """Return a slice or an integer as a range."""
-    if isinstance(p, Point):
-        return Range(p.axis, p.at, 1, 1)
-    assert isinstance(p, Range)
+    if isinstance(p, IntegerIndex):
+        return SliceRange(p.axis, p.at, 1, 1)
+    assert isinstance(p, SliceRange)
     return p
 
 
-def _full_range(x: Value, p: Point | Many | Part) -> Range:
-    assert not isinstance(p, New)
-    return Range(p.axis, 0, shape_of(x)[p.axis], 1)
+def _full_range(x: Value, p: IntegerIndex | IndexArray | Part) -> SliceRange:
+    assert not isinstance(p, NewAxis)
+    return SliceRange(p.axis, 0, shape_of(x)[p.axis], 1)
 
 
 def adjacent(parts: Sequence[Part]) -> bool:
     """Return whether integer and array indices are adjacent (NumPy's rule for the result)."""
-    indices = [k for k, p in enumerate(parts) if isinstance(p, (Many, Point))]
+    indices = [k for k, p in enumerate(parts) if isinstance(p, (IndexArray, IntegerIndex))]
     return indices == list(range(indices[0], indices[-1] + 1))
 
 
-def as_array(p: Many | Point) -> Value:
+def as_array(p: IndexArray | IntegerIndex) -> Value:
     """Return positions as an integer value."""
-    if isinstance(p, Many):
+    if isinstance(p, IndexArray):
         return p.at
     if isinstance(p.at, int):
         return constant(p.at, i64)
@@ -425,16 +454,16 @@ def _insert_new_axes(
     x: Value, parts: list[Part], first: int, side_by_side: bool, middle: int
 ) -> Value:
     """Insert dimensions of size 1 where the key has None."""
-    if not any(isinstance(p, New) for p in parts):
+    if not any(isinstance(p, NewAxis) for p in parts):
         return x
     shape = list(shape_of(x))
     out: list[Index] = [] if side_by_side else shape[:middle]
     source = iter(shape[:first] + shape[first + middle :])
     is_inserted = False
     for p in parts:
-        if isinstance(p, New):
+        if isinstance(p, NewAxis):
             out.append(1)
-        elif isinstance(p, Range):
+        elif isinstance(p, SliceRange):
             out.append(next(source))
         elif side_by_side and not is_inserted:
             out.extend(shape[first : first + middle])
@@ -442,7 +471,7 @@ def _insert_new_axes(
     return reshape(x, tuple(out))
 
 
-def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
+def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
     """Convert index values to positions; negative ones count from the end if `wraps`.
 
     Values known now are checked.  Outside of a recording they stay constants, which bounds checks
@@ -451,9 +480,9 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
 
     Raises IndexRangeError; under `SMELT_BOUNDS_CHECK` BoundsError, which names the access.
     """
-    data = index.now()
+    data = index.current_buffer()
     if data is None and STATE.scope is not None and index.scope is None:
-        data = realise(index)  # a recording reads its present elements
+        data = evaluate(index)  # a recording reads its present elements
     if STATE.scope is not None and index.shared:  # every call reads its elements of the time
         index = STATE.scope.capture(index)
     if data is not None and data.size:
@@ -466,7 +495,7 @@ def positions(index: Value, size: Index, *, wraps: bool = True) -> Value:
     index = cast(index, i64)
     if not wraps or unsigned or (data is not None and STATE.scope is None):
         return index
-    n = as_array(Point(0, size))
+    n = as_array(IntegerIndex(0, size))
     return record(SELECT, (BINARY["less"](index, 0), BINARY["add"](index, n), index))
 
 
@@ -493,11 +522,11 @@ def take(x: Value, index: Sequence[Value], first: int) -> Value:
     All positions must be in bounds.
     """
     align("index", *index)
-    in_room(x, index, first)
+    check_axis_not_empty(x, index, first)
     return record(Gather(first), (x, *index))
 
 
-def in_room(x: Value, index: Sequence[Value], first: int = 0) -> None:
+def check_axis_not_empty(x: Value, index: Sequence[Value], first: int = 0) -> None:
     """Raise IndexRangeError if there are positions in an axis without elements."""
     counts = [d for i in index for d in shape_of(i)]
     if any(d == 0 for d in counts):
@@ -506,4 +535,4 @@ def in_room(x: Value, index: Sequence[Value], first: int = 0) -> None:
         if not holds(x.scope, 0, "<", size):
             if any(not holds(x.scope, 0, "<", d) for d in counts):
                 return  # there are no positions
-            raise IndexRangeError(f"positions in an empty axis of {x.told}")
+            raise IndexRangeError(f"positions in an empty axis of {x.type_text}")

@@ -26,7 +26,7 @@ from smelt.frontends.array.creation import iota
 from smelt.frontends.array.elementwise import isnan, maximum, minimum, where
 from smelt.frontends.array.library import call
 from smelt.frontends.array.manipulation import concat
-from smelt.frontends.array.number import as_dim, is_whole
+from smelt.frontends.array.number import as_dim, is_integral
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.reduction import size_value
 from smelt.frontends.array.searching import take_along_axis
@@ -39,11 +39,11 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, sub
 
-__all__ = ["VISITS", "TopK", "top_k"]
+__all__ = ["MAX_PASSES", "TopK", "top_k"]
 
-VISITS = 16
+MAX_PASSES = 16
 """Largest k that is found by passes over the row; for more, NumPy sorts it."""
-ROW = 1 << 20
+MAX_ROW = 1 << 20
 """Longest row for passes, in elements: twice its positions must fit 32 bits."""
 
 
@@ -75,8 +75,8 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
     """
     node = value(x, "top_k")
     if not node.type.shape:
-        raise ShapeError(op="top_k", operands=node.told, reason="it has no dimensions")
-    if isinstance(k, bool) or not is_whole(k):
+        raise ShapeError(op="top_k", operands=node.type_text, reason="it has no dimensions")
+    if isinstance(k, bool) or not is_integral(k):
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="an integer")
     dim = axis_of(axis, node.type.rank, "top_k")
     count, extent = as_dim(k), shape_of(node)[dim]
@@ -85,11 +85,11 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
         raise ArgumentError(op="top_k", argument="k", value=repr(k), expected="0 or more")
     if not holds(scope, count, "<=", extent):
         raise ShapeError(
-            op="top_k", operands=node.told, reason=f"axis {dim} has fewer than {k} elements"
+            op="top_k", operands=node.type_text, reason=f"axis {dim} has fewer than {k} elements"
         )
     if count == 0:
         best = _first(iota(shape_of(node), dim), dim, 0)
-    elif isinstance(count, int) and count <= VISITS and holds(scope, extent, "<=", ROW):
+    elif isinstance(count, int) and count <= MAX_PASSES and holds(scope, extent, "<=", MAX_ROW):
         best = _select_by_passes(node, count, dim, extent, largest=bool(largest))
     else:
         order = call("argsort", node, axis=dim, descending=bool(largest), stable=True)

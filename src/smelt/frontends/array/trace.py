@@ -17,22 +17,27 @@ from smelt.errors import ArgumentError, SmeltError, StructureError
 from smelt.frontends.array import engine
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import Turns, compile_graph, outside, size_names
-from smelt.frontends.array.layouts import Buffer, layout, turned
+from smelt.frontends.array.engine import (
+    Permutations,
+    compile_graph,
+    input_size_names,
+    raise_out_of_bounds,
+)
+from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
-from smelt.frontends.array.rebuild import again, facts
+from smelt.frontends.array.rebuild import facts, rebuild_node
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Guard
 from smelt.frontends.array.tree import LEAF, Tree, flatten
-from smelt.frontends.array.value import STATE, Value, intern, teller
+from smelt.frontends.array.value import STATE, Value, intern, size_carrier
 from smelt.graph import build
-from smelt.graph.bounds_checks import Looks, looked_at, refused
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import map_indices, map_type, sizes
+from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
-from smelt.runtime.frames import roomy
+from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
 from smelt.types.tensor import Shape, TensorType, shape_text
@@ -40,7 +45,7 @@ from smelt.types.tensor import Shape, TensorType, shape_text
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.fusion.plan import Donate
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
 __all__ = ["Argument", "Result", "Spec", "Trace", "record_call"]
 
@@ -70,7 +75,7 @@ class Argument:
     spec: Spec | None = None
 
     @property
-    def is_said(self) -> bool:
+    def is_static(self) -> bool:
         """Return whether the argument is a constant of the recording: a bool or a huge integer.
 
         Integers beyond 64 bits are left to each operator, like numbers in the code.
@@ -85,12 +90,12 @@ class Result:
 
     kind: str
     """One of graph (an output), argument, captured, plain (a Python number), size."""
-    place: int = 0
+    position: int = 0
     """Index of the output or argument."""
     value: Any = None
 
 
-_NOTHING = Looks()
+_NOTHING = BoundsChecks()
 
 
 @dataclass(slots=True)
@@ -113,57 +118,61 @@ class Trace:
     """Inputs of the graph whose memory a run may overwrite, some by one result only."""
     leaves: int
     """Number of leaves of the arguments."""
-    sizes_of_results: Callable[..., tuple[int, ...]] | None = None
-    fixed: bool = False
+    result_sizes: Callable[..., tuple[int, ...]] | None = None
+    value_dependent: bool = False
     """Whether the value of a number argument affects more than elements."""
-    told: tuple[int, ...] = ()
+    size_inputs: tuple[int, ...] = ()
     """Indices of the sizes that are number arguments; shapes of unread inputs pass them."""
-    looks: Looks = _NOTHING
+    bounds: BoundsChecks = _NOTHING
     """Bounds checks; if one depends on data, the graph's last result is a flag."""
-    turns: Turns | None = None
+    permutations: Permutations | None = None
     """Permutations of inputs and results; None if all are in the graph's order."""
-    plain: bool = field(init=False)
+    only_outputs: bool = field(init=False)
     """Whether all results are the outputs of the graph, in order."""
-    whole: bool = field(init=False)
+    reads_all_leaves: bool = field(init=False)
     """Whether all leaves of the arguments are inputs of the graph, in order."""
     single: bool = field(init=False)
     """Whether the result is one array that the graph computes."""
-    compiled: Compiled | Found | None = None
-    overwriting: dict[Donate, Trace] = field(default_factory=dict)
+    compiled: Compiled | CachedProgram | None = None
+    overwriting_traces: dict[Donate, Trace] = field(default_factory=dict)
     """Variants of the recording, compiled for calls whose results replace inputs."""
 
     def __post_init__(self) -> None:
-        self.whole = self.arguments == tuple(range(self.leaves))
+        self.reads_all_leaves = self.arguments == tuple(range(self.leaves))
         self.single = self.tree == LEAF and self.results[0].kind == "graph"
-        self.plain = all(r.kind == "graph" and r.place == k for k, r in enumerate(self.results))
+        self.only_outputs = all(
+            r.kind == "graph" and r.position == k for k, r in enumerate(self.results)
+        )
 
     @property
-    def executable(self) -> Compiled | Found:
+    def executable(self) -> Compiled | CachedProgram:
         """Compiled graph; it is compiled on first use."""
         if self.compiled is None:
             self.compiled = compile_graph(self.graph, self.hints, self.donate)
         return self.compiled
 
-    def written_over(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
+    def for_overwriting(self, pairs: tuple[tuple[int, int], ...]) -> Trace:
         """Return a variant for calls in which results replace inputs, as pairs (input, result).
 
         Returns itself if a run may fail midway: then inputs must stay as they are.
         """
-        variant = self.overwriting.get(pairs)
+        variant = self.overwriting_traces.get(pairs)
         if variant is None:
-            may_fail = self.looks.flag is not None
+            may_fail = self.bounds.flag is not None
             may_fail = may_fail or any(isinstance(x.op, Extern) for x in self.graph.nodes())
             variant = (
-                self if may_fail else replace(self, donate=pairs, compiled=None, overwriting={})
+                self
+                if may_fail
+                else replace(self, donate=pairs, compiled=None, overwriting_traces={})
             )
-            self.overwriting[pairs] = variant
+            self.overwriting_traces[pairs] = variant
         return variant
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
-        if self.turns is not None:
-            buffers = self.turns.read(buffers)
-        return [*buffers, *(teller(sizes[k]) for k in self.told)]
+        if self.permutations is not None:
+            buffers = self.permutations.permute_inputs(buffers)
+        return [*buffers, *(size_carrier(sizes[k]) for k in self.size_inputs)]
 
     def run(
         self,
@@ -176,29 +185,29 @@ class Trace:
         What depends on captured arrays only is computed once, if no other code may write to them.
         Raises OutsideError for a position out of bounds.
         """
-        turns = self.turns
+        turns = self.permutations
         try:
             if turns is not None:
-                out = None if out is None else turns.places(out)
-                return turns.written(self._run(buffers, sizes, out))
+                out = None if out is None else turns.permute_outputs(out)
+                return turns.permute_results(self._run(buffers, sizes, out))
             results = self._run(buffers, sizes, out)
-        except engine.FAILURES as error:
-            self.tell(error, [] if self.donate else self.complete(buffers, sizes), sizes)
+        except engine.RUN_ERRORS as error:
+            self.locate_error(error, [] if self.donate else self.complete(buffers, sizes), sizes)
             raise
-        if self.looks.flag is not None and results.pop():
-            outside(self.looks, self.graph.inputs, self.complete(buffers, sizes))
+        if self.bounds.flag is not None and results.pop():
+            raise_out_of_bounds(self.bounds, self.graph.inputs, self.complete(buffers, sizes))
         return results
 
-    def tell(self, error: SmeltError, inputs: list[Buffer], sizes: tuple[int, ...]) -> None:
+    def locate_error(self, error: SmeltError, inputs: list[Buffer], sizes: tuple[int, ...]) -> None:
         """Set the line of the program that an error of a run on these inputs is about."""
-        values = dict(zip(size_names(self.graph), sizes))
-        engine.blame(error, self.graph, inputs, values, self.executable, sizes)
+        values = dict(zip(input_size_names(self.graph), sizes))
+        engine.locate_error(error, self.graph, inputs, values, self.executable, sizes)
 
     def _run(
         self, buffers: list[Buffer], sizes: tuple[int, ...], out: Sequence[Buffer | None] | None
     ) -> list[Buffer]:
         compiled = self.executable
-        if self.told or self.turns is not None:
+        if self.size_inputs or self.permutations is not None:
             buffers = self.complete(buffers, sizes)
         prelude = compiled.executable.prelude
         if prelude is None:
@@ -211,7 +220,7 @@ class Trace:
         return compiled.run(buffers, sizes, out, prelude.run(owners, stamps, buffers.__getitem__))
 
 
-@roomy
+@with_frame_room
 def record_call(
     name: str,
     labels: Sequence[str],
@@ -223,7 +232,7 @@ def record_call(
 ) -> Trace:
     """Record `call`, a function of the symbolic leaves that are named `labels`.
 
-    With `turns` results get the memory order of the arguments, if these agree.
+    With `permutations` results get the memory order of the arguments, if these agree.
     """
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
@@ -238,9 +247,11 @@ def record_call(
         )
         results, outputs = _results(scope, leaves, returned)
         del returned  # drop references before checking what outlives the recording
-        scope.unwritten()
-        scope.unkept()
-        orders = [None if a.data is None or not turns else turned(a.data) for a in arguments]
+        scope.check_unwritten()
+        scope.check_replacements()
+        orders = [
+            None if a.data is None or not turns else dense_axis_order(a.data) for a in arguments
+        ]
         return _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
@@ -253,7 +264,7 @@ def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Val
     if argument.spec is not None:
         shape = tuple(_spec_dimension(scope, d, placed) for d in argument.spec.shape)
         return scope.input(label, intern(argument.spec.dtype, shape), None)
-    if argument.is_said:  # a constant; nothing refers to this node
+    if argument.is_static:  # a constant; nothing refers to this node
         return Value(Constant(False, bool_), (), intern(bool_, ()))
     if argument.number is not None:
         return scope.scalar(label, argument.number)
@@ -263,7 +274,7 @@ def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Val
     return scope.input(label, intern(from_numpy(data.dtype), shape), layout(data))
 
 
-GUESSES = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
+SIZE_HINTS = (5040, 2520, 7560, 1680, 10080, 3360, 840, 15120)
 """Hints for named sizes, whose values no call has given yet; each has many divisors."""
 
 
@@ -278,7 +289,7 @@ def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
                 value=f"the size {name}",
                 expected="each size to be a dimension by itself somewhere",
             )
-        scope.symbol(GUESSES[len(scope.hints) % len(GUESSES)], name)
+        scope.symbol(SIZE_HINTS[len(scope.hints) % len(SIZE_HINTS)], name)
 
 
 def _spec_dimension(scope: Scope, d: Index, placed: set[str]) -> Index:
@@ -295,7 +306,7 @@ def _spec_dimension(scope: Scope, d: Index, placed: set[str]) -> Index:
 
 
 def _user_argument(scope: Scope, argument: Argument, leaf: Value) -> Any:
-    if argument.is_said:
+    if argument.is_static:
         return argument.number
     if argument.number is not None:
         return Scalar(leaf, argument.number, scope)
@@ -316,12 +327,12 @@ def _results(
         node = _result_node(leaf)
         if node is None:
             results.append(Result("plain", value=leaf))
-        elif node.scope is None and node not in scope.changing:
+        elif node.scope is None and node not in scope.volatile_values:
             results.append(Result("captured", value=node))
         elif node in leaf_positions and node not in scope.scalars:
             results.append(Result("argument", leaf_positions[node]))
         else:
-            node = scope.capture(node) if node in scope.changing else node
+            node = scope.capture(node) if node in scope.volatile_values else node
             scope.check(node)
             results.append(Result("graph", outputs.setdefault(node, len(outputs))))
     return results, list(outputs)
@@ -357,16 +368,16 @@ def _finish(
         rebuilt[sources[k]] = _input(scope, sources[k], label)
     for x in order:
         if x not in rebuilt:
-            rebuilt[x] = again(scope, x, rebuilt)
+            rebuilt[x] = rebuild_node(scope, x, rebuilt)
     inputs = tuple(rebuilt[sources[k]] for k in used)
     results_of_graph = tuple(rebuilt[x] for x in outputs)
     checks = _bounds_checks(scope, results_of_graph)
     flags = () if checks.flag is None else (checks.flag,)
     graph = Graph(scope.name, inputs, (*results_of_graph, *flags), checks=len(flags))
     input_orders = tuple(orders[k] if k < len(leaves) else None for k in used)
-    graph, turns = engine.turned(graph, input_orders)
-    names_in_shapes = size_names(graph)
-    other_names = [name for name in sizes(graph) if name not in names_in_shapes]
+    graph, turns = engine.choose_input_layouts(graph, input_orders)
+    names_in_shapes = input_size_names(graph)
+    other_names = [name for name in all_size_names(graph) if name not in names_in_shapes]
     size_inputs = tuple(
         build.input(label, TensorType(bool_, (size(name),)), (0,))
         for name, label in zip(other_names, _labels(other_names, labels), strict=True)
@@ -376,7 +387,7 @@ def _finish(
     graph = replace(graph, facts=facts(scope, names))
     arguments = tuple(k for k in used if k < len(leaves))
     captured = list(scope.captured)
-    returned_arguments = {r.place for r in results if r.kind == "argument"}
+    returned_arguments = {r.position for r in results if r.kind == "argument"}
     donated = tuple(
         arguments.index(k) for k in donate if k in arguments and k not in returned_arguments
     )
@@ -392,21 +403,21 @@ def _finish(
         donated,
         len(leaves),
         _sizer(scope, leaves, results),
-        bool(scope.fixed or scope.ranges or scope.opposites or scope.asked),
+        bool(scope.pinned_scalars or scope.ranges or scope.negated_sizes or scope.conditions),
         tuple(names.index(n) for n in other_names),
         checks,
         turns,
     )
 
 
-def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> Looks:
+def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
     """Return the bounds checks of positions; those on sizes become guards now.
 
     Positions in constant captured arrays were checked when they were recorded.
     """
-    checks = looked_at(outputs, trusted=lambda _, plain: _is_constant_input(plain))
+    checks = collect_bounds_checks(outputs, trusted=lambda _, plain: _is_constant_input(plain))
     if not all(scope.holds(0, "<=", room) for room in checks.sizes):
-        refused(checks.readers)
+        refuse_out_of_bounds(checks.readers)
     return checks
 
 
@@ -487,10 +498,10 @@ def _parameters(scope: Scope, leaves: list[Value]) -> str:
 
 
 def _matcher(scope: Scope, leaves: list[Value], names: tuple[str, ...]) -> Callable[..., Any]:
-    conditions = [f"{name} == {value!r}" for name, value in scope.fixed.items()]
+    conditions = [f"{name} == {value!r}" for name, value in scope.pinned_scalars.items()]
     conditions += [f"{low} <= {name} <= {high}" for name, (low, high) in scope.ranges.items()]
-    conditions += [f"{opposite} > 1" for opposite in scope.opposites.values()]
-    return scope.matcher(_parameters(scope, leaves), names, conditions, tuple(scope.asked))
+    conditions += [f"{opposite} > 1" for opposite in scope.negated_sizes.values()]
+    return scope.matcher(_parameters(scope, leaves), names, conditions, tuple(scope.conditions))
 
 
 def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable[..., Any] | None:
@@ -499,5 +510,5 @@ def _sizer(scope: Scope, leaves: list[Value], results: list[Result]) -> Callable
     if not exprs:
         return None
     values = "".join(f"{scope.source(e)}, " for e in exprs)
-    body = ", ".join([*scope.opposites.values(), f"({values})"])
+    body = ", ".join([*scope.negated_sizes.values(), f"({values})"])
     return scope.formula(_parameters(scope, leaves), f"({body},)[-1]")

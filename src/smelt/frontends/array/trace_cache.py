@@ -31,7 +31,7 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Map", "leaf", "np", "record", "recorded", "replayed"]
+__all__ = ["Map", "cache_trace", "cache_trace_in_recording", "leaf", "np", "record"]
 
 _LIMIT = 4096
 """Most entries per function."""
@@ -66,7 +66,7 @@ class _Recipe:
     def repeat(self, arguments: tuple[Value, ...], scope: Scope | None = None) -> Value:
         origin = here(3)
         if scope is not None and not scope.open:
-            scope.alive(arguments[0].told)
+            scope.check_open(arguments[0].type_text)
         results: list[Any] = []
         for op, operands, type in self.steps:
             inputs: list[Any] = [
@@ -108,13 +108,13 @@ def _call_recorded(
     full_key = (*key, *options.items())
     if not _is_plain(full_key[1:]):
         return function(*args, **options)
-    recipe = scope.repeats.get(full_key)
+    recipe = scope.memo.get(full_key)
     if recipe is not None:
         return recipe.repeat(tuple(values), scope)
     bound = len(scope.bound)
     result = function(*args, **options)
     if result.scope is scope and len(scope.bound) == bound:
-        scope.repeats[full_key] = _Recipe(result, tuple(values), types)
+        scope.memo[full_key] = _Recipe(result, tuple(values), types)
     return result
 
 
@@ -145,7 +145,7 @@ def _is_plain(x: Any) -> bool:
     return x is None or x is Ellipsis or isinstance(x, (int, float, str, type, Expr))
 
 
-def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
+def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
     """Decorate `function(*values, *plain, **plain)` to cache the operators it records.
 
     Outside recordings entries stay valid; in a recording, until it binds a size.
@@ -157,7 +157,7 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
         key: list[Any] = []
         values: list[Value] = []
         if STATE.scope is None:
-            args = tuple([x.touch() if isinstance(x, Foreign) else x for x in args])
+            args = tuple([x.as_operand() if isinstance(x, Foreign) else x for x in args])
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:
@@ -184,8 +184,8 @@ def replayed(function: Callable[..., Value]) -> Callable[..., Value]:
     return wrapper
 
 
-def recorded(function: Callable[..., Value]) -> Callable[..., Value]:
-    """Decorate a function like `replayed`, but only for values of a recording.
+def cache_trace_in_recording(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Decorate a function like `cache_trace`, but only for values of a recording.
 
     Elsewhere the function reads its arrays' elements.
     """

@@ -29,7 +29,7 @@ import numpy as np
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.value import Value
 
-__all__ = ["IN_PLACE", "OPERATORS", "in_place", "unseen"]
+__all__ = ["IN_PLACE", "OPERATORS", "is_in_place", "rebind_obstacle"]
 
 OPERATORS: Final[dict[Any, Callable[[Any, Any], Any]]] = {
     np.add: operator.add,
@@ -74,13 +74,13 @@ IN_PLACE: Final[dict[Any, Callable[[Any, Any], Any]]] = {
 _BINARY_OP: Final = dis.opmap["BINARY_OP"]
 
 
-def in_place(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> bool:
+def is_in_place(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Return whether a call may be `x op= y`: the result goes where the first operand is."""
     out = options.get("out")
     return ufunc in IN_PLACE and out is not None and len(out) == 1 and out[0] is inputs[0]
 
 
-def unseen(ufunc: Any, inputs: Sequence[Any], frame: Any) -> str:
+def rebind_obstacle(ufunc: Any, inputs: Sequence[Any], frame: Any) -> str:
     """Return why `x op= y` may not bind another array to the name; empty if it may.
 
     `inputs` are those of an `__array_ufunc__` call, `frame` its caller.
@@ -108,7 +108,8 @@ def _readers(buffer: Any) -> int:
 
 
 class _ReferenceCounter:
-    """Count references, as `unseen` does, to a buffer with only one name, and to its base."""
+    """Count references, as `rebind_obstacle` does, to a buffer with only one name, and to its
+    base."""
 
     counted = 0, 0
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
-from smelt.frontends.array.layouts import Buffer, layout, lies_as, moved
+from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
@@ -41,16 +41,16 @@ __all__ = [
     "Map",
     "State",
     "Value",
-    "anew",
     "constant",
     "copied",
     "foreign",
-    "imprint",
+    "identity_copy",
     "intern",
     "leaf",
-    "owned",
+    "memory_digest",
     "record",
-    "teller",
+    "size_carrier",
+    "unshared_node",
 ]
 
 SNAPSHOT_BYTES = 4096
@@ -89,7 +89,7 @@ class Value(Node):
         self.scope = scope
 
     @property
-    def told(self) -> str:
+    def type_text(self) -> str:
         """Type for messages, with the sizes of the call that is recorded: `f32[3,4]`."""
         return str(self.type if self.scope is None else self.scope.concrete(self.type))
 
@@ -100,23 +100,23 @@ class Value(Node):
         """
         return self.data
 
-    def now(self) -> Buffer | None:
+    def current_buffer(self) -> Buffer | None:
         """Return the present elements, even if pending operators expected others."""
         return self.buffer()
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether the elements are still to be computed, outside of recordings."""
-        return self.data is None and self.scope is None and not isinstance(self, Gone)
+        return self.data is None and self.scope is None and not isinstance(self, Donated)
 
     def fail(self, error: Exception) -> None:
         """Make reading raise `error` from now on: there will be no elements."""
-        self.give_away("")
+        self.invalidate("")
         self.__class__ = Failed  # type: ignore[assignment]
         stored = _ERRORS[self] = copy(error)
         stored.__cause__ = error.__cause__ and _without_tracebacks(error.__cause__)
 
-    def touch(self) -> Value:
+    def as_operand(self) -> Value:
         """Return the operand for an operator that is recorded now and reads the elements later."""
         return self
 
@@ -126,21 +126,22 @@ class Value(Node):
         return self.__class__ is not Value
 
     def share(self, *, watched: bool = False) -> None:
-        """Declare that other code may write to the memory; `watched` memory is never copied."""
-        self.part()
+        """Declare that other code may write to the memory; `differentiation_inputs` memory is never
+        copied."""
+        self.move_snapshot()
         if self.__class__ is Value:
             self.__class__ = Foreign  # type: ignore[assignment]
             self.sample = self.last = None
         if watched and self.__class__ is Foreign:
-            self.__class__ = Watched  # type: ignore[assignment]
+            self.__class__ = NeverCopied  # type: ignore[assignment]
 
     @property
-    def is_kept(self) -> bool:
-        """Whether a recording reads the present elements in this memory (see `kept`)."""
+    def has_snapshot(self) -> bool:
+        """Whether a recording reads the present elements in this memory (see `retained`)."""
         reference = _SNAPSHOTS.get(self)
         return reference is not None and reference() is not None
 
-    def kept(self) -> Value:
+    def snapshot(self) -> Value:
         """Return a value of the present elements, copied only before they may be written.
 
         It shares the memory until then (copy-on-write).
@@ -153,16 +154,16 @@ class Value(Node):
             _SNAPSHOTS[self] = weakref.ref(snapshot)
         return snapshot
 
-    def part(self) -> None:
+    def move_snapshot(self) -> None:
         """Move the snapshot, if any, to other memory: this memory may be written from now on."""
         reference = _SNAPSHOTS.pop(self, None)
         snapshot = None if reference is None else reference()
         if snapshot is not None and snapshot.data is not None:
-            snapshot.data = moved(snapshot.data)
+            snapshot.data = copy_in_order(snapshot.data)
 
-    def give_away(self, where: str) -> None:
+    def invalidate(self, where: str) -> None:
         """Make reading raise DonatedError from now on, whatever names the value has."""
-        self.__class__ = Gone  # type: ignore[assignment]
+        self.__class__ = Donated  # type: ignore[assignment]
         self.sample = where.encode()
         self.op, self.inputs, self.data = _SOURCE, (), None
 
@@ -179,7 +180,7 @@ class Foreign(Value):
 
     __slots__ = ()
 
-    def touch(self) -> Value:
+    def as_operand(self) -> Value:
         data, last = self.data, self.last
         now = None if last is None else last()
         if data is None:
@@ -191,19 +192,19 @@ class Foreign(Value):
             if copied is not None:
                 return copied
         if STATE.tapes:
-            if now is None or now.__class__ is not Past or _sample(data) != now.sample:
+            if now is None or now.__class__ is not ForeignSnapshot or _sample(data) != now.sample:
                 now = self._new_version(data)
-                now.__class__ = Past  # type: ignore[assignment]
+                now.__class__ = ForeignSnapshot  # type: ignore[assignment]
                 now.sample = _sample(data)
             return now
         if self.sample is None or _sample(data) == self.sample:
-            self.look()
+            self.remember_sample()
             return self
-        if now is None or now.__class__ is Past:
+        if now is None or now.__class__ is ForeignSnapshot:
             # operators recorded before the change will raise ChangedError
             now = self._new_version(data)
-            now.share(watched=isinstance(self, Watched))
-        return now.touch()
+            now.share(watched=isinstance(self, NeverCopied))
+        return now.as_operand()
 
     def _new_version(self, data: Buffer) -> Value:
         """Create the value that operators read from now on, as long as any is pending."""
@@ -219,10 +220,10 @@ class Foreign(Value):
             return now
         if data.flags.c_contiguous:
             return self._new_version(data.copy())
-        copy_ = moved(data)
-        return self._new_version(copy_) if lies_as(layout(data), copy_) else None
+        copy_ = copy_in_order(data)
+        return self._new_version(copy_) if matches_layout(layout(data), copy_) else None
 
-    def look(self) -> None:
+    def remember_sample(self) -> None:
         """Remember a few elements until this thread's pending operators have run.
 
         They are remembered permanently if another thread may have pending operators that read them.
@@ -235,7 +236,7 @@ class Foreign(Value):
         elif self.sample.__class__ is bytes and self not in STATE.sampled:
             self.sample = _PermanentSample(self.sample)
 
-    def seen(self) -> None:
+    def forget_sample(self) -> None:
         """Forget the remembered elements: this thread's pending operators have run."""
         if self.sample.__class__ is bytes:
             self.sample = None
@@ -243,7 +244,7 @@ class Foreign(Value):
     def buffer(self) -> Buffer | None:
         return self._check_unchanged(self.sample)
 
-    def now(self) -> Buffer | None:
+    def current_buffer(self) -> Buffer | None:
         return self._check_unchanged(None)
 
     def _check_unchanged(self, sample: bytes | None) -> Buffer | None:
@@ -258,11 +259,11 @@ class Foreign(Value):
                 what = "written"
             if what:
                 reader = "a recording" if sample is None else "a pending result"
-                raise ChangedError(value=self.told, what=what, reader=reader)
+                raise ChangedError(value=self.type_text, what=what, reader=reader)
         return data
 
 
-class Watched(Foreign):
+class NeverCopied(Foreign):
     """Foreign memory that is never copied, however small (`copy=False`)."""
 
     __slots__ = ()
@@ -271,18 +272,18 @@ class Watched(Foreign):
         return None
 
 
-class Past(Foreign):
+class ForeignSnapshot(Foreign):
     """Foreign memory as it was during differentiation; derivatives will read it."""
 
     __slots__ = ()
 
-    def touch(self) -> Value:
+    def as_operand(self) -> Value:
         return self
 
-    def now(self) -> Buffer | None:
+    def current_buffer(self) -> Buffer | None:
         return self.buffer()
 
-    def seen(self) -> None:
+    def forget_sample(self) -> None:
         pass
 
 
@@ -290,20 +291,20 @@ class _PermanentSample(bytes):
     """Elements that are remembered permanently."""
 
 
-class Gone(Value):
+class Donated(Value):
     """Value whose memory was donated to a call; `sample` holds the place of the call."""
 
     __slots__ = ()
 
-    def touch(self) -> Value:
+    def as_operand(self) -> Value:
         self.buffer()
         return self
 
     def buffer(self) -> Buffer | None:
-        raise DonatedError(value=self.told, where=(self.sample or b"").decode())
+        raise DonatedError(value=self.type_text, where=(self.sample or b"").decode())
 
 
-class Failed(Gone):
+class Failed(Donated):
     """Value that could not be computed; reading raises the error."""
 
     __slots__ = ()
@@ -316,7 +317,7 @@ class Failed(Gone):
 _ERRORS: weakref.WeakKeyDictionary[Value, Exception] = weakref.WeakKeyDictionary()
 """Errors of values that failed."""
 _SNAPSHOTS: weakref.WeakKeyDictionary[Value, weakref.ref[Value]] = weakref.WeakKeyDictionary()
-"""Snapshots of values that share their memory, see `Value.kept`."""
+"""Snapshots of values that share their memory, see `Value.retained`."""
 _SOURCE = Input("memory", TensorType(from_numpy(np.float32)))
 """Operator of every leaf; compilation replaces it by an input of the right type."""
 
@@ -330,7 +331,7 @@ def _without_tracebacks(error: BaseException) -> BaseException:
     return error
 
 
-def imprint(data: Buffer) -> bytes:
+def memory_digest(data: Buffer) -> bytes:
     """Return a digest of the elements that detects writes."""
     if data.nbytes <= SNAPSHOT_BYTES:
         return data.tobytes()
@@ -353,7 +354,7 @@ class State(threading.local):
     def __init__(self) -> None:
         self.scope = None
         self.pending: list[weakref.ref[Any]] = []
-        self.due = 64
+        self.review_at = 64
         """Length of `pending` at which it is reviewed, see `evaluate_pending.review`."""
         self.sampled = weakref.WeakSet[Foreign]()
         """Values with a few remembered elements, until the pending operators have run."""
@@ -364,9 +365,9 @@ class State(threading.local):
         """
         self.tapes = 0
         """Number of differentiations in progress; values computed meanwhile keep their operands."""
-        self.kept: list[Value] = []
+        self.retained: list[Value] = []
         """Values computed during differentiation."""
-        self.watched: set[Value] = set()
+        self.differentiation_inputs: set[Value] = set()
         """Values that are differentiated by."""
 
 
@@ -412,7 +413,7 @@ def leaf(data: Buffer) -> Value:
 _NOTHING = np.zeros((), bool)
 
 
-def teller(size: int) -> Buffer:
+def size_carrier(size: int) -> Buffer:
     """Return an array of the given length that takes no memory.
 
     It passes a size to a program by its shape; its elements are never read.
@@ -441,7 +442,7 @@ def constant(number: float | int | bool, dtype: DType) -> Value:
     return node
 
 
-def owned(node: Value) -> Value:
+def unshared_node(node: Value) -> Value:
     """Return a node that an array may own: a fresh one for constants, which are shared.
 
     The elements of a shared constant may not be written or donated.
@@ -460,12 +461,12 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     for x in inputs:
         if x.scope is not None:
             scope = x.scope
-    if scope is not None:  # a recording reads captured memory in every call, so no `touch`
+    if scope is not None:  # a recording reads captured memory in every call, so no `as_operand`
         return scope.record(op, inputs)
     if STATE.scope is None:
         for x in inputs:
             if x.__class__ is not Value:
-                inputs = tuple([x if x.__class__ is Value else x.touch() for x in inputs])
+                inputs = tuple([x if x.__class__ is Value else x.as_operand() for x in inputs])
                 break
     result = Value(op, inputs, infer(op, *[x.type for x in inputs]), here(2))
     if STATE.scope is not None:
@@ -478,12 +479,12 @@ def copied(node: Value) -> Value:
     scope = node.scope or STATE.scope
     if scope is not None:
         captured = scope.capture(node) if node.scope is None else node
-        return anew(captured) if captured.op.__class__ is Input else captured
-    data = None if STATE.tapes else node.now()
-    return anew(node) if data is None else leaf(data.copy())
+        return identity_copy(captured) if captured.op.__class__ is Input else captured
+    data = None if STATE.tapes else node.current_buffer()
+    return identity_copy(node) if data is None else leaf(data.copy())
 
 
-def anew(node: Value) -> Value:
+def identity_copy(node: Value) -> Value:
     """Return a value with the same elements that is not another name of `node`."""
     shape = node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
     return record(Reshape(shape), (node,))
@@ -494,7 +495,7 @@ def is_differentiated(node: Node) -> bool:
     stack, seen = [node], set[Node]()
     while stack:
         node = stack.pop()
-        if node in STATE.watched:
+        if node in STATE.differentiation_inputs:
             return True
         if node.type.dtype.is_float and not isinstance(node.op, Stop):
             stack.extend(x for x in node.inputs if x not in seen)

@@ -21,13 +21,14 @@ from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.trace_cache import replayed
+from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import STATE, Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
 from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
 
 __all__ = [
+    "as_integer",
     "axes_of",
     "axis_of",
     "concat",
@@ -41,7 +42,6 @@ __all__ = [
     "scope_of",
     "shape_of",
     "take_range",
-    "whole",
 ]
 
 
@@ -69,7 +69,7 @@ def axis_of(axis: int, rank: int, what: str) -> int:
     return position
 
 
-def whole(x: Any, what: str = "a size or a position") -> int:
+def as_integer(x: Any, what: str = "a size or a position") -> int:
     """Return an integer that a user passed.
 
     Raises ArgumentError for something that is no integer.
@@ -91,7 +91,7 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
     if axes is None:
         return tuple(range(rank))
     requested = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
-    positions = [axis_of(whole(a, f"{what}(axis=...)"), rank, what) for a in requested]
+    positions = [axis_of(as_integer(a, f"{what}(axis=...)"), rank, what) for a in requested]
     if len(set(positions)) != len(positions):
         raise AxisError(f"{what}: axes {tuple(requested)} name one axis twice")
     return tuple(sorted(positions))
@@ -103,7 +103,7 @@ def permute(x: Value, perm: Sequence[int]) -> Value:
     return x if perm == tuple(range(len(perm))) else record(Permute(perm), (x,))
 
 
-@replayed
+@cache_trace
 def reshape(x: Value, shape: Shape) -> Value:
     """Return the elements in another shape; one dimension may be -1.
 
@@ -112,7 +112,7 @@ def reshape(x: Value, shape: Shape) -> Value:
     scope = scope_of(x, shape)
     source = shape_of(x)
     if any(isinstance(d, int) and d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
+        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
     if scope is not None:
         _pin_constant_sizes(source, shape, scope)
         source = shape_of(x)
@@ -126,7 +126,7 @@ def reshape(x: Value, shape: Shape) -> Value:
     else:
         same = product(shape) == product(source)
     if not same:
-        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
+        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
     return record(Reshape(shape), (x,), scope)
 
 
@@ -169,7 +169,7 @@ def _solve(x: Value, source: Shape, shape: Shape, scope: Scope | None) -> Shape:
         else scope.divisible(total, others)
     )
     if not fits:
-        raise ShapeError(op="reshape", operands=x.told, reason=_reshape_error(shape, scope))
+        raise ShapeError(op="reshape", operands=x.type_text, reason=_reshape_error(shape, scope))
     if scope is not None:
         total, others = scope.canon(total), scope.canon(others)
         shape = scope.shape(shape)
@@ -187,7 +187,7 @@ def expand(x: Value, shape: Shape) -> Value:
         return x
     new = len(shape) - len(source)
     if new < 0:
-        raise ShapeError(op="broadcast_to", operands=x.told, reason=_rank_error(shape, scope))
+        raise ShapeError(op="broadcast_to", operands=x.type_text, reason=_rank_error(shape, scope))
     for position, (a, b) in enumerate(zip(source, shape[new:], strict=True)):
         if a == 1 or a == b:
             continue
@@ -196,7 +196,7 @@ def expand(x: Value, shape: Shape) -> Value:
         elif scope is None or not scope.same(a, b):
             raise ShapeError(
                 op="broadcast_to",
-                operands=x.told,
+                operands=x.type_text,
                 reason=f"dimension {position - len(source)} is {_number(a, scope)}, not "
                 f"{_number(b, scope)}",
             )
@@ -242,7 +242,7 @@ def concat(values: Sequence[Value], axis: int, what: str = "concat") -> Value:
     return _concat(*values, axis=axis, what=what)
 
 
-@replayed
+@cache_trace
 def _concat(*values: Value, axis: int, what: str) -> Value:
     return _concat_parts(what, values, values, axis, f"only axis {axis} may differ in size")
 
@@ -255,7 +255,7 @@ def stack(values: Sequence[Value], axis: int) -> Value:
     return _stack(*values, axis=axis)
 
 
-@replayed
+@cache_trace
 def _stack(*values: Value, axis: int) -> Value:
     parts: list[Value] = []
     for x in values:
@@ -278,5 +278,7 @@ def _concat_parts(
             if a != axis and n != m:
                 fits = fits and scope is not None and scope.same(n, m)
         if not fits:
-            raise ShapeError(op=what, operands=", ".join(x.told for x in originals), reason=reason)
+            raise ShapeError(
+                op=what, operands=", ".join(x.type_text for x in originals), reason=reason
+            )
     return first if len(parts) == 1 else record(Concat(axis), tuple(parts), scope)

@@ -22,7 +22,7 @@ from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.manipulation import broadcast_to, concat, flip
-from smelt.frontends.array.number import shown
+from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.value import Value, record
 from smelt.frontends.array.views import pad, shape_of, take_range
 from smelt.ops.view import Window
@@ -30,20 +30,20 @@ from smelt.types.expr import Index, add, floordiv, sub
 
 __all__ = [
     "MODES",
-    "Margins",
+    "Padding",
     "Windows",
-    "cropped",
-    "each",
-    "fitting",
+    "check_fit",
+    "crop_or_pad",
     "from_host",
     "np",
     "padding_of",
-    "pinned",
+    "per_dimension",
+    "pin_dimensions",
     "slide",
     "spatial_rank",
 ]
 
-Margins = tuple[tuple[int, int], ...]
+Padding = tuple[tuple[int, int], ...]
 """Padding (before, after) of each dimension, in elements."""
 MODES = ("zeros", "reflect", "replicate", "circular", "symmetric")
 """Contents of padding: zeros, mirrored elements, the end, or the other end."""
@@ -56,9 +56,9 @@ class Windows:
     extent: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
-    margins: Margins
+    pad_widths: Padding
 
-    def reach(self, k: int) -> int:
+    def span(self, k: int) -> int:
         """Return the elements from the first to the last of a window along dimension k."""
         return (self.extent[k] - 1) * self.dilation[k] + 1
 
@@ -71,13 +71,15 @@ def spatial_rank(what: str, x: Value) -> int:
     if x.type.rank < 3:
         raise ShapeError(
             op=what,
-            operands=x.told,
+            operands=x.type_text,
             reason="it is not [batch, channels, ...] with 1 or more spatial dimensions",
         )
     return x.type.rank - 2
 
 
-def each(what: str, argument: str, setting: Any, count: int, least: int = 1) -> tuple[int, ...]:
+def per_dimension(
+    what: str, argument: str, setting: Any, count: int, least: int = 1
+) -> tuple[int, ...]:
     """Return a setting for each spatial dimension.
 
     Raises ArgumentError for another number of entries, or ones below `least`.
@@ -99,7 +101,7 @@ def each(what: str, argument: str, setting: Any, count: int, least: int = 1) -> 
 
 def padding_of(
     what: str, padding: Any, extent: tuple[int, ...], dilation: tuple[int, ...]
-) -> Margins:
+) -> Padding:
     """Return padding from `"valid"`, `"same"`, a number, or a number or pair per dimension.
 
     Raises ArgumentError.
@@ -119,12 +121,12 @@ def padding_of(
         )
     entries = padding if isinstance(padding, (tuple, list)) else (padding,) * count
     if len(entries) != count:
-        each(what, "padding", padding, count, 0)
-    pairs = [each(what, "padding", e, 2, 0) for e in entries]
+        per_dimension(what, "padding", padding, count, 0)
+    pairs = [per_dimension(what, "padding", e, 2, 0) for e in entries]
     return tuple((low, high) for low, high in pairs)
 
 
-def pinned(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
+def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:
     """Return dimensions as numbers; the recording is valid for these only."""
     shape = shape_of(x)
     return tuple(d if isinstance(d := shape[p], int) else _pin(x, d) for p in dims)
@@ -135,12 +137,12 @@ def _pin(x: Value, d: Index) -> int:
     return x.scope.pin(d)
 
 
-def fitting(what: str, x: Value, w: Windows, operands: str) -> None:
+def check_fit(what: str, x: Value, w: Windows, operands: str) -> None:
     """Raise ShapeError, naming `operands`, unless the windows fit into x with its padding."""
     first = x.type.rank - len(w.extent)
     for k, n in enumerate(shape_of(x)[first:]):
-        low, high = w.margins[k]
-        reach, padded = w.reach(k), add(n, low + high)
+        low, high = w.pad_widths[k]
+        reach, padded = w.span(k), add(n, low + high)
         fits = padded >= reach if isinstance(padded, int) else _is_at_most(x, reach, padded)
         if not fits or w.extent[k] < 1:
             length = padded if isinstance(padded, int) or x.scope is None else x.scope.hint(padded)
@@ -166,11 +168,11 @@ def slide(
     A window of one element has no dimension in the result.  Raises ShapeError, ArgumentError.
     """
     first = x.type.rank - len(w.extent)
-    fitting(what, x, w, x.told)
+    check_fit(what, x, w, x.type_text)
     if x.scope is not None:
         for n, step in zip(shape_of(x)[first:], w.stride, strict=True):
-            x.scope.stepped(n, step)
-    x = margins(what, x, w.margins, fill, mode)
+            x.scope.prepare_stride(n, step)
+    x = pad_with_mode(what, x, w.pad_widths, fill, mode)
     for k, (extent, step, dilation) in enumerate(zip(w.extent, w.stride, w.dilation, strict=True)):
         if extent > 1:
             x = record(Window(first + k, extent, step, dilation), (x,))
@@ -188,7 +190,9 @@ def _take_every(x: Value, axis: int, step: int) -> Value:
     return take_range(x, (0,) * len(shape), counts, steps)
 
 
-def margins(what: str, x: Value, widths: Margins, fill: float | int | bool, mode: str) -> Value:
+def pad_with_mode(
+    what: str, x: Value, widths: Padding, fill: float | int | bool, mode: str
+) -> Value:
     """Pad x at the ends of its last dimensions.
 
     `fill` is the number of mode "zeros".  Raises ArgumentError for an unknown mode, ShapeError for
@@ -210,12 +214,12 @@ def margins(what: str, x: Value, widths: Margins, fill: float | int | bool, mode
 
 def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: str) -> Value:
     """Pad along one axis with parts of x: views, which are concatenated with it."""
-    n = shown(shape_of(x)[axis], x.scope)
+    n = user_dim(shape_of(x)[axis], x.scope)
     reach = {"reflect": n - 1, "circular": n, "symmetric": n}.get(mode)
     if n == 0 or (reach is not None and reach < max(low, high)):
         raise ShapeError(
             op=what,
-            operands=x.told,
+            operands=x.type_text,
             reason=f"margins {low} and {high} of mode {mode!r} reach beyond dimension {axis}",
         )
     array = Array.of(x)
@@ -239,7 +243,7 @@ def _pad_from_itself(what: str, x: Value, axis: int, low: int, high: int, mode: 
     return concat(parts, axis=axis).node
 
 
-def cropped(x: Value, pad_widths: Margins) -> Value:
+def crop_or_pad(x: Value, pad_widths: Padding) -> Value:
     """Pad x with zeros; negative widths cut elements off instead."""
     before = x.type.rank - len(pad_widths)
     starts = (*(0,) * before, *(max(-low, 0) for low, _ in pad_widths))
@@ -248,4 +252,4 @@ def cropped(x: Value, pad_widths: Margins) -> Value:
     if any(starts) or any(ends):
         x = take_range(x, starts, counts, (1,) * len(counts))
     widths = tuple((max(low, 0), max(high, 0)) for low, high in pad_widths)
-    return margins("pad", x, widths, 0, "zeros")
+    return pad_with_mode("pad", x, widths, 0, "zeros")

@@ -25,9 +25,18 @@ from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.sizes import Sizes
 
-__all__ = ["VIEWS", "Shown", "View", "is_view", "show_views", "tokens", "traced_results", "view_of"]
+__all__ = [
+    "ARGUMENT_VIEWS",
+    "ResultLayout",
+    "View",
+    "count_effect_tokens",
+    "is_view",
+    "make_view",
+    "restore_argument_views",
+    "traced_layouts",
+]
 
-VIEWS = "smelt_views"
+ARGUMENT_VIEWS = "smelt_views"
 """Metadata key at the output node: a `View` for each result position that is a view of an argument.
 """
 
@@ -38,12 +47,12 @@ class View:
 
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]
-    ahead: Any
+    start: Any
     """Elements from the beginning of the argument to the beginning of the view."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ResultLayout:
     """Layout of a result that the user sees."""
 
     shape: tuple[Any, ...]
@@ -54,7 +63,7 @@ class Shown:
     """Whether its elements are stored as they are, without a lazy negation or conjugation."""
 
 
-def traced_results(module: torch.fx.GraphModule) -> list[Shown | None]:
+def traced_layouts(module: torch.fx.GraphModule) -> list[ResultLayout | None]:
     """Return the layout of each result of Dynamo's graph.
 
     That graph still has the writes and the views of the program. None stands for a result that is
@@ -67,14 +76,14 @@ def traced_results(module: torch.fx.GraphModule) -> list[Shown | None]:
     ]
 
 
-def _shown(x: Any) -> Shown | None:
+def _shown(x: Any) -> ResultLayout | None:
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return None
     plain = not (x.is_neg() or x.is_conj())
-    return Shown(tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.dtype, plain)
+    return ResultLayout(tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.dtype, plain)
 
 
-def tokens(graph: torch.fx.Graph) -> int:
+def count_effect_tokens(graph: torch.fx.Graph) -> int:
     """Count the effect tokens among a graph's arguments, before those of the program.
 
     The same number stand before its results. Tokens have no elements; they keep calls with side
@@ -88,14 +97,16 @@ def tokens(graph: torch.fx.Graph) -> int:
     return count
 
 
-def show_views(traced: torch.fx.GraphModule, layouts: Sequence[Shown | None], count: int) -> None:
+def restore_argument_views(
+    traced: torch.fx.GraphModule, layouts: Sequence[ResultLayout | None], count: int
+) -> None:
     """Replace results computed from new values of arguments by the arguments they view.
 
-    `layouts` are the `traced_results` of the program, which has `count` arguments.
+    `layouts` are the `traced_layouts` of the program, which has `count` arguments.
     """
     metadata = getattr(TracingContext.try_get(), "fw_metadata", None)
     outputs = list(getattr(metadata, "output_info", ()))
-    first = tokens(traced.graph)
+    first = count_effect_tokens(traced.graph)
     arguments = traced.graph.find_nodes(op="placeholder")[first:]
     if len(outputs) != len(layouts) or len(getattr(metadata, "input_info", ())) != count:
         return  # AOTAutograd merged arguments that are views of one another
@@ -116,13 +127,13 @@ def show_views(traced: torch.fx.GraphModule, layouts: Sequence[Shown | None], co
             results[k], views[k] = argument, view
     if views:
         output.args = (type(output.args[0])(results),)
-        output.meta[VIEWS] = views
+        output.meta[ARGUMENT_VIEWS] = views
 
 
-def view_of(
+def make_view(
     x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], ahead: int
 ) -> torch.Tensor:
-    """Return a view that begins `ahead` elements after the beginning of the tensor.
+    """Return a view that begins `start` elements after the beginning of the tensor.
 
     >>> view_of(torch.arange(6)[2:], (2,), (2,), 1)
     tensor([3, 5])
@@ -149,7 +160,7 @@ def is_view(node: torch.fx.Node) -> bool:
     return len(infos) == 1 and infos[0] is not None and not infos[0].is_write
 
 
-def _is_full_view(argument: torch.fx.Node, shown: Shown) -> bool:
+def _is_full_view(argument: torch.fx.Node, shown: ResultLayout) -> bool:
     """Whether a view has the elements of the argument as they are stored."""
     val = argument.meta.get("val")
     return isinstance(val, torch.Tensor) and val.dtype == shown.dtype and shown.is_plain

@@ -27,28 +27,35 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext
 
 from smelt import knobs
-from smelt.errors import REASONS, ArgumentError, FallbackWarning, FusionError, reason_of, tell
+from smelt.errors import (
+    REASONS,
+    ArgumentError,
+    FallbackWarning,
+    FusionError,
+    reason_of,
+    warn_at_origin,
+)
 from smelt.frontends.torch import hoist_backward
-from smelt.frontends.torch.aliasing import show_views, tokens
-from smelt.frontends.torch.bisect_failures import narrowed
-from smelt.frontends.torch.disable_trace_logs import unlogged
+from smelt.frontends.torch.aliasing import count_effect_tokens, restore_argument_views
+from smelt.frontends.torch.bisect_failures import bisect_failures
+from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
 from smelt.frontends.torch.eager_memory import Budget
-from smelt.frontends.torch.fake_facts import Told, told_by
-from smelt.frontends.torch.flex_attention import spell_out_scores
-from smelt.frontends.torch.layout import SEEN, is_fixed, plain
+from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
+from smelt.frontends.torch.flex_attention import decompose_flex_attention
+from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
-from smelt.frontends.torch.pairs_views import cancel
+from smelt.frontends.torch.pairs_views import cancel_views
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
-from smelt.frontends.torch.resized import with_own_way_back
-from smelt.frontends.torch.rows_strided import on_memory
-from smelt.frontends.torch.scattered import accumulated
-from smelt.frontends.torch.sizes import agree
+from smelt.frontends.torch.resized import keep_native_backward
+from smelt.frontends.torch.rows_strided import rebase_on_memory
+from smelt.frontends.torch.scattered import accumulate_in_place
+from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
-from smelt.imports import imported
-from smelt.knobs.steer import steered
-from smelt.runtime.frames import roomy
-from smelt.runtime.garbage import set_aside
+from smelt.imports import fork_safe_import
+from smelt.knobs.steer import expand_fuse_options
+from smelt.runtime.frames import with_frame_room
+from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
 
 __all__ = ["MODES", "backend"]
@@ -79,34 +86,34 @@ def backend(
         raise ArgumentError(
             op="torch.compile", argument="mode", value=repr(mode), expected=", ".join(MODES)
         )
-    settings = steered({**MODES[mode or "default"], **(options or {})})
+    settings = expand_fuse_options({**MODES[mode or "default"], **(options or {})})
     knobs.config(settings)  # raises for unknown settings here: inside, the graph would fall back
     _register_callbacks()
     _note_break(module)
-    facts = told_by(module)
+    facts = graph_facts(module)
     draft = _draft(module, inputs, settings, facts)
     if draft is None:
-        return compiled(module, inputs, settings, facts)
+        return compile_graph(module, inputs, settings, facts)
     with draft.compiling():
-        program = compiled(module, inputs, settings, facts, saved=True)
+        program = compile_graph(module, inputs, settings, facts, saved=True)
     return draft.finish(program)
 
 
-def compiled(
+def compile_graph(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
     settings: Mapping[str, Any],
-    facts: Told,
+    facts: GraphFacts,
     *,
     saved: bool = False,
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's through AOTAutograd.
 
-    `facts` were read from the graph by `told_by`. `saved` marks a program that is being saved or
-    was loaded: Dynamo cannot trace it again.
+    `facts` were read from the graph by `graph_facts`. `saved` marks a program that is being saved
+    or was loaded: Dynamo cannot trace it again.
     """
-    with_own_way_back(module)
-    spell_out_scores(module)
+    keep_native_backward(module)
+    decompose_flex_attention(module)
     arguments = len(module.graph.find_nodes(op="placeholder"))
     decisions: list[Kept] = []
     output_counts: list[int] = []
@@ -131,10 +138,12 @@ def compiled(
             if kind == "backward":
                 _drop_hidden_gradients(traced)
             else:
-                show_views(traced, facts.results, arguments)
+                restore_argument_views(traced, facts.results, arguments)
             # A backward graph has other arguments.
-            cached = facts.cast if kind != "backward" else ()
-            return compile_traced(traced, settings, kind, facts.held, retained, cached, varying)
+            cached = facts.autocast_cached if kind != "backward" else ()
+            return compile_traced(
+                traced, settings, kind, facts.eager_bytes, retained, cached, varying
+            )
 
         return run
 
@@ -148,7 +157,7 @@ def compiled(
     )
     start = perf_counter()
     try:
-        with set_aside():
+        with hide_live_objects():
             program = _build_program(build, module, inputs, facts.writes_scalars or saved)
     except (exc.TorchDynamoException, FusionError):
         raise  # Dynamo handles its own exceptions (it may trace again); FusionError is for the user
@@ -158,10 +167,10 @@ def compiled(
                 raise
             _fall_back("whole", error, len(module.graph.nodes), perf_counter() - start)
         return module.forward
-    if not facts.without_memory:
+    if not facts.has_zero_tensors:
         return program
     return lambda *tensors: program(
-        *(plain(x) if isinstance(x, torch.Tensor) else x for x in tensors)
+        *(materialize(x) if isinstance(x, torch.Tensor) else x for x in tensors)
     )
 
 
@@ -170,7 +179,7 @@ def _draft(module: torch.fx.GraphModule, *more: Any) -> Any:
     if getattr(module, "_backend_id", None) is None:
         return None
     try:
-        saved = imported("smelt.frontends.torch.saved")
+        saved = fork_safe_import("smelt.frontends.torch.saved")
     except ImportError:  # this version of PyTorch saves no programs of other back ends
         return None
     return saved.Draft(module, *more)
@@ -194,8 +203,8 @@ def _register_callbacks() -> None:
 
 
 def _on_trace_start(*_: Any) -> None:
-    _TRACE_CONTEXT.enter_context(set_aside())
-    _TRACE_CONTEXT.enter_context(unlogged())
+    _TRACE_CONTEXT.enter_context(hide_live_objects())
+    _TRACE_CONTEXT.enter_context(disable_trace_logs())
 
 
 def _on_trace_end(*_: Any) -> None:
@@ -214,13 +223,13 @@ def _build_program(
     float64 tensors for Python numbers and found no use for them as numbers.
     """
     try:
-        return roomy(build)(module, inputs)
+        return with_frame_room(build)(module, inputs)
     except _RESTART:
         if not again:
             raise
         symbolic_convert.TensorifyState.clear()
         with _without_scalar_tensorify():
-            return roomy(build)(module, inputs)
+            return with_frame_room(build)(module, inputs)
 
 
 @contextmanager
@@ -251,7 +260,7 @@ def partition(
 
     `decisions` receives what became of each value that PyTorch's cut keeps.
     """
-    more = hoist_backward.move(joint, num_fwd_outputs, host().l3_bytes)
+    more = hoist_backward.hoist(joint, num_fwd_outputs, host().l3_bytes)
 
     def cut() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Sequence[Any]]:
         forward, backward = min_cut_rematerialization_partition(
@@ -260,7 +269,7 @@ def partition(
         return (
             forward,
             backward,
-            hoist_backward.drop(forward, num_fwd_outputs, more) if more else (),
+            hoist_backward.remove_results(forward, num_fwd_outputs, more) if more else (),
         )
 
     forward, backward, moved = cut()
@@ -280,7 +289,7 @@ def partition(
 @cache
 def _partition_module() -> Any:
     """Import the module that decides which values are kept, at the first training step."""
-    return imported("smelt.frontends.torch.partition")
+    return fork_safe_import("smelt.frontends.torch.partition")
 
 
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -347,9 +356,9 @@ def compile_traced(
     try:
         with knobs.config(settings):
             _mark_arguments(traced, kind)
-            cancel(traced.graph)
-            accumulated(traced.graph)
-            on_memory(traced.graph)
+            cancel_views(traced.graph)
+            accumulate_in_place(traced.graph)
+            rebase_on_memory(traced.graph)
             if kind != "backward":  # a backward graph cannot add guards
                 _add_guards(traced.graph)
             # The backward graph reads at positions that the forward graph has checked.
@@ -362,10 +371,10 @@ def compile_traced(
                     traced, lowering, budget, check_bounds=check_bounds, varying_dims=varying_dims
                 )
 
-            program, failure = narrowed(traced.graph, make)
+            program, failure = bisect_failures(traced.graph, make)
             _check_required_fusion(program)
             if varying is not None:
-                varying |= program.varying
+                varying |= program.varying_sizes
     except FusionError:
         raise
     except Exception as error:
@@ -386,14 +395,14 @@ def compile_traced(
     )
     for x in record.left:
         _LOG.debug("%s is left to torch: %s; %s", x.operator, x.reason, x.where)
-    return _record_graph(record, boxed(program.call, settings), settings)
+    return _record_graph(record, box_call(program.call, settings), settings)
 
 
 def _fall_back(kind: str, error: Exception, operators: int, seconds: float) -> None:
     """Warn that a graph runs eagerly and record it."""
     reason = reason_of(error)
     _LOG.debug("a graph falls back", exc_info=True)
-    tell(FallbackWarning(graph=f"a graph ({kind})", reason=reason))
+    warn_at_origin(FallbackWarning(graph=f"a graph ({kind})", reason=reason))
     _record_graph(Compiled(kind, None, operators, seconds, reason), None, {})
 
 
@@ -404,7 +413,7 @@ def _warn_partial(kind: str, error: Exception, refused: Collection[Any]) -> str:
     names = [*dict.fromkeys(str(n.target) for n in refused)]
     more = f" and {len(names) - 3} others" if len(names) > 3 else ""
     what = f"{', '.join(names[:3])}{more} of a graph" if names else "as one, a graph"
-    tell(FallbackWarning(graph=f"{what} ({kind})", reason=reason))
+    warn_at_origin(FallbackWarning(graph=f"{what} ({kind})", reason=reason))
     return reason
 
 
@@ -419,7 +428,7 @@ def _mark_arguments(traced: torch.fx.GraphModule, kind: str) -> None:
     names = {f"primals_{k + 1}" for k in static}
     for k, node in enumerate(arguments):
         node.meta["smelt_fixed"] = node.name in names if kind == "backward" else k in static
-    infos = enumerate(getattr(metadata, "input_info", ()), tokens(traced.graph))
+    infos = enumerate(getattr(metadata, "input_info", ()), count_effect_tokens(traced.graph))
     static -= {k for k, x in infos if x.mutates_data}
     for k, node in enumerate(arguments):
         node.meta["smelt_guarded"] = kind != "backward"
@@ -430,8 +439,8 @@ def _add_guards(graph: torch.fx.Graph) -> None:
     """Add guards for equal dimensions that operators require and the tracer did not compare."""
     for node in graph.nodes:
         row = row_of(str(node.target)) if node.op == "call_function" else None
-        if row is not None and row.agree:
-            agree(node, row.agree)
+        if row is not None and row.equal_dims:
+            guard_equal_dims(node, row.equal_dims)
 
 
 def _varying_dims(graph: torch.fx.Graph) -> set[int] | None:
@@ -449,7 +458,7 @@ def _varying_dims(graph: torch.fx.Graph) -> set[int] | None:
 def _mark_results(traced: torch.fx.GraphModule, count: int | None) -> None:
     """Record how many results, from the first, are the user's; None for all."""
     output = next(n for n in traced.graph.nodes if n.op == "output")
-    output.meta[SEEN] = len(output.args[0]) if count is None else count
+    output.meta[USER_RESULTS] = len(output.args[0]) if count is None else count
 
 
 def _drop_hidden_gradients(backward: torch.fx.GraphModule) -> None:
@@ -497,7 +506,11 @@ def _record_graph(graph: Compiled, call: Any, settings: Mapping[str, Any]) -> An
     if graph.program is None or not (keep or measures):
         return call
     program = graph.program
-    first = boxed(lambda args: program.shown(args, graph.measure), settings) if measures else call
+    first = (
+        box_call(lambda args: program.call_observed(args, graph.measure), settings)
+        if measures
+        else call
+    )
     first_calls = [first]
 
     def call_and_keep(args: list[Any]) -> Any:
@@ -512,7 +525,7 @@ def _record_graph(graph: Compiled, call: Any, settings: Mapping[str, Any]) -> An
     return result
 
 
-def boxed(call: Callable[[list[Any]], Any], settings: Mapping[str, Any]) -> Callable[..., Any]:
+def box_call(call: Callable[[list[Any]], Any], settings: Mapping[str, Any]) -> Callable[..., Any]:
     """Return `call` under `settings`, marked as emptying its list of arguments."""
 
     def configured(args: list[Any]) -> Any:

@@ -23,14 +23,14 @@ from smelt.errors import FusionError, reason_of
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.program import Program, StageError
 
-__all__ = ["narrowed"]
+__all__ = ["bisect_failures"]
 
-MOST = 64
+MAX_FAILURES = 64
 """Most failures of one traced graph that are bisected; after that, a part that fails is left to
 torch as a whole."""
 
 
-def narrowed(
+def bisect_failures(
     graph: torch.fx.Graph, make: Callable[[Lowering], Program]
 ) -> tuple[Program, Exception | None]:
     """Build a program from a traced graph and leave failing operators to torch.
@@ -53,7 +53,7 @@ def narrowed(
             is_required = isinstance(failures[-1], FusionError)
             if knobs.STRICT.get() or is_required or not operators:
                 raise failures[-1] from None
-            if len(operators) == 1 or len(failures) > MOST:
+            if len(operators) == 1 or len(failures) > MAX_FAILURES:
                 refused |= dict.fromkeys(operators, reason_of(failures[-1]))
             else:
                 parts = _split_stage(lowering, error.stage, operators)

@@ -21,11 +21,11 @@ import torch
 from smelt.dataclass import dataclass
 from smelt.frontends.torch.table import TABLE, decompositions
 
-__all__ = ["WHY", "Status", "core", "page"]
+__all__ = ["EXTERN_REASONS", "Status", "core_operators", "render_page"]
 
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
-WHY: dict[str, str] = {
+EXTERN_REASONS: dict[str, str] = {
     "_fft_c2r": "complex numbers",
     "_fft_r2c": "complex numbers",
     "_local_scalar_dense": "a number for Python",
@@ -47,7 +47,7 @@ _ROWS_ONLY = (
     " are extern"
 )
 _EQUAL = "windows of one size, or of different ones along dimensions of known sizes"
-PARTLY: dict[str, str] = {
+PARTIAL_SUPPORT: dict[str, str] = {
     "aten.convolution.default": "all but transposed ones of tiny images or by far strides, and "
     "over 9 taps along one channel",
     "aten.max_pool2d_with_indices.default": "positions in windows of up to 27 elements",
@@ -103,7 +103,7 @@ class Status:
     note: str
 
 
-def core() -> list[Status]:
+def core_operators() -> list[Status]:
     """Return every overload that torch tags as core, in alphabetical order."""
     decomposed = {str(op) for op in decompositions()}
     statuses: list[Status] = []
@@ -121,15 +121,15 @@ def core() -> list[Status]:
 
 def _status(name: str, packet: str, decomposed: bool) -> Status:
     if name in TABLE:
-        return Status(name, "defined", PARTLY.get(name, ""))
+        return Status(name, "defined", PARTIAL_SUPPORT.get(name, ""))
     if packet in _SIZES:
         return Status(name, "defined", "an expression over sizes")
-    if decomposed and packet not in WHY:
+    if decomposed and packet not in EXTERN_REASONS:
         return Status(name, "composite", "")
-    return Status(name, "extern", WHY.get(packet, "no rule yet"))
+    return Status(name, "extern", EXTERN_REASONS.get(packet, "no rule yet"))
 
 
-def page(statuses: Sequence[Status]) -> str:
+def render_page(statuses: Sequence[Status]) -> str:
     """Render the table as a page in Markdown."""
     counts = {s: sum(x.status == s for x in statuses) for s in ("defined", "composite", "extern")}
     more = sum(x.name in TABLE for x in statuses)
@@ -145,7 +145,7 @@ def page(statuses: Sequence[Status]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the page, or write it to the file after `--write`."""
-    text = page(core())
+    text = render_page(core_operators())
     if arguments[:1] == ["--write"]:
         Path(arguments[1]).write_text(text, encoding="utf-8")
     else:

@@ -19,11 +19,11 @@ from unittest import mock
 
 from torch._dynamo import guards, output_graph, symbolic_convert
 
-__all__ = ["unlogged"]
+__all__ = ["disable_trace_logs"]
 
 
 @contextmanager
-def unlogged() -> Generator[None]:
+def disable_trace_logs() -> Generator[None]:
     """Disable that work where this version of PyTorch does it and the log is off.
 
     >>> with unlogged():

@@ -32,7 +32,7 @@ from smelt.types.dtype import (
     u64,
 )
 
-__all__ = ["i64", "ours", "theirs", "torch"]
+__all__ = ["from_torch", "i64", "to_torch", "torch"]
 
 _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.bool, bool_),
@@ -53,7 +53,7 @@ _FROM_TORCH = dict(_PAIRS)
 _TO_TORCH: dict[DType, torch.dtype] = {b: a for a, b in _PAIRS}
 
 
-def ours(dtype: Any) -> DType:
+def from_torch(dtype: Any) -> DType:
     """Return our element type for a torch dtype; raises UnsupportedError if there is none."""
     row = _FROM_TORCH.get(dtype)
     if row is None:
@@ -61,6 +61,6 @@ def ours(dtype: Any) -> DType:
     return row
 
 
-def theirs(dtype: DType) -> torch.dtype:
+def to_torch(dtype: DType) -> torch.dtype:
     """Return the torch dtype of our element type."""
     return _TO_TORCH[dtype]

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from smelt.runtime.prelude import Allowance
 
-__all__ = ["Budget", "held_by_eager", "kept_by_autocast"]
+__all__ = ["Budget", "autocast_cached_arguments", "eager_peak_bytes"]
 
 
 class Budget:
@@ -34,12 +34,12 @@ class Budget:
     def __init__(
         self, eager_peak: int | None, traced: torch.fx.GraphModule, cached: Sequence[bool] = ()
     ) -> None:
-        traced_peak = None if eager_peak is None else peak(traced.graph, "val")
+        traced_peak = None if eager_peak is None else peak_bytes(traced.graph, "val")
         if eager_peak is not None and traced_peak is not None:
             # AOTAutograd has removed results that nobody reads.
             eager_peak = min(eager_peak, traced_peak)
         self._eager_peak = (
-            None if eager_peak is None else eager_peak + converted(traced.graph, cached)
+            None if eager_peak is None else eager_peak + autocast_cache_bytes(traced.graph, cached)
         )
         self._unfused_peak = traced_peak
         self._constant_bytes = 0
@@ -60,17 +60,17 @@ class Budget:
             self._eager_peak, max(self._eager_peak - unfused_peak - self._constant_bytes, 0)
         )
 
-    def keep(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int) -> None:
         """Reserve `nbytes` for constants that a graph keeps."""
         self._constant_bytes += nbytes
 
 
-def held_by_eager(module: torch.fx.GraphModule) -> int | None:
+def eager_peak_bytes(module: torch.fx.GraphModule) -> int | None:
     """Return the peak bytes of eager code; None if a size depends on data."""
-    return peak(module.graph, "example_value")
+    return peak_bytes(module.graph, "example_value")
 
 
-def kept_by_autocast(module: torch.fx.GraphModule) -> tuple[bool, ...]:
+def autocast_cached_arguments(module: torch.fx.GraphModule) -> tuple[bool, ...]:
     """Return for each argument whether autocast caches a converted copy of it.
 
     Autocast converts leaves of autograd (parameters) once and keeps the copies until its region
@@ -107,7 +107,7 @@ _CONVERSIONS = ("to", "type", "type_as", "bfloat16", "half")
 """
 
 
-def converted(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
+def autocast_cache_bytes(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
     """Return the bytes of half-type copies of cached arguments that a graph makes.
 
     `cached` says for each argument whether autocast caches its copy.
@@ -126,7 +126,7 @@ def converted(graph: torch.fx.Graph, cached: Sequence[bool]) -> int:
     return sum(size or 0 for size in sizes)
 
 
-def peak(graph: torch.fx.Graph, kind: str) -> int | None:
+def peak_bytes(graph: torch.fx.Graph, kind: str) -> int | None:
     """Return the peak bytes of a graph run operator by operator.
 
     None if a size is unknown. `kind` is the metadata key of the values. Memory of arguments is not
@@ -163,14 +163,14 @@ def storages(value: Any) -> Iterable[tuple[Any, int | None]]:
     for x in tree_leaves(value):
         if isinstance(x, torch.Tensor) and x.layout is torch.strided:
             try:
-                storage = unwrapped(x).untyped_storage()
+                storage = unwrap_functorch(x).untyped_storage()
             except (RuntimeError, NotImplementedError):  # a subclass without a storage
                 yield None, None
                 continue
             yield storage._cdata, nbytes(storage.nbytes())  # pyright: ignore[reportPrivateUsage]
 
 
-def unwrapped(x: torch.Tensor) -> torch.Tensor:
+def unwrap_functorch(x: torch.Tensor) -> torch.Tensor:
     """Return the tensor with storage inside the wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PARTS"]
+__all__ = ["DECOMPOSITIONS"]
 
 ATEN: Any = torch.ops.aten
 _SUM, _MEAN = 0, 1
@@ -102,7 +102,7 @@ def _bags_backward(
     return ATEN.embedding_dense_backward.default(row_grads, indices, rows, -1, False)
 
 
-PARTS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     ATEN._embedding_bag.default: _bags,
     ATEN._embedding_bag_forward_only.default: _bags,
     ATEN._embedding_bag_backward.default: _bags_backward,

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PARTS"]
+__all__ = ["DECOMPOSITIONS"]
 
 F = torch.nn.functional
 
@@ -135,7 +135,7 @@ def _layer(
     return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
 
 
-PARTS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._native_multi_head_attention.default: _attention,
     torch.ops.aten._transformer_encoder_layer_fwd.default: _layer,
 }

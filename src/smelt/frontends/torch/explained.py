@@ -17,10 +17,10 @@ import torch
 from smelt.frontends.torch.backend import backend
 from smelt.frontends.torch.record import Record, record
 
-__all__ = ["explain", "fresh"]
+__all__ = ["explain", "fresh_backend"]
 
 
-def fresh() -> Callable[..., Any]:
+def fresh_backend() -> Callable[..., Any]:
     """Return the backend as a new function, so that Dynamo traces a known program again."""
 
     def again(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
@@ -55,5 +55,7 @@ def explain(
     """
     settings: Any = dict(options) if options else None
     with record(measures=True) as result:
-        torch.compile(model, backend=fresh(), options=settings, dynamic=dynamic)(*args, **kwargs)
+        torch.compile(model, backend=fresh_backend(), options=settings, dynamic=dynamic)(
+            *args, **kwargs
+        )
     return result

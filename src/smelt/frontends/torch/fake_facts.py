@@ -15,21 +15,21 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch.aliasing import Shown, traced_results
-from smelt.frontends.torch.eager_memory import held_by_eager, kept_by_autocast
+from smelt.frontends.torch.aliasing import ResultLayout, traced_layouts
+from smelt.frontends.torch.eager_memory import autocast_cached_arguments, eager_peak_bytes
 
-__all__ = ["Told", "told_by"]
+__all__ = ["GraphFacts", "graph_facts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GraphFacts:
     """Facts of one graph."""
 
-    held: int | None
+    eager_bytes: int | None
     """Peak bytes of eager code; None if unknown."""
-    cast: tuple[bool, ...]
+    autocast_cached: tuple[bool, ...]
     """For each argument, whether autocast keeps a converted copy of it."""
-    results: list[Shown | None]
+    results: list[ResultLayout | None]
     """The layout of each result; None for what is not a strided tensor."""
     makes_gradients: bool
     """Whether autograd follows a result. Forward and backward are then split before anything is
@@ -38,18 +38,18 @@ class Told:
     """Whether a program writes into a tensor of one float64. PyTorch may take such a tensor for a
     Python number, and traces again if it finds no use for it as one; it then drops what is written
     and not read."""
-    without_memory: bool
+    has_zero_tensors: bool
     """Whether an argument is an efficient zero tensor, which has no memory; guards distinguish
     those from other tensors."""
 
 
-def told_by(module: torch.fx.GraphModule) -> Told:
+def graph_facts(module: torch.fx.GraphModule) -> GraphFacts:
     """Read the facts of a graph that Dynamo has just traced."""
     graph = module.graph
-    return Told(
-        held_by_eager(module),
-        kept_by_autocast(module),
-        traced_results(module),
+    return GraphFacts(
+        eager_peak_bytes(module),
+        autocast_cached_arguments(module),
+        traced_layouts(module),
         any(
             x.requires_grad
             for n in graph.find_nodes(op="output")[0].all_input_nodes

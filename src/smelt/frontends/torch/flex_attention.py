@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["spell_out_scores"]
+__all__ = ["decompose_flex_attention"]
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-def spell_out_scores(module: torch.fx.GraphModule) -> None:
+def decompose_flex_attention(module: torch.fx.GraphModule) -> None:
     """Replace the operator in a program that Dynamo has traced."""
     operator = getattr(torch.ops.higher_order, "flex_attention", None)
     calls = module.graph.find_nodes(op="call_function", target=operator) if operator else ()

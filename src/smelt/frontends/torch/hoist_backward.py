@@ -31,7 +31,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from smelt import knobs
 
-__all__ = ["drop", "move"]
+__all__ = ["hoist", "remove_results"]
 
 ATEN: Any = torch.ops.aten
 _VIEWS = {
@@ -85,7 +85,7 @@ _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.de
 """Constants, and the position of their value."""
 
 
-def move(joint: GraphModule, outputs: int, min_bytes: int) -> int:
+def hoist(joint: GraphModule, outputs: int, min_bytes: int) -> int:
     """Hoist the operators around the largest stored values into the forward graph.
 
     Only if those values take more than `min_bytes`. Returns how many results now stand after the
@@ -124,7 +124,7 @@ def move(joint: GraphModule, outputs: int, min_bytes: int) -> int:
     return len(boundary)
 
 
-def drop(forward: GraphModule, first: int, count: int) -> list[Any]:
+def remove_results(forward: GraphModule, first: int, count: int) -> list[Any]:
     """Remove results that the graph also returns among its stored values; return them."""
     (out,) = forward.graph.find_nodes(op="output")
     results = list(out.args[0])

@@ -30,16 +30,16 @@ from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
 __all__ = [
-    "Places",
-    "draws",
+    "InPlaceInputs",
+    "aliased_values",
+    "is_mutating",
+    "is_random",
     "is_write",
-    "late",
-    "memory_of",
+    "mutated_values",
     "new_values",
-    "nodes",
-    "span",
-    "writes",
-    "written",
+    "nodes_in",
+    "span_bytes",
+    "values_to_copy",
 ]
 
 # ---- analysis ------------------------------------------------------------------------------------
@@ -69,10 +69,10 @@ def new_values(
     Maps each such output to the input. No other write and no result of the program reads either.
     """
     writes = [n for n in last if is_write(n)]
-    rest = [x for n in last if n not in writes for x in nodes(n.args)]
-    rest += [x for x in nodes(results) if x not in writes]
-    read = memory_of(rest, row_of)
-    sources = {n: memory_of(nodes(n.args[1:]), row_of) for n in writes}
+    rest = [x for n in last if n not in writes for x in nodes_in(n.args)]
+    rest += [x for x in nodes_in(results) if x not in writes]
+    read = aliased_values(rest, row_of)
+    sources = {n: aliased_values(nodes_in(n.args[1:]), row_of) for n in writes}
     times = Counter(x for source in sources.values() for x in source)
     times.update(read)
     replaced: dict[Any, Any] = {}
@@ -101,18 +101,21 @@ def _same_layout(argument: Any, value: Any) -> bool:
     )
 
 
-def late(
+def values_to_copy(
     last: Sequence[Any], copied: Sequence[Any], row_of: Callable[[Any], Row | None]
 ) -> list[Any]:
     """Return the values that final copies read from memory also written then."""
     written_arguments = {x for n in last for x in n.args[:1]}
     sources = (
-        x for n in copied for x in nodes(n.args[1:]) if memory_of([x], row_of) & written_arguments
+        x
+        for n in copied
+        for x in nodes_in(n.args[1:])
+        if aliased_values([x], row_of) & written_arguments
     )
     return list(dict.fromkeys(sources))
 
 
-def memory_of(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set[Any]:
+def aliased_values(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set[Any]:
     """Return the traced values whose memory the given values may share.
 
     Follows our views, and calls of torch, which may return their operands.
@@ -126,31 +129,31 @@ def memory_of(values: Iterable[Any], row_of: Callable[[Any], Row | None]) -> set
         sources.add(n)
         row = row_of(n)
         if n.op == "call_function" and (row is None or row.alias):
-            pending += nodes((n.args, n.kwargs))
+            pending += nodes_in((n.args, n.kwargs))
     return sources
 
 
-def nodes(nest: Any) -> list[Any]:
+def nodes_in(nest: Any) -> list[Any]:
     """Return the traced values in an operator's arguments."""
     result: list[Any] = []
     map_arg(nest, result.append)
     return result
 
 
-def writes(node: Any) -> bool:
+def is_mutating(node: Any) -> bool:
     """Whether a call writes into one of its operands."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
 
 
-def written(node: Any) -> list[Any]:
+def mutated_values(node: Any) -> list[Any]:
     """Return the traced values that a call writes into."""
     names = {a.name for a in node.target._schema.arguments if a.is_write}
     operands = dict(zip([a.name for a in node.target._schema.arguments], node.args)) | node.kwargs
-    return [x for name in names if name in operands for x in nodes(operands[name])]
+    return [x for name in names if name in operands for x in nodes_in(operands[name])]
 
 
-def draws(node: Any) -> bool:
+def is_random(node: Any) -> bool:
     """Whether a call draws from torch's random stream, itself or through a wrapped function."""
     called = (node.target, *node.args[:1])
     return any(torch.Tag.nondeterministic_seeded in getattr(f, "tags", ()) for f in called)
@@ -159,14 +162,14 @@ def draws(node: Any) -> bool:
 # ---- calls ---------------------------------------------------------------------------------------
 
 
-class Places:
+class InPlaceInputs:
     """Arguments that one graph writes in place, checked for overlap in each call."""
 
     def __init__(self, executable: Any, written: Mapping[int, int], dense: Sequence[bool]) -> None:
         """Find the inputs that kernels write.
 
-        `written` maps outputs to the inputs whose new values they are; `dense` says which inputs
-        have no gaps between elements.
+        `mutated_values` maps outputs to the inputs whose new values they are; `dense` says which
+        inputs have no gaps between elements.
         """
         values = [executable.values[v] for v in executable.outputs]
         self.inputs = [i for j, i in written.items() if values[j].over == i]
@@ -175,7 +178,9 @@ class Places:
         self._spans: dict[tuple[int, ...], list[int | None]] = {}
         self._last_disjoint: tuple[list[int], tuple[int, ...]] | None = None
 
-    def shared(self, tensors: Sequence[torch.Tensor], sizes: tuple[int, ...]) -> list[int]:
+    def overlapping_inputs(
+        self, tensors: Sequence[torch.Tensor], sizes: tuple[int, ...]
+    ) -> list[int]:
         """Return the written inputs that share memory with another input in this call."""
         where = [t.data_ptr() for t in tensors]
         if self._last_disjoint == (where, sizes):
@@ -183,9 +188,11 @@ class Places:
         cached_spans = self._spans.get(sizes)
         if cached_spans is None:
             both = zip(tensors, self._dense, strict=True)
-            cached_spans = [span(t) if dense else None for t, dense in both]
+            cached_spans = [span_bytes(t) if dense else None for t, dense in both]
             self._spans = {sizes: cached_spans}
-        spans = [span(t) if n is None else n for n, t in zip(cached_spans, tensors, strict=True)]
+        spans = [
+            span_bytes(t) if n is None else n for n, t in zip(cached_spans, tensors, strict=True)
+        ]
         begin = np.array(where, np.int64)
         end = begin + np.array(spans, np.int64)
         order = np.argsort(begin, kind="stable")
@@ -196,7 +203,7 @@ class Places:
         return [i for i in self.inputs if ((begin < end[i]) & (end > begin[i])).sum() > 1]
 
 
-def span(t: torch.Tensor) -> int:
+def span_bytes(t: torch.Tensor) -> int:
     """Return the bytes from the first element to the end of the last."""
     if not t.numel():
         return 0

@@ -24,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smelt.dataclass import dataclass
-from smelt.frontends.torch.explained import fresh
+from smelt.frontends.torch.explained import fresh_backend
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import module_of, origin_of
 from smelt.frontends.torch.program import Program
@@ -86,7 +86,7 @@ def check(
         with _restore_buffers(model):
             eager = _cloned_tensors(model(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
         with _restore_buffers(model), record(keep_arguments=True) as compilations:
-            fast = torch.compile(model, backend=fresh(), options={"strict": True})
+            fast = torch.compile(model, backend=fresh_backend(), options={"strict": True})
             ours = _cloned_tensors(fast(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
     for position, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
         error, eager_error = _relative_error(a, c), _relative_error(b, c)

@@ -22,22 +22,22 @@ from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Row
 
 __all__ = [
-    "PARTS",
-    "SEEN",
-    "alone",
-    "declared",
-    "fitted",
+    "PARTIAL_VIEWS",
+    "USER_RESULTS",
+    "complex_axis",
+    "copy_to_strides",
+    "declared_strides",
+    "full_view_results",
     "is_fixed",
     "is_guarded",
-    "laid_out",
+    "match_strides",
+    "materialize",
     "memory_order",
-    "parts_at",
-    "plain",
-    "seen",
-    "whole",
+    "user_results",
+    "viewed_bases",
 ]
 
-PARTS = {
+PARTIAL_VIEWS = {
     f"aten.{name}"
     for name in (
         "slice.Tensor",
@@ -51,16 +51,17 @@ PARTS = {
 }
 """Views that leave elements out: such a result need not keep the rest of the memory alive."""
 
-SEEN = "smelt_seen"
+USER_RESULTS = "smelt_seen"
 """Metadata key at the output node: how many results, from the first, the user sees."""
-MOST = 0.5
+MIN_VIEW_SHARE = 0.5
 """Share of a value from which on a view of it is made by computing all of it."""
 
 
 def memory_order(fake: Any) -> list[int] | None:
     """Return the dimensions from slowest to fastest if the tensor is dense; else None.
 
-    A tensor that is not `plain` is copied before it is read, so its order is that of its axes.
+    A tensor that is not `materialize` is copied before it is read, so its order is that of its
+    axes.
 
     >>> memory_order(torch.empty(2, 3, 4).transpose(0, 2))
     [2, 1, 0]
@@ -101,7 +102,7 @@ def is_constant(node: Any) -> bool:
     return order is not None and (order == list(range(len(order))) or is_guarded(node))
 
 
-def turn_of(node: Any) -> tuple[int, ...] | None:
+def constant_permutation(node: Any) -> tuple[int, ...] | None:
     """Return the permutation of a constant to its memory order; None if there is none.
 
     Calls pass the constant as it is; its readers permute it.
@@ -115,7 +116,7 @@ def is_fixed(node: Any) -> bool:
     return bool(node.meta.get("smelt_fixed"))
 
 
-def parts_at(node: Any) -> int | None:
+def complex_axis(node: Any) -> int | None:
     """Return the axis, in memory order, of the real and imaginary parts of a `view_as_real`.
 
     Its extent is always 2. None for other values.
@@ -127,7 +128,7 @@ def parts_at(node: Any) -> int | None:
     return order.index(fake.dim() - 1)
 
 
-def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
+def declared_strides(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
     """Return the strides that an input declares.
 
     0 and 1 are fixed, None is read at the call. Without guards at most one stride is declared 1, so
@@ -143,8 +144,8 @@ def declared(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
     return tuple(strides)
 
 
-def fitted(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Tensor:
-    """Return the tensor, or a copy of it, with strides as `declared`.
+def match_strides(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Tensor:
+    """Return the tensor, or a copy of it, with strides as `declared_strides`.
 
     A value that the forward graph keeps need not have the strides that the tracer expects.
 
@@ -169,16 +170,16 @@ def _stride_hint(stride: Any) -> int:
     return int(stride) if node is None else int(node.hint)
 
 
-def seen(output: Any) -> list[Any]:
+def user_results(output: Any) -> list[Any]:
     """Return the values among a graph's results that the user sees."""
-    count = output.meta.get(SEEN, 0)
+    count = output.meta.get(USER_RESULTS, 0)
     return [n for n in output.args[0][:count] if isinstance(n, torch.fx.Node)] if count else []
 
 
-def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
+def viewed_bases(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
     """Return the values that must be computed completely because results are views of them."""
     users: dict[Any, list[Any]] = {}
-    for n in dict.fromkeys(seen(output)):
+    for n in dict.fromkeys(user_results(output)):
         base, partial = _base(n, row_of)
         if base is not None:
             users.setdefault(base, []).append((n, partial))
@@ -193,7 +194,7 @@ def whole(output: Any, row_of: Callable[[Any], Row | None]) -> list[Any]:
     return bases
 
 
-def alone(
+def full_view_results(
     output: Any, row_of: Callable[[Any], Row | None], required: Mapping[Any, Any]
 ) -> list[Any]:
     """Return hidden results that are full views of values which nothing else needs.
@@ -203,7 +204,7 @@ def alone(
 
         t(t(mm(..)))  # a gradient of weights
     """
-    visible = {*seen(output)}
+    visible = {*user_results(output)}
     results_of: dict[Any, list[Any]] = {}
     for n in output.all_input_nodes:
         base, partial = _base(n, row_of)
@@ -239,13 +240,13 @@ def _base(node: Any, row_of: Callable[[Any], Row | None]) -> tuple[Any, bool]:
             continue
         if not row.alias:
             return node, partial
-        partial = partial or str(node.target) in PARTS
+        partial = partial or str(node.target) in PARTIAL_VIEWS
         node = node.args[0]
 
 
 def _is_large_part(node: Any, base: Any) -> bool:
     part, all_of_it = (nbytes(x.meta["val"].numel()) for x in (node, base))
-    return part is None or all_of_it is None or part >= MOST * all_of_it
+    return part is None or all_of_it is None or part >= MIN_VIEW_SHARE * all_of_it
 
 
 def _has_repeated_elements(node: Any) -> bool:
@@ -253,7 +254,7 @@ def _has_repeated_elements(node: Any) -> bool:
     return any(isinstance(s, int) and s == 0 for s in node.meta["val"].stride())
 
 
-def plain(x: torch.Tensor) -> torch.Tensor:
+def materialize(x: torch.Tensor) -> torch.Tensor:
     """Return the tensor with its elements as they are in memory.
 
     Some tensors have a lazy negation, and zeros from forward derivatives have no memory at all.
@@ -267,7 +268,7 @@ def plain(x: torch.Tensor) -> torch.Tensor:
     return x.resolve_neg()
 
 
-def laid_out(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:
+def copy_to_strides(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:
     """Copy a tensor to other strides, which do not overlap.
 
     >>> laid_out(torch.arange(4.0).reshape(2, 2), (6, 2), 1).stride()

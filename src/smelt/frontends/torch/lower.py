@@ -29,34 +29,42 @@ from torch.fx.node import map_arg
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError, reason_of
-from smelt.frontends.torch.aliasing import VIEWS, is_view
-from smelt.frontends.torch.dtypes import ours
-from smelt.frontends.torch.in_place import draws, is_write, late, new_values, nodes, writes, written
+from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
+from smelt.frontends.torch.dtypes import from_torch
+from smelt.frontends.torch.in_place import (
+    is_mutating,
+    is_random,
+    is_write,
+    mutated_values,
+    new_values,
+    nodes_in,
+    values_to_copy,
+)
 from smelt.frontends.torch.layout import (
-    PARTS,
-    alone,
-    declared,
+    PARTIAL_VIEWS,
+    declared_strides,
+    full_view_results,
     is_constant,
     is_guarded,
     memory_order,
-    seen,
-    whole,
+    user_results,
+    viewed_bases,
 )
-from smelt.frontends.torch.origins import Traced, module_of, origin_of
+from smelt.frontends.torch.origins import TracedOrigin, module_of, origin_of
 from smelt.frontends.torch.row import Call, Row
-from smelt.frontends.torch.saved_stats import replaced
-from smelt.frontends.torch.sizes import Sizes, count, is_size, told
+from smelt.frontends.torch.saved_stats import compute_from_siblings
+from smelt.frontends.torch.sizes import Sizes, element_count, fake_value, is_size
 from smelt.frontends.torch.table import row_of
-from smelt.frontends.torch.updates import updates
-from smelt.frontends.torch.value import Real, V
+from smelt.frontends.torch.updates import find_updates
+from smelt.frontends.torch.value import ComputedNumber, V
 from smelt.graph import build
 from smelt.graph.bounds_checks import Read
 from smelt.graph.ir import Node
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["AGAIN", "GIVEN", "Left", "Lowering", "Stage"]
+__all__ = ["RECOMPUTED", "SIBLINGS", "Left", "Lowering", "Stage"]
 
-AGAIN, GIVEN = "smelt_again", "smelt_given"
+RECOMPUTED, SIBLINGS = "smelt_again", "smelt_given"
 """Metadata keys at nodes of a backward graph: that a value is a copy of the forward graph's, and
 the names of other results of its operator that exist, by position."""
 
@@ -86,7 +94,7 @@ class Stage:
     calls: list[Any] = field(default_factory=list)
     written: dict[Any, Any] = field(default_factory=dict)
     """Outputs that the graph itself writes into arguments, as their new values."""
-    inside: set[Node] = field(default_factory=set)
+    in_bounds: set[Node] = field(default_factory=set)
     """Reads at computed positions that the program promises to be in bounds."""
     reads: list[Read] = field(default_factory=list)
     """Positions that rules only compare with others; they still need bounds checks."""
@@ -122,34 +130,37 @@ class Lowering:
         self.sizes = Sizes(graph.find_nodes(op="placeholder"))
         self.stages: list[Stage] = []
         self.left: list[Left] = []
-        self.last: list[Any] = []
+        self.final_writes: list[Any] = []
         """Calls that write into their operands: they run after everything that reads the old
         values."""
-        self.late: list[Any] = []
+        self.copied_values: list[Any] = []
         """What those calls read from memory that one of them writes: it is copied before them."""
-        self.early: list[Any] = []
+        self.early_views: list[Any] = []
         """Views of arguments that torch makes before any graph."""
         self._mutated = {
-            x for n in graph.nodes if n.op == "call_function" and writes(n) for x in written(n)
+            x
+            for n in graph.nodes
+            if n.op == "call_function" and is_mutating(n)
+            for x in mutated_values(n)
         }
         self._random_stage = 0
         """Stage of the last random number: all are drawn in the order of the program."""
         self._entries: dict[Any, _Entry] = {}
         self._values: dict[tuple[Any, int], Any] = {}
         self._nodes_by_name: dict[str, Any] = {}
-        self.wanted: dict[Any, None] = {}
+        self.required_tensors: dict[Any, None] = {}
         """Traced values that must exist as tensors, in order of demand."""
         self.results: Any = ()
         self.views: dict[int, Any] = {}
         """Result positions that are views of the arguments returned there."""
-        self.updates = updates(graph, lambda n: row_of(str(n.target)))
+        self.updates = find_updates(graph, lambda n: row_of(str(n.target)))
         """Operators that write parts of arguments in place -> the argument."""
         for node in graph.nodes:
             self._lower_node(node)
         self._sort_outputs(graph)
         self._write_in_place()
-        copied = [n for n in self.last if not (is_write(n) and n.args[1] in self.updates)]
-        self.late = late(self.last, copied, self.row)
+        copied = [n for n in self.final_writes if not (is_write(n) and n.args[1] in self.updates)]
+        self.copied_values = values_to_copy(self.final_writes, copied, self.row)
 
     # ---- one traced operator ---------------------------------------------------------------------
 
@@ -158,22 +169,22 @@ class Lowering:
         if node.op in ("placeholder", "get_attr"):
             self._entries[node] = _Entry(None, 0, 0)
         elif node.op == "output":
-            self.results, self.views = node.args[0], node.meta.get(VIEWS, {})
-            for x in whole(node, self.row):
-                self.want(x)
-            for x in seen(node):
+            self.results, self.views = node.args[0], node.meta.get(ARGUMENT_VIEWS, {})
+            for x in viewed_bases(node, self.row):
+                self.require_tensor(x)
+            for x in user_results(node):
                 self._replace_by_view(x)
-            for x in alone(node, self.row, self.wanted):
+            for x in full_view_results(node, self.row, self.required_tensors):
                 self._store(x)
-            for x in nodes(node.args):
-                self.want(x)
+            for x in nodes_in(node.args):
+                self.require_tensor(x)
         elif node.target is operator.getitem and self.row(node.args[0]):
             self._entries[node] = self._entries[node.args[0]]
         elif is_size(node):
             self._entries[node] = self._entry_after(None, node)
         elif is_write(node):
-            self.want(node.args[1])
-            self.last.append(node)
+            self.require_tensor(node.args[1])
+            self.final_writes.append(node)
             self._entries[node] = _Entry(None, len(self.stages), len(self.stages))
         else:
             self._lower_operator(node)
@@ -195,9 +206,9 @@ class Lowering:
         stage = self.stages[stage_number]
         views = self.views
         read = [x for k, x in enumerate(self.results) if k not in views] if views else self.results
-        stage.written = new_values(self.last, read, stage.inputs, stage.outputs, self.row)
-        done = [n for n in self.last if is_write(n) and n.args[1] in stage.written]
-        self.last = [n for n in self.last if n not in done]
+        stage.written = new_values(self.final_writes, read, stage.inputs, stage.outputs, self.row)
+        done = [n for n in self.final_writes if is_write(n) and n.args[1] in stage.written]
+        self.final_writes = [n for n in self.final_writes if n not in done]
 
     def row(self, node: Any) -> Row | None:
         """Return the row of an operator; None if torch has the value."""
@@ -239,7 +250,7 @@ class Lowering:
                     *(
                         self._entries[x].call
                         for u in node.users
-                        for x in nodes(u.args)
+                        for x in nodes_in(u.args)
                         if x in self._entries
                     ),
                 ]
@@ -257,30 +268,30 @@ class Lowering:
     def _siblings(self, node: Any) -> dict[int, Any]:
         """Return the existing results of an operator for a copy of it, by position."""
         siblings = {
-            k: self._nodes_by_name.get(name) for k, name in node.meta.get(GIVEN, {}).items()
+            k: self._nodes_by_name.get(name) for k, name in node.meta.get(SIBLINGS, {}).items()
         }
         return {k: x for k, x in siblings.items() if x is not None}
 
     def _call(self, node: Any, reason: str) -> None:
         """Leave an operator to torch."""
-        operands = list(nodes((node.args, node.kwargs)))
+        operands = list(nodes_in((node.args, node.kwargs)))
         self.left.append(Left(str(node.target), reason, module_of(node)))
         if self._is_early(node, operands):
             self._entries[node] = _Entry(None, 0, 0)
-            self.wanted[node] = None
-            self.early.append(node)
+            self.required_tensors[node] = None
+            self.early_views.append(node)
             return
         stage_number = max((self._entries[x].call for x in operands), default=0)
-        if draws(node):
+        if is_random(node):
             self._random_stage = stage_number = max(stage_number, self._random_stage)
         for x in operands:
             self._require_for_call(x)
         self._entries[node] = _Entry(None, stage_number + 1, stage_number)
-        self.wanted[node] = None
-        if writes(node):
-            if node.users or any(x.op != "placeholder" for x in written(node)):
+        self.required_tensors[node] = None
+        if is_mutating(node):
+            if node.users or any(x.op != "placeholder" for x in mutated_values(node)):
                 raise UnsupportedError(f"{node.target} writes into a value of the graph")
-            self.last.append(node)
+            self.final_writes.append(node)
         else:
             self.stage(stage_number).calls.append(node)
 
@@ -290,7 +301,9 @@ class Lowering:
             bool(operands)
             and is_view(node)
             and all(
-                x in self.early or is_size(x) or (x.op == "placeholder" and x not in self._mutated)
+                x in self.early_views
+                or is_size(x)
+                or (x.op == "placeholder" and x not in self._mutated)
                 for x in operands
             )
         )
@@ -329,7 +342,7 @@ class Lowering:
         here = entry.graph == k or _is_free(entry.row) or _is_recomputed(node)
         if entry.row is not None and (here or self._is_recomputable(node)):
             return self._apply_rule(node, k)
-        self.want(node)
+        self.require_tensor(node)
         result = self._input(node, k)
         self._values[node, k] = result
         return result
@@ -341,7 +354,7 @@ class Lowering:
         anew in every graph, reading no more than the value itself.
         """
         if (
-            node in self.wanted or self._parts
+            node in self.required_tensors or self._parts
         ):  # while bisecting, a failing operator must be in one part only
             return False
         leaves: set[Any] = set()
@@ -354,30 +367,30 @@ class Lowering:
             is_cheap = row is not None and (row.elementwise or row.alias or _is_recomputed(n))
             if not (is_cheap or is_cheap_item) or len(seen) > _MAX_RECOMPUTED:
                 return False
-            for x in (*nodes((n.args, n.kwargs)), *self._siblings(n).values()):
+            for x in (*nodes_in((n.args, n.kwargs)), *self._siblings(n).values()):
                 if self._has_memory(x):
                     leaves.add(x)
                 elif x not in seen:
                     seen[x] = None
                     pending.append(x)
-        sizes = [count(x) for x in leaves]
-        result_size = count(node)
+        sizes = [element_count(x) for x in leaves]
+        result_size = element_count(node)
         return max(sizes, default=0) <= result_size and sizes.count(result_size) <= 1
 
-    def want(self, node: Any) -> None:
+    def require_tensor(self, node: Any) -> None:
         """Require that a tensor of this value exists."""
-        if node in self.wanted:
+        if node in self.required_tensors:
             return
         entry = self._entries[node]
         if entry.row is None or is_size(node):
-            self.wanted[node] = None
-            for x in nodes((node.args, node.kwargs)) if self.sizes.is_made(node) else ():
-                self.want(x)
+            self.required_tensors[node] = None
+            for x in nodes_in((node.args, node.kwargs)) if self.sizes.needs_call(node) else ():
+                self.require_tensor(x)
             return
         if entry.row.alias and self._is_shared_view(node):
-            for x in nodes((node.args, node.kwargs)):
-                self.want(x)
-            self.wanted[node] = None
+            for x in nodes_in((node.args, node.kwargs)):
+                self.require_tensor(x)
+            self.required_tensors[node] = None
         else:
             self._store(node)
 
@@ -385,7 +398,7 @@ class Lowering:
         """Make the graph of a value store it."""
         stage_number = self._entries[node].graph
         self.stage(stage_number).outputs[node] = self.value(node, stage_number)
-        self.wanted[node] = None
+        self.required_tensors[node] = None
 
     def _replace_by_view(self, node: Any) -> None:
         """Let torch make a result as a view of a completely stored value.
@@ -395,34 +408,34 @@ class Lowering:
         outputs = self.stage(self._entries[node].graph).outputs
         row = self.row(node)
         if row is not None and row.alias and node in outputs:
-            del self.wanted[node]
+            del self.required_tensors[node]
             if self._is_shared_view(node):
                 del outputs[node]
-            self.wanted[node] = None
+            self.required_tensors[node] = None
 
     def _require_for_call(self, node: Any) -> None:
         """Require a value for a call of torch.
 
         Torch itself makes what is made from nothing, and views of existing memory.
         """
-        if node in self.wanted:
+        if node in self.required_tensors:
             return
         row = self._entries[node].row
         if row is not None and row.source and not node.all_input_nodes:
-            self.wanted[node] = None
+            self.required_tensors[node] = None
         elif (
             row is not None
             and row.alias
             and node.op == "call_function"
             and self._is_shared_view(node)
         ):
-            for x in nodes((node.args, node.kwargs)):
+            for x in nodes_in((node.args, node.kwargs)):
                 self._require_for_call(x)
-            self.wanted[node] = None
+            self.required_tensors[node] = None
         else:
-            self.want(node)
+            self.require_tensor(node)
 
-    def shares(self, node: Any) -> bool:
+    def is_torch_view(self, node: Any) -> bool:
         """Whether torch makes this tensor as a view of another."""
         row, stage_number = self.row(node), self._entries[node].graph
         return row is None or (row.alias and node not in self.stage(stage_number).outputs)
@@ -434,7 +447,7 @@ class Lowering:
         """
         while True:
             entry = self._entries[node]
-            if entry.row is None or node in self.wanted:
+            if entry.row is None or node in self.required_tensors:
                 return True
             if node.target is operator.getitem:
                 node = node.args[0]
@@ -443,13 +456,13 @@ class Lowering:
                 continue
             if not entry.row.alias:
                 return True
-            if str(node.target) in PARTS and not self._has_memory(node.args[0]):
+            if str(node.target) in PARTIAL_VIEWS and not self._has_memory(node.args[0]):
                 return False
             node = node.args[0]
 
     def _has_memory(self, node: Any) -> bool:
         """Whether the memory behind a value exists anyway."""
-        while self._entries[node].row is not None and node not in self.wanted:
+        while self._entries[node].row is not None and node not in self.required_tensors:
             row = self._entries[node].row
             if row is None or not row.alias:
                 return False
@@ -470,7 +483,7 @@ class Lowering:
         )
         args = [self._operand(a, k, origin) for a in inputs]
         options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = [told(a) for a in node.args]
+        fakes = [fake_value(a) for a in node.args]
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self.sizes.shape(out.shape)
             args = [self._respell(a, shape) if isinstance(a, V) else a for a in args]
@@ -479,23 +492,23 @@ class Lowering:
         if isinstance(out, (tuple, list)) and (inputs := self._siblings(node)):
             values = {position: self.value(x, k) for position, x in inputs.items()}
             result = [
-                None if x is None else replaced(result, position, values)
+                None if x is None else compute_from_siblings(result, position, values)
                 for position, x in enumerate(result)
             ]
-        if row.inside:
-            self.stage(k).inside.add(result.node)
+        if row.in_bounds:
+            self.stage(k).in_bounds.add(result.node)
         result = self._checked(node, result, out)
         self._values[node, k] = result
         return result
 
-    def _operand(self, a: Any, k: int, origin: Traced) -> Any:
+    def _operand(self, a: Any, k: int, origin: TracedOrigin) -> Any:
         if isinstance(a, torch.fx.Node):
             fake = a.meta.get("val")
             if isinstance(fake, torch.SymInt):
                 return self.sizes.index(fake)
             if isinstance(fake, torch.SymFloat) and a.op == "call_function":
-                result = self.sizes.real(fake, origin)
-                return Real(result) if isinstance(result, V) else result
+                result = self.sizes.real_number(fake, origin)
+                return ComputedNumber(result) if isinstance(result, V) else result
             if isinstance(fake, (int, float)) or not isinstance(fake, torch.Tensor):
                 raise UnsupportedError(f"an operand of type {type(fake).__name__}")
             return V(self.value(a, k).node, origin)
@@ -527,14 +540,14 @@ class Lowering:
         return value
 
     def _respell(self, a: V, shape: Shape) -> V:
-        self.sizes.compare(a.shape, shape)
-        return a.settle(shape)
+        self.sizes.require_equal_hints(a.shape, shape)
+        return a.respell(shape)
 
     def type_of(self, fake: Any) -> TensorType:
         """Return our type of a traced tensor; raises UnsupportedError if there is none."""
         if fake.device.type != "cpu" or fake.layout != torch.strided:
             raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
-        return TensorType(ours(fake.dtype), self.sizes.shape(fake.shape))
+        return TensorType(from_torch(fake.dtype), self.sizes.shape(fake.shape))
 
     def _input(self, node: Any, k: int) -> V:
         """Create an input of graph `k` in its tensor's memory order."""
@@ -554,7 +567,7 @@ class Lowering:
             )
             value = V(dense_input).permute(*(order.index(a) for a in range(len(order))))
         else:
-            strides = declared(fake, guarded=is_guarded(node)) if is_argument else None
+            strides = declared_strides(fake, guarded=is_guarded(node)) if is_argument else None
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
@@ -562,7 +575,7 @@ class Lowering:
 
 def _is_recomputed(node: Any) -> bool:
     """Whether it is a copy of a forward value: computed anew wherever it is read."""
-    return bool(node.meta.get(AGAIN))
+    return bool(node.meta.get(RECOMPUTED))
 
 
 def _is_free(row: Row | None) -> bool:

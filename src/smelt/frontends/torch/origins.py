@@ -10,13 +10,13 @@ from typing import Any
 
 from smelt.origin import Origin
 
-__all__ = ["Traced", "module_of", "origin_of"]
+__all__ = ["TracedOrigin", "module_of", "origin_of"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n\s*(.*))?')
 _ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
 
 
-class Traced(Origin):
+class TracedOrigin(Origin):
     """Origin of a traced operator; `line` is 0 if torch added it itself.
 
     >>> str(Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"))
@@ -32,7 +32,7 @@ class Traced(Origin):
         self.operator = operator
         """The overload, such as `aten.add.Tensor`."""
 
-    def answers(self, name: str) -> bool:
+    def matches_name(self, name: str) -> bool:
         """Whether a name means this operator, or a module around it.
 
         >>> layer = Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor")
@@ -45,12 +45,14 @@ class Traced(Origin):
         return name in forms or f"{self.module}.".startswith(f"{name}.")
 
 
-def origin_of(node: Any) -> Traced:
+def origin_of(node: Any) -> TracedOrigin:
     """Return the origin of a traced operator, cached at its node."""
     origin = node.meta.get("smelt_origin")
     if origin is None:
         frame = _innermost_frame(node.meta.get("stack_trace") or "")
-        origin = node.meta["smelt_origin"] = Traced(frame, _module_path(node), str(node.target))
+        origin = node.meta["smelt_origin"] = TracedOrigin(
+            frame, _module_path(node), str(node.target)
+        )
     return origin
 
 

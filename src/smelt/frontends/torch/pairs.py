@@ -25,19 +25,19 @@ import torch
 
 from smelt.frontends.torch import complex_views
 from smelt.frontends.torch.pairs_parts import (
-    KINDS,
-    by_parts,
-    depends,
+    COMPLEX_DTYPES,
+    as_complex,
+    as_real_pairs,
+    elementwise_rule,
+    from_parts,
+    has_data_dependent_size,
     is_complex,
-    joined,
-    moved,
-    order_of,
-    pair_of,
     parts_of,
-    whole,
+    same_type_rule,
+    stride_order,
 )
 
-__all__ = ["PARTS"]
+__all__ = ["DECOMPOSITIONS"]
 
 ATEN: Any = torch.ops.aten
 
@@ -53,17 +53,17 @@ def _both_parts(x: Any) -> tuple[Any, Any]:
     return a, 0.0 if b is None else b
 
 
-@by_parts
+@elementwise_rule
 def _mul(x: Any, y: Any) -> Any:
     (a, b), (c, d) = _both_parts(x), _both_parts(y)
-    return joined(a * c - b * d, a * d + b * c)
+    return from_parts(a * c - b * d, a * d + b * c)
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
     return (x if condition else y) if isinstance(condition, bool) else torch.where(condition, x, y)
 
 
-@by_parts
+@elementwise_rule
 def _div(x: Any, y: Any) -> Any:
     """Divide by Smith's algorithm, as eager code does.
 
@@ -85,54 +85,54 @@ def _div(x: Any, y: Any) -> Any:
         is_zero = real_is_larger & (larger == 0)
         real = torch.where(is_zero, a / larger.abs(), real)
         imaginary = torch.where(is_zero, b / larger.abs(), imaginary)
-    return joined(real, imaginary)
+    return from_parts(real, imaginary)
 
 
-@by_parts
+@elementwise_rule
 def _reciprocal(x: Any) -> Any:
     return _div(torch.ones_like(parts_of(x)[0]), x)
 
 
 def _sum(of: Any) -> Callable[..., Any]:
-    @by_parts
+    @elementwise_rule
     def rule(x: Any, y: Any, *, alpha: Any = 1) -> Any:
         (a, b), (c, d) = parts_of(x), parts_of(y)
         if isinstance(alpha, complex):
             return NotImplemented
         if is_complex(x) and is_complex(y) and not x.is_conj() and not y.is_conj():
-            return whole(of(pair_of(x), pair_of(y), alpha=alpha))
+            return as_complex(of(as_real_pairs(x), as_real_pairs(y), alpha=alpha))
         real = of(a, c, alpha=alpha)
         if b is None:
             return (
                 NotImplemented
                 if d is None
-                else joined(real, of(torch.zeros_like(real), d, alpha=alpha))
+                else from_parts(real, of(torch.zeros_like(real), d, alpha=alpha))
             )
         if d is None:
-            return joined(real, b.expand(real.shape))
-        return joined(real, of(b, d, alpha=alpha))
+            return from_parts(real, b.expand(real.shape))
+        return from_parts(real, of(b, d, alpha=alpha))
 
     return rule
 
 
-@by_parts
+@elementwise_rule
 def _neg(x: Any) -> Any:
-    return whole(-pair_of(x))
+    return as_complex(-as_real_pairs(x))
 
 
-@by_parts
+@elementwise_rule
 def _abs(x: Any) -> Any:
     return torch.hypot(*parts_of(x))
 
 
-@by_parts
+@elementwise_rule
 def _sgn(x: Any) -> Any:
     magnitude = torch.hypot(*parts_of(x))
     magnitude = torch.where(magnitude == 0, 1.0, magnitude)
-    return whole(pair_of(x) / magnitude.unsqueeze(-1))
+    return as_complex(as_real_pairs(x) / magnitude.unsqueeze(-1))
 
 
-@by_parts
+@elementwise_rule
 def _exp(x: Any) -> Any:
     """Exponential with the special cases of C's `cexp`: infinities, and imaginary parts of zero."""
     a, b = parts_of(x)
@@ -140,13 +140,13 @@ def _exp(x: Any) -> Any:
     real = torch.where(b == 0, size, size * torch.cos(b))
     imaginary = torch.where(b == 0, b, size * torch.sin(b))
     special = (a.abs() == inf) & ~torch.isfinite(b)
-    return joined(
+    return from_parts(
         torch.where(special, size, real),
         torch.where(special & (a < 0), 0.0, imaginary),
     )
 
 
-@by_parts
+@elementwise_rule
 def _log(x: Any) -> Any:
     """Logarithm; near magnitude 1 through `log1p` of its excess, to stay accurate."""
     a, b = parts_of(x)
@@ -154,10 +154,10 @@ def _log(x: Any) -> Any:
     larger, smaller = torch.maximum(a.abs(), b.abs()), torch.minimum(a.abs(), b.abs())
     near_one = torch.log1p((larger - 1) * (larger + 1) + smaller * smaller) / 2
     is_near_one = (magnitude > 0.5) & (magnitude < 2)
-    return joined(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
+    return from_parts(torch.where(is_near_one, near_one, torch.log(magnitude)), torch.atan2(b, a))
 
 
-@by_parts
+@elementwise_rule
 def _angle(x: Any) -> Any:
     a, b = parts_of(x)
     return torch.atan2(b, a)
@@ -165,11 +165,16 @@ def _angle(x: Any) -> Any:
 
 def _complex(a: Any, b: Any) -> Any:
     """Build complex numbers from two real tensors."""
-    if any(x.dtype.to_complex() not in KINDS or x.is_neg() or depends(x) for x in (a, b)):
+    if any(
+        x.dtype.to_complex() not in COMPLEX_DTYPES or x.is_neg() or has_data_dependent_size(x)
+        for x in (a, b)
+    ):
         return NotImplemented
-    in_order = order_of(a) == order_of(b) == list(range(a.dim()))
+    in_order = stride_order(a) == stride_order(b) == list(range(a.dim()))
     return (
-        joined(*torch.broadcast_tensors(a, b)) if in_order or a.shape != b.shape else NotImplemented
+        from_parts(*torch.broadcast_tensors(a, b))
+        if in_order or a.shape != b.shape
+        else NotImplemented
     )
 
 
@@ -181,13 +186,13 @@ def _power(x: Any, exponent: Any) -> Any:
     return _mul(x, x) if exponent == 2 and is_complex(x) else NotImplemented
 
 
-@by_parts
+@elementwise_rule
 def _conjugate(x: Any) -> Any:
     a, b = parts_of(x)
-    return joined(a, -b)
+    return from_parts(a, -b)
 
 
-@by_parts
+@elementwise_rule
 def _equal(x: Any, y: Any) -> Any:
     """Whether both parts are equal."""
     (a, b), (c, d) = _both_parts(x), _both_parts(y)
@@ -200,7 +205,7 @@ def _differs(x: Any, y: Any) -> Any:
 
 
 def _any_part(of: Any) -> Any:
-    @by_parts
+    @elementwise_rule
     def rule(x: Any) -> Any:
         a, b = parts_of(x)
         return of(a) | of(b)
@@ -208,21 +213,21 @@ def _any_part(of: Any) -> Any:
     return rule
 
 
-@by_parts
+@elementwise_rule
 def _addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + (y * z if value == 1 else value * y * z)
 
 
-@moved
+@same_type_rule
 def _nan_to_num(x: Any, *numbers: Any) -> Any:
     """Replace NaN and infinities in each part."""
-    return whole(ATEN.nan_to_num.default(pair_of(x), *numbers))
+    return as_complex(ATEN.nan_to_num.default(as_real_pairs(x), *numbers))
 
 
 # ---- products ------------------------------------------------------------------------------------
 
 
-@moved
+@same_type_rule
 def _matmul(x: Any, y: Any) -> Any:
     """Multiply complex matrices as one product of real matrices.
 
@@ -241,7 +246,7 @@ def _product_by_columns(x: Any, y: Any) -> Any:
     c, d = parts_of(y)
     both = torch.stack((torch.stack((c, d), -1), torch.stack((-d, c), -1)), -3)
     both = both.flatten(-2).flatten(-3, -2)
-    return whole((pair_of(x).flatten(-2) @ both).unflatten(-1, (y.shape[-1], 2)))
+    return as_complex((as_real_pairs(x).flatten(-2) @ both).unflatten(-1, (y.shape[-1], 2)))
 
 
 def _product_by_rows(x: Any, y: Any) -> Any:
@@ -256,8 +261,8 @@ def _product_by_rows(x: Any, y: Any) -> Any:
     parts = parts.unflatten(-1, (y.shape[-1], 2)).unflatten(-3, (2, x.shape[-2]))
     a, b = parts.select(-4, 0).unbind(-1), parts.select(-4, 1).unbind(-1)
     if conjugated:
-        return joined(a[0] + b[1], b[0] - a[1])
-    return joined(a[0] - b[1], a[1] + b[0])
+        return from_parts(a[0] + b[1], b[0] - a[1])
+    return from_parts(a[0] - b[1], a[1] + b[0])
 
 
 def _size_hint(n: Any) -> int:
@@ -270,7 +275,7 @@ def _addmm(x: Any, y: Any, z: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return product if product is NotImplemented else x + product
 
 
-PARTS: dict[Any, Callable[..., Any]] = complex_views.PARTS | {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = complex_views.DECOMPOSITIONS | {
     ATEN.mul.Tensor: _mul, ATEN.mul.Scalar: _mul, ATEN.div.Tensor: _div, ATEN.neg.default: _neg,
     ATEN.add.Tensor: _sum(ATEN.add.Tensor), ATEN.sub.Tensor: _sum(ATEN.sub.Tensor),
     ATEN.abs.default: _abs, ATEN.sgn.default: _sgn, ATEN.exp.default: _exp, ATEN.log.default: _log,

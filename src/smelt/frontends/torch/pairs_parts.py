@@ -15,22 +15,22 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 __all__ = [
-    "KINDS",
-    "by_parts",
-    "depends",
+    "COMPLEX_DTYPES",
+    "are_supported",
+    "as_complex",
+    "as_real_pairs",
+    "axis_order_rule",
+    "elementwise_rule",
+    "from_parts",
+    "has_data_dependent_size",
     "is_complex",
-    "joined",
-    "known",
-    "moved",
-    "order_of",
-    "pair_of",
     "parts_of",
-    "straight",
-    "whole",
+    "same_type_rule",
+    "stride_order",
 ]
 
 ATEN: Any = torch.ops.aten
-KINDS = (torch.complex64, torch.complex128)
+COMPLEX_DTYPES = (torch.complex64, torch.complex128)
 
 
 def is_complex(x: Any) -> bool:
@@ -52,22 +52,22 @@ def parts_of(x: Any) -> tuple[Any, Any]:
     return a, -b if x.is_conj() else b
 
 
-def pair_of(x: Any) -> Any:
+def as_real_pairs(x: Any) -> Any:
     """View both parts as an innermost dimension of 2; a lazy conjugate is materialized."""
     return torch.stack(parts_of(x), -1) if x.is_conj() else ATEN.view_as_real.default(x)
 
 
-def whole(pair: Any) -> Any:
+def as_complex(pair: Any) -> Any:
     """View pairs of reals as complex numbers."""
     return ATEN.view_as_complex.default(pair)
 
 
-def joined(a: Any, b: Any) -> Any:
+def from_parts(a: Any, b: Any) -> Any:
     """Stack two parts to complex numbers; None stands for zeros."""
-    return whole(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
+    return as_complex(torch.stack((a, torch.zeros_like(a) if b is None else b), -1))
 
 
-def depends(x: Any) -> bool:
+def has_data_dependent_size(x: Any) -> bool:
     """Whether a size of the tensor depends on data.
 
     Its strides are then not known in advance.
@@ -75,22 +75,22 @@ def depends(x: Any) -> bool:
     return any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in x.shape)
 
 
-def known(*operands: Any) -> bool:
+def are_supported(*operands: Any) -> bool:
     """Whether operands have one supported complex type, and reals the matching real type."""
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     kinds = {x.dtype for x in tensors if x.is_complex()}
     if not kinds and any(isinstance(x, complex) for x in operands):
         kinds = {x.dtype.to_complex() for x in tensors if x.dtype.is_floating_point}
-    if len(kinds) != 1 or any(x.is_neg() or depends(x) for x in tensors):
+    if len(kinds) != 1 or any(x.is_neg() or has_data_dependent_size(x) for x in tensors):
         return False
     (kind,) = kinds
-    return kind in KINDS and all(x.dtype in (kind, kind.to_real()) for x in tensors)
+    return kind in COMPLEX_DTYPES and all(x.dtype in (kind, kind.to_real()) for x in tensors)
 
 
 # ---- element by element --------------------------------------------------------------------------
 
 
-def order_of(x: Any) -> list[int]:
+def stride_order(x: Any) -> list[int]:
     """Return the dimensions from slowest to fastest.
 
     Dimensions of one element or stride 0 keep their position.
@@ -114,7 +114,7 @@ def _aligned(x: Any, rank: int) -> Any:
     return x[(None,) * (rank - x.dim())] if isinstance(x, torch.Tensor) and x.dim() < rank else x
 
 
-def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
+def elementwise_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Apply a rule to operands permuted to memory order, and permute its result back.
 
     Eager code's results have the memory order of their operands.
@@ -123,9 +123,9 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(rule)
     def checked(*operands: Any, **options: Any) -> Any:
         tensors = [x for x in operands if isinstance(x, torch.Tensor)]
-        if not known(*operands, *options.values()) or any(not x.dim() for x in tensors):
+        if not are_supported(*operands, *options.values()) or any(not x.dim() for x in tensors):
             return NotImplemented
-        orders = [order_of(x) for x in tensors]
+        orders = [stride_order(x) for x in tensors]
         identities = [list(range(x.dim())) for x in tensors]
         if orders == identities:
             return rule(*operands, **options)
@@ -136,10 +136,10 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
             leader = _leader(tensors)
             if leader is None:
                 return NotImplemented
-            order = order_of(leader)
+            order = stride_order(leader)
             operands = tuple(_aligned(x, leader.dim()) for x in operands)
             if any(
-                order_of(x.permute(order)) != list(range(x.dim()))
+                stride_order(x.permute(order)) != list(range(x.dim()))
                 for x in operands
                 if isinstance(x, torch.Tensor)
             ):
@@ -153,13 +153,13 @@ def by_parts(rule: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
+def same_type_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Restrict a rule to complex tensors of one type."""
 
     @wraps(rule)
     def checked(x: Any, *operands: Any, **options: Any) -> Any:
         flat = [*operands, *options.values()]
-        if not is_complex(x) or not known(x, *flat):
+        if not is_complex(x) or not are_supported(x, *flat):
             return NotImplemented
         if any(
             isinstance(y, complex) or (isinstance(y, torch.Tensor) and y.dtype != x.dtype)
@@ -171,7 +171,7 @@ def moved(rule: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def straight(rule: Callable[..., Any]) -> Callable[..., Any]:
+def axis_order_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Restrict a rule to tensors stored in the order of their axes."""
 
     @wraps(rule)
@@ -179,9 +179,9 @@ def straight(rule: Callable[..., Any]) -> Callable[..., Any]:
         flat = [y for x in operands for y in (x if isinstance(x, (list, tuple)) else (x,))]
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         kinds = [x for x in tensors if x.is_complex()]
-        if not kinds or not known(*kinds) or any(x.is_neg() for x in tensors):
+        if not kinds or not are_supported(*kinds) or any(x.is_neg() for x in tensors):
             return NotImplemented
-        permuted = any(order_of(x) != list(range(x.dim())) or not x.dim() for x in tensors)
+        permuted = any(stride_order(x) != list(range(x.dim())) or not x.dim() for x in tensors)
         return NotImplemented if permuted else rule(*operands, **options)
 
     return checked

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-__all__ = ["cancel"]
+__all__ = ["cancel_views"]
 
 ATEN: Any = torch.ops.aten
 _REAL, _WHOLE, _CONJ = (ATEN.view_as_real.default, ATEN.view_as_complex.default, ATEN._conj.default)
@@ -68,7 +68,7 @@ _MULTIPLE: dict[Any, Callable[..., tuple[Any, ...]]] = {
 """Rules of operators that give several views."""
 
 
-def cancel(graph: torch.fx.Graph) -> None:
+def cancel_views(graph: torch.fx.Graph) -> None:
     """Make kernels read pairs through views, and drop pairs of inverse views."""
     for node in reversed(list(graph.nodes)):
         if node.target in (_REAL, _CONJ) and node.users:

@@ -29,14 +29,14 @@ import torch
 from torch.fx.node import map_arg
 
 from smelt.frontends.torch.eager_memory import nbytes
-from smelt.frontends.torch.lower import AGAIN, GIVEN
+from smelt.frontends.torch.lower import RECOMPUTED, SIBLINGS
 from smelt.frontends.torch.origins import module_of
-from smelt.frontends.torch.prices import Prices
+from smelt.frontends.torch.prices import RecomputeCosts
 from smelt.frontends.torch.record import Kept
 
-__all__ = ["apart", "refine"]
+__all__ = ["clone_written_arguments", "refine"]
 
-NEW = 1.02
+NEW_VALUE_FACTOR = 1.02
 """Factor on the cost of values that PyTorch's cut does not keep: keeping them must bring a gain."""
 
 
@@ -62,7 +62,7 @@ def refine(
     return decisions
 
 
-def apart(forward: torch.fx.GraphModule, count: int) -> None:
+def clone_written_arguments(forward: torch.fx.GraphModule, count: int) -> None:
     """Keep clones of arguments that are written after the call, such as running statistics.
 
     The backward pass reads their old contents, and autograd rejects tensors that were written
@@ -101,26 +101,30 @@ class _Cut:
         self.forward, self.backward, self.count = forward, backward, count
         self.output = next(n for n in forward.graph.nodes if n.op == "output")
         self.results = list(self.output.args[0])
-        self.there = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
-        self.wanted = [n for n in self.results[count:] if _is_strided(n) and n.name in self.there]
-        self.prices = Prices()
+        self.backward_inputs = {n.name: n for n in backward.graph.nodes if n.op == "placeholder"}
+        self.saved_values = [
+            n for n in self.results[count:] if _is_strided(n) and n.name in self.backward_inputs
+        ]
+        self.prices = RecomputeCosts()
         descriptions = self.output.meta.get("desc") or ()
         self.mutated = _mutated(forward.graph, descriptions)
         changed = _changed(forward.graph, descriptions)
         self.changed = {_memory(n) for n in changed}
-        self.stays = changed.union(moved, (n for n in self.wanted if _is_unchecked(n)))
+        self.never_recomputed = changed.union(
+            moved, (n for n in self.saved_values if _is_unchecked(n))
+        )
         """Values that are never recomputed."""
         arguments = [n for n in forward.graph.nodes if n.op == "placeholder"]
         positions = options.get("static_lifetime_input_indices") or ()
         self.static = {arguments[k] for k in positions if k < len(arguments)}
         """Parameters and buffers, which stay in memory anyway."""
         self.kept: list[Any] = []
-        self.again: list[Any] = []
+        self.recomputed: list[Any] = []
         self._sources: dict[Any, tuple[Any, ...]] = {}
 
     def solve(self) -> None:
-        """Find `kept`, the values on the cut, and `again`, what is recomputed from them."""
-        if not self.wanted:
+        """Find `kept`, the values on the cut, and `recomputed`, what is recomputed from them."""
+        if not self.saved_values:
             return
         net = self._flow_network()
         _, (source_side, _) = nx.minimum_cut(net, "source", "sink")
@@ -137,18 +141,20 @@ class _Cut:
                 visit(x)
             recomputed[n] = None
 
-        for n in self.wanted:
+        for n in self.saved_values:
             visit(n)
-        if any(n in recomputed for n in self.wanted) and self._held_bytes(
+        if any(n in recomputed for n in self.saved_values) and self._held_bytes(
             retained
-        ) <= self._held_bytes(self.wanted):
-            self.again, self.kept = list(recomputed), list(retained)
+        ) <= self._held_bytes(self.saved_values):
+            self.recomputed, self.kept = list(recomputed), list(retained)
 
     def _held_bytes(self, values: Iterable[Any]) -> int:
         """Return the bytes of values together, counting shared memory once."""
         held: dict[Any, int] = {}
         for n in values:
-            is_alive_anyway = n.op == "placeholder" and (n.name in self.there or n in self.static)
+            is_alive_anyway = n.op == "placeholder" and (
+                n.name in self.backward_inputs or n in self.static
+            )
             if _is_strided(n) and not is_alive_anyway:
                 address = _memory(n), str(n.meta["val"].storage_offset())
                 held[address] = max(held.get(address, 0), _value_bytes(n))
@@ -161,7 +167,7 @@ class _Cut:
         """
         net: Any = nx.DiGraph()
         seen: set[Any] = set()
-        pending = list(self.wanted)
+        pending = list(self.saved_values)
         while pending:
             n = pending.pop()
             if n in seen:
@@ -174,7 +180,7 @@ class _Cut:
                 for x in self.sources(n):
                     net.add_edge((x, 1), (n, 0), capacity=math.inf)
                     pending.append(x)
-        for n in self.wanted:
+        for n in self.saved_values:
             net.add_edge((n, 1), "sink", capacity=math.inf)
         return net
 
@@ -183,10 +189,10 @@ class _Cut:
         sources = self._sources.get(n)
         if sources is None:
             sources = tuple(x for x in _operands(_computing_node(n)) if not _is_size(x))
-            self._sources[n] = sources = (*sources, *self.given(n).values())
+            self._sources[n] = sources = (*sources, *self.siblings(n).values())
         return sources
 
-    def given(self, n: Any) -> dict[int, Any]:
+    def siblings(self, n: Any) -> dict[int, Any]:
         """Return other results of its operator that a value is computed through.
 
         By position.
@@ -195,21 +201,27 @@ class _Cut:
             return {}
         parent, position = n.args
         siblings = {u.args[1]: u for u in parent.users if u.target is operator.getitem}
-        through = self.prices.through(parent, position)
+        through = self.prices.sibling_places(parent, position)
         return {k: siblings[k] for k in through if k in siblings}
 
     def work(self, n: Any) -> float:
         """Return the nanoseconds of recomputing a value; infinite if that is not allowed."""
-        if n.op != "call_function" or n in self.stays or _computing_node(n) in self.stays:
+        if (
+            n.op != "call_function"
+            or n in self.never_recomputed
+            or _computing_node(n) in self.never_recomputed
+        ):
             return math.inf
         operands = _operands(_computing_node(n))
-        if not all(_is_strided(x) or (_is_size(x) and x.name in self.there) for x in operands):
+        if not all(
+            _is_strided(x) or (_is_size(x) and x.name in self.backward_inputs) for x in operands
+        ):
             return math.inf
-        return self.prices.again(n, self.given(n))
+        return self.prices.recompute_ns(n, self.siblings(n))
 
     def keep(self, n: Any) -> float:
         """Return the ns charged for keeping a value; infinite if it may change meanwhile."""
-        is_kept_now = n.name in self.there
+        is_kept_now = n.name in self.backward_inputs
         if not _is_strided(n) or n.op not in ("placeholder", "call_function"):
             return 0.0 if is_kept_now and n.op == "placeholder" else math.inf
         if not is_kept_now and (_memory(n) in self.changed or _is_unchecked(n)):
@@ -217,30 +229,30 @@ class _Cut:
         exists = n.op == "placeholder" and n not in self.mutated
         if exists and (is_kept_now or n in self.static):
             return 0.0
-        return self.prices.keep(n, exists=exists) * (1.0 if is_kept_now else NEW)
+        return self.prices.keep_ns(n, exists=exists) * (1.0 if is_kept_now else NEW_VALUE_FACTOR)
 
     def decisions(self) -> list[Kept]:
         """Return what becomes of each value that PyTorch's cut keeps, and what replaces them."""
-        recomputed = set(self.again)
+        recomputed = set(self.recomputed)
         decisions = [
             Kept(n.name, _operator_name(n), _value_bytes(n), n in recomputed, module_of(n))
-            for n in self.wanted
+            for n in self.saved_values
             if n.op == "call_function"
         ]
         return decisions + [
             Kept(n.name, _operator_name(n), _value_bytes(n), False, module_of(n))
             for n in self.kept
-            if n.op == "call_function" and n.name not in self.there
+            if n.op == "call_function" and n.name not in self.backward_inputs
         ]
 
     # ---- rewriting -------------------------------------------------------------------------------
 
     def apply(self) -> None:
         """Change both graphs."""
-        if not self.again:
+        if not self.recomputed:
             return
-        dropped = set(self.again) & set(self.wanted)
-        new = [n for n in self.kept if n.name not in self.there]
+        dropped = set(self.recomputed) & set(self.saved_values)
+        new = [n for n in self.kept if n.name not in self.backward_inputs]
         self._backward(new, dropped)
         self._forward([*new, *(n for n in self.results[self.count :] if n not in dropped)])
 
@@ -259,18 +271,20 @@ class _Cut:
 
     def _backward(self, new: list[Any], dropped: set[Any]) -> None:
         graph = self.backward.graph
-        copied = {n: self.there[n.name] for n in self.kept if n.name in self.there}
-        first = next(n for n in self.results[self.count :] if n.name in self.there)
-        with graph.inserting_before(self.there[first.name]):
+        copied = {
+            n: self.backward_inputs[n.name] for n in self.kept if n.name in self.backward_inputs
+        }
+        first = next(n for n in self.results[self.count :] if n.name in self.backward_inputs)
+        with graph.inserting_before(self.backward_inputs[first.name]):
             for n in new:
                 copied[n] = graph.placeholder(n.name)
                 copied[n].meta.update(n.meta)
         copies: list[Any] = []
         with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-            for n in self.again:
+            for n in self.recomputed:
                 copies += self._copy(graph, n, copied)
         for n in dropped:
-            old = self.there[n.name]
+            old = self.backward_inputs[n.name]
             old.replace_all_uses_with(copied[n])
             graph.erase_node(old)
         _sink_copies(graph, copies)
@@ -286,15 +300,15 @@ class _Cut:
         def operand(x: Any) -> Any:
             if x is inner:
                 return copies[0]
-            return copied[x] if x in copied else self.there[x.name]
+            return copied[x] if x in copied else self.backward_inputs[x.name]
 
         if inner is not n:
             copies.append(graph.node_copy(inner, operand))
-            copies[0].meta[GIVEN] = {k: copied[x].name for k, x in self.given(n).items()}
+            copies[0].meta[SIBLINGS] = {k: copied[x].name for k, x in self.siblings(n).items()}
         copies.append(graph.node_copy(n, operand))
         copied[n] = copies[-1]
         for copy in copies:
-            copy.meta[AGAIN] = True
+            copy.meta[RECOMPUTED] = True
         return copies
 
 
@@ -313,7 +327,7 @@ def _sink_copies(graph: Any, copies: Sequence[Any]) -> None:
     nodes = list(order)
     reads: dict[str, list[Any]] = {}
     for n in copies:
-        for name in n.meta.get(GIVEN, {}).values():
+        for name in n.meta.get(SIBLINGS, {}).values():
             reads.setdefault(name, []).append(n)
     for n in reversed(copies):
         order[n] = min(order[u] for u in (*n.users, *reads.get(n.name, ())))

@@ -21,7 +21,7 @@ import torch
 
 from smelt.frontends.torch.layout import memory_order
 
-__all__ = ["PARTS"]
+__all__ = ["DECOMPOSITIONS"]
 
 ATEN: Any = torch.ops.aten
 
@@ -176,7 +176,7 @@ def _distances_backward(grad: Any, a: Any, b: Any, p: float, distances: Any) -> 
     return terms.sum(-2)
 
 
-PARTS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     ATEN._cdist_backward.default: _distances_backward,
     ATEN._cdist_forward.default: _distances,
     ATEN._weight_norm_interface_backward.default: _weight_norm_backward,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smelt import knobs, warm
 from smelt.graph.ir import Graph
-from smelt.graph.is_instance import instance
+from smelt.graph.is_instance import match_instance
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Reshape
@@ -30,9 +30,9 @@ from smelt.types.expr import Index, evaluate, size
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.fusion.plan import Donate
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
-__all__ = ["alike", "found", "made"]
+__all__ = ["find_plan", "has_similar_plan", "make_plan"]
 
 _PLANS: dict[tuple[str, str, Donate], _Planned] = {}
 _PLANS_LIMIT = 1024
@@ -49,7 +49,7 @@ of a batch of one."""
 class _Planned(NamedTuple):
     """A plan, and the graph, the sizes and the memory that it was made for."""
 
-    plan: Compiled | Found
+    plan: Compiled | CachedProgram
     graph: Graph
     hints: Mapping[str, int]
     allowance: Allowance | None
@@ -57,9 +57,9 @@ class _Planned(NamedTuple):
     """Number of nodes of the graph: graphs with another number need not be compared."""
 
 
-def found(
+def find_plan(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
-) -> tuple[Compiled | Found, Mapping[str, Index]] | None:
+) -> tuple[Compiled | CachedProgram, Mapping[str, Index]] | None:
     """Return a cached plan that serves a graph.
 
     Also its sizes in terms of the sizes of the graph. None if there is none.
@@ -68,7 +68,7 @@ def found(
     for (_, *others), other in reversed(_PLANS.items()):
         if other.nodes != nodes or others != [settings, donate]:
             continue
-        names = instance(other.graph, graph)
+        names = match_instance(other.graph, graph)
         if names is None:
             continue
         values = {n: int(evaluate(e, hints)) for n, e in names.items()}
@@ -77,7 +77,7 @@ def found(
     return None
 
 
-def alike(graph: Graph) -> bool:
+def has_similar_plan(graph: Graph) -> bool:
     """Whether there are plans of graphs that other sizes may make equal to this one.
 
     They have inputs and outputs of the same types and ranks, and as many operators of each kind.
@@ -104,9 +104,9 @@ def _operator_counts(graph: Graph) -> Counter[type[TensorOp]]:
     return counts
 
 
-def made(
+def make_plan(
     graph: Graph, hints: Mapping[str, int], allowance: Allowance | None = None, donate: Donate = ()
-) -> tuple[Compiled | Found, Mapping[str, Index]]:
+) -> tuple[Compiled | CachedProgram, Mapping[str, Index]]:
     """Compile and cache a plan for a graph.
 
     Returns the plan, and its sizes in terms of the sizes of the graph.
@@ -115,7 +115,7 @@ def made(
     while len(_PLANS) >= _PLANS_LIMIT:
         _PLANS.pop(next(iter(_PLANS)))
 
-    def near(stored: Found) -> bool:
+    def near(stored: CachedProgram) -> bool:
         return _serves(_entry_for(stored, program), hints, allowance)
 
     plan = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
@@ -123,7 +123,7 @@ def made(
     return plan, {n: size(n) for n in plan.size_names}
 
 
-def _entry_for(plan: Compiled | Found, program: Program) -> _Planned:
+def _entry_for(plan: Compiled | CachedProgram, program: Program) -> _Planned:
     """Return the cache entry of a plan.
 
     A stored plan may have been made for other sizes.
@@ -159,7 +159,7 @@ def _would_keep_more(entry: _Planned, now: Allowance | None) -> bool:
     extra, before = knobs.CONSTANTS_EXTRA.get(), entry.allowance
     if before is None or now is None or extra is None:
         return False
-    old, new = before.kept + extra, now.kept + extra
+    old, new = before.constant_bytes + extra, now.constant_bytes + extra
     constants = [x.type for x in entry.graph.inputs if isinstance(x.op, Input) and x.op.constant]
     sizes = [t.nbytes for t in constants if isinstance(t.nbytes, int)]
     if new < _MAX_ROOM_RATIO * old or sum(sizes) <= old:
@@ -168,17 +168,17 @@ def _would_keep_more(entry: _Planned, now: Allowance | None) -> bool:
     return any(old < kept_bytes + n <= new for n in sizes)
 
 
-def _constant_bytes(compiled: Compiled | Found) -> int:
+def _constant_bytes(compiled: Compiled | CachedProgram) -> int:
     prelude = compiled.executable.prelude
     return 0 if prelude is None else prelude.nbytes
 
 
-def _exceeds_allowance(compiled: Compiled | Found, allowance: Allowance | None) -> bool:
+def _exceeds_allowance(compiled: Compiled | CachedProgram, allowance: Allowance | None) -> bool:
     """Whether a plan keeps more constants than a program with this allowance may.
 
     What it holds already takes no more memory.
     """
     extra, prelude = knobs.CONSTANTS_EXTRA.get(), compiled.executable.prelude
-    if allowance is None or extra is None or prelude is None or prelude.holds:
+    if allowance is None or extra is None or prelude is None or prelude.has_results:
         return False
-    return prelude.nbytes > allowance.kept + extra
+    return prelude.nbytes > allowance.constant_bytes + extra

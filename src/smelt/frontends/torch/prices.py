@@ -19,10 +19,10 @@ import torch
 from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError
-from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.eager_memory import nbytes
 from smelt.frontends.torch.row import Call
-from smelt.frontends.torch.saved_stats import replaced, through
+from smelt.frontends.torch.saved_stats import compute_from_siblings, sibling_places
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import V
@@ -34,10 +34,10 @@ from smelt.target import Target
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = ["Prices"]
+__all__ = ["RecomputeCosts"]
 
 
-class Prices:
+class RecomputeCosts:
     """Recomputation costs of the operators of one traced graph."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Prices:
         self._read_ns = 1 / read
         self._cache: dict[Any, tuple[V | None, ...]] = {}
 
-    def keep(self, node: Any, *, exists: bool = False) -> float:
+    def keep_ns(self, node: Any, *, exists: bool = False) -> float:
         """Return the ns of keeping a value.
 
         Its bytes are read in main memory, and written unless the value `exists` anyway.
@@ -57,7 +57,7 @@ class Prices:
         count = nbytes(value.numel() * value.element_size())
         return math.inf if count is None else count * (self._read_ns if exists else self._byte_ns)
 
-    def again(self, node: Any, siblings: Iterable[int] = ()) -> float:
+    def recompute_ns(self, node: Any, siblings: Iterable[int] = ()) -> float:
         """Return the ns of recomputing a value from its operands and existing results.
 
         `siblings` are positions of results of its operator that exist. Infinite if it must not be
@@ -75,12 +75,12 @@ class Prices:
         if position >= len(results) or results[position] is None:
             return math.inf
         inputs = {k: _input(f"given{k}", x.type) for k in siblings if (x := results[k]) is not None}
-        return self._arithmetic(replaced(results, position, inputs).node)
+        return self._arithmetic(compute_from_siblings(results, position, inputs).node)
 
-    def through(self, node: Any, position: int) -> tuple[int, ...]:
+    def sibling_places(self, node: Any, position: int) -> tuple[int, ...]:
         """Return the other results of an operator that one result is computed through."""
         results = self._results(node)
-        return through(results, position) if position < len(results) else ()
+        return sibling_places(results, position) if position < len(results) else ()
 
     def _results(self, node: Any) -> tuple[V | None, ...]:
         """Apply an operator's row to fresh inputs; no results if that fails."""
@@ -105,7 +105,7 @@ class Prices:
                 if isinstance(val, torch.SymInt):
                     return self._sizes.index(val)
                 if a not in inputs:
-                    kind = TensorType(ours(val.dtype), self._sizes.shape(val.shape))
+                    kind = TensorType(from_torch(val.dtype), self._sizes.shape(val.shape))
                     inputs[a] = _input(f"x{len(inputs)}", kind)
                 return inputs[a]
             if isinstance(a, (list, tuple)):
@@ -118,7 +118,7 @@ class Prices:
         fakes = map_arg(node.args, lambda x: x.meta["val"])
         if row.elementwise and isinstance(out, torch.Tensor):
             shape = self._sizes.shape(out.shape)
-            args = [a.settle(shape) if isinstance(a, V) else a for a in args]
+            args = [a.respell(shape) if isinstance(a, V) else a for a in args]
         result = row.lower(Call(out, fakes, self._sizes, None), *args, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
@@ -127,7 +127,7 @@ class Prices:
         units = Units(Graph("again", tuple(inputs), (node,)))
         total = 0.0
         for unit in units.units:
-            if unit.is_library or unit.joins or unit.trace.dots or unit.along >= 0:
+            if unit.is_library or unit.is_scatter or unit.trace.dots or unit.scan_axis >= 0:
                 return math.inf
             widths = [unit.node.type.dtype] + [
                 units.values[e.producer].type.dtype for e in unit.edges

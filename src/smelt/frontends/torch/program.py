@@ -25,24 +25,24 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.aliasing import View, view_of
+from smelt.frontends.torch.aliasing import View, make_view
 from smelt.frontends.torch.eager_memory import Budget
 from smelt.frontends.torch.in_place import is_write
 from smelt.frontends.torch.layout import (
-    declared,
-    fitted,
+    constant_permutation,
+    copy_to_strides,
+    declared_strides,
     is_guarded,
-    laid_out,
+    match_strides,
+    materialize,
     memory_order,
-    plain,
-    seen,
-    turn_of,
+    user_results,
 )
 from smelt.frontends.torch.lower import Lowering, Stage
-from smelt.frontends.torch.scattered import put, there
+from smelt.frontends.torch.scattered import fast_index_put, in_place_function
 from smelt.frontends.torch.segment import Segment, make_segment
-from smelt.frontends.torch.updates import Update, apart, settled
-from smelt.graph.bounds_checks import refused
+from smelt.frontends.torch.updates import Update, copy_if_new, share_no_memory
+from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
 
@@ -90,11 +90,11 @@ class Program:
         self.call: Callable[[list[Any]], Any] = self._namespace["call"]
 
     @property
-    def varying(self) -> set[int]:
+    def varying_sizes(self) -> set[int]:
         """Return the numbers that its graphs take for sizes."""
         return {e for s in self.segments for e in s.sizes.values() if isinstance(e, int)}
 
-    def shown(self, args: list[Any], look: Callable[[Segment, Any, Any], None]) -> Any:
+    def call_observed(self, args: list[Any], look: Callable[[Segment, Any, Any], None]) -> Any:
         """Run one call; `look` gets each graph, its tensors and its sizes before it runs."""
 
         def observed(segment: Segment) -> Callable[[Any, Any], Any]:
@@ -123,7 +123,7 @@ class Program:
         self._add("args.clear()")
         self._define_sizes(arguments)
         self._check_overlap(arguments)
-        for node in self.lowering.early:
+        for node in self.lowering.early_views:
             self._call(node)
         for k, stage in enumerate(self.lowering.stages):
             if stage.outputs:
@@ -133,10 +133,10 @@ class Program:
                     raise StageError(k) from error
             for node in stage.calls:
                 self._call(node)
-        for k, node in enumerate(self.lowering.late):
+        for k, node in enumerate(self.lowering.copied_values):
             self._add(f"tl{k} = {self._name(node)}.clone()")
             self._names[node] = f"tl{k}"
-        for node in self.lowering.last:
+        for node in self.lowering.final_writes:
             self._call(node)
         for node in filter(is_write, graph.nodes):  # its result is the argument
             self._names[node] = self._names[node.args[0]]
@@ -156,16 +156,16 @@ class Program:
 
     def _view(self, node: Any, view: View) -> str:
         """Return the text of a view of an argument."""
-        self._namespace["view_of"] = view_of
+        self._namespace["view_of"] = make_view
         shape, strides = (
             "".join(f"{self._number(n)}, " for n in side) for side in (view.shape, view.strides)
         )
-        return f"view_of({self._name(node)}, ({shape}), ({strides}), {self._number(view.ahead)})"
+        return f"view_of({self._name(node)}, ({shape}), ({strides}), {self._number(view.start)})"
 
     def _restore_strides(self, output: Any) -> None:
         """Give results that are parts of values, stored alone, eager code's strides."""
-        for node in seen(output):
-            if self.lowering.shares(node):
+        for node in user_results(output):
+            if self.lowering.is_torch_view(node):
                 continue
             fake = node.meta["val"]
             if not isinstance(fake, torch.Tensor) or memory_order(fake) is not None:
@@ -173,7 +173,7 @@ class Program:
             layout = [self._number(n) for n in (*fake.stride(), fake.storage_offset())]
             if None not in layout:
                 name = self._name(node)
-                self._namespace["laid_out"] = laid_out
+                self._namespace["laid_out"] = copy_to_strides
                 strides = "".join(f"{n}, " for n in layout[:-1])
                 self._add(f"{name} = laid_out({name}, ({strides}), {layout[-1]})")
 
@@ -187,7 +187,7 @@ class Program:
             ", ".join(self._names[n] for n in tensors if (n in written) == is_written)
             for is_written in (True, False)
         ]
-        self._namespace["apart"] = apart
+        self._namespace["apart"] = share_no_memory
         self._add(f"{_NO_OVERLAP} = apart([{lists[0]}], [{lists[1]}])")
 
     def _number(self, n: Any) -> str | None:
@@ -228,7 +228,7 @@ class Program:
             varying_dims=self._varying_dims,
         )
         if self._budget is not None:
-            self._budget.keep(segment.kept)
+            self._budget.reserve(segment.constant_bytes)
         self.segments.append(segment)
         name = f"graph{len(self.segments) - 1}"
         self._namespace[name] = segment.run
@@ -244,20 +244,22 @@ class Program:
                 continue
             self._names[node] = f"t{len(self._names)}"
             targets.append(f"{self._names[node]}, ")
-        if segment.looks.flag is not None:
+        if segment.bounds_checks.flag is not None:
             targets.append("outside, ")
         comma = "," if len(stage.inputs) == 1 else ""
         assignment = f"{''.join(targets)}= " if targets else ""
         self._check_bounds(segment, name)
         self._add(f"{assignment}{name}(({tensors}{comma}), ({sizes}))")
-        if segment.looks.flag is not None:
+        if segment.bounds_checks.flag is not None:
             self._add(f"if outside: refused_{name}()")
 
     def _check_bounds(self, segment: Segment, name: str) -> None:
         """Add comparisons of sizes for the positions that a graph reads."""
-        if segment.looks.readers:
-            self._namespace[f"refused_{name}"] = partial(refused, segment.looks.readers)
-        for remaining in segment.looks.sizes:
+        if segment.bounds_checks.readers:
+            self._namespace[f"refused_{name}"] = partial(
+                refuse_out_of_bounds, segment.bounds_checks.readers
+            )
+        for remaining in segment.bounds_checks.sizes:
             if all(s in self._sizes for s in sizes_of(remaining)):
                 self._add(f"if {text(remaining)} < 0: refused_{name}()")
 
@@ -266,7 +268,7 @@ class Program:
         if self._budget is None:
             return None
         stages = self.lowering.stages
-        writes = all(map(is_write, self.lowering.last))
+        writes = all(map(is_write, self.lowering.final_writes))
         alone = len(stages) == 1 and not stages[0].calls and writes
         return self._budget.allowance(alone=alone)
 
@@ -275,10 +277,10 @@ class Program:
         name = self._name(node)
         fake = node.meta["val"]
         order = memory_order(fake)
-        if turn_of(node) is not None:
+        if constant_permutation(node) is not None:
             return name
         if fake.is_neg() or _is_tangent(node):
-            self._namespace["plain"] = plain
+            self._namespace["plain"] = materialize
             name = f"plain({name})" + (".contiguous()" if fake.is_neg() else "")
         if order is not None and order != list(range(len(order))):
             name = f"{name}.permute({order})"
@@ -292,8 +294,8 @@ class Program:
         else:
             condition, converted = f"{name}.is_contiguous()", name
         if order is None and node.op == "placeholder":
-            self._namespace["fitted"] = fitted
-            return f"fitted({converted}, {declared(fake, guarded=False)})"
+            self._namespace["fitted"] = match_strides
+            return f"fitted({converted}, {declared_strides(fake, guarded=False)})"
         if not name.isidentifier():
             return f"{converted}.contiguous()"
         # The check is faster than the call.
@@ -349,8 +351,8 @@ class Program:
             self._namespace[function] = Update(node.target)
             args = [_NO_OVERLAP, *args]
         elif is_write(node) and node.args[1] in self.lowering.updates:
-            self._namespace[function] = settled
-        elif (in_place := there(node, self.lowering.row)) is not None:
+            self._namespace[function] = copy_if_new
+        elif (in_place := in_place_function(node, self.lowering.row)) is not None:
             self._namespace[function] = in_place
         self._names[node] = name = f"t{len(self._names)}"
         self._add(f"{name} = {function}({', '.join(args)})")
@@ -434,8 +436,8 @@ _NO_OVERLAP = "apart_"
 _REPLACEMENTS: dict[str, Any] = {
     "aten.view.default": torch.ops.aten.reshape.default,
     "aten._unsafe_view.default": torch.ops.aten.reshape.default,
-    "aten.index_put.default": put,
-    "aten._unsafe_index_put.default": put,
+    "aten.index_put.default": fast_index_put,
+    "aten._unsafe_index_put.default": fast_index_put,
     "with_effects": _call_with_token,
 }
 """Functions called in place of traced operators: reshapes, as a view of a tensor with our strides

@@ -27,10 +27,10 @@ from torch._dynamo.utils import counters
 from smelt.dataclass import dataclass
 from smelt.errors import UnknownNameError
 from smelt.frontends.torch.lower import Left
-from smelt.frontends.torch.origins import Traced
+from smelt.frontends.torch.origins import TracedOrigin
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.segment import Segment
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.knobs.values import show_bytes
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Compiled:
 @cache
 def _explain_module() -> Any:
     """Import the package that makes reports at its first use: it loads the whole compiler."""
-    return imported("smelt.explain")
+    return fork_safe_import("smelt.explain")
 
 
 def _report(segment: Segment, home: Compiled) -> Report:
@@ -137,10 +137,10 @@ def _report(segment: Segment, home: Compiled) -> Report:
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
     report = _report(segment, home)
     kernels: list[Kernel] = []
-    for cluster, kernel in zip(segment.compiled.plan.every, report.entries, strict=True):
+    for cluster, kernel in zip(segment.compiled.plan.all_clusters, report.entries, strict=True):
         if cluster.body is not None or kernel.data.kind == "check":
             continue  # the kernels of a body follow, checks compute nothing
-        origins = [n.origin for n in cluster.nodes if isinstance(n.origin, Traced)]
+        origins = [n.origin for n in cluster.nodes if isinstance(n.origin, TracedOrigin)]
         data = kernel.data
         kernels.append(
             Kernel(

@@ -23,7 +23,7 @@ import torch
 from torch._decomp.decompositions import affine_grid_generator
 from torch.nn import functional
 
-__all__ = ["with_own_way_back"]
+__all__ = ["keep_native_backward"]
 
 ATEN: Any = torch.ops.aten
 _BACKWARD: dict[tuple[str, int], Any] = {
@@ -41,7 +41,7 @@ _BACKWARD: dict[tuple[str, int], Any] = {
 """Backward operator by mode and number of resized axes."""
 
 
-def with_own_way_back(module: torch.fx.GraphModule) -> None:
+def keep_native_backward(module: torch.fx.GraphModule) -> None:
     """Make the resizing steps of a traced program keep torch's backward operators.
 
     Steps with symbolic sizes stay decomposed: most backward operators do not support them. So does

@@ -22,7 +22,7 @@ import torch
 
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.value import V, number
 from smelt.graph.bounds_checks import Read
@@ -55,11 +55,11 @@ class Row:
     source: bool = False
     """Needs only the type of a tensor operand, for which it gets None; made anew wherever it is
     read."""
-    copies: bool = False
+    copies_base: bool = False
     """Writes a part of its first operand, into a copy of all of it."""
-    inside: bool = False
+    in_bounds: bool = False
     """Reads at positions that the writer of the call promises to be in bounds."""
-    agree: tuple[tuple[Dim, Dim], ...] = ()
+    equal_dims: tuple[tuple[Dim, Dim], ...] = ()
     """Dimensions that must be equal, though the tracer does not compare them."""
 
 
@@ -90,7 +90,7 @@ class Call:
     @property
     def dtype(self) -> DType:
         """Element type of the (first) result."""
-        return ours(self._first().dtype)
+        return from_torch(self._first().dtype)
 
     @property
     def shape(self) -> Shape:
@@ -101,7 +101,7 @@ class Call:
         return self.out[0] if isinstance(self.out, (tuple, list)) else self.out
 
     @property
-    def common(self) -> DType:
+    def common_dtype(self) -> DType:
         """The type to which torch promotes the operands."""
         operands = [x for x in self.fakes if isinstance(x, (torch.Tensor, bool, int, float))]
         dtype: Any = operands[0].dtype if isinstance(operands[0], torch.Tensor) else None
@@ -110,33 +110,35 @@ class Call:
             for other in operands[2:]:
                 if isinstance(other, torch.Tensor):
                     dtype = torch.promote_types(dtype, other.dtype)
-        return ours(dtype)
+        return from_torch(dtype)
 
     def number(self, x: Any, dtype: DType) -> V:
         """Return a Python number or size as a value."""
         return number(x, dtype, self.origin)
 
-    def arithmetic(self, *operands: Any) -> DType:
+    def arithmetic_dtype(self, *operands: Any) -> DType:
         """Return the type in which sums and products of these operands are computed.
 
         Torch multiplies a half-type tensor by a number in float32, which matters if the half type
         cannot represent the number.
         """
         numbers = [x for x in operands if not isinstance(x, (V, bool))]
-        exact = all(isinstance(x, (int, float)) and self.dtype.rounded(x) == x for x in numbers)
+        exact = all(
+            isinstance(x, (int, float)) and self.dtype.round_number(x) == x for x in numbers
+        )
         return self.dtype if exact else self.dtype.compute
 
     def value(self, x: Any, dtype: DType) -> V:
         """Return an operand, tensor or number, as a value of a type."""
         return x.cast(dtype) if isinstance(x, V) else number(x, dtype, self.origin)
 
-    def settled(self, x: V, shape: Shape) -> V:
+    def respell(self, x: V, shape: Shape) -> V:
         """Respell the dimensions of a value as those of `shape`, which guards make equal.
 
         Raises UnsupportedError if they differ in the traced call.
         """
-        self.sizes.compare(x.shape, shape)
-        return x.settle(shape)
+        self.sizes.require_equal_hints(x.shape, shape)
+        return x.respell(shape)
 
     def index(self, n: Any) -> Index:
         """Return a size argument, which is an expression already.

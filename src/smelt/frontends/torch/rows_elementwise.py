@@ -50,7 +50,7 @@ def _shift(scalar: str) -> Callable[..., V]:
 
 def _compare(scalar: str) -> Callable[..., V]:
     def lower(c: Call, x: Any, y: Any) -> V:
-        return c.value(x, c.common).map(scalar, c.value(y, c.common))
+        return c.value(x, c.common_dtype).map(scalar, c.value(y, c.common_dtype))
 
     return lower
 
@@ -104,13 +104,13 @@ def _scaled(c: Call, x: V, factor: Any) -> V:
 
 def _sum_dtype(c: Call, x: Any, y: Any, alpha: Any) -> DType:
     """Return the type of x + alpha * y, which torch rounds once."""
-    return c.arithmetic(x, y) if alpha == 1 else c.dtype.compute
+    return c.arithmetic_dtype(x, y) if alpha == 1 else c.dtype.compute
 
 
 def _mul(c: Call, x: Any, y: Any) -> V:
     if c.dtype == bool_:
         return c.value(x, bool_).map("and", c.value(y, bool_))
-    kind = c.arithmetic(x, y)
+    kind = c.arithmetic_dtype(x, y)
     return (c.value(x, kind) * c.value(y, kind)).cast(c.dtype)
 
 
@@ -124,7 +124,7 @@ def _require_nonzero(c: Call, y: Any, what: str) -> None:
 
 def _div(c: Call, x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
-        kind = c.arithmetic(x, y)
+        kind = c.arithmetic_dtype(x, y)
         return (c.value(x, kind) / c.value(y, kind)).cast(c.dtype)
     if c.dtype.is_integer:
         _require_nonzero(c, y, "division")
@@ -217,7 +217,7 @@ def _in_compute_type(rule: Callable[..., V]) -> Callable[..., V]:
     """Make a rule compute half types in float32 and round once."""
 
     def lower(c: Call, x: V, *more: Any, **options: Any) -> V:
-        return rule(c, x.wide(), *more, **options).cast(c.dtype)
+        return rule(c, x.to_compute_type(), *more, **options).cast(c.dtype)
 
     return lower
 
@@ -237,7 +237,7 @@ def _silu(c: Call, x: V) -> V:
 
 def _log_sigmoid(c: Call, x: V) -> tuple[V, V]:
     """Return the value, and exp(-abs(x)), which torch keeps for the backward pass."""
-    widened = x.wide()
+    widened = x.to_compute_type()
     decay = (-widened.map("abs")).map("exp")
     return (widened.map("min", 0) - decay.map("log1p")).cast(c.dtype), decay.cast(c.dtype)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.dtypes import ours
+from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, i64, u8
@@ -31,7 +31,7 @@ def _prod(c: Call, x: V, dim: Any = None, keepdim: bool = False, **_options: Any
 
 
 def _mean(c: Call, x: V, dims: Any = None, keepdim: bool = False, **_options: Any) -> V:
-    x = x.cast(c.dtype).wide()
+    x = x.cast(c.dtype).to_compute_type()
     return x.mean(axes_of(dims, x.rank), keepdim).cast(c.dtype)
 
 
@@ -96,7 +96,9 @@ def _drop_axes(x: V, axes: Sequence[int], keep: bool) -> V:
 def _var(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
-    return _drop_axes(_moments(x.wide(), axes, correction)[0], axes, keepdim).cast(c.dtype)
+    return _drop_axes(_moments(x.to_compute_type(), axes, correction)[0], axes, keepdim).cast(
+        c.dtype
+    )
 
 
 def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = False) -> V:
@@ -106,7 +108,7 @@ def _var_dim(c: Call, x: V, dim: Any, unbiased: bool = True, keepdim: bool = Fal
 def _std(c: Call, x: V, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> V:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
-    deviation = _moments(x.wide(), axes, correction)[0].map("sqrt")
+    deviation = _moments(x.to_compute_type(), axes, correction)[0].map("sqrt")
     return _drop_axes(deviation, axes, keepdim).cast(c.dtype)
 
 
@@ -115,7 +117,7 @@ def _var_mean(
 ) -> tuple[V, V]:
     axes = axes_of(dim, x.rank)
     correction = 1 if correction is None else correction
-    pair = _moments(x.wide(), axes, correction)
+    pair = _moments(x.to_compute_type(), axes, correction)
     first, second = (_drop_axes(y, axes, keepdim).cast(c.dtype) for y in pair)
     return first, second
 
@@ -124,7 +126,7 @@ def _vector_norm(
     c: Call, x: V, order: Any = 2, dim: Any = None, keepdim: bool = False, **_options: Any
 ) -> V:
     axes = axes_of(dim, x.rank)
-    x = x.cast(c.dtype).wide()
+    x = x.cast(c.dtype).to_compute_type()
     if order == 2:
         norm = (x * x).sum(axes, keepdim).map("sqrt")
     elif order == 1:
@@ -149,21 +151,21 @@ def _scan(combine: str) -> Callable[..., V]:
 
 def _softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    widened = x.wide()
+    widened = x.to_compute_type()
     exponentials = (widened - widened.reduce("max", axes, True)).map("exp")
     return (exponentials / exponentials.sum(axes, True)).cast(c.dtype)
 
 
 def _log_softmax(c: Call, x: V, dim: int, _half_to_float: bool = False) -> V:
     axes = (axis_of(dim, x.rank),) if x.rank else ()
-    widened = x.wide()
+    widened = x.to_compute_type()
     shifted = widened - widened.reduce("max", axes, True)
     return (shifted - shifted.map("exp").sum(axes, True).map("log")).cast(c.dtype)
 
 
 def _logsumexp(c: Call, x: V, dims: Any, keepdim: bool = False) -> V:
     axes = axes_of(dims, x.rank)
-    widened = x.cast(c.dtype).wide()
+    widened = x.cast(c.dtype).to_compute_type()
     maximum = widened.reduce("max", axes, True)
     maximum = select(maximum.map("abs").map("eq", math.inf), number(0.0, maximum.dtype), maximum)
     result = (widened - maximum).map("exp").sum(axes, True).map("log") + maximum
@@ -184,11 +186,11 @@ def _layer_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None, bias: V | None, eps: float
 ) -> tuple[V, V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    widened = x.wide()
+    widened = x.to_compute_type()
     variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
     normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
-    kind = ours(c.out[1].dtype)
+    kind = from_torch(c.out[1].dtype)
     return normed, mean.cast(kind), scale.cast(kind)
 
 
@@ -208,7 +210,7 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[V, V, V]:
-    widened = x.wide()
+    widened = x.to_compute_type()
     split = widened.reshape(batch, groups, floordiv(channels, groups), *x.shape[2:])
     axes = tuple(range(2, split.rank))
     variance, mean = _moments(split, axes, 0)
@@ -230,7 +232,7 @@ def _batch_norm(
     _momentum: float,
     eps: float,
 ) -> tuple[V, V | None, V | None]:
-    widened = x.wide()
+    widened = x.to_compute_type()
     scale = (variance.cast(widened.dtype) + float(eps)).map("rsqrt")
     shift = mean.cast(widened.dtype)
     if weight is not None:
@@ -255,7 +257,7 @@ def _batch_norm_training(
     if not training or running_mean is None or running_var is None:
         raise UnsupportedError("batch norm without running statistics")
     axes = (0, *range(2, x.rank))
-    widened = x.wide()
+    widened = x.to_compute_type()
     variance, mean = _moments(widened, axes, 0)
     scale = (variance + float(eps)).map("rsqrt")
     weight, bias = (_channels(w, x.rank) for w in (weight, bias))
@@ -267,14 +269,14 @@ def _batch_norm_training(
     new_mean = running_mean * (1.0 - momentum) + flat_mean * momentum
     new_var = running_var * (1.0 - momentum) + unbiased * momentum
     results = (normed, flat_mean, flat_scale, new_mean, new_var)
-    return tuple(y.cast(ours(t.dtype)) for y, t in zip(results, c.out, strict=True))
+    return tuple(y.cast(from_torch(t.dtype)) for y, t in zip(results, c.out, strict=True))
 
 
 def _rms_norm(
     c: Call, x: V, shape: Sequence[Any], weight: V | None = None, eps: float | None = None
 ) -> tuple[V, V]:
     axes = tuple(range(x.rank - len(shape), x.rank))
-    widened = x.wide()
+    widened = x.to_compute_type()
     tiny = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}[x.dtype.name]
     scale = ((widened * widened).mean(axes, True) + (tiny if eps is None else eps)).map("rsqrt")
     return _affine(widened * scale, weight, None).cast(x.dtype), scale
@@ -295,7 +297,7 @@ def _nll_loss(
     is_counted = target.map("ne", ignore)
     classes = select(is_counted, target, number(0, target.dtype)).unsqueeze(1).cast(i64)
     rows = iota((x.shape[0], 1), 0, i64, c.origin)
-    picked = gather(x, 0, rows, classes).reshape(x.shape[0]).wide()
+    picked = gather(x, 0, rows, classes).reshape(x.shape[0]).to_compute_type()
     weights = number(1.0, picked.dtype)
     if weight is not None:
         weights = gather(weight, 0, classes).reshape(x.shape[0]).cast(picked.dtype)
@@ -310,7 +312,7 @@ def _nll_loss(
 
 
 def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
-    difference = x.wide() - y.wide()
+    difference = x.to_compute_type() - y.to_compute_type()
     loss = difference * difference
     if reduction:
         axes = tuple(range(loss.rank))

@@ -16,16 +16,16 @@ from typing import Any
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
 from smelt.frontends.torch.rows_window import (
-    MOST_TAPS,
-    adapted,
+    MAX_LINE_TAPS,
+    adaptive_average,
     correlation,
-    counted,
-    each,
-    held,
-    laid_back,
-    margin,
-    no_long_line,
-    spread,
+    insert_zeros,
+    pad_spatial,
+    per_dimension,
+    refuse_long_filter,
+    transposed_convolution,
+    window_counts,
+    window_sizes,
 )
 from smelt.frontends.torch.value import V, concat, contract, iota, number, select
 from smelt.ops.view import Shear
@@ -49,7 +49,7 @@ def _shear_windows(
         raise UnsupportedError("windows of symbolic size")
     end = g.rank - 1
     if dilation != 1 and extent > 1:
-        g = spread(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
+        g = insert_zeros(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
         g = g.op(Shear((*g.shape[:a], add(length, low), *g.shape[a + 1 :]), a, dilation))
         return g.narrow(a, low, length)
     blocks = -(-extent // step)
@@ -102,9 +102,9 @@ def _max_pool_backward(count: int) -> Any:
         argmax: V,
     ) -> V:
         """Send each gradient to the position of the maximum of its window."""
-        extent = each(kernel, count)
-        step = extent if not stride else each(stride, count)
-        pads, dilations = each(padding, count), each(dilation, count)
+        extent = per_dimension(kernel, count)
+        step = extent if not stride else per_dimension(stride, count)
+        pads, dilations = per_dimension(padding, count), per_dimension(dilation, count)
         if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, dilations, step, strict=True)):
             raise UnsupportedError("windows that overlap: torch writes where each one chose")
         first = x.rank - count
@@ -118,7 +118,7 @@ def _max_pool_backward(count: int) -> Any:
             offset = offset + iota(windows, first + count + k, counts, c.origin) * dilations[k]
             position = position * number(spatial[k], counts, c.origin) + (offset - pads[k])
         chosen = _repeat_for_taps(argmax.cast(counts), extent).map("eq", position)
-        widened = _repeat_for_taps(g.wide(), extent)
+        widened = _repeat_for_taps(g.to_compute_type(), extent)
         gradient = select(chosen, widened, number(0, widened.dtype, c.origin))
         return _sum_windows(gradient, spatial, step, pads, dilations).cast(c.dtype)
 
@@ -138,11 +138,11 @@ def _avg_pool_backward(count: int) -> Any:
         divisor: Any,
     ) -> V:
         """Give each element of a window an equal share."""
-        extent = each(kernel, count)
-        step = extent if not stride else each(stride, count)
-        pads = each(padding, count)
+        extent = per_dimension(kernel, count)
+        step = extent if not stride else per_dimension(stride, count)
+        pads = per_dimension(padding, count)
         spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
-        n = held(
+        n = window_sizes(
             c,
             spatial,
             output_dims,
@@ -152,7 +152,7 @@ def _avg_pool_backward(count: int) -> Any:
             inside=not count_include_pad,
             ceil=ceil_mode,
         )
-        shares = g.wide() / counted(divisor or n, g.wide(), count)
+        shares = g.to_compute_type() / window_counts(divisor or n, g.to_compute_type(), count)
         gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
         return gradient.cast(c.dtype)
 
@@ -164,9 +164,9 @@ def _adaptive_avg_backward(count: int) -> Any:
         """Distribute the gradient of each average over its window."""
         first = x.rank - count
         output_dims, spatial = g.shape[first:], x.shape[first:]
-        g = g.wide()
+        g = g.to_compute_type()
         for k in range(count):
-            g = adapted(g, first + k, output_dims[k], spatial[k], back=True)
+            g = adaptive_average(g, first + k, output_dims[k], spatial[k], back=True)
         return g.cast(c.dtype)
 
     return lower
@@ -191,7 +191,7 @@ def _padding_backward(mode: str, count: int) -> Any:
     """Add the gradient of the padding to the elements that it repeats."""
 
     def lower(c: Call, g: V, x: V, pad: Sequence[Any]) -> V:
-        g = g.wide()
+        g = g.to_compute_type()
         for k in range(count):
             low, high = pad[2 * k], pad[2 * k + 1]
             if not isinstance(low, int) or not isinstance(high, int) or low < 0 or high < 0:
@@ -249,7 +249,9 @@ def _convolution_backward(
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("gradients of windows of symbolic size")
-    step, pads, dilations = (each(setting, count) for setting in (stride, padding, dilation))
+    step, pads, dilations = (
+        per_dimension(setting, count) for setting in (stride, padding, dilation)
+    )
     is_pointwise = math.prod(extent) == 1
     is_depthwise = weight.shape[1] == 1 and weight.shape[0] == groups
     if x.dtype.compute != x.dtype and not (is_pointwise or is_depthwise):
@@ -267,13 +269,17 @@ def _convolution_backward(
     if output_mask[0] and all(s == 1 for s in step) and min(flipped_padding) >= 0:
         return _flipped_correlation(grad, x, weight, flipped_padding, dilations, groups), None, None
     if output_mask[0]:
-        return laid_back(grad, weight, x.shape, step, pads, dilations, groups), None, None
+        return (
+            transposed_convolution(grad, weight, x.shape, step, pads, dilations, groups),
+            None,
+            None,
+        )
     if transposed or not (is_pointwise or is_depthwise):
         raise UnsupportedError("gradients of weights of several channels: torch's are faster")
-    no_long_line(weight, extent)
-    if not is_pointwise and count > 1 and math.prod(extent) <= MOST_TAPS:
+    refuse_long_filter(weight, extent)
+    if not is_pointwise and count > 1 and math.prod(extent) <= MAX_LINE_TAPS:
         raise UnsupportedError("gradients of small windows over images: torch's are as fast")
-    x = margin(x, pads, 0.0, (0,) * count)
+    x = pad_spatial(x, pads, 0.0, (0,) * count)
     if is_depthwise and not is_pointwise:
         return None, _depthwise_weight_gradient(grad, x, weight, step, dilations), None
     return None, _pointwise_weight_gradient(grad, x, weight, step, groups), None
@@ -283,7 +289,7 @@ def _flipped_correlation(
     grad: V, x: V, weight: V, padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> V:
     """Correlate the gradient with the flipped filter, inputs and outputs exchanged."""
-    no_long_line(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
+    refuse_long_filter(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
     outer, inner, *extent = weight.shape
     kernel = weight.flip(*range(2, weight.rank))
     kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
@@ -312,7 +318,7 @@ def _depthwise_weight_gradient(
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     place_letters = "xyz"[: len(extent)]
     gradients: list[V] = []
-    grad, image = grad.wide(), x.wide()
+    grad, image = grad.to_compute_type(), x.to_compute_type()
     for tap in product(*map(range, extent)):
         shifted = image
         for k, n in enumerate(tap):

@@ -19,7 +19,7 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
-from smelt.frontends.torch.value import V, iota, number, select, wrapped
+from smelt.frontends.torch.value import V, iota, number, select, wrap_negative
 from smelt.ops.combine import COMBINES
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Cast
@@ -102,7 +102,7 @@ def _index_put(
         raise UnsupportedError("index arrays that are not side by side")
     if any(i.dtype.kind not in ("int", "uint") or i.dtype.name == "u8" for _, i in chosen):
         raise UnsupportedError("writes by a mask: their number depends on data")
-    index = [wrapped(i, x.shape[k]) for k, i in chosen]
+    index = [wrap_negative(i, x.shape[k]) for k, i in chosen]
     rank = max(i.rank for i in index)
     before = [i.reshape(*i.shape, *[1] * rank) for i in _leading_positions(c, x.shape, first - 1)]
     return _scatter_into(c, "add" if accumulate else "put", x, values, *before, *index)
@@ -169,7 +169,7 @@ def _scatter_reduce_rows(
     if not include_self:
         identity = c.number(COMBINES[reduction].identity(x.dtype), x.dtype)
         x = _scatter_into(c, "put", x, identity, *rows)
-    result = _scatter_into(c, mode, x.wide() if mean else x, values, *rows)
+    result = _scatter_into(c, mode, x.to_compute_type() if mean else x, values, *rows)
     if not mean:
         return result
     indexed = x.shape[: len(rows)]
@@ -216,7 +216,7 @@ ROWS = (
     Row("aten.scatter_reduce.two", _scatter_reduce),
     Row("aten.index_add.default", _index_add),
     Row("aten.index_reduce.default", _index_reduce),
-    Row("aten.index_put.default", _index_put, copies=True),
-    Row("aten._unsafe_index_put.default", _index_put, inside=True),
+    Row("aten.index_put.default", _index_put, copies_base=True),
+    Row("aten._unsafe_index_put.default", _index_put, in_bounds=True),
 )
 """Rows of scatters."""

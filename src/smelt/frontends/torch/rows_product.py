@@ -8,7 +8,7 @@ from typing import Any
 
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.row import Call, Row, axis_of
-from smelt.frontends.torch.value import V, contract, gather, iota, number, select, wrapped
+from smelt.frontends.torch.value import V, contract, gather, iota, number, select, wrap_negative
 from smelt.graph.ir import Graph
 from smelt.ops.create import Input
 from smelt.types.dtype import DType, i64
@@ -30,7 +30,7 @@ def _contract_guarded(c: Call, a: V, b: V, spec: str, dtype: DType | None = None
     sizes = dict(zip(left, a.shape, strict=True))
     for letter, n in zip(right, b.shape, strict=True):
         sizes[letter] = n if isinstance(n, int) else sizes.get(letter, n)
-    a, b = (c.settled(x, tuple([sizes[n] for n in side])) for x, side in ((a, left), (b, right)))
+    a, b = (c.respell(x, tuple([sizes[n] for n in side])) for x, side in ((a, left), (b, right)))
     return contract(a, b, spec, dtype)
 
 
@@ -186,7 +186,7 @@ def _index(c: Call, x: V, indices: Sequence[V | None]) -> V:
         raise UnsupportedError("an index by a mask: its size depends on data")
     if positions != list(range(positions[0], positions[0] + len(positions))):
         raise UnsupportedError("index arrays that are not side by side")
-    inside = [wrapped(i, x.shape[k]) for k, i in zip(positions, chosen, strict=True)]
+    inside = [wrap_negative(i, x.shape[k]) for k, i in zip(positions, chosen, strict=True)]
     return gather(x, positions[0], *inside)
 
 
@@ -218,12 +218,12 @@ ROWS = (
     Row(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         _attention,
-        agree=(((0, 0), (1, 0)), ((1, 0), (2, 0)), ((1, 2), (2, 2))),
+        equal_dims=(((0, 0), (1, 0)), ((1, 0), (2, 0)), ((1, 2), (2, 2))),
     ),
     Row("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", _attention_backward),
     Row("aten.embedding.default", _embedding),
     Row("aten.index.Tensor", _index),
-    Row("aten._unsafe_index.Tensor", _index, inside=True),
+    Row("aten._unsafe_index.Tensor", _index, in_bounds=True),
     Row("aten.index_select.default", _index_select),
     Row("aten.gather.default", _gather),
 )

@@ -76,9 +76,9 @@ def _binary_search(c: Call, rows: V, x: V, *, after: bool) -> V:
 
 
 ROWS = (
-    Row("aten.searchsorted.Tensor", _searchsorted, inside=True),
-    Row("aten.searchsorted.Scalar", _searchsorted, inside=True),
-    Row("aten.bucketize.Tensor", _bucketize, inside=True),
-    Row("aten.bucketize.Scalar", _bucketize, inside=True),
+    Row("aten.searchsorted.Tensor", _searchsorted, in_bounds=True),
+    Row("aten.searchsorted.Scalar", _searchsorted, in_bounds=True),
+    Row("aten.bucketize.Tensor", _bucketize, in_bounds=True),
+    Row("aten.bucketize.Scalar", _bucketize, in_bounds=True),
 )
 """Rows of searches."""

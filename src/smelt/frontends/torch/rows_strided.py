@@ -8,7 +8,7 @@ over it. Where they carry into the dimension before, both are merged.
     x: [8,128,64], as_strided([8,7,32,64], [8192,1024,64,1])  ->  x[i, 16*c + j, d]
 
 Offsets count from the start of the storage, whatever view of it `as_strided` is called on: before a
-program is lowered, `on_memory` makes it a call on the value that owns the storage.
+program is lowered, `rebase_on_memory` makes it a call on the value that owns the storage.
 """
 
 # PyTorch is optional, and types must check without it.
@@ -26,16 +26,16 @@ import torch
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.eager_memory import storages
-from smelt.frontends.torch.layout import PARTS, memory_order
+from smelt.frontends.torch.layout import PARTIAL_VIEWS, memory_order
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.value import V
 from smelt.ops.view import Window
 from smelt.types.expr import Index, add, floordiv, mul, nonnegative, product, sub
 
-__all__ = ["ROWS", "on_memory"]
+__all__ = ["ROWS", "rebase_on_memory"]
 
 
-def on_memory(graph: torch.fx.Graph) -> None:
+def rebase_on_memory(graph: torch.fx.Graph) -> None:
     """Rebase views by strides on the value whose storage they show.
 
     A view between the two might be computed with its own elements alone.
@@ -63,7 +63,7 @@ def _base_value(x: Any) -> Any:
         before = called.args[0] if called.args else None
         if not isinstance(before, torch.fx.Node) or not _share_storage(x, before):
             return base
-        if str(called.target) in PARTS and before.op == "call_function":
+        if str(called.target) in PARTIAL_VIEWS and before.op == "call_function":
             base = before
         x = before
     return base

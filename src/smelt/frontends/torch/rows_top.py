@@ -22,9 +22,9 @@ from smelt.types.expr import Index, evaluate, sub
 
 __all__ = ["ROWS"]
 
-SHORT = 1024
+SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""
-VISITS = (16, 4)
+MAX_PASSES = (16, 4)
 """Most passes that are as fast as torch's search, for 32-bit elements: over rows up to SHORT, and
 over longer ones."""
 
@@ -38,7 +38,7 @@ def _top(
     a = axis_of(dim, x.rank)
     extent = x.shape[a]
     length = evaluate(extent, c.sizes.hints)
-    visits = VISITS[length > SHORT] * 32 // max(32, x.dtype.compute.bits)
+    visits = MAX_PASSES[length > SHORT_ROW] * 32 // max(32, x.dtype.compute.bits)
     if k > visits:
         raise UnsupportedError("many elements, or of long rows, which torch finds in one visit")
     positions = _first_positions(x, k, a, extent, largest=largest)
@@ -87,7 +87,7 @@ def _keys_and_positions(x: V, a: int, extent: Index, *, largest: bool) -> tuple[
     """
     short = isinstance(extent, int) and extent < 1 << 30
     positions = iota(_axis_shape(x, a), a, i32 if short else i64, x.origin)
-    keys = x.cast(u8) if x.dtype == bool_ else x.wide()
+    keys = x.cast(u8) if x.dtype == bool_ else x.to_compute_type()
     if not x.dtype.is_float:
         return keys, positions
     is_nan = keys.map("isnan")

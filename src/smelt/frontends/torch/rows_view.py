@@ -32,9 +32,9 @@ def _reshape(c: Call, x: V, *_shape: Any) -> V:
     if product(shape) == x.type.elements:
         return x.reshape(*shape)
     if (respelled := _respell_dims(x.shape, shape)) is not None:
-        return x.settle(respelled).reshape(*shape)
+        return x.respell(respelled).reshape(*shape)
     if (respelled := _respell_dims(shape, x.shape)) is not None:
-        return x.reshape(*respelled).settle(shape)
+        return x.reshape(*respelled).respell(shape)
     tail = 0  # trailing dimensions that are equal; the sizes before are spelt otherwise
     while tail < min(x.rank, len(shape)) and x.shape[-1 - tail] == shape[-1 - tail]:
         tail += 1
@@ -90,7 +90,7 @@ def _expand(c: Call, x: V, _size: Any, *, implicit: bool = False) -> V:
 
 def _position(c: Call, x: V, a: int, position: Any) -> Index:
     """Return a position along an axis, counted from the front."""
-    counted = c.sizes.counted(position)
+    counted = c.sizes.require_nonnegative(position)
     return add(x.shape[a], counted) if c.sizes.is_negative(counted) else counted
 
 
@@ -109,7 +109,7 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
         return x.narrow(a, 0, 0)
     first = _start(c, x, a, start)
     rest = sub(x.shape[a], count)
-    if step == 1 and first == maximum(rest, 0) and c.sizes.is_counted(rest):
+    if step == 1 and first == maximum(rest, 0) and c.sizes.is_nonnegative(rest):
         first = rest  # a slice never takes more than there is
     return x.narrow(a, first, count, step)
 
@@ -160,13 +160,13 @@ def _cat(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
     full = [p for p in parts if p.rank == len(c.shape)]
     shapes = [(*c.shape[:a], p.shape[a], *c.shape[a + 1 :]) for p in full]
-    return concat([c.settled(p.cast(c.dtype), s) for p, s in zip(full, shapes, strict=True)], a)
+    return concat([c.respell(p.cast(c.dtype), s) for p, s in zip(full, shapes, strict=True)], a)
 
 
 def _stack(c: Call, parts: Sequence[V], dim: int = 0) -> V:
     a = axis_of(dim, len(c.shape))
     shape = (*c.shape[:a], *c.shape[a + 1 :])
-    return concat([c.settled(p.cast(c.dtype), shape).unsqueeze(a) for p in parts], a)
+    return concat([c.respell(p.cast(c.dtype), shape).unsqueeze(a) for p in parts], a)
 
 
 def _repeat(c: Call, x: V, repeats: Sequence[Any]) -> V:
@@ -188,7 +188,7 @@ def _split_padding(c: Call, n: Index) -> tuple[Index, Index]:
     """
     negated = sub(0, n)
     if nonnegative(n) or nonnegative(negated):
-        c.sizes.counted(n)
+        c.sizes.require_nonnegative(n)
     return maximum(negated, 0), maximum(n, 0)
 
 
@@ -214,7 +214,7 @@ def _roll(c: Call, x: V, shifts: Sequence[int], dims: Sequence[int] = ()) -> V:
         n = x.shape[a]
         if n == 0:
             continue
-        negated = sub(0, c.sizes.counted(shift))
+        negated = sub(0, c.sizes.require_nonnegative(shift))
         is_backward = nonnegative(negated)
         if not (is_backward or nonnegative(shift)):
             raise UnsupportedError("a roll to either side")

@@ -18,24 +18,24 @@ from smelt.ops.view import Shear, Window
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
-from smelt.windows import is_laid
+from smelt.windows import is_transposed_convolution
 
 __all__ = [
-    "MOST_TAPS",
+    "MAX_LINE_TAPS",
     "ROWS",
-    "adapted",
+    "adaptive_average",
     "correlation",
-    "counted",
-    "each",
-    "held",
-    "laid_back",
-    "margin",
-    "no_long_line",
-    "spread",
+    "insert_zeros",
+    "pad_spatial",
+    "per_dimension",
+    "refuse_long_filter",
+    "transposed_convolution",
+    "window_counts",
+    "window_sizes",
 ]
 
 
-def each(setting: Any, count: int) -> tuple[int, ...]:
+def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     """Return a setting for each spatial dimension; torch repeats a single one."""
     entries = [setting] if isinstance(setting, int) else list(setting)
     if any(not isinstance(e, int) for e in entries):
@@ -56,7 +56,7 @@ def _windows(
     return x
 
 
-def margin(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
+def pad_spatial(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
     """Pad the last dimensions by `pads` on both sides, and by `end_pads` at the end."""
     before = (0,) * (x.rank - len(pads))
     low = (*before, *pads)
@@ -86,7 +86,7 @@ def _overhang(
     return tuple(overhang)
 
 
-MOST_CHOICES = 27
+MAX_ARGMAX_TAPS = 27
 """Elements of a window up to which the argmax is unrolled."""
 
 
@@ -100,17 +100,17 @@ def _max_pool(
     ceil_mode: bool = False,
 ) -> tuple[V, V | None]:
     """Return the maximum of each window, and its position in the image."""
-    count = 3 if c.out[0].dim() >= 4 and len(each(kernel, 1)) == 3 else 2
-    extent = each(kernel, count)
-    step = extent if stride == [] or stride == () else each(stride, count)
-    pads, dilations = each(padding, count), each(dilation, count)
+    count = 3 if c.out[0].dim() >= 4 and len(per_dimension(kernel, 1)) == 3 else 2
+    extent = per_dimension(kernel, count)
+    step = extent if stride == [] or stride == () else per_dimension(stride, count)
+    pads, dilations = per_dimension(padding, count), per_dimension(dilation, count)
     overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
     lowest = -math.inf if x.dtype.is_float else 0
     if not x.dtype.is_float:
         raise UnsupportedError("pooling of integers")
-    windows = _windows(c, margin(x, pads, lowest, overhang), extent, step, dilations)
+    windows = _windows(c, pad_spatial(x, pads, lowest, overhang), extent, step, dilations)
     position = None
-    if math.prod(extent) <= MOST_CHOICES:
+    if math.prod(extent) <= MAX_ARGMAX_TAPS:
         position = _argmax_positions(c, x, extent, step, pads, dilations, overhang)
     return windows.reduce("max", range(windows.rank - count, windows.rank)), position
 
@@ -133,7 +133,7 @@ def _argmax_positions(
     shape = c.shape
     plane = volume(x.shape[first:])
     counts = i32 if isinstance(plane, int) and plane < 1 << 31 else i64
-    padded = margin(x, pads, -math.inf, overhang)
+    padded = pad_spatial(x, pads, -math.inf, overhang)
     best: V | None = None
     place: V | None = None
     for tap in product(*map(range, extent)):
@@ -156,7 +156,7 @@ def _argmax_positions(
     return place.cast(i64)
 
 
-def held(
+def window_sizes(
     c: Call,
     spatial: Sequence[Index],
     output_dims: Sequence[Index],
@@ -185,7 +185,7 @@ def held(
     return counts
 
 
-def counted(n: float | list[V], x: V, count: int) -> V:
+def window_counts(n: float | list[V], x: V, count: int) -> V:
     """Return window sizes as a value that broadcasts with the last dimensions of x."""
     if not isinstance(n, list):
         return number(float(n), x.dtype, x.origin)
@@ -206,14 +206,14 @@ def _avg_pool(count: int) -> Any:
         count_include_pad: bool = True,
         divisor_override: Any = None,
     ) -> V:
-        extent = each(kernel, count)
-        step = extent if stride == [] or stride == () else each(stride, count)
-        pads, dilations = each(padding, count), (1,) * count
+        extent = per_dimension(kernel, count)
+        step = extent if stride == [] or stride == () else per_dimension(stride, count)
+        pads, dilations = per_dimension(padding, count), (1,) * count
         overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
-        padded = margin(x.wide(), pads, 0.0, overhang)
+        padded = pad_spatial(x.to_compute_type(), pads, 0.0, overhang)
         windows = _windows(c, padded, extent, step, dilations)
         total = windows.sum(range(windows.rank - count, windows.rank))
-        n = held(
+        n = window_sizes(
             c,
             x.shape[x.rank - count :],
             total.shape[x.rank - count :],
@@ -223,16 +223,16 @@ def _avg_pool(count: int) -> Any:
             inside=not count_include_pad,
             ceil=ceil_mode,
         )
-        return (total / counted(divisor_override or n, total, count)).cast(x.dtype)
+        return (total / window_counts(divisor_override or n, total, count)).cast(x.dtype)
 
     return lower
 
 
-MOST_UNEQUAL = 32
+MAX_UNEQUAL_WINDOW = 32
 """Elements of a window along a dimension up to which windows of different sizes are unrolled."""
 
 
-def adapted(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
+def adaptive_average(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
     """Average an axis of n elements into m windows; with `back`, distribute gradients.
 
     Window i goes from floor(i·n/m) to ceil((i + 1)·n/m). An element belongs to the windows that it
@@ -251,7 +251,7 @@ def adapted(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
     if not isinstance(n, int) or not isinstance(m, int):
         raise UnsupportedError("adaptive pooling into windows of symbolic sizes")
     window_size = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
-    if window_size > MOST_UNEQUAL:
+    if window_size > MAX_UNEQUAL_WINDOW:
         raise UnsupportedError("adaptive pooling into large windows of different sizes")
     if back:
         x = x / _count_of(x, a, m, n)
@@ -282,9 +282,9 @@ def _count_of(x: V, a: int, n: int, m: int) -> V:
 def _adaptive_avg(count: int) -> Any:
     def lower(c: Call, x: V, size: Any) -> V:
         first = x.rank - count
-        average = x.wide()
-        for k, m in enumerate(each(size, count)):
-            average = adapted(average, first + k, x.shape[first + k], m)
+        average = x.to_compute_type()
+        for k, m in enumerate(per_dimension(size, count)):
+            average = adaptive_average(average, first + k, x.shape[first + k], m)
         return average.cast(x.dtype)
 
     return lower
@@ -311,10 +311,10 @@ def _pad_by_gather(mode: str, count: int) -> Any:
     return lower
 
 
-MOST_BESIDE = 2.0
+MAX_PRODUCT_RATIO = 2.0
 """Most products of a transposed convolution for each useful one; many are wasted at the edges of
 tiny images, where torch's own is faster."""
-MOST_TAPS = 9
+MAX_LINE_TAPS = 9
 """Elements of a window along one dimension of a single channel up to which our kernels are as fast
 as torch's: they do not reuse a row of the image for several rows of results."""
 
@@ -337,19 +337,27 @@ def _convolution(
     if len(extent) != count or not x.dtype.is_float:
         raise UnsupportedError("windows of symbolic size")
     if transposed:
-        step, dilations = each(stride, count), each(dilation, count)
+        step, dilations = per_dimension(stride, count), per_dimension(dilation, count)
         if knobs.ROUNDING.get() == "exact":
             raise UnsupportedError("sums that are not made products: torch's are faster")
-        if any(m >= s for m, s in zip(each(output_padding, count), step, strict=True)):
+        if any(m >= s for m, s in zip(per_dimension(output_padding, count), step, strict=True)):
             raise UnsupportedError("a transposed convolution with places that no window has")
-        if _product_ratio(x.shape[2:], c.shape[2:], extent, step) > MOST_BESIDE:
+        if _product_ratio(x.shape[2:], c.shape[2:], extent, step) > MAX_PRODUCT_RATIO:
             raise UnsupportedError("a transposed convolution of a tiny image: torch's is faster")
-        result = laid_back(x, weight, c.shape, step, each(padding, count), dilations, groups)
+        result = transposed_convolution(
+            x, weight, c.shape, step, per_dimension(padding, count), dilations, groups
+        )
         return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
     if groups > 1:
-        no_long_line(weight, extent)
+        refuse_long_filter(weight, extent)
     result = correlation(
-        x, weight, each(stride, count), each(padding, count), each(dilation, count), c.shape, groups
+        x,
+        weight,
+        per_dimension(stride, count),
+        per_dimension(padding, count),
+        per_dimension(dilation, count),
+        c.shape,
+        groups,
     )
     return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
 
@@ -379,7 +387,7 @@ def correlation(
 ) -> V:
     """Contract a filter with windows of a padded image to a result of `shape`."""
     count = x.rank - 2
-    x = margin(x, pads, 0.0, (0,) * count)
+    x = pad_spatial(x, pads, 0.0, (0,) * count)
     for k in range(count):
         taps = weight.shape[2 + k]
         if isinstance(taps, int) and taps > 1:
@@ -389,14 +397,14 @@ def correlation(
     return _contract_windows(x, weight, groups, count).reshape(*shape)
 
 
-def no_long_line(weight: V, extent: Sequence[int]) -> None:
+def refuse_long_filter(weight: V, extent: Sequence[int]) -> None:
     """Raise UnsupportedError for many taps along one dimension of a single channel."""
     line = sum(n > 1 for n in extent) == 1
-    if line and weight.shape[1] == 1 and math.prod(extent) > MOST_TAPS:
+    if line and weight.shape[1] == 1 and math.prod(extent) > MAX_LINE_TAPS:
         raise UnsupportedError("many taps along a line: torch's convolution is faster today")
 
 
-def spread(x: V, a: int, step: int) -> V:
+def insert_zeros(x: V, a: int, step: int) -> V:
     """Insert `step - 1` zeros after each element along an axis."""
     if step == 1:
         return x
@@ -406,7 +414,7 @@ def spread(x: V, a: int, step: int) -> V:
     return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
 
 
-def laid_back(
+def transposed_convolution(
     x: V,
     weight: V,
     shape: Sequence[Index],
@@ -422,9 +430,9 @@ def laid_back(
     (`smelt.passes.conv_transpose`), so that no zeros are multiplied.
     """
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if not all(map(is_laid, step, dilations, extent)):
+    if not all(map(is_transposed_convolution, step, dilations, extent)):
         raise UnsupportedError("windows that skip places, or reach few of those they step over")
-    no_long_line(weight, extent)
+    refuse_long_filter(weight, extent)
     place_letters, tap_letters = "xyz"[: len(extent)], "uvw"[: len(extent)]
     outer, inner = weight.shape[:2]
     sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
@@ -440,10 +448,10 @@ def laid_back(
     for k in reversed(range(len(extent))):
         a, last = 2 + k, image.rank - 1
         if extent[k] == 1:
-            image = spread(image.reshape(*image.shape[:last]), a, step[k])
+            image = insert_zeros(image.reshape(*image.shape[:last]), a, step[k])
         else:
             padded_length = add(shape[a], 2 * pads[k])
-            image = spread(image, a, step[k])
+            image = insert_zeros(image, a, step[k])
             image = image.op(
                 Shear((*image.shape[:a], padded_length, *image.shape[a + 1 :]), a, dilations[k])
             )

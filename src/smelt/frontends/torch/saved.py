@@ -40,8 +40,8 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from smelt.errors import UnsupportedError, reason_of
-from smelt.frontends.torch.backend import compiled
-from smelt.frontends.torch.fake_facts import Told
+from smelt.frontends.torch.backend import compile_graph
+from smelt.frontends.torch.fake_facts import GraphFacts
 
 __all__ = ["Draft", "SavedProgram"]
 
@@ -62,7 +62,7 @@ class Draft:
         module: torch.fx.GraphModule,
         inputs: Sequence[Any],
         settings: Mapping[str, Any],
-        facts: Told,
+        facts: GraphFacts,
     ) -> None:
         self._mode = TracingContext.get().fake_mode
         self._key = str(getattr(module, "_backend_id", ""))
@@ -187,7 +187,10 @@ def _return_none() -> None:
 
 
 def _serialize(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Mapping[str, Any], facts: Told
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Mapping[str, Any],
+    facts: GraphFacts,
 ) -> bytes:
     """Serialize a program."""
     if next(module.parameters(), None) is not None:
@@ -234,7 +237,7 @@ def _deserialize(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
         stack.enter_context(get_metrics_context())
         stack.enter_context(parts["around"].again())
         stack.enter_context(tracing(TracingContext(mode)))
-        compiled_program = compiled(
+        compiled_program = compile_graph(
             module, parts["inputs"], parts["settings"], parts["told"], saved=True
         )
     if new_guards := _guard_texts(mode).difference(guards):

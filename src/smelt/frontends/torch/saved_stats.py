@@ -26,10 +26,10 @@ from smelt.graph.walk import substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.view import Reshape
 
-__all__ = ["replaced", "through"]
+__all__ = ["compute_from_siblings", "sibling_places"]
 
 
-def through(results: Sequence[V | None], position: int) -> tuple[int, ...]:
+def sibling_places(results: Sequence[V | None], position: int) -> tuple[int, ...]:
     """Return the positions of other results that one result is computed through."""
     first = results[position]
     if first is None:
@@ -43,10 +43,12 @@ def through(results: Sequence[V | None], position: int) -> tuple[int, ...]:
     return tuple(positions)
 
 
-def replaced(results: Sequence[V | None], position: int, siblings: Mapping[int, V]) -> V:
+def compute_from_siblings(
+    results: Sequence[V | None], position: int, siblings: Mapping[int, V]
+) -> V:
     """Compute a result from other results that exist.
 
-    `siblings` are values by position; `through` says which ones count.
+    `siblings` are values by position; `sibling_places` says which ones count.
     """
     first = results[position]
     assert first is not None

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
-from smelt.frontends.torch.in_place import nodes
+from smelt.frontends.torch.in_place import nodes_in
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = ["accumulated", "put", "put_there", "there"]
+__all__ = ["accumulate_in_place", "fast_index_put", "fast_index_put_in_place", "in_place_function"]
 
 _MIN_ELEMENTS = 32768
 """Elements from which it pays to normalise negative positions first. A quarter for each further
@@ -38,7 +38,7 @@ _MIN_ROW = 32
 """Elements that each position must take at least, for an `index_add` to pay."""
 
 
-def put(
+def fast_index_put(
     x: torch.Tensor,
     positions: Sequence[torch.Tensor | None],
     values: torch.Tensor,
@@ -48,7 +48,7 @@ def put(
     return _index_put(False, x, positions, values, accumulate)
 
 
-def put_there(
+def fast_index_put_in_place(
     x: torch.Tensor,
     positions: Sequence[torch.Tensor | None],
     values: torch.Tensor,
@@ -125,7 +125,7 @@ def _add_rows(
 _ATEN = torch.ops.aten
 _PUTS = (_ATEN.index_put.default, _ATEN._unsafe_index_put.default)
 _IN_PLACE: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(_PUTS, put_there),
+    **dict.fromkeys(_PUTS, fast_index_put_in_place),
     _ATEN.index_add.default: _ATEN.index_add_.default,
     _ATEN.index_copy.default: _ATEN.index_copy_.default,
     _ATEN.scatter.src: _ATEN.scatter_.src,
@@ -139,7 +139,7 @@ _FULL_PRECISION = (torch.float32, torch.float64)
 """
 
 
-def accumulated(graph: torch.fx.Graph) -> None:
+def accumulate_in_place(graph: torch.fx.Graph) -> None:
     """Accumulate into a value what was added to zeros and then to that value.
 
     Also gives each scatter into a constant array its own copy of the array.
@@ -196,12 +196,12 @@ def _same_layout(*values: Any) -> bool:
     return equal and str(first.stride()) == str(last.stride())
 
 
-def there(node: Any, row_of: Callable[[Any], Row | None]) -> Callable[..., Any] | None:
+def in_place_function(node: Any, row_of: Callable[[Any], Row | None]) -> Callable[..., Any] | None:
     """Return the function that writes an operator's result into its first operand.
 
     None unless that is a dense value of the program's own that nothing else reads.
     """
-    if node.target not in _IN_PLACE or nodes(node.args).count(node.args[0]) != 1:
+    if node.target not in _IN_PLACE or nodes_in(node.args).count(node.args[0]) != 1:
         return None
     base = node.args[0]
     if not isinstance(fake := base.meta.get("val"), torch.Tensor) or memory_order(fake) is None:

@@ -22,17 +22,17 @@ import torch
 from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.frontends.torch import plans
-from smelt.frontends.torch.in_place import Places
-from smelt.frontends.torch.layout import is_fixed, memory_order, parts_at, turn_of
+from smelt.frontends.torch.in_place import InPlaceInputs
+from smelt.frontends.torch.layout import complex_axis, constant_permutation, is_fixed, memory_order
 from smelt.frontends.torch.lower import Stage
 from smelt.frontends.torch.sizes import Sizes
 from smelt.graph import build
-from smelt.graph.bounds_checks import Looks, looked_at
+from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks
 from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.ir import Graph
-from smelt.graph.sink_expand import late
-from smelt.graph.walk import size_names
-from smelt.graph.walk import sizes as sizes_of_graph
+from smelt.graph.sink_expand import sink_expands
+from smelt.graph.walk import all_size_names as sizes_of_graph
+from smelt.graph.walk import input_size_names
 from smelt.ops.create import Input
 from smelt.runtime import call_cache
 from smelt.runtime.executable import Executable
@@ -44,7 +44,7 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.fusion.plan import Donate
-    from smelt.warm import Found
+    from smelt.warm import CachedProgram
 
 __all__ = ["Segment", "make_segment"]
 
@@ -55,7 +55,7 @@ _SIZES_LIMIT = 1024
 
 Runner = Callable[[tuple[Any, ...], tuple[int, ...]], Sequence[Any]]
 Finish = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
-Turns = Mapping[int, tuple[int, ...]]
+Permutations = Mapping[int, tuple[int, ...]]
 """Input -> its dimensions from slowest to fastest."""
 
 
@@ -64,16 +64,16 @@ class Segment:
 
     def __init__(
         self,
-        compiled: Compiled | Found,
+        compiled: Compiled | CachedProgram,
         orders: Sequence[tuple[int, ...] | None],
         extra_inputs: int,
         nodes: Sequence[Any],
         written: Mapping[int, int],
         dense: Sequence[bool],
-        looks: Looks,
+        looks: BoundsChecks,
         sizes: Mapping[str, Index],
         hints: Mapping[str, int],
-        permutations: Turns,
+        permutations: Permutations,
     ) -> None:
         """Prepare the calls of a compiled graph.
 
@@ -93,28 +93,32 @@ class Segment:
         self.sizes = sizes
         self.hints = hints
         self.compiled = compiled
-        self.looks = looks
+        self.bounds_checks = looks
         self.nodes = tuple(nodes)
         prelude = compiled.executable.prelude
-        self.kept = 0 if prelude is None else prelude.nbytes
+        self.constant_bytes = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
         run = self._runner(
             _finish_results(compiled, orders, written, permutations), extra_inputs, permutations
         )
-        self.run: Runner = _copying_overlaps(run, Places(compiled.executable, written, dense))
+        self.run: Runner = _copying_overlaps(
+            run, InPlaceInputs(compiled.executable, written, dense)
+        )
         self._permutations = permutations
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
         """Return what a call with these tensors passes to the executable."""
-        views = [turned(t, self._permutations.get(k)) for k, t in enumerate(tensors)]
+        views = [permuted_array(t, self._permutations.get(k)) for k, t in enumerate(tensors)]
         named = dict(zip(self.size_names, sizes, strict=True))
         values = [v for v in self.compiled.executable.values if v.place == "input"]
         shapes = {v.number: [int(evaluate(n, named)) for n in v.shape] for v in values}
         count = len(views)  # the inputs after them only determine a size
         return [*views, *(np.zeros(shapes[k], "f4") for k in range(count, len(shapes)))]
 
-    def _runner(self, finish: Finish | None, extra_inputs: int, permutations: Turns) -> Runner:
+    def _runner(
+        self, finish: Finish | None, extra_inputs: int, permutations: Permutations
+    ) -> Runner:
         executable = self.compiled.executable
         run_at = executable.run_at
         read_constants = _prelude_reader(executable.prelude, permutations)
@@ -173,10 +177,10 @@ class _NativeCalls:
         self._seen[key] = count = self._seen.get(key, 0) + 1
         if count != knobs.NATIVE_FROM_CALL or not knobs.NATIVE_CALLS.get():
             return
-        runner = call_cache.runner_at()
+        runner = call_cache.address_runner()
         record = None
         if runner is not None:
-            record = call_cache.record_at(self._executable, sizes, self._wrap, strides)
+            record = call_cache.record_by_address(self._executable, sizes, self._wrap, strides)
         if record is not None:
             self.known[key] = runner, record.address, record
 
@@ -184,13 +188,13 @@ class _NativeCalls:
 _DUMMY = torch.zeros(1)
 
 
-def _copying_overlaps(run: Runner, in_place: Places) -> Runner:
+def _copying_overlaps(run: Runner, in_place: InPlaceInputs) -> Runner:
     """Wrap a runner to copy written inputs that overlap others in a call."""
     if not in_place.inputs:
         return run
 
     def call(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
-        overlapping = in_place.shared(tensors, sizes)
+        overlapping = in_place.overlapping_inputs(tensors, sizes)
         if not overlapping:
             return run(tensors, sizes)
         copies = tuple(t.clone() if k in overlapping else t for k, t in enumerate(tensors))
@@ -203,7 +207,7 @@ def _copying_overlaps(run: Runner, in_place: Places) -> Runner:
 
 
 def _prelude_reader(
-    prelude: Prelude | None, input_permutations: Turns
+    prelude: Prelude | None, input_permutations: Permutations
 ) -> Callable[[tuple[Any, ...], list[int]], Run] | None:
     """Return a function that gives the prelude's results for the tensors of a call.
 
@@ -217,7 +221,7 @@ def _prelude_reader(
     permutations = [(k, input_permutations.get(k)) for k in sources]
 
     def elements(tensors: tuple[Any, ...], k: int) -> np.ndarray[Any, Any]:
-        return turned(tensors[k], input_permutations.get(k))
+        return permuted_array(tensors[k], input_permutations.get(k))
 
     def ready(tensors: tuple[Any, ...], addresses: list[int]) -> Run:
         owners = [tensors[k] for k in sources]
@@ -229,13 +233,15 @@ def _prelude_reader(
                 ]
             )
         except RuntimeError:  # tensors made in inference mode have no version
-            return prelude.once([elements(tensors, k) for k in range(len(tensors))])
+            return prelude.run_uncached([elements(tensors, k) for k in range(len(tensors))])
         return prelude.run(owners, stamps, lambda k: elements(tensors, k), watched=True)
 
     return ready
 
 
-def turned(tensor: torch.Tensor, permutation: tuple[int, ...] | None) -> np.ndarray[Any, Any]:
+def permuted_array(
+    tensor: torch.Tensor, permutation: tuple[int, ...] | None
+) -> np.ndarray[Any, Any]:
     """View a tensor as an array, with its dimensions permuted."""
     array = as_array(tensor)
     return array if permutation is None else array.transpose(permutation)
@@ -257,10 +263,10 @@ def as_tensor(a: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def _finish_results(
-    compiled: Compiled | Found,
+    compiled: Compiled | CachedProgram,
     orders: Sequence[tuple[int, ...] | None],
     written: Mapping[int, int],
-    permutations: Turns,
+    permutations: Permutations,
 ) -> Finish | None:
     """Return what remains to be done for the results of a call; None for nothing.
 
@@ -268,14 +274,14 @@ def _finish_results(
     kernels have written them in place.
     """
     values = compiled.executable.values
-    fresh = sorted(v.number for v in values if v.place == "output" and v.over < 0)
+    fresh = sorted(v.number for v in values if v.place == "output" and v.overwrites < 0)
     finishers: list[Callable[[Sequence[Any], Sequence[Any]], Any]] = []
     copies: list[tuple[int, Callable[[Sequence[Any], Sequence[Any]], Any]]] = []
     seen: set[int] = set()
     plain = True
     for k, (v, order) in enumerate(zip(compiled.executable.outputs, orders, strict=True)):
         value = values[v]
-        source = value.number if value.place == "input" else value.over
+        source = value.number if value.place == "input" else value.overwrites
         number = fresh.index(value.number) if source < 0 else source
         if k not in written:
             is_copied = source >= 0 or v in seen
@@ -346,15 +352,15 @@ def make_segment(
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
     ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
-    plan_and_sizes = plans.found(ready.graph, ready.hints, allowance, donate)
+    plan_and_sizes = plans.find_plan(ready.graph, ready.hints, allowance, donate)
     if plan_and_sizes is None:
         plan_and_sizes, ready = _find_or_make_plan(
             stage, traced, sizes, varying_dims, check_bounds, allowance, donate
         )
     plan, names = plan_and_sizes
-    if ready.looks.flag is not None:
+    if ready.bounds_checks.flag is not None:
         orders.append(None)
-    program_sizes = {n: substitute(e, ready.told, "size") for n, e in names.items()}
+    program_sizes = {n: substitute(e, ready.program_sizes, "size") for n, e in names.items()}
     return Segment(
         plan,
         orders,
@@ -362,13 +368,13 @@ def make_segment(
         result_nodes,
         written,
         [x.op.strides is None for x in inputs],
-        ready.looks,
+        ready.bounds_checks,
         program_sizes,
         _hint_values(program_sizes, sizes),
         {
             k: permutation
             for k, n in enumerate(argument_nodes)
-            if (permutation := turn_of(n)) is not None
+            if (permutation := constant_permutation(n)) is not None
         },
     )
 
@@ -377,16 +383,16 @@ class _Ready(NamedTuple):
     """A graph that may be planned, with a flag for reads out of bounds."""
 
     graph: Graph
-    looks: Looks
+    bounds_checks: BoundsChecks
     """Bounds checks, in sizes of the program."""
-    told: Mapping[str, Index]
+    program_sizes: Mapping[str, Index]
     """Each size of the graph in terms of the program."""
     hints: Mapping[str, int]
 
 
 def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, check_bounds: bool) -> _Ready:
     """Add bounds checks and size inputs to a stage's graph."""
-    graph, checks = generalized.graph, Looks()
+    graph, checks = generalized.graph, BoundsChecks()
     if check_bounds:
         new = {str(e): size(n) for n, e in generalized.sizes.items() if not isinstance(e, int)}
         signed = {n for n, e in generalized.sizes.items() if sizes.signed.intersection(sizes_of(e))}
@@ -394,11 +400,11 @@ def _prepare(stage: Stage, generalized: Generalized, sizes: Sizes, check_bounds:
             (generalized.nodes[positions], substitute(n, new, "size"), o)
             for positions, n, o in stage.reads
         ]
-        inside = {generalized.nodes[n] for n in stage.inside if n in generalized.nodes}
-        checks = looked_at(graph.outputs, inside, signed, reads)
+        inside = {generalized.nodes[n] for n in stage.in_bounds if n in generalized.nodes}
+        checks = collect_bounds_checks(graph.outputs, inside, signed, reads)
     if checks.flag is not None:
         graph = _with_size_inputs(replace(graph, outputs=(*graph.outputs, checks.flag), checks=1))
-    program_sizes = {n: generalized.sizes.get(n, size(n)) for n in size_names(graph)}
+    program_sizes = {n: generalized.sizes.get(n, size(n)) for n in input_size_names(graph)}
     checks = replace(
         checks, sizes=tuple([substitute(e, program_sizes, "size") for e in checks.sizes])
     )
@@ -418,7 +424,7 @@ def _find_or_make_plan(
     check_bounds: bool,
     allowance: Allowance | None,
     donate: Donate,
-) -> tuple[tuple[Compiled | Found, Mapping[str, Index]], _Ready]:
+) -> tuple[tuple[Compiled | CachedProgram, Mapping[str, Index]], _Ready]:
     """Return a plan of the graph with varying numbers as sizes, cached or new.
 
     The cached plans are searched with each choice of numbers among `varying_dims`.
@@ -427,12 +433,12 @@ def _find_or_make_plan(
     for generalized in _generalizations(stage, traced, sizes, varying_dims):
         ready = _prepare(stage, generalized, sizes, check_bounds)
         first = first or ready
-        if (cached := plans.found(ready.graph, ready.hints, allowance, donate)) is not None:
+        if (cached := plans.find_plan(ready.graph, ready.hints, allowance, donate)) is not None:
             return cached, ready
-        if not plans.alike(ready.graph):
+        if not plans.has_similar_plan(ready.graph):
             break
     first = first or _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
-    return plans.made(first.graph, first.hints, allowance, donate), first
+    return plans.make_plan(first.graph, first.hints, allowance, donate), first
 
 
 def _generalizations(
@@ -449,7 +455,7 @@ def _generalizations(
     counts = {
         _input_node(v.node): [axis]
         for x, v in stage.inputs.items()
-        if (axis := parts_at(x)) is not None
+        if (axis := complex_axis(x)) is not None
     }
     choices = generalize(checked, fixed=fixed, hints=sizes.hints, among=varying_dims, counts=counts)
     try:
@@ -465,7 +471,7 @@ def _as_traced(stage: Stage, graph: Graph) -> Generalized:
     """Return the graph with its traced sizes."""
     checked = _with_checked_positions(stage, graph)
     generalized = Generalized(
-        checked, {n: size(n) for n in size_names(checked)}, {n: n for n in checked.nodes()}
+        checked, {n: size(n) for n in input_size_names(checked)}, {n: n for n in checked.nodes()}
     )
     return _without_checked_positions(stage, generalized)
 
@@ -481,7 +487,7 @@ def _without_checked_positions(stage: Stage, generalized: Generalized) -> Genera
 
     So a batch of one and a larger one give the same graph.
     """
-    graph, replacements = late(generalized.graph)
+    graph, replacements = sink_expands(generalized.graph)
     graph = replace(graph, outputs=graph.outputs[: -len(stage.reads) or None])
     return Generalized(
         graph, generalized.sizes, {x: replacements[y] for x, y in generalized.nodes.items()}
@@ -490,7 +496,7 @@ def _without_checked_positions(stage: Stage, generalized: Generalized) -> Genera
 
 def _with_size_inputs(graph: Graph) -> Graph:
     """Add an input for each size that no other input determines."""
-    determined = {*size_names(graph)}
+    determined = {*input_size_names(graph)}
     missing = [n for n in sizes_of_graph(graph) if n not in determined]
     count = len(graph.inputs)
     added = [

@@ -41,7 +41,7 @@ from smelt.types.expr import (
 )
 from smelt.types.tensor import Shape
 
-__all__ = ["Sizes", "agree", "count", "is_size", "told"]
+__all__ = ["Sizes", "element_count", "fake_value", "guard_equal_dims", "is_size"]
 
 
 class Sizes:
@@ -79,7 +79,7 @@ class Sizes:
             )
         return converted
 
-    def real(self, n: torch.SymFloat, origin: Origin | None) -> V | float:
+    def real_number(self, n: torch.SymFloat, origin: Origin | None) -> V | float:
         """Return a Python float computed from sizes, in float64 as Python computes it.
 
         Raises UnsupportedError if it cannot be converted.
@@ -118,7 +118,7 @@ class Sizes:
                 return converted
         return None
 
-    def compare(self, actual: Shape, expected: Shape) -> None:
+    def require_equal_hints(self, actual: Shape, expected: Shape) -> None:
         """Require that dimensions, counted from the end, have equal hints unless one is 1.
 
         Raises UnsupportedError otherwise: guards then make one of them a 1, which is not visible
@@ -135,7 +135,7 @@ class Sizes:
         except (AttributeError, TypeError):
             return False
 
-    def is_made(self, node: Any) -> bool:
+    def needs_call(self, node: Any) -> bool:
         """Whether torch must be called for it.
 
         Not for a number that follows from sizes of arguments: no tensor is computed just for its
@@ -152,17 +152,17 @@ class Sizes:
             names
         )
 
-    def counted(self, n: Index) -> Index:
+    def require_nonnegative(self, n: Index) -> Index:
         """Return a position that cannot be negative.
 
         Raises UnsupportedError otherwise: negative positions count from the end, and quotients and
         extrema differ.
         """
-        if not self.is_counted(n):
+        if not self.is_nonnegative(n):
             raise UnsupportedError("a number that may be negative, as a position")
         return n
 
-    def is_counted(self, n: Index) -> bool:
+    def is_nonnegative(self, n: Index) -> bool:
         """Whether it is made of sizes alone, so that extrema and quotients are as computed."""
         return isinstance(n, int) or self.signed.isdisjoint(sizes_of(n))
 
@@ -186,9 +186,9 @@ class Sizes:
         """
         converted = [self.index(n) for n in dims]
         for n in converted:
-            if not self.is_counted(n):
+            if not self.is_nonnegative(n):
                 self._guard_signs(sizes_of(n))
-        return tuple(map(self.counted, converted))
+        return tuple(map(self.require_nonnegative, converted))
 
     def _guard_signs(self, names: Iterable[str]) -> None:
         among = self.signed.intersection(names)
@@ -209,7 +209,7 @@ class Sizes:
         if type(e).__name__ in _ROUNDINGS:
             numerator, denominator = self._ratio(e.args[0])
             round_up = denominator - 1 if type(e).__name__ == "CeilToInt" else 0
-            return floordiv(add(self.counted(numerator), round_up), denominator)
+            return floordiv(add(self.require_nonnegative(numerator), round_up), denominator)
         rule = _INDEX_RULES.get(type(e).__name__)
         if rule is None:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
@@ -217,7 +217,7 @@ class Sizes:
             return divisor
         args = [self._convert(a) for a in e.args]
         if type(e).__name__ in _NONNEGATIVE_ONLY:
-            args = [self.counted(a) for a in args]
+            args = [self.require_nonnegative(a) for a in args]
         result = args[0]
         for other in args[1:]:
             result = rule(result, other)
@@ -294,20 +294,20 @@ class Sizes:
         return size(name)
 
 
-def agree(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+def guard_equal_dims(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> None:
     """Add guards on whether dimensions of a call's operands are equal.
 
     Each dimension is (operand, axis). Guards state what holds in this call; for anything else the
     tracer traces again.
     """
     for dims in pairs:
-        first, second = (told(node.args[x]).shape[a] for x, a in dims)
+        first, second = (fake_value(node.args[x]).shape[a] for x, a in dims)
         symbols = [n.node for n in (first, second) if isinstance(n, torch.SymInt)]
         if symbols and all(n.has_hint() and not n.shape_env.frozen for n in symbols):
             bool(first == second)
 
 
-def told(a: Any) -> Any:
+def fake_value(a: Any) -> Any:
     """Return an operator's argument with the tracer's values in place of nodes."""
     if isinstance(a, torch.fx.Node):
         return a.meta["val"]
@@ -321,7 +321,7 @@ def is_size(node: Any) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def count(node: Any) -> int:
+def element_count(node: Any) -> int:
     """Return the elements of a tensor at the traced sizes; 1 for a number."""
     shape = () if is_size(node) else node.meta["val"].shape
     return prod(n if isinstance(n, int) else n.node.hint or 0 for n in shape)

@@ -92,7 +92,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     defaults = getattr(defaults, "decomp_table", defaults)  # avoids a scan of all other libraries
     table: dict[Any, Callable[..., Any]] = {**defaults, **get_decompositions(_EXTRA_DECOMPOSITIONS)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    rules = encoder.PARTS | parts.PARTS | pairs.PARTS | embedding_bag.PARTS
+    rules = (
+        encoder.DECOMPOSITIONS
+        | parts.DECOMPOSITIONS
+        | pairs.DECOMPOSITIONS
+        | embedding_bag.DECOMPOSITIONS
+    )
     return table | {op: _with_fallback(rule, table.get(op)) for op, rule in rules.items()}
 
 

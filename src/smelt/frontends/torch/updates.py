@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from smelt.frontends.torch.eager_memory import nbytes
-from smelt.frontends.torch.in_place import is_write, memory_of, nodes, span
+from smelt.frontends.torch.in_place import aliased_values, is_write, nodes_in, span_bytes
 from smelt.frontends.torch.layout import is_guarded, memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = ["Update", "apart", "settled", "updates"]
+__all__ = ["Update", "copy_if_new", "find_updates", "share_no_memory"]
 
 _MIN_BYTES = 1 << 16
 """Bytes of an argument from which a part is written by a call of torch rather than all of it by a
@@ -38,7 +38,7 @@ _MIN_RATIO = 4
 # ---- analysis ------------------------------------------------------------------------------------
 
 
-def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[Any, Any]:
+def find_updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[Any, Any]:
     """Return the operators that may write a part of an argument in place.
 
     Maps each to its argument. What reads the old value must lead to the write and nowhere else, and
@@ -47,7 +47,7 @@ def updates(graph: torch.fx.Graph, row_of: Callable[[Any], Row | None]) -> dict[
     if not any(map(_is_update, graph.nodes)):
         return {}
     output = next(n for n in graph.nodes if n.op == "output")
-    results = memory_of((n for n in nodes(output.args) if not is_write(n)), row_of)
+    results = aliased_values((n for n in nodes_in(output.args) if not is_write(n)), row_of)
     in_place: dict[Any, Any] = {}
     for write in filter(is_write, graph.nodes):
         argument, n = write.args[0], write.args[1]
@@ -79,10 +79,10 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
     It does if torch would be called anyway, or a small part of a large array is written.
     """
     row = row_of(step)
-    if row is None or row.copies:
+    if row is None or row.copies_base:
         return True
     array_bytes = _value_bytes(step)
-    part_bytes = max(map(_value_bytes, nodes(step.args[1:])), default=0)
+    part_bytes = max(map(_value_bytes, nodes_in(step.args[1:])), default=0)
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
 
 
@@ -117,7 +117,7 @@ def _only_reaches(old: Any, new: Any, write: Any) -> bool:
 
 def _is_type_only(user: Any, n: Any) -> bool:
     """Whether a copy uses a value only for its type and shape."""
-    return str(user.target) == "aten.copy.default" and n not in nodes(user.args[1:])
+    return str(user.target) == "aten.copy.default" and n not in nodes_in(user.args[1:])
 
 
 def _value_bytes(node: Any) -> int:
@@ -166,7 +166,7 @@ class Update:
         return x
 
 
-def settled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+def copy_if_new(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Return an argument with its new value.
 
     The value is copied in if it was not written in place.
@@ -174,7 +174,7 @@ def settled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return old if new is old else old.copy_(new)
 
 
-def apart(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+def share_no_memory(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
     """Whether no written argument shares memory with another argument.
 
     >>> x = torch.zeros(6)
@@ -187,8 +187,8 @@ def apart(written: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bo
     if len(by_storage) == len(written) + len(others):
         return True
     for k, x in enumerate(written):
-        begin, end = x.data_ptr(), x.data_ptr() + span(x)
+        begin, end = x.data_ptr(), x.data_ptr() + span_bytes(x)
         for j, y in enumerate((*written, *others)):
-            if j != k and begin < y.data_ptr() + span(y) and y.data_ptr() < end:
+            if j != k and begin < y.data_ptr() + span_bytes(y) and y.data_ptr() < end:
                 return False
     return True

@@ -29,7 +29,7 @@ from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = [
-    "Real",
+    "ComputedNumber",
     "V",
     "concat",
     "contract",
@@ -87,7 +87,7 @@ class V:
     def cast(self, dtype: DType) -> V:
         return V(build.cast(self.node, dtype, self.origin), self.origin)
 
-    def wide(self) -> V:
+    def to_compute_type(self) -> V:
         """Cast to the type of arithmetic: float32 for half types."""
         return self.cast(self.dtype.compute)
 
@@ -153,7 +153,7 @@ class V:
         starts[a], sizes[a], steps[a] = start, count, step
         return self.op(Slice(tuple(starts), tuple(sizes), tuple(steps)))
 
-    def settle(self, shape: Shape) -> V:
+    def respell(self, shape: Shape) -> V:
         """Respell dimensions as in `shape`, counted from the end, unless they are 1.
 
         For sizes that guards make equal, and that we cannot prove to be.
@@ -206,7 +206,7 @@ class V:
         return self.op(Scan(combine, a))
 
 
-class Real:
+class ComputedNumber:
     """A Python float computed from sizes.
 
     Like a Python number it takes no part in promotion.
@@ -223,7 +223,7 @@ def number(x: Any, dtype: DType, origin: Origin | None = None) -> V:
 
     Also a number computed from sizes. Raises UnsupportedError for others.
     """
-    if isinstance(x, Real):
+    if isinstance(x, ComputedNumber):
         return x.value.cast(dtype)
     if isinstance(x, Expr):
         return V(build.apply(SizeOf(x, dtype), origin=origin), origin)
@@ -262,7 +262,7 @@ def concat(parts: Sequence[V], a: int) -> V:
     return parts[0] if len(parts) == 1 else parts[0].op(Concat(a), *parts[1:])
 
 
-def wrapped(index: V, extent: Any) -> V:
+def wrap_negative(index: V, extent: Any) -> V:
     """Return positions counted from the front, where negative ones counted from the end."""
     position = index.cast(i64)
     return select(position.map("lt", 0), position + number(extent, i64, position.origin), position)

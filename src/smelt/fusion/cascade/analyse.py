@@ -26,21 +26,21 @@ from typing import Literal, TypeAlias
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.carry import Carrier
-from smelt.fusion.cascade.forms import NotSeparable, Sorts
+from smelt.fusion.cascade.forms import Dependence, NotSeparable
 from smelt.fusion.cascade.gauge import Gauge
 from smelt.fusion.cascade.states import State
-from smelt.fusion.cascade.term import Term, Terms, folds_in
+from smelt.fusion.cascade.term import Term, Terms, reductions_in
 from smelt.ops.combine import COMBINES
 
 Action: TypeAlias = Literal["plain", "hoist", "static", "dynamic", "monotone", "recompute"]
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class Treatment:
     """The treatment of one reduction, and the reason."""
 
     action: Action
-    sweep: int
+    pass_index: int
     """The pass over the elements in which it is carried, from 0."""
     reads: tuple[Term, ...] = ()
     """The unfinished reductions that it reads (for "recompute", those that had to be finished)."""
@@ -49,7 +49,7 @@ class How:
     gauges: frozenset[Term] = frozenset()
     """Those of `reads` with which its states are rescaled."""
 
-    def of(self, read: Term) -> Action:
+    def treatment_of(self, read: Term) -> Action:
         """Return the treatment of one dependency."""
         return "hoist" if self.action == "dynamic" and read not in self.gauges else self.action
 
@@ -62,11 +62,11 @@ class Cascade:
     states: tuple[State, ...]
     finals: dict[Term, Term]
     """The value of each reduction, in terms of final states and of other reductions."""
-    how: dict[Term, How] = field(default_factory=dict[Term, How])
+    treatments: dict[Term, Treatment] = field(default_factory=dict[Term, Treatment])
 
-    def sweep_of(self, term: Term) -> int:
+    def pass_of(self, term: Term) -> int:
         """Return the first pass in which all reductions that an element reads are finished."""
-        return max((self.how[f].sweep + 1 for f in folds_in(term)), default=0)
+        return max((self.treatments[f].pass_index + 1 for f in reductions_in(term)), default=0)
 
 
 def analyse(terms: Terms, roots: Iterable[Term], axis: str) -> Cascade:
@@ -79,14 +79,14 @@ class _Analysis:
         self.terms, self.axis = terms, axis
         self.carrier = Carrier(terms)
         self.finals: dict[Term, Term] = {}
-        self.how: dict[Term, How] = {}
+        self.how: dict[Term, Treatment] = {}
         self.read: dict[Term, frozenset[Term]] = {}
         self.read_on: set[Term] = set()
         """The reductions that other reductions read."""
 
     def run(self, roots: Iterable[Term]) -> Cascade:
-        order = in_order(roots)
-        self.read_on = {f for reduction in order for f in folds_in(reduction)}
+        order = reductions_in_order(roots)
+        self.read_on = {f for reduction in order for f in reductions_in(reduction)}
         for reduction in order:
             self._decide(reduction)
         return Cascade(self.axis, tuple(self.carrier.states), self.finals, self.how)
@@ -95,20 +95,20 @@ class _Analysis:
         """Return the reductions that a term is or reads."""
         reductions = self.read.get(t)
         if reductions is None:
-            reductions = folds_in(t) | {t} if t.is_fold else folds_in(t)
+            reductions = reductions_in(t) | {t} if t.is_reduction else reductions_in(t)
             self.read[t] = reductions
         return reductions
 
-    def _sorts(self, reduction: Term, moving: frozenset[Term]) -> Sorts:
+    def _sorts(self, reduction: Term, moving: frozenset[Term]) -> Dependence:
         over = frozenset(reduction.over)
-        return Sorts(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
+        return Dependence(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
 
     def _decide(self, reduction: Term) -> None:
-        read = folds_in(reduction)
-        base = max((self.how[f].sweep for f in read), default=0)
-        moving = frozenset(f for f in read if self.how[f].sweep == base)
+        read = reductions_in(reduction)
+        base = max((self.how[f].pass_index for f in read), default=0)
+        moving = frozenset(f for f in read if self.how[f].pass_index == base)
         if not moving:
-            self.how[reduction] = How("plain", 0)
+            self.how[reduction] = Treatment("plain", 0)
             self.finals[reduction] = self.carrier.plain(
                 reduction, 0, last=reduction not in self.read_on
             )
@@ -117,9 +117,9 @@ class _Analysis:
         try:
             action, final = self._carried(reduction, moving, base)
             gauges = frozenset(self.carrier.moved_by.get(reduction, ()))
-            self.how[reduction] = How(action, base, dependencies, gauges=gauges)
+            self.how[reduction] = Treatment(action, base, dependencies, gauges=gauges)
         except NotSeparable as reason:
-            self.how[reduction] = How("recompute", base + 1, dependencies, str(reason))
+            self.how[reduction] = Treatment("recompute", base + 1, dependencies, str(reason))
             final = self.carrier.plain(reduction, base + 1)
         self.finals[reduction] = final
 
@@ -136,7 +136,7 @@ class _Analysis:
         gauges: list[Gauge] = []
         for f in sorted(unfinished, key=lambda f: f.number):
             over = frozenset(f.over)
-            fixed = Sorts(
+            fixed = Dependence(
                 lambda t, over=over: bool(t.axes & over),
                 lambda t: bool(self._reads(t) & unfinished),
             )
@@ -145,7 +145,7 @@ class _Analysis:
                 gauges.append(gauge)
         before = len(self.carrier.states)
         try:
-            final = self.carrier.summed(reduction, sorts, gauges, pass_index)
+            final = self.carrier.sum_states(reduction, sorts, gauges, pass_index)
         except NotSeparable:
             self.carrier.forget(before)
             raise
@@ -153,7 +153,7 @@ class _Analysis:
 
     def _action_of(self, reduction: Term) -> Action:
         """Return the action that the states of a reduction amount to."""
-        states = [s for s in self.carrier.states if s.of is reduction]
+        states = [s for s in self.carrier.states if s.reduction is reduction]
         if any(s.carry is not None for s in states) or not states:
             return "dynamic"
         anchored = any(t.kind == "first" for s in states for t in _subterms(s.block))
@@ -171,7 +171,7 @@ def _subterms(term: Term) -> Iterable[Term]:
                 pending.append(a)
 
 
-def in_order(roots: Iterable[Term]) -> list[Term]:
+def reductions_in_order(roots: Iterable[Term]) -> list[Term]:
     """Return the reductions that roots read, directly or indirectly, operands before readers."""
     ordered: dict[Term, None] = {}
     seen: set[Term] = set()
@@ -184,7 +184,7 @@ def in_order(roots: Iterable[Term]) -> list[Term]:
         if t in seen:
             continue
         seen.add(t)
-        if t.is_fold:
+        if t.is_reduction:
             pending.append((t, True))
         pending += [(a, False) for a in t.args[::-1]]
     return list(ordered)

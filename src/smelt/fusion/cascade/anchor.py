@@ -25,15 +25,15 @@ def anchor(terms: Terms, element: Term, over: tuple[str, ...], product: Product)
     0 where the candidates are infinite or have no weight in the product: a masked element may be
     any number.
     """
-    conditions = [terms.negated(terms.equals(t, 0)) for t, n in product.plain if n > 0]
+    conditions = [terms.logical_not(terms.equals(t, 0)) for t, n in product.direct if n > 0]
     wide, conditions = terms.cast(element, f64), [*product.masks, *conditions]
 
     def element_or(third: int, otherwise: Term) -> Term:
         candidate = terms.first(wide, over, third)
         is_usable = terms.equals(terms.sub(candidate, candidate), 0)
         for c in conditions:
-            is_usable = terms.both(is_usable, terms.first(c, over, third))
-        return terms.choose(is_usable, candidate, otherwise)
+            is_usable = terms.logical_and(is_usable, terms.first(c, over, third))
+        return terms.select(is_usable, candidate, otherwise)
 
     zero = terms.const(0.0, f64)
     if element.dtype.bits < f64.bits:
@@ -46,7 +46,7 @@ def anchor(terms: Terms, element: Term, over: tuple[str, ...], product: Product)
     return terms.apply(most, terms.apply(least, first, second), high)
 
 
-def in_range(terms: Terms, total: Term, leading: Term, firsts: Iterable[Term]) -> Term:
+def propagate_overflow(terms: Terms, total: Term, leading: Term, firsts: Iterable[Term]) -> Term:
     """Return a total about another point, infinite where the sum of powers overflowed.
 
     `leading` is that sum. It may be too large for a double although every difference is finite; the

@@ -26,7 +26,12 @@ from typing import Any
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.interval import Blocks, implied, is_plain, is_read
+from smelt.fusion.cascade.interval import (
+    BlockConditions,
+    implied_answer,
+    is_element,
+    is_elementwise,
+)
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, cone, evaluate
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -35,13 +40,13 @@ from smelt.types.dtype import bool_
 
 Array = np.ndarray[Any, Any]
 
-DRAWS = 6
+SAMPLE_COUNT = 6
 """Number of sample values at which masked elements are evaluated.
 
 The first are positive, the second negative, the others mixed; each is combined with all values of
 the other conditions.
 """
-MOST_ASKED = 10
+MAX_CONDITIONS = 10
 """Most conditions whose combinations are enumerated; with more, nothing is ruled out."""
 _TABLE = 64
 """Number of terms with sample values of their own; further ones repeat them."""
@@ -53,15 +58,15 @@ def _sample_table() -> Array:
 
     NumPy's generators are not used: importing them takes as long as planning.
     """
-    scattered = np.arange(1, _TABLE * DRAWS + 1, dtype=np.uint32) * np.uint32(2654435769)
-    numbers = (scattered >> np.uint32(8)).astype(np.int64).reshape(_TABLE, DRAWS) % 18 - 9
+    scattered = np.arange(1, _TABLE * SAMPLE_COUNT + 1, dtype=np.uint32) * np.uint32(2654435769)
+    numbers = (scattered >> np.uint32(8)).astype(np.int64).reshape(_TABLE, SAMPLE_COUNT) % 18 - 9
     sizes = np.abs(numbers) + 1
     numbers[:, 0], numbers[:, 1] = sizes[:, 0], -sizes[:, 1]
     return numbers
 
 
 @dataclass(slots=True)
-class Visible:
+class VisitRange:
     """The part of the streamed axis that one pass visits; None means no restriction."""
 
     start: Term | None = None
@@ -70,35 +75,39 @@ class Visible:
 
     The same for all rows of a task.
     """
-    seen: Term | None = None
+    position_is_used: Term | None = None
     """Whether a single position contributes to any row of a task.
 
     Set where an end has no closed form: the end is the first contributing position, or follows the
     last one.
     """
-    where: Term | None = None
+    block_is_used: Term | None = None
     """Whether a block contributes."""
-    cuts: dict[Term, tuple[Term, Term]] = field(default_factory=dict[Term, tuple[Term, Term]])
+    partial_masks: dict[Term, tuple[Term, Term]] = field(
+        default_factory=dict[Term, tuple[Term, Term]]
+    )
     """For values that a mask selects: whether the mask is mixed in a block, else their value."""
 
 
-def visible(terms: Terms, states: Iterable[State], name: str, fixed: frozenset[str]) -> Visible:
+def visit_range(
+    terms: Terms, states: Iterable[State], name: str, fixed: frozenset[str]
+) -> VisitRange:
     """Return the part of the axis `name` that the states of one pass need.
 
     `fixed` are the axes of which a block has one position.
     """
     blocks = [s.block for s in states]
-    visited = Visible()
-    narrowed(visited, terms, blocks, _ruling_conditions(terms, blocks, name), name, fixed)
+    visited = VisitRange()
+    narrow_range(visited, terms, blocks, _ruling_conditions(terms, blocks, name), name, fixed)
     for leaf in _minus_infinities(blocks, name):
-        visited.where = _joined(
-            terms.both, visited.where, terms.fails(terms.equals(leaf, -math.inf))
+        visited.block_is_used = _joined(
+            terms.logical_and, visited.block_is_used, terms.fails(terms.equals(leaf, -math.inf))
         )
     return visited
 
 
-def narrowed(
-    visited: Visible,
+def narrow_range(
+    visited: VisitRange,
     terms: Terms,
     blocks: list[Term],
     ruling: Iterable[tuple[Term, bool]],
@@ -109,24 +118,28 @@ def narrowed(
 
     `ruling` are conditions with the value for which nothing is contributed.
     """
-    rules = Blocks(terms, name, fixed)
-    position_rules = Blocks(terms, name, fixed, each=True)
+    rules = BlockConditions(terms, name, fixed)
+    position_rules = BlockConditions(terms, name, fixed, each=True)
     for condition, answer in ruling:
         needed = not answer
         hull = rules.hull(condition, needed)
-        visited.start = _joined(terms.greater, visited.start, hull.start)
-        visited.stop = _joined(terms.lesser, visited.stop, hull.stop)
+        visited.start = _joined(terms.maximum, visited.start, hull.start)
+        visited.stop = _joined(terms.minimum, visited.stop, hull.stop)
         if not hull.exact:
-            visited.where = _joined(
-                terms.both, visited.where, _if_informative(rules.may(condition, needed))
+            visited.block_is_used = _joined(
+                terms.logical_and,
+                visited.block_is_used,
+                _if_informative(rules.may(condition, needed)),
             )
             if None in (hull.start, hull.stop) and hull.dense:
-                visited.seen = _joined(
-                    terms.both, visited.seen, _if_informative(position_rules.may(condition, needed))
+                visited.position_is_used = _joined(
+                    terms.logical_and,
+                    visited.position_is_used,
+                    _if_informative(position_rules.may(condition, needed)),
                 )
         partial = _if_informative(rules.may(condition, answer))
         if partial is not None:
-            visited.cuts |= _partial_values(terms, blocks, condition, needed, partial)
+            visited.partial_masks |= _partial_values(terms, blocks, condition, needed, partial)
 
 
 def bounds(
@@ -138,11 +151,11 @@ def bounds(
     """
     start: Term | None = None
     stop: Term | None = None
-    rules = Blocks(terms, name, fixed)
+    rules = BlockConditions(terms, name, fixed)
     for condition, answer in _ruling_conditions(terms, blocks, name):
         hull = rules.hull(condition, not answer)
-        start = _joined(terms.greater, start, hull.start)
-        stop = _joined(terms.lesser, stop, hull.stop)
+        start = _joined(terms.maximum, start, hull.start)
+        stop = _joined(terms.minimum, stop, hull.stop)
     return start, stop
 
 
@@ -165,13 +178,13 @@ def _ruling_conditions(terms: Terms, blocks: list[Term], name: str) -> Iterator[
     def is_nothing(block: Term, values: Mapping[Term, bool]) -> bool:
         # the reduced axes do not matter: passes along several axes share elements
         key = block.op or block.kind, block.args, frozenset(values.items())
-        result = terms.nothing.get(key)
+        result = terms.neutral_cache.get(key)
         if result is None:
-            result = terms.nothing[key] = _contributes_nothing(block, values)
+            result = terms.neutral_cache[key] = _contributes_nothing(block, values)
         return result
 
     def rules_out(condition: Term, answer: bool) -> bool:
-        values = following(leaf_conditions, condition, answer)
+        values = implied_conditions(leaf_conditions, condition, answer)
         own_values = {b: {t: x for t, x in values.items() if t in parts[b]} for b in blocks}
         unaffected = [b for b in blocks if not own_values[b]]  # unaffected by the condition
         return all(is_nothing(b, {}) for b in unaffected) and all(
@@ -188,7 +201,7 @@ def outermost(
     candidates = {t: None for b in blocks for a in b.args for t in cone(a) if t.dtype == bool_}
     ruling: dict[Term, bool] = {}
     for condition in candidates:
-        if condition.kind == "const" or name not in condition.axes or not is_plain(condition):
+        if condition.kind == "const" or name not in condition.axes or not is_elementwise(condition):
             continue
         for answer in (False, True):
             if rules_out(condition, answer):
@@ -203,7 +216,7 @@ def _partial_values(
     """Return the values that a condition selects or is, with their value for one answer."""
     values: dict[Term, tuple[Term, Term]] = {}
     for t in dict.fromkeys(t for b in blocks for a in b.args for t in cone(a)):
-        if t.kind == "apply" and t.args[0] is condition and SCALARS[t.op].chooses:
+        if t.kind == "apply" and t.args[0] is condition and SCALARS[t.op].is_select:
             values[t] = partial, t.args[1 if answer else 2]
         elif t.kind == "cast" and t.args[0] is condition:
             values[t] = partial, terms.const(answer, t.dtype)
@@ -220,12 +233,12 @@ def _minus_infinities(blocks: list[Term], name: str) -> Iterator[Term]:
     if not any(t.kind == "opaque" and len(t.args) > 1 for t in parts):
         return
     for t in parts:
-        if is_read(t) and is_plain(t) and t.dtype.is_float and name in t.axes:
+        if is_element(t) and is_elementwise(t) and t.dtype.is_float and name in t.axes:
             if all(_contributes_nothing(b, {t: -math.inf}) for b in blocks):
                 yield t
 
 
-class Drawn:
+class SampleValues:
     """Sample values for terms that are not computed."""
 
     def __init__(self) -> None:
@@ -239,7 +252,9 @@ class Drawn:
         return self.known[t]
 
 
-def answered(elements: Iterable[Term], fixed: Mapping[Term, Any]) -> dict[Term, Any] | None:
+def enumerate_conditions(
+    elements: Iterable[Term], fixed: Mapping[Term, Any]
+) -> dict[Term, Any] | None:
     """Return fixed values together with all combinations of the other conditions.
 
     Each combination is a row of the arrays. None if there are too many conditions.
@@ -248,15 +263,15 @@ def answered(elements: Iterable[Term], fixed: Mapping[Term, Any]) -> dict[Term, 
     open_conditions = [
         t
         for t in dict.fromkeys(t for e in elements for t in cone(e))
-        if is_asked(t) and t not in values
+        if is_leaf_condition(t) and t not in values
     ]
-    if len(open_conditions) > MOST_ASKED:
+    if len(open_conditions) > MAX_CONDITIONS:
         return None
     rows = np.arange(1 << len(open_conditions))[:, None]
     return values | {t: (rows >> k & 1).astype(bool) for k, t in enumerate(open_conditions)}
 
 
-def is_asked(t: Term) -> bool:
+def is_leaf_condition(t: Term) -> bool:
     """Return whether a term is a condition that is not composed of conditions."""
     if t.dtype != bool_ or t.kind == "const":
         return False
@@ -266,14 +281,19 @@ def is_asked(t: Term) -> bool:
 def conditions(blocks: Iterable[Term]) -> list[Term]:
     """Return the elementary conditions in the elements of reductions."""
     parts = dict.fromkeys(t for b in blocks for a in b.args for t in cone(a))
-    return [t for t in parts if is_asked(t)]
+    return [t for t in parts if is_leaf_condition(t)]
 
 
-def following(leaf_conditions: Iterable[Term], condition: Term, answer: bool) -> dict[Term, bool]:
+def implied_conditions(
+    leaf_conditions: Iterable[Term], condition: Term, answer: bool
+) -> dict[Term, bool]:
     """Return the values of conditions that obviously follow from one condition's value."""
     values = {condition: answer}
     for t in leaf_conditions:
-        if t is not condition and (implied_value := implied(t, condition, answer)) is not None:
+        if (
+            t is not condition
+            and (implied_value := implied_answer(t, condition, answer)) is not None
+        ):
             values[t] = implied_value
     return values
 
@@ -282,10 +302,10 @@ def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> boo
     """Return whether a block contributes nothing where some terms have fixed values."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     identity = row.identity(block.args[0].dtype)
-    values = answered(block.args, fixed)
+    values = enumerate_conditions(block.args, fixed)
     if values is None:
         return False
-    drawn, evaluated = Drawn(), {**values}
+    drawn, evaluated = SampleValues(), {**values}
     is_neutral: Any = False
     for a in block.args:
         results = np.asarray(evaluate(a, drawn, evaluated), np.float64)
@@ -298,7 +318,7 @@ def _contributes_nothing(block: Term, fixed: Mapping[Term, float | bool]) -> boo
     )
 
 
-def _contributes(block: Term, drawn: Drawn, values: dict[Term, Any], identity: Any) -> bool:
+def _contributes(block: Term, drawn: SampleValues, values: dict[Term, Any], identity: Any) -> bool:
     """Return whether a block contributes a number other than the identity for some sample."""
     is_neutral: Any = False
     for a in block.args:
@@ -318,7 +338,7 @@ def _masked_only(
     parts = dict.fromkeys(t for a in block.args for t in cone(a))
     affected = set(fixed)
     for t in sorted(parts, key=lambda t: t.number):  # operands before readers
-        if not t.is_fold and not affected.isdisjoint(t.args):
+        if not t.is_reduction and not affected.isdisjoint(t.args):
             affected.add(t)
     loaded = [t for t in parts if t.dtype.is_float and t.kind not in _COMPUTED and t not in fixed]
     seen: set[bytes] = set()

@@ -27,31 +27,31 @@ from collections.abc import Iterable, Mapping
 from itertools import product as every
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.anchor import anchor, in_range
-from smelt.fusion.cascade.follow import Followed, finished, follow, in_parts
+from smelt.fusion.cascade.anchor import anchor, propagate_overflow
+from smelt.fusion.cascade.follow import Followed, expand_low_rank, finish, follow
 from smelt.fusion.cascade.forms import (
     Coefficient,
-    Growing,
+    Dependence,
+    Exponential,
     Linear,
     NotSeparable,
     Product,
-    Sorts,
     build,
     check_range,
-    is_odd,
+    is_close,
+    is_unrepresentable,
     linear,
-    narrow,
     products,
-    same,
-    scaled,
-    without,
+    remove_atoms,
+    scale_form,
+    strip_widening,
 )
-from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_beyond, is_total, opposite
-from smelt.fusion.cascade.monotone import outside
-from smelt.fusion.cascade.powers import greatest, moved, over
+from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_clamped_gauge, is_total, opposite
+from smelt.fusion.cascade.monotone import hoist_monotone
+from smelt.fusion.cascade.powers import divide_by_power, max_exponent, rescale_factor
 from smelt.fusion.cascade.states import States
-from smelt.fusion.cascade.term import Term, folds_in
-from smelt.fusion.cascade.weighted_means import weighed
+from smelt.fusion.cascade.term import Term, reductions_in
+from smelt.fusion.cascade.weighted_means import scale_weight
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
@@ -89,21 +89,21 @@ class Carrier(States):
                 reduction, SUM_OF_PRODUCTS[0], None, reduction.dtype.compute, pass_index, reduction
             )
         if COMBINES[reduction.op].positional:
-            return self.winner(reduction, pass_index)
-        if last and (hoisted := outside(self.terms, reduction)).layers:
+            return self.arg_state(reduction, pass_index)
+        if last and (hoisted := hoist_monotone(self.terms, reduction)).layers:
             x, combine = hoisted.element, hoisted.combine
-            block = self.terms.fold(combine, x, reduction.over, x.dtype)
-            return hoisted.of(
+            block = self.terms.reduce(combine, x, reduction.over, x.dtype)
+            return hoisted.apply_layers(
                 self.terms, self.state(block, combine, None, x.dtype, pass_index, reduction)
             )
         accumulator_type = accumulator(COMBINES[reduction.op], reduction.dtype)
-        block = self.terms.fold(reduction.op, reduction.args[0], reduction.over, accumulator_type)
+        block = self.terms.reduce(reduction.op, reduction.args[0], reduction.over, accumulator_type)
         return self.terms.cast(
             self.state(block, reduction.op, None, accumulator_type, pass_index, reduction),
             reduction.dtype.compute,
         )
 
-    def gauge(self, reduction: Term, sorts: Sorts) -> Gauge | None:
+    def gauge(self, reduction: Term, sorts: Dependence) -> Gauge | None:
         """Return the gauge that a reduction of unmoving elements defines; None if it is none."""
         if (
             reduction.kind != "fold"
@@ -113,18 +113,22 @@ class Carrier(States):
             return None
         row = COMBINES[reduction.op]
         identity = row.identity(reduction.dtype)
-        block = self.terms.fold(
+        block = self.terms.reduce(
             reduction.op, reduction.args[0], reduction.over, reduction.dtype.compute
         )
         for number, state in enumerate(self.states):
             if state.block is block and row.idempotent and not math.isfinite(identity):
                 form = linear(reduction.args[0], sorts.is_fixed)
-                return None if is_odd(form) else Gauge(reduction, number, float(identity), form)
+                return (
+                    None
+                    if is_unrepresentable(form)
+                    else Gauge(reduction, number, float(identity), form)
+                )
         return None
 
     # ---- monotone functions of a maximum -------------------------------------------------------
 
-    def monotone(self, reduction: Term, sorts: Sorts, pass_index: int) -> Term:
+    def monotone(self, reduction: Term, sorts: Dependence, pass_index: int) -> Term:
         """Carry max_j h(v(x_j), r) as h(max_j v(x_j), r) for a monotone h. Raises NotSeparable."""
         row = COMBINES[reduction.op]
         if not row.idempotent or row.grow != "same" or not reduction.dtype.is_float:
@@ -142,13 +146,15 @@ class Carrier(States):
         if not inner.dtype.is_float:
             raise NotSeparable(reduction.op)
         combine = reduction.op if rising else opposite(reduction.op)
-        block = self.terms.fold(combine, inner, reduction.over, inner.dtype)
+        block = self.terms.reduce(combine, inner, reduction.over, inner.dtype)
         result = self.state(block, combine, None, inner.dtype, pass_index, reduction)
-        return self.terms.swap(reduction.args[0], {inner: result})
+        return self.terms.substitute(reduction.args[0], {inner: result})
 
     # ---- sums ----------------------------------------------------------------------------------
 
-    def summed(self, reduction: Term, sorts: Sorts, gauges: list[Gauge], pass_index: int) -> Term:
+    def sum_states(
+        self, reduction: Term, sorts: Dependence, gauges: list[Gauge], pass_index: int
+    ) -> Term:
         """Carry a sum whose elements move; return its final value. Raises NotSeparable."""
         if reduction.kind == "fold" and SCALARS[COMBINES[reduction.op].scalar].linear != (1, 1):
             raise NotSeparable(reduction.op)
@@ -161,9 +167,9 @@ class Carrier(States):
                 _Sum(self, reduction, sorts, gauges, pass_index).of_products(pair) for pair in pairs
             )
         else:
-            factored = products(narrow(reduction), sorts)
+            factored = products(strip_widening(reduction), sorts)
             expanded = [
-                q for p in factored for q in in_parts(self.terms, p, sorts, reduction.dtype)
+                q for p in factored for q in expand_low_rank(self.terms, p, sorts, reduction.dtype)
             ]
             parts = (
                 _Sum(self, reduction, sorts, gauges, pass_index).of(product) for product in expanded
@@ -184,13 +190,18 @@ class _Sum:
     """Carries one product of a sum."""
 
     def __init__(
-        self, carrier: Carrier, reduction: Term, sorts: Sorts, gauges: list[Gauge], pass_index: int
+        self,
+        carrier: Carrier,
+        reduction: Term,
+        sorts: Dependence,
+        gauges: list[Gauge],
+        pass_index: int,
     ) -> None:
         self.carrier, self.terms, self.fold = carrier, carrier.terms, reduction
         self.sorts, self.gauges, self.sweep = sorts, gauges, pass_index
         self.product = Product()
         self.rescaling: Term | None = None
-        self.made_up: Term | None = None
+        self.final_divisor: Term | None = None
         """Divisor at the end that replaces powers of 2 by the gauges themselves."""
         self.power: Term | None = None
         """The power of 2 that weights are scaled by; applied at the end with hoisted factors."""
@@ -213,7 +224,7 @@ class _Sum:
         gauged = self._gauged_elements(product)
         self.product = product
         shifts = [self._shifted(s, bool(gauged)) for s in product.sums]
-        factors = [*((g, 1) for g in gauged), *product.plain]  # factors of at most 1 come first
+        factors = [*((g, 1) for g in gauged), *product.direct]  # factors of at most 1 come first
         self.hoisted += product.hoisted
         self.wide |= not gauged and (bool(shifts) or len(factors) > 1)
         self.last_wide = not gauged and bool(self.hoisted)
@@ -235,11 +246,11 @@ class _Sum:
                 raise NotSeparable(self.fold.kind)
             gauged = self._gauged_elements(product, alone=False)
             self.hoisted += product.hoisted
-            factors = [*((g, 1) for g in gauged), *product.plain]
+            factors = [*((g, 1) for g in gauged), *product.direct]
             sides.append(self._element(factors, product.masks, side))
             if product.hoisted and not gauged:  # the hoisted factor had kept the element in range
-                weight = weighed(self.terms, product, sides[-1], self.fold.over, self._plain)
-                self.rescaling = self._times(self.rescaling, weight.moved)
+                weight = scale_weight(self.terms, product, sides[-1], self.fold.over, self._plain)
+                self.rescaling = self._times(self.rescaling, weight.rescale)
                 self.power, sides[-1] = self._times(self.power, weight.power), weight.element
             combined = combined.times(product)
         block = self.terms.dot(
@@ -258,44 +269,44 @@ class _Sum:
     def _gauge_of(self, atom: Term) -> tuple[Gauge, bool] | None:
         """Return the gauge that an atom equals, and whether it is finite before any element."""
         for g in self.gauges:
-            if atom is g.fold:
+            if atom is g.reduction:
                 return g, False
-            if folds_in(atom) == {g.fold} and (bottom := as_gauge(atom, g)) is not None:
+            if reductions_in(atom) == {g.reduction} and (bottom := as_gauge(atom, g)) is not None:
                 return g, math.isfinite(bottom)
         return None
 
     def _gauge_value(self, atom: Term, g: Gauge, finite: bool, *, new: bool) -> Term:
         """Return a gauge before or after the current block, 0 before any element."""
-        state = self.terms.state(g.state, g.fold.axes, g.fold.dtype.compute, new=new)
+        state = self.terms.state(g.state, g.reduction.axes, g.reduction.dtype.compute, new=new)
         if finite:
-            return self.terms.swap(atom, {g.fold: state})
+            return self.terms.substitute(atom, {g.reduction: state})
         safe = self.terms.where_equal(state, g.bottom, self.terms.const(0.0, state.dtype), state)
-        return self.terms.swap(atom, {g.fold: safe})
+        return self.terms.substitute(atom, {g.reduction: safe})
 
     def _gauged_elements(self, product: Product, *, alone: bool = True) -> list[Term]:
         """Return the elements of factors that are rescaled as a gauge moves."""
-        several = len(product.growing) + len(product.derived) > 1
-        alone = alone and not (several or product.plain)
-        if product.derived and (product.sums or product.masks):
-            raise NotSeparable(product.derived[0].op)
+        several = len(product.exponentials) + len(product.unclassified) > 1
+        alone = alone and not (several or product.direct)
+        if product.unclassified and (product.sums or product.masks):
+            raise NotSeparable(product.unclassified[0].op)
         elements: list[Term] = []
-        for g in product.growing:
+        for g in product.exponentials:
             try:
                 elements.append(self._exponential(g))
             except NotSeparable:
                 if product.sums or product.masks:
                     raise
                 elements.append(self._derived(g.term, alone))
-        return elements + [self._derived(t, alone) for t in product.derived]
+        return elements + [self._derived(t, alone) for t in product.unclassified]
 
     def _derived(self, t: Term, alone: bool) -> Term:
         """Return the element of a factor with a derived transport; record the rescaling of sums."""
         followed = follow(self.terms, t, self.fold, self.sorts, self._plain, alone=alone)
-        self.rescaling = self._times(self.rescaling, followed.moved)
+        self.rescaling = self._times(self.rescaling, followed.rescale)
         self.followed.append(followed)
         return followed.element
 
-    def _exponential(self, factor: Growing) -> Term:
+    def _exponential(self, factor: Exponential) -> Term:
         """Return the element of an exponential relative to its gauge; record the rescaling."""
         form = dict(factor.exponent)
         terms, row = self.terms, SCALARS[factor.term.op]
@@ -305,7 +316,8 @@ class _Sum:
             c = Coefficient(-k.number, k.fixed)
             gauge_of_atom = self._gauge_of(atom)
             clamped_gauge = next(
-                (g for g in self.gauges if gauge_of_atom is None and is_beyond(atom, g)), None
+                (g for g in self.gauges if gauge_of_atom is None and is_clamped_gauge(atom, g)),
+                None,
             )
             gauge, finite = gauge_of_atom or (clamped_gauge, True)
             if gauge is None or not self._is_bound(form, gauge, c):
@@ -314,16 +326,18 @@ class _Sum:
             rest: Linear = {a: k for a, k in moving.items() if a is not atom}
             substitute = atom if finite else None
             if clamped_gauge is not None:  # use the gauge itself; correct the difference at the end
-                substitute = terms.where_equal(gauge.fold, gauge.bottom, atom, gauge.fold)
+                substitute = terms.where_equal(gauge.reduction, gauge.bottom, atom, gauge.reduction)
                 rest |= {atom: k, substitute: c}
             self._record_rescaling(row, gauge, c, substitute)
             self.bare[gauge] = self.bare.get(gauge, False) or not finite
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._without(factor.term.args[0], form, moving, {})
-            bound = c == Coefficient(1.0) and substitute is None and power is gauge.fold.args[0]
-            return over(
-                terms, row, power, greatest(terms, gauge, c, substitute, new=True), bound=bound
+            bound = (
+                c == Coefficient(1.0) and substitute is None and power is gauge.reduction.args[0]
+            )
+            return divide_by_power(
+                terms, row, power, max_exponent(terms, gauge, c, substitute, new=True), bound=bound
             )
         raise NotSeparable(row.name)
 
@@ -334,9 +348,13 @@ class _Sum:
 
         The correction is for the difference between the gauge and the power of 2 used for it.
         """
-        last = greatest(self.terms, gauge, c, substitute, new=False)
-        self.rescaling = self._times(self.rescaling, moved(self.terms, row, gauge, c, substitute))
-        self.made_up = self._times(self.made_up, over(self.terms, row, last, last, bound=True))
+        last = max_exponent(self.terms, gauge, c, substitute, new=False)
+        self.rescaling = self._times(
+            self.rescaling, rescale_factor(self.terms, row, gauge, c, substitute)
+        )
+        self.final_divisor = self._times(
+            self.final_divisor, divide_by_power(self.terms, row, last, last, bound=True)
+        )
 
     def _times(self, product: Term | None, factor: Term) -> Term:
         return factor if product is None else self.terms.mul(product, factor)
@@ -348,13 +366,15 @@ class _Sum:
             return {a: k for a, k in sum_.items() if a is not None and self.sorts.varies(a)}
 
         above = gauge.bottom < 0
-        return (c.number > 0) == above and same(varying(form), scaled(varying(gauge.form), c))
+        return (c.number > 0) == above and is_close(
+            varying(form), scale_form(varying(gauge.form), c)
+        )
 
     def _shifted(self, term: Term, gauged: bool) -> _Shift:
         """Split a sum of varying and moving atoms into element, block-to-block change and rest."""
         terms = self.terms
         form = linear(term, self.sorts.is_fixed)
-        if is_odd(form):
+        if is_unrepresentable(form):
             raise NotSeparable(term.op)
         moving: Linear = {a: c for a, c in form.items() if a is not None and self.sorts.moves(a)}
         if not gauged:
@@ -384,7 +404,7 @@ class _Sum:
         self, t: Term, form: Linear, removed: Linear, replacements: Mapping[Term, Term]
     ) -> Term:
         """Return a sum without moving atoms, some of them replaced by their gauge's value."""
-        remaining = without(self.terms, t, removed, replacements)
+        remaining = remove_atoms(self.terms, t, removed, replacements)
         if self.sorts.moves(remaining):  # atoms that cancel each other remained
             kept_form = {
                 replacements.get(a, a) if a else a: c for a, c in form.items() if a not in removed
@@ -417,7 +437,7 @@ class _Sum:
         if product is None:
             product = terms.const(1.0, f64 if self.wide else like.dtype.compute)
         for mask in masks:
-            product = terms.choose(mask, product, terms.const(0.0, product.dtype))
+            product = terms.select(mask, product, terms.const(0.0, product.dtype))
         return product
 
     def _binomial_total(
@@ -436,7 +456,7 @@ class _Sum:
             blocks[e] = (
                 None
                 if element is None
-                else self.terms.fold(self.fold.op, element, self.fold.over, self._accumulator())
+                else self.terms.reduce(self.fold.op, element, self.fold.over, self._accumulator())
             )
         states: dict[tuple[int, ...], Term] = {}
         for e in sorted(blocks, key=sum):
@@ -444,7 +464,7 @@ class _Sum:
         total = self._binomial(powers, states, [s.rest for s in shifts])
         if self.doubles and sum(powers) > 1:
             first_order = (t for e, t in states.items() if sum(e) == 1)
-            total = in_range(self.terms, total, states[powers], first_order)
+            total = propagate_overflow(self.terms, total, states[powers], first_order)
         return total
 
     def _state_for(
@@ -483,7 +503,7 @@ class _Sum:
         unwidened = element.args[0] if element.kind == "cast" else element
         if unwidened.dtype.bits >= element.dtype.bits:
             return None
-        plain_block = terms.fold(self.fold.op, unwidened, self.fold.over, self._accumulator())
+        plain_block = terms.reduce(self.fold.op, unwidened, self.fold.over, self._accumulator())
         if (number := self._existing_state(plain_block)) is None:
             return None
         count = terms.count(self.fold.over, self._accumulator())
@@ -493,7 +513,7 @@ class _Sum:
     def _existing_state(self, block: Term) -> int | None:
         """Return the number of a state that holds sums of this block already."""
         for number, state in enumerate(self.carrier.states):
-            if state.block is block and state.sweep == self.sweep:
+            if state.block is block and state.pass_index == self.sweep:
                 return number
         return None
 
@@ -532,14 +552,14 @@ class _Sum:
 
     def _finish(self, total: Term, product: Product) -> Term:
         """Apply hoisted factors and corrections to the total."""
-        moved = {g.fold for g in self.bare} | {f.slot for f in self.followed}
+        moved = {g.reduction for g in self.bare} | {f.slot for f in self.followed}
         self.carrier.moved_by.setdefault(self.fold, set()).update(moved)
         terms = self.terms
         result = (
             total if self.wide or self.last_wide else terms.cast(total, self.fold.dtype.compute)
         )
-        if self.made_up is not None:
-            inverse = terms.div(terms.const(1.0, self.made_up.dtype), self.made_up)
+        if self.final_divisor is not None:
+            inverse = terms.div(terms.const(1.0, self.final_divisor.dtype), self.final_divisor)
             result = terms.mul(result, terms.cast(inverse, result.dtype))
         if product.number != 1.0:
             result = terms.mul(result, terms.const(product.number, result.dtype))
@@ -550,11 +570,11 @@ class _Sum:
                 hoisted = terms.mul(hoisted, wide) if p > 0 else terms.div(hoisted, wide)
         result = hoisted if self.power is None else terms.mul(result, hoisted)
         for followed in self.followed:
-            result = finished(terms, result, followed)
+            result = finish(terms, result, followed)
         for gauge, bare in self.bare.items():
             if bare:
                 if product.masks:
                     raise NotSeparable(self.fold.op)
                 nan = terms.const(math.nan, result.dtype)
-                result = terms.where_equal(gauge.fold, gauge.bottom, nan, result)
+                result = terms.where_equal(gauge.reduction, gauge.bottom, nan, result)
         return result

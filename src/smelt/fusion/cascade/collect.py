@@ -28,13 +28,13 @@ from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.fusion.region import Region
-from smelt.fusion.units import STILL, Units
+from smelt.fusion.units import AT_ZERO, Units
 from smelt.graph.ir import Node
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec_scalar import ScalarOp
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, atoms, axis
 from smelt.types.expr import value as position_index
@@ -65,13 +65,13 @@ def collect(units: Units, region: Region, a: int, rounding: str) -> Collected:
     collector = _Collector(units, region, f"a{a}", rounding)
     # operands before readers, so that long chains need no deep recursion
     for u in reversed(region.masks):
-        for place in region.places[u]:
+        for place in region.positions[u]:
             if all(isinstance(t, int) for t in place):
                 collector.element(units.values[region.parts.get(u, u)], collector.index_of(place))
     for u in bits(region.stored):  # a range is stored at the positions of the value it belongs to
         full_value = units.values[region.parts.get(u, u)]
         collector.out.roots[u] = collector.element(
-            full_value, collector.index_of(region.places[u][0])
+            full_value, collector.index_of(region.positions[u][0])
         )
     return collector.out
 
@@ -87,7 +87,7 @@ class _Operand:
         return self.node.type
 
     def at(self, *index: Index) -> Term:
-        self.collector.asked.append((self.node, index))
+        self.collector.element_reads.append((self.node, index))
         return self.collector.element(self.node, index)
 
 
@@ -105,7 +105,7 @@ class _Collector:
         self.known: dict[tuple[Node, Place], Term] = {}
         self.current: list[int] = []
         self.picks: dict[str, Term] = {}
-        self.asked: list[tuple[Node, Place]] = []
+        self.element_reads: list[tuple[Node, Place]] = []
         """Elements that the current definition has read."""
 
     def index_of(self, place: tuple[object, ...]) -> Place:
@@ -113,7 +113,7 @@ class _Collector:
         index: list[Index] = []
         for t in place:
             if isinstance(t, int):
-                index.append(0 if t == STILL else self.numbered[t])
+                index.append(0 if t == AT_ZERO else self.numbered[t])
             else:
                 index.append(t)  # type: ignore[arg-type]
         return tuple(index)
@@ -133,28 +133,28 @@ class _Collector:
             term = self._through_view(node, index) or self._define(node, index, number)
             if number >= 0 and self.rounding != "fast":
                 term = self.terms.cast(term, node.type.dtype)
-            if term.is_fold:
+            if term.is_reduction:
                 self.out.units.setdefault(term, number)
         self.known[key] = term
         return term
 
     def _through_view(self, node: Node, index: Place) -> Term | None:
         """Return the element that a view element was resolved to before; None if unknown."""
-        source = self.units.behind.get((node, index))
+        source = self.units.view_sources.get((node, index))
         return None if source is None else self.element(*source)
 
     def _define(self, node: Node, index: Place, number: int) -> Term:
-        outer_reads, self.asked = self.asked, []
+        outer_reads, self.element_reads = self.element_reads, []
         self.current.append(number)
         term = node.op.define(self, index, *(_Operand(self, x) for x in node.inputs))
         self.current.pop()
-        reads, self.asked = self.asked, outer_reads
+        reads, self.element_reads = self.element_reads, outer_reads
         if node.op.is_view and len(reads) == 1 and self.known.get(reads[0]) is term:
-            self.units.behind[node, index] = reads[0]
+            self.units.view_sources[node, index] = reads[0]
         return term
 
     def _axes(self, *index: Index) -> frozenset[str]:
-        return axes_through(index, lambda name: self.picks[name].axes)
+        return dependent_axes(index, lambda name: self.picks[name].axes)
 
     # ---- the definer ---------------------------------------------------------------------------
 
@@ -191,8 +191,8 @@ class _Collector:
             axes = element.axes - set(over)
             return self.terms.opaque(("fold", combine.name, over), (element,), axes, dtype.compute)
         if combine.positional:
-            return self.terms.winner(combine.name, element, over, self.extents)
-        return self.terms.fold(combine.name, element, over, dtype.compute)
+            return self.terms.arg_reduce(combine.name, element, over, self.extents)
+        return self.terms.reduce(combine.name, element, over, dtype.compute)
 
     def dot(self, dtype: DType, extents: Place, body: Callable[[Place], tuple[Term, Term]]) -> Term:
         over, sides = self._over(extents, body)
@@ -208,7 +208,7 @@ class _Collector:
     def _over(
         self, extents: Place, body: Callable[[Place], tuple[Term, ...]]
     ) -> tuple[tuple[str, ...], tuple[Term, ...]]:
-        numbers = self.region.ends.get(self.current[-1], ())
+        numbers = self.region.reduced_axis_order.get(self.current[-1], ())
         if len(numbers) != len(extents):
             raise NotCollected("fold")
         names = tuple(f"a{k}" for k in numbers)
@@ -246,4 +246,4 @@ class _Collector:
         if not axes and not args:
             return value()
         holds = self.terms.opaque(("inside", limits), args, axes, bool_)
-        return self.terms.choose(holds, value(), other)
+        return self.terms.select(holds, value(), other)

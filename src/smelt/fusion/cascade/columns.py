@@ -19,13 +19,13 @@ from smelt.ops.scalar import SCALARS
 
 LEAST_COST = 4.0
 """Cost of an operand's element from which it counts as computed; loads and casts cost less."""
-FOLDED = 4.0
+REDUCTION_COST = 4.0
 """Least cost of a reduction within an element."""
-MOST = 1024
+MAX_COLUMNS = 1024
 """Most columns whose sums a task keeps for its rows, so that all of them stay in L2."""
 
 
-def columns(
+def inner_columns(
     states: Iterable[State], roots: Iterable[Term], axis: str, sizes: Mapping[str, int]
 ) -> frozenset[str]:
     """Return the axes that only cheap operands of carried contractions along `axis` have.
@@ -41,7 +41,7 @@ def columns(
             for computed, other in (s.block.args, s.block.args[::-1]):
                 if _cost(computed) >= LEAST_COST > _cost(other):
                     names |= other.axes - computed.axes
-    return frozenset(names) if prod(sizes[a] for a in names) <= MOST else frozenset()
+    return frozenset(names) if prod(sizes[a] for a in names) <= MAX_COLUMNS else frozenset()
 
 
 def _cost(t: Term) -> float:
@@ -57,5 +57,5 @@ def _cost(t: Term) -> float:
         if a.kind == "apply":
             cost += SCALARS[a.op].cost
         elif a.args and a.kind in ("opaque", "fold", "dot"):
-            cost += FOLDED
+            cost += REDUCTION_COST
     return cost

@@ -35,21 +35,21 @@ from smelt.fusion.cascade.proofs import Claim, is_proved
 from smelt.fusion.cascade.term import Term
 from smelt.types.dtype import DType, f64
 
-CLOSE = 1e-9
+EQUATION_TOLERANCE = 1e-9
 """Relative error up to which an equation holds, computed in double precision."""
 FALLBACK = 1.0
 """Harmless gauge value where the factor is undefined at the true gauge."""
-HELD = 1.0
+PLACEHOLDER = 1.0
 """Stands in for other unfinished reductions until they are finished."""
 SPREAD = (1e-3, 0.1, 0.5, 1.0, 1.5, 3.0, 10.0, 80.0, 1e3, 1e5)
 """Magnitudes of gauges and elements at which boundedness is sampled."""
 EXTREMES = (0.0, 1e-45, 1e-30, 1e-12, 3.4e38)
 """Single-precision elements at which parts in double precision must not overflow."""
 MOST_RANK = 3
-PLACES = (1.0, 2.0, 0.5, 3.0, 1.25)
+SAMPLE_POINTS = (1.0, 2.0, 0.5, 3.0, 1.25)
 """Constants at which low-rank factors are evaluated."""
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53
-MOST_LOST = 8.0
+MAX_ERROR_RATIO = 8.0
 """Most rounding error of the parts, relative to that of the factor itself."""
 
 
@@ -65,7 +65,7 @@ class Gauged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class LowRank:
     """A low-rank factor as a sum of products.
 
     f(v; r) = sum over b of (sum over a of weights[a][b] * f(places[a]; r)) * f(v; anchors[b]),
@@ -73,17 +73,17 @@ class Ranked:
     """
 
     anchors: tuple[float, ...]
-    places: tuple[float, ...]
+    sample_points: tuple[float, ...]
     weights: tuple[tuple[float, ...], ...]
     wide: bool = False
     """Whether cancellation requires double precision."""
 
 
 _GAUGED: dict[object, tuple[int, bool, float] | None] = {}
-_RANKED: dict[object, Ranked | None] = {}
+_RANKED: dict[object, LowRank | None] = {}
 
 
-def gauged(f: Formula) -> Gauged | None:
+def find_gauge(f: Formula) -> Gauged | None:
     """Return the gauge under which a factor can be carried, None if there is none."""
     key = _key(f)
     if key not in _GAUGED:
@@ -94,7 +94,7 @@ def gauged(f: Formula) -> Gauged | None:
     return None if entry is None else Gauged(f.moving[entry[0]], *entry[1:])
 
 
-def ranked(f: Formula, dtype: DType) -> Ranked | None:
+def find_low_rank(f: Formula, dtype: DType) -> LowRank | None:
     """Return a factor as a sum of products, None if its rank is too high.
 
     `dtype` is the type of its elements.
@@ -128,13 +128,13 @@ def _gauges(f: Formula) -> Iterator[tuple[int, bool, float]]:
 
 
 def _placeholders(f: Formula, slot: Term) -> dict[Term, Array | float]:
-    values: dict[Term, Array | float] = {t: HELD for t in f.moving if t is not slot}
+    values: dict[Term, Array | float] = {t: PLACEHOLDER for t in f.moving if t is not slot}
     return values | dict.fromkeys(f.fixed, 0.75)
 
 
 def _unit(f: Formula, slot: Term) -> float | None:
     """Return f(g; g) if it is the same number for all sampled g."""
-    values = {float(f.at({**_placeholders(f, slot), f.varying: g, slot: g})) for g in SPREAD}
+    values = {float(f.evaluate({**_placeholders(f, slot), f.varying: g, slot: g})) for g in SPREAD}
     (unit, *rest) = values
     return unit if not rest and np.isfinite(unit) and unit != 0 else None
 
@@ -153,7 +153,7 @@ def _agree(left: Array, right: Array) -> bool:
     """Return whether two arrays agree up to rounding, with enough finite values."""
     finite = np.isfinite(left) & np.isfinite(right)
     with np.errstate(all="ignore"):
-        close = np.abs(left - right) <= CLOSE * np.maximum(np.abs(left), np.abs(right))
+        close = np.abs(left - right) <= EQUATION_TOLERANCE * np.maximum(np.abs(left), np.abs(right))
     equal = np.isnan(left) & np.isnan(right) | (left == right) | (finite & close)
     return bool(np.all(equal)) and bool(finite.mean() > 0.2)
 
@@ -163,8 +163,8 @@ def _satisfies_transport(f: Formula, slot: Term, unit: float) -> bool:
     values = _samples(f, 1)
     g = np.exp(np.random.default_rng(2).uniform(-1.5, 1.5, 64))
     placeholders = {t: v for t, v in _placeholders(f, slot).items() if t not in f.fixed}
-    left = f.at(values) * unit
-    right = f.at({**values, **placeholders, slot: g}) * f.at({**values, f.varying: g})
+    left = f.evaluate(values) * unit
+    right = f.evaluate({**values, **placeholders, slot: g}) * f.evaluate({**values, f.varying: g})
     return _agree(left, right)
 
 
@@ -174,10 +174,14 @@ def _is_bounded(f: Formula, slot: Term, unit: float, least: bool) -> bool:
     v, g = (a.ravel() for a in np.meshgrid(elements, elements))
     fixed = [dict.fromkeys(f.fixed, s) for s in (-0.75, 0.75)] if f.fixed else [{}]
     for fixed_values in fixed:
-        at_unit = f.at({**_placeholders(f, slot), **fixed_values, f.varying: g, slot: g}) == unit
+        at_unit = (
+            f.evaluate({**_placeholders(f, slot), **fixed_values, f.varying: g, slot: g}) == unit
+        )
         on_side = at_unit & ((v >= g) if least else (v <= g))
-        values = f.at({**_placeholders(f, slot), **fixed_values, f.varying: v, slot: g})[on_side]
-        if not np.all(np.abs(values) <= abs(unit) * (1 + CLOSE)):
+        values = f.evaluate({**_placeholders(f, slot), **fixed_values, f.varying: v, slot: g})[
+            on_side
+        ]
+        if not np.all(np.abs(values) <= abs(unit) * (1 + EQUATION_TOLERANCE)):
             return False
     return True
 
@@ -193,11 +197,13 @@ def _is_safe(f: Formula, slot: Term, unit: float, least: bool) -> bool:
     limits = () if f.signs[f.varying] and not least else (end,)  # else no element can be there
     for s in (*limits, *elements):
         values = {**_placeholders(f, slot), f.varying: s}
-        if f.at({**values, slot: s}) == unit:
+        if f.evaluate({**values, slot: s}) == unit:
             continue
-        if s not in (end, 0.0) or f.at({**values, slot: FALLBACK}) != 0:
+        if s not in (end, 0.0) or f.evaluate({**values, slot: FALLBACK}) != 0:
             return False
-        sums = [float(f.at({**_samples(f, k, 1), f.varying: np.float64(s)})[0]) for k in range(8)]
+        sums = [
+            float(f.evaluate({**_samples(f, k, 1), f.varying: np.float64(s)})[0]) for k in range(8)
+        ]
         if any(x == x and x != 0 for x in sums):
             return False
     return True
@@ -208,16 +214,16 @@ def _is_safe(f: Formula, slot: Term, unit: float, least: bool) -> bool:
 
 def _evaluate_at(f: Formula, v: Any, r: Any) -> Array:
     values: dict[Term, Any] = {f.varying: v, **dict.fromkeys(f.moving, r)}
-    return f.at(values)
+    return f.evaluate(values)
 
 
-def _ranks(f: Formula, dtype: DType) -> Ranked | None:
+def _ranks(f: Formula, dtype: DType) -> LowRank | None:
     """Return the fewest products that yield the factor for sampled values."""
     if f.fixed or not _has_low_rank(f):
         return None
-    table = np.array([[_evaluate_at(f, a, b) for b in PLACES] for a in PLACES], float)
+    table = np.array([[_evaluate_at(f, a, b) for b in SAMPLE_POINTS] for a in SAMPLE_POINTS], float)
     for k in range(1, MOST_RANK + 1):
-        choices = list(every(combinations(range(len(PLACES)), k), repeat=2))
+        choices = list(every(combinations(range(len(SAMPLE_POINTS)), k), repeat=2))
         blocks = np.array([table[np.ix_(*way)] for way in choices])
         conditions = np.full(len(choices), np.inf)
         finite = np.isfinite(blocks).all(axis=(1, 2))
@@ -225,9 +231,9 @@ def _ranks(f: Formula, dtype: DType) -> Ranked | None:
         best = int(conditions.argmin())
         if conditions[best] > 1e4:
             continue
-        places, anchors = (tuple(PLACES[n] for n in numbers) for numbers in choices[best])
+        places, anchors = (tuple(SAMPLE_POINTS[n] for n in numbers) for numbers in choices[best])
         weights = np.linalg.inv(blocks[best]).T
-        candidate = Ranked(anchors, places, tuple(tuple(map(float, w)) for w in weights))
+        candidate = LowRank(anchors, places, tuple(tuple(map(float, w)) for w in weights))
         if _matches(f, candidate):
             return _if_accurate(f, candidate, dtype)
     return None
@@ -241,26 +247,26 @@ def _has_low_rank(f: Formula) -> bool:
     if not np.isfinite(table).all():
         return False
     singular_values = np.linalg.svd(table, compute_uv=False)
-    return bool(singular_values[MOST_RANK] <= CLOSE * singular_values[0])
+    return bool(singular_values[MOST_RANK] <= EQUATION_TOLERANCE * singular_values[0])
 
 
-def _summands(f: Formula, form: Ranked, values: Mapping[Term, Array | float]) -> list[Array]:
+def _summands(f: Formula, form: LowRank, values: Mapping[Term, Array | float]) -> list[Array]:
     """Return the values of the products."""
-    moved_parts = [f.at({**values, f.varying: a}) for a in form.places]
+    moved_parts = [f.evaluate({**values, f.varying: a}) for a in form.sample_points]
     summands: list[Array] = []
     with np.errstate(all="ignore"):
         for b, anchor in enumerate(form.anchors):
             coefficient: Array | float = 0.0
             for row, part in zip(form.weights, moved_parts, strict=True):
                 coefficient = coefficient + row[b] * part
-            summands.append(coefficient * f.at({**values, **dict.fromkeys(f.moving, anchor)}))
+            summands.append(coefficient * f.evaluate({**values, **dict.fromkeys(f.moving, anchor)}))
     return summands
 
 
-def _matches(f: Formula, form: Ranked) -> bool:
+def _matches(f: Formula, form: LowRank) -> bool:
     """Return whether the products add up to the factor for sampled values."""
     values = _samples(f, 3)
-    expected, parts = f.at(values), _summands(f, form, values)
+    expected, parts = f.evaluate(values), _summands(f, form, values)
     largest = np.maximum.reduce([np.abs(p) for p in parts])
     finite = np.isfinite(expected)
     if np.any(np.isnan(sum(parts)) != np.isnan(expected)) or finite.mean() <= 0.2:
@@ -272,7 +278,7 @@ def _matches(f: Formula, form: Ranked) -> bool:
     return bool(np.all(close))
 
 
-def _if_accurate(f: Formula, form: Ranked, dtype: DType) -> Ranked | None:
+def _if_accurate(f: Formula, form: LowRank, dtype: DType) -> LowRank | None:
     """Return the products if they lose hardly more than the factor itself by rounding.
 
     That is in the type of the elements, or in double precision where that is wider.
@@ -282,16 +288,16 @@ def _if_accurate(f: Formula, form: Ranked, dtype: DType) -> Ranked | None:
     others = np.array([s * x for s in (1.0, -1.0) for x in (*EXTREMES, *SPREAD)])
     v, r = (a.ravel() for a in np.meshgrid(elements, others))
     values: dict[Term, Array | float] = {f.varying: v, **dict.fromkeys(f.moving, r)}
-    expected, parts = f.at(values), _summands(f, form, values)
+    expected, parts = f.evaluate(values), _summands(f, form, values)
     largest = np.maximum.reduce([np.abs(p) for p in parts])
     finite = np.isfinite(expected)
     if not np.all(np.isfinite(largest[finite])):
         return None
     with np.errstate(all="ignore"):
-        perturbed = np.abs(f.at({**values, f.varying: v * (1 + SINGLE)}) - expected)[finite]
+        perturbed = np.abs(f.evaluate({**values, f.varying: v * (1 + SINGLE)}) - expected)[finite]
     factor_error = perturbed + SINGLE * np.abs(expected[finite])
     for wide, unit in ((False, SINGLE), (True, DOUBLE)):
-        if np.all(largest[finite] * unit <= MOST_LOST * factor_error):
+        if np.all(largest[finite] * unit <= MAX_ERROR_RATIO * factor_error):
             needs_more = wide and dtype.bits >= f64.bits
             return None if needs_more else replace(form, wide=wide)
     return None

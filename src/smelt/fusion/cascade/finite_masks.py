@@ -28,33 +28,33 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.fusion.cascade.block_sparsity import (
-    DRAWS,
-    Drawn,
-    Visible,
-    answered,
+    SAMPLE_COUNT,
+    SampleValues,
+    VisitRange,
     conditions,
-    following,
-    narrowed,
+    enumerate_conditions,
+    implied_conditions,
+    narrow_range,
     outermost,
 )
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, Terms, evaluate
-from smelt.fusion.cascade.value_bounds import between
+from smelt.fusion.cascade.value_bounds import value_bounds
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 
-FAR = {32: 1024.0, 64: 4096.0}
+SAFE_DISTANCE = {32: 1024.0, 64: 4096.0}
 """Distance from the maximum to masked elements, by bits of the type.
 
 Less would do for their exponentials to be 0. At this distance, what a full pass sums before it
 meets the maximum vanishes too, in however many steps, from sums of twice the exponent range.
 """
-STRANGE = (np.nan, np.inf, -np.inf, 3e38)
+SPECIAL_VALUES = (np.nan, np.inf, -np.inf, 3e38)
 """Sample values for unmasked terms that show where a mask hides nothing."""
-ABOVE = (0.0, 0.37, 13.0, 1e3, 3e5, 1e20)
+MARGINS_ABOVE = (0.0, 0.37, 13.0, 1e3, 3e5, 1e20)
 """Excess of the maximum over the required distance, one for each sample."""
 
 
-ROUNDED = 2.0**-5
+ROUNDING_SHARE = 2.0**-5
 """Safety distance from a computed bound, as a share of it.
 
 Exceeds the rounding error of a dozen steps in bfloat16 (2^-9 each).
@@ -62,27 +62,27 @@ Exceeds the rounding error of a dozen steps in bfloat16 (2^-9 each).
 
 
 @dataclass(slots=True)
-class Faint:
+class FiniteMask:
     """Blocks that a pass may skip at first, and the check that this was right."""
 
-    seen: Visible
+    visited: VisitRange
     enough: Term
     """For a row after the pass: whether the skipped blocks contribute nothing to it."""
 
 
-def faint(
+def find_finite_mask(
     terms: Terms,
     states: Sequence[State],
     pass_index: int,
-    seen: Visible,
+    seen: VisitRange,
     name: str,
     fixed: frozenset[str],
-) -> Faint | None:
+) -> FiniteMask | None:
     """Return the blocks along the axis `name` with nothing but finitely masked elements.
 
-    None if there are none. They are skipped in addition to those that `seen` skips.
+    None if there are none. They are skipped in addition to those that `visited` skips.
     """
-    pass_states = {k: s for k, s in enumerate(states) if s.sweep == pass_index}
+    pass_states = {k: s for k, s in enumerate(states) if s.pass_index == pass_index}
     if not any(s.block.kind == "dot" for s in pass_states.values()):
         return None
     blocks = [s.block for s in pass_states.values()]
@@ -95,18 +95,24 @@ def faint(
             continue
         limit, *limits = (mask.limit(c, answer) for c, answer in ruling)
         for other in limits:
-            limit = (terms.greater if mask.sign > 0 else terms.lesser)(limit, other)
+            limit = (terms.maximum if mask.sign > 0 else terms.minimum)(limit, other)
         greatest = terms.state(number, state.block.axes, state.dtype)
         operands = (greatest, limit) if mask.sign > 0 else (limit, greatest)
-        narrowed_range = Visible(seen.start, seen.stop, seen.seen, seen.where, dict(seen.cuts))
-        narrowed(narrowed_range, terms, blocks, ruling, name, fixed)
-        if (narrowed_range.start, narrowed_range.stop, narrowed_range.where) == (
+        narrowed_range = VisitRange(
             seen.start,
             seen.stop,
-            seen.where,
+            seen.position_is_used,
+            seen.block_is_used,
+            dict(seen.partial_masks),
+        )
+        narrow_range(narrowed_range, terms, blocks, ruling, name, fixed)
+        if (narrowed_range.start, narrowed_range.stop, narrowed_range.block_is_used) == (
+            seen.start,
+            seen.stop,
+            seen.block_is_used,
         ):
             continue
-        return Faint(narrowed_range, terms.exceeds(*operands, strict=False))
+        return FiniteMask(narrowed_range, terms.exceeds(*operands, strict=False))
     return None
 
 
@@ -132,21 +138,21 @@ class _Mask:
         """Return whether elements with that condition value are far off and contribute nothing."""
         number, samples = self.number(condition, answer), _Strange
         if number is None:
-            number, samples = self.shifted(condition, answer), Drawn
-        if number is None or self.sign * self.least(number) > -FAR[self.dtype.bits]:
+            number, samples = self.shifted(condition, answer), SampleValues
+        if number is None or self.sign * self.least(number) > -SAFE_DISTANCE[self.dtype.bits]:
             return False  # a mask value near 0 is rarely far enough from the maximum
-        maximum = self.least(number) + self.sign * np.array(ABOVE)
-        values = {**self.told(condition, answer), self.new: maximum}
+        maximum = self.least(number) + self.sign * np.array(MARGINS_ABOVE)
+        values = {**self.implied_values(condition, answer), self.new: maximum}
         return all(_adds_nothing(s.block, values, samples) for s in self.others)
 
-    def told(self, condition: Term, answer: bool) -> dict[Term, Any]:
+    def implied_values(self, condition: Term, answer: bool) -> dict[Term, Any]:
         """Return the values of conditions that follow from one of them."""
-        return dict(following(self.asked, condition, answer))
+        return dict(implied_conditions(self.asked, condition, answer))
 
     def number(self, condition: Term, answer: bool) -> float | None:
         """Return the number that all such elements equal, ignoring identities; None if none."""
         (element,) = self.state.block.args
-        values = self.told(condition, answer)
+        values = self.implied_values(condition, answer)
         results = np.asarray(_evaluate_samples(element, values, [element], _Strange), np.float64)
         # no `np.unique`: it imports masked arrays, which takes as long as planning attention
         numbers = {x for x in set(results.ravel().tolist()) if x != self.none}
@@ -158,7 +164,10 @@ class _Mask:
         if self._bound(condition, answer) is None:
             return None
         results = np.asarray(
-            _evaluate_samples(element, self.told(condition, answer), [element], Drawn), np.float64
+            _evaluate_samples(
+                element, self.implied_values(condition, answer), [element], SampleValues
+            ),
+            np.float64,
         )
         number = self.sign * float(np.max(self.sign * results))
         return number if np.isfinite(number) else None
@@ -171,21 +180,21 @@ class _Mask:
         bound, terms = self._bound(condition, answer), self.terms
         assert bound is not None
         magnitude = terms.mul(
-            terms.greater(bound, terms.neg(bound)), terms.const(ROUNDED, self.dtype)
+            terms.maximum(bound, terms.neg(bound)), terms.const(ROUNDING_SHARE, self.dtype)
         )
-        distance = terms.greater(magnitude, terms.const(FAR[self.dtype.bits], self.dtype))
+        distance = terms.maximum(magnitude, terms.const(SAFE_DISTANCE[self.dtype.bits], self.dtype))
         return terms.add(bound, distance) if self.sign > 0 else terms.sub(bound, distance)
 
     def _bound(self, condition: Term, answer: bool) -> Term | None:
         """Return a bound of such elements: all of them are on its far side."""
         block = self.state.block
         (element,) = block.args
-        span = between(self.terms, element, self.told(condition, answer), block.axes)
+        span = value_bounds(self.terms, element, self.implied_values(condition, answer), block.axes)
         return None if span is None else span.high if self.sign > 0 else span.low
 
     def least(self, number: float) -> float:
         """Return the nearest number of the type that is far enough from another number."""
-        target = number + self.sign * FAR[self.dtype.bits]
+        target = number + self.sign * SAFE_DISTANCE[self.dtype.bits]
         result = self.dtype.numpy.type(target)
         if self.sign * float(result) < self.sign * target:
             result = np.nextafter(result, self.dtype.numpy.type(self.sign * np.inf))
@@ -194,31 +203,31 @@ class _Mask:
         return float(result)
 
 
-class _Strange(Drawn):
+class _Strange(SampleValues):
     """Sample values including NaN, infinities and huge numbers."""
 
     def __call__(self, t: Term) -> Any:
         if t not in self.known and t.dtype.is_float:
             values = super().__call__(t)
-            values[-len(STRANGE) :] = np.roll(STRANGE, len(self.known))
+            values[-len(SPECIAL_VALUES) :] = np.roll(SPECIAL_VALUES, len(self.known))
             return values
         return super().__call__(t)
 
 
 def _evaluate_samples(
-    element: Term, fixed: dict[Term, Any], elements: Sequence[Term], kind: type[Drawn]
+    element: Term, fixed: dict[Term, Any], elements: Sequence[Term], kind: type[SampleValues]
 ) -> Any:
     """Return an element's value for each sample and all values of other conditions.
 
     NaN if there are too many conditions.
     """
-    values = answered(elements, fixed)
+    values = enumerate_conditions(elements, fixed)
     if values is None:
-        return np.full(DRAWS, np.nan)
-    return np.broadcast_arrays(evaluate(element, kind(), values), np.zeros(DRAWS))[0]
+        return np.full(SAMPLE_COUNT, np.nan)
+    return np.broadcast_arrays(evaluate(element, kind(), values), np.zeros(SAMPLE_COUNT))[0]
 
 
-def _adds_nothing(block: Term, fixed: dict[Term, Any], samples: type[Drawn]) -> bool:
+def _adds_nothing(block: Term, fixed: dict[Term, Any], samples: type[SampleValues]) -> bool:
     """Return whether a block contributes nothing, in a product if one factor is 0."""
     row = COMBINES[SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op]
     identity = row.identity(block.args[0].dtype)
@@ -230,4 +239,4 @@ def _adds_nothing(block: Term, fixed: dict[Term, Any], samples: type[Drawn]) -> 
     return bool(np.all(is_neutral)) and not row.positional
 
 
-__all__ = ["Faint", "faint"]
+__all__ = ["FiniteMask", "find_finite_mask"]

@@ -13,17 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.derive import FALLBACK, HELD, Gauged, Ranked, gauged, ranked
-from smelt.fusion.cascade.forms import NotSeparable, Product, Sorts
-from smelt.fusion.cascade.formula import Formula, cut
+from smelt.fusion.cascade.derive import (
+    FALLBACK,
+    PLACEHOLDER,
+    Gauged,
+    LowRank,
+    find_gauge,
+    find_low_rank,
+)
+from smelt.fusion.cascade.forms import Dependence, NotSeparable, Product
+from smelt.fusion.cascade.formula import Formula, to_formula
 from smelt.fusion.cascade.gauge import opposite
-from smelt.fusion.cascade.proofs import is_wanting
+from smelt.fusion.cascade.proofs import is_unproved
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, f64, i64
 
 LARGEST = EXTREMES[1]
-MOST_PARTS = 6
+MAX_PRODUCTS = 6
 """Most products that one element may be expanded into."""
 
 UNPROVED = "without a proof, for which `pip install 'smelt[derive]'` would look"
@@ -38,11 +45,11 @@ class Followed:
 
     element: Term
     """The factor at the new gauge."""
-    moved: Term
+    rescale: Term
     """Factor by which sums are rescaled in the current block."""
-    fine: Term
+    gauge_is_valid: Term
     """Whether the last gauge is valid, that is f(g; g) = c."""
-    last: Term
+    final_factor: Term
     """Factor that brings a sum from the last gauge to the requested value."""
     otherwise: Term
     """NaN where a sum is NaN although there was no valid gauge."""
@@ -51,20 +58,20 @@ class Followed:
 
 
 def follow(
-    terms: Terms, t: Term, reduction: Term, sorts: Sorts, state: MakeState, *, alone: bool
+    terms: Terms, t: Term, reduction: Term, sorts: Dependence, state: MakeState, *, alone: bool
 ) -> Followed:
     """Carry a factor of a sum's elements under a gauge. Raises NotSeparable.
 
     Unless the factor is `alone`, its gauge must be the reduction that it reads: another factor may
     be zero where the gauge is attained, and what then underflows must be negligible anyway.
     """
-    f = cut(t, sorts)
-    gauge = None if f is None else gauged(f)
+    f = to_formula(t, sorts)
+    gauge = None if f is None else find_gauge(f)
     if f is None or gauge is None:
-        raise NotSeparable(t.op if f is None or not is_wanting(f.key) else f"{t.op} {UNPROVED}")
+        raise NotSeparable(t.op if f is None or not is_unproved(f.key) else f"{t.op} {UNPROVED}")
     combine = opposite(LARGEST) if gauge.least else LARGEST
     is_own_gauge = (
-        gauge.slot.is_fold and gauge.slot.op == combine and gauge.slot.args[0] is f.varying
+        gauge.slot.is_reduction and gauge.slot.op == combine and gauge.slot.args[0] is f.varying
     )
     if not (alone or is_own_gauge):
         raise NotSeparable(t.op)
@@ -76,71 +83,80 @@ def _under_gauge(
 ) -> Followed:
     v, slot = f.varying, gauge.slot
     dtype = v.dtype.compute
-    placeholders = {t: terms.const(HELD, t.dtype) for t in f.moving if t is not slot}
-    last = state(terms.fold(combine, v, reduction.over, dtype))
+    placeholders = {t: terms.const(PLACEHOLDER, t.dtype) for t in f.moving if t is not slot}
+    last = state(terms.reduce(combine, v, reduction.over, dtype))
     new = terms.state(last.value, last.axes, dtype, new=True)
     unit = terms.const(gauge.unit, dtype)
 
     def is_valid(g: Term) -> Term:
-        return terms.equals(f.of(terms, {**placeholders, v: g, slot: g}, dtype), gauge.unit)
+        return terms.equals(
+            f.instantiate(terms, {**placeholders, v: g, slot: g}, dtype), gauge.unit
+        )
 
     def safe(g: Term) -> Term:
-        return terms.choose(is_valid(g), g, terms.const(FALLBACK, dtype))
+        return terms.select(is_valid(g), g, terms.const(FALLBACK, dtype))
 
     def over_unit(x: Term) -> Term:
         return x if gauge.unit == 1.0 else terms.div(x, unit)
 
     zero, one = terms.const(0.0, dtype), terms.const(1.0, dtype)
-    moved_ratio = over_unit(f.of(terms, {**placeholders, v: safe(last), slot: safe(new)}, dtype))
-    rescale = terms.choose(is_valid(last), moved_ratio, terms.choose(is_valid(new), zero, one))
+    moved_ratio = over_unit(
+        f.instantiate(terms, {**placeholders, v: safe(last), slot: safe(new)}, dtype)
+    )
+    rescale = terms.select(is_valid(last), moved_ratio, terms.select(is_valid(new), zero, one))
     at_last: dict[Term, Term] = {v: safe(last)}
     return Followed(
-        f.of(terms, {**placeholders, slot: safe(new)}, dtype),
+        f.instantiate(terms, {**placeholders, slot: safe(new)}, dtype),
         rescale,
         is_valid(last),
-        over_unit(f.of(terms, at_last, dtype)),
-        f.of(terms, {v: last}, dtype),
+        over_unit(f.instantiate(terms, at_last, dtype)),
+        f.instantiate(terms, {v: last}, dtype),
         terms.count(reduction.over, i64),
         slot,
     )
 
 
-def finished(terms: Terms, total: Term, followed: Followed) -> Term:
+def finish(terms: Terms, total: Term, followed: Followed) -> Term:
     """Bring a sum from the last gauge to the requested value."""
     otherwise = terms.cast(followed.otherwise, total.dtype)
-    number = terms.either(terms.is_number(otherwise), terms.equals(followed.count, 0))
-    rescaled = terms.mul(total, terms.cast(followed.last, total.dtype))
-    return terms.choose(followed.fine, rescaled, terms.choose(number, total, otherwise))
+    number = terms.logical_or(terms.is_number(otherwise), terms.equals(followed.count, 0))
+    rescaled = terms.mul(total, terms.cast(followed.final_factor, total.dtype))
+    return terms.select(followed.gauge_is_valid, rescaled, terms.select(number, total, otherwise))
 
 
-def in_parts(terms: Terms, product: Product, sorts: Sorts, dtype: DType) -> list[Product]:
+def expand_low_rank(
+    terms: Terms, product: Product, sorts: Dependence, dtype: DType
+) -> list[Product]:
     """Expand low-rank factors of a product into sums of products."""
     result = [
         Product(
-            product.plain,
+            product.direct,
             product.hoisted,
-            product.growing,
+            product.exponentials,
             product.sums,
             product.masks,
             product.number,
         )
     ]
-    for t in product.derived:
-        f = cut(t, sorts)
-        low_rank = None if f is None or gauged(f) is not None else ranked(f, dtype)
-        if f is None or low_rank is None or product.growing:
-            expanded = [Product(derived=(t,))]
+    for t in product.unclassified:
+        f = to_formula(t, sorts)
+        low_rank = None if f is None or find_gauge(f) is not None else find_low_rank(f, dtype)
+        if f is None or low_rank is None or product.exponentials:
+            expanded = [Product(unclassified=(t,))]
         else:
             expanded = list(_low_rank_products(terms, f, low_rank))
         result = [left.times(right) for left in result for right in expanded]
-    if len(result) > MOST_PARTS:
-        raise NotSeparable(product.derived[0].op)
+    if len(result) > MAX_PRODUCTS:
+        raise NotSeparable(product.unclassified[0].op)
     return result
 
 
-def _low_rank_products(terms: Terms, f: Formula, low_rank: Ranked) -> list[Product]:
+def _low_rank_products(terms: Terms, f: Formula, low_rank: LowRank) -> list[Product]:
     dtype = f64 if low_rank.wide else f.varying.dtype.compute
-    moved_values = [f.of(terms, {f.varying: terms.const(a, dtype)}, dtype) for a in low_rank.places]
+    moved_values = [
+        f.instantiate(terms, {f.varying: terms.const(a, dtype)}, dtype)
+        for a in low_rank.sample_points
+    ]
     result: list[Product] = []
     for b, anchor in enumerate(low_rank.anchors):
         u: Term | None = None
@@ -148,6 +164,6 @@ def _low_rank_products(terms: Terms, f: Formula, low_rank: Ranked) -> list[Produ
             part = terms.mul(m, terms.const(row[b], dtype))
             u = part if u is None else terms.add(u, part)
         assert u is not None
-        element = f.of(terms, {r: terms.const(anchor, dtype) for r in f.moving}, dtype)
-        result.append(Product(plain=((element, 1),), hoisted=((u, 1),)))
+        element = f.instantiate(terms, {r: terms.const(anchor, dtype) for r in f.moving}, dtype)
+        result.append(Product(direct=((element, 1),), hoisted=((u, 1),)))
     return result

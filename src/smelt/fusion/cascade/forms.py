@@ -2,7 +2,7 @@
 
 The forms do not depend on how an expression was written: (x - m) * c and x*c - m*c have one linear
 form, e / l * v and v * e * (1 / l) one product. Operators are known by the columns of their table
-row alone (`linear`, `powers`, `base`, `chooses`).
+row alone (`linear`, `powers`, `base`, `is_select`).
 
 >>> from smelt.fusion.cascade.term import Terms
 >>> from smelt.types.dtype import f32
@@ -27,7 +27,7 @@ from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 
-CLOSE = 1e-6
+RELATIVE_TOLERANCE = 1e-6
 """Relative distance below which two coefficients are equal: constant folding rounds."""
 MOST_ATOMS = 24
 """Most atoms of a linear form; further sums are kept as single atoms."""
@@ -51,7 +51,7 @@ class Coefficient:
     def close(self, other: Coefficient) -> bool:
         """Return whether two coefficients are equal up to the rounding of constants."""
         error = abs(self.number - other.number)
-        return self.fixed == other.fixed and error <= CLOSE * abs(other.number)
+        return self.fixed == other.fixed and error <= RELATIVE_TOLERANCE * abs(other.number)
 
     @property
     def inverse(self) -> Coefficient:
@@ -117,17 +117,17 @@ def _scaled(
     return variable[0][0], c
 
 
-def is_odd(form: Linear) -> bool:
+def is_unrepresentable(form: Linear) -> bool:
     """Return whether a term had no linear form."""
     return any(c.number != c.number for c in form.values())
 
 
-def scaled(form: Linear, c: Coefficient) -> Linear:
+def scale_form(form: Linear, c: Coefficient) -> Linear:
     """Return a linear form times a coefficient."""
     return {a: k.times(c) for a, k in form.items()}
 
 
-def same(one: Linear, other: Linear) -> bool:
+def is_close(one: Linear, other: Linear) -> bool:
     """Return whether two linear forms are equal up to the rounding of constants."""
     return one.keys() == other.keys() and all(c.close(other[a]) for a, c in one.items())
 
@@ -143,7 +143,7 @@ def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> 
     )
     for atom, c in order:
         base = terms.const(1.0, like.dtype) if atom is None else atom
-        part = multiplied(terms, base, c)
+        part = multiply(terms, base, c)
         if result is None:
             result = part
         else:
@@ -155,7 +155,7 @@ def build(terms: Terms, form: Mapping[Term | None, Coefficient], like: Term) -> 
     return terms.const(0.0, like.dtype) if result is None else result
 
 
-def without(
+def remove_atoms(
     terms: Terms, term: Term, removed: Collection[Term | None], replacements: Mapping[Term, Term]
 ) -> Term:
     """Remove atoms from a sum and replace others, keeping the order of its operations.
@@ -164,7 +164,9 @@ def without(
     """
     remaining = _remaining(terms, term, removed)
     return (
-        terms.const(0.0, term.dtype) if remaining is None else terms.swap(remaining, replacements)
+        terms.const(0.0, term.dtype)
+        if remaining is None
+        else terms.substitute(remaining, replacements)
     )
 
 
@@ -182,14 +184,14 @@ def _remaining(terms: Terms, t: Term, removed: Collection[Term | None]) -> Term 
     if not row.linear or not present:
         return None
     (number,) = [k for p, k in zip(parts, row.linear, strict=True) if p is not None]
-    return multiplied(terms, present[0], Coefficient(float(number)))
+    return multiply(terms, present[0], Coefficient(float(number)))
 
 
 def _positive(terms: Terms, base: Term, c: Coefficient) -> Term:
-    return multiplied(terms, base, Coefficient(-c.number, c.fixed))
+    return multiply(terms, base, Coefficient(-c.number, c.fixed))
 
 
-def multiplied(terms: Terms, base: Term, c: Coefficient) -> Term:
+def multiply(terms: Terms, base: Term, c: Coefficient) -> Term:
     """Return a term times a coefficient."""
     if c.number == -1.0:
         result = terms.neg(base)
@@ -201,7 +203,7 @@ def multiplied(terms: Terms, base: Term, c: Coefficient) -> Term:
     return result
 
 
-def narrow(reduction: Term) -> Term:
+def strip_widening(reduction: Term) -> Term:
     """Return the summed elements without conversions to the type they are accumulated in anyway."""
     (x,) = reduction.args
     accumulator_type = accumulator(COMBINES[reduction.op], reduction.dtype)
@@ -219,7 +221,7 @@ def narrow(reduction: Term) -> Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Growing:
+class Exponential:
     """An exponential factor b^(..): the term, and its exponent as a linear form."""
 
     term: Term
@@ -230,29 +232,29 @@ class Growing:
 class Product:
     """The factors of an element of a reduction."""
 
-    plain: tuple[tuple[Term, int], ...] = ()
+    direct: tuple[tuple[Term, int], ...] = ()
     """Factors that do not change with a gauge, with their powers."""
     hoisted: tuple[tuple[Term, int], ...] = ()
     """Factors that are the same for every element, with powers: they may leave the reduction."""
-    growing: tuple[Growing, ...] = ()
+    exponentials: tuple[Exponential, ...] = ()
     sums: tuple[Term, ...] = ()
     """Factors that are sums in which some atoms vary and others move."""
     masks: tuple[Term, ...] = ()
     """Conditions outside of which the product is 0."""
     number: float = 1.0
-    derived: tuple[Term, ...] = ()
+    unclassified: tuple[Term, ...] = ()
     """Factors whose operators no table column describes: their transport has to be derived."""
 
     def times(self, other: Product) -> Product:
         """Return the product of both."""
         return Product(
-            self.plain + other.plain,
+            self.direct + other.direct,
             self.hoisted + other.hoisted,
-            self.growing + other.growing,
+            self.exponentials + other.exponentials,
             self.sums + other.sums,
             self.masks + other.masks,
             self.number * other.number,
-            self.derived + other.derived,
+            self.unclassified + other.unclassified,
         )
 
 
@@ -269,13 +271,13 @@ def check_range(product: Product, dtype: DType, op: str) -> None:
 
     For example (x / m)^2 is at most 1, while x^2 may overflow.
     """
-    if product.growing or product.derived or not product.hoisted:
+    if product.exponentials or product.unclassified or not product.hoisted:
         return
-    degree = sum(abs(p) for _, p in product.plain) + len(product.sums)
+    degree = sum(abs(p) for _, p in product.direct) + len(product.sums)
     if dtype.bits < f64.bits:
         if degree > WIDE_DEGREE:
             raise NotSeparable(op)
-    elif degree > 1 or any(map(_grows, (t for t, _ in product.plain))):
+    elif degree > 1 or any(map(_grows, (t for t, _ in product.direct))):
         raise NotSeparable(op)
 
 
@@ -284,7 +286,7 @@ def _grows(t: Term) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorts:
+class Dependence:
     """Classifies the terms of a reduction's elements."""
 
     varies: Callable[[Term], bool]
@@ -301,43 +303,45 @@ class Sorts:
         return self.varies(t) and self.moves(t)
 
 
-def products(term: Term, sorts: Sorts) -> list[Product]:
+def products(term: Term, sorts: Dependence) -> list[Product]:
     """Return the term as a sum of products. Raises NotSeparable."""
     if not sorts.moves(term):
-        return [Product(plain=((term, 1),))]
+        return [Product(direct=((term, 1),))]
     if not sorts.varies(term):
         return [Product(hoisted=((term, 1),))]
     if term.kind != "apply":
         raise NotSeparable(term.op or term.kind)
     row = SCALARS[term.op]
-    if row.chooses:
+    if row.is_select:
         return _masked(term, sorts)
     if row.base:
         growing = _exponential(term, sorts)
-        return [Product(derived=(term,)) if growing is None else Product(growing=(growing,))]
+        return [
+            Product(unclassified=(term,)) if growing is None else Product(exponentials=(growing,))
+        ]
     if row.powers:
         return _multiplied(term, row.powers, sorts)
     if row.linear:
         return _added(term, sorts)
-    return [Product(derived=(term,))]
+    return [Product(unclassified=(term,))]
 
 
-def _exponential(term: Term, sorts: Sorts) -> Growing | None:
+def _exponential(term: Term, sorts: Dependence) -> Exponential | None:
     form = linear(term.args[0], sorts.is_fixed)
     mixed = [a for a in form if a is not None and sorts.is_mixed(a)]
-    if is_odd(form) or mixed:
+    if is_unrepresentable(form) or mixed:
         return None
-    return Growing(term, tuple(form.items()))
+    return Exponential(term, tuple(form.items()))
 
 
-def _multiplied(term: Term, powers: tuple[int, ...], sorts: Sorts) -> list[Product]:
+def _multiplied(term: Term, powers: tuple[int, ...], sorts: Dependence) -> list[Product]:
     result = [Product()]
     for a, p in zip(term.args, powers):
         if p < 0 and sorts.is_mixed(a):
-            return [Product(derived=(term,))]
+            return [Product(unclassified=(term,))]
         if p < 0:
             factor = ((a, p),)
-            inverse = Product(plain=factor) if sorts.varies(a) else Product(hoisted=factor)
+            inverse = Product(direct=factor) if sorts.varies(a) else Product(hoisted=factor)
             result = [inverse.times(other) for other in result]
             continue
         factors = products(a, sorts)
@@ -348,10 +352,10 @@ def _multiplied(term: Term, powers: tuple[int, ...], sorts: Sorts) -> list[Produ
     return result
 
 
-def _added(term: Term, sorts: Sorts) -> list[Product]:
+def _added(term: Term, sorts: Dependence) -> list[Product]:
     """Return a sum as one factor if its atoms vary or move, else as products."""
     form = linear(term, sorts.is_fixed)
-    if is_odd(form):
+    if is_unrepresentable(form):
         raise NotSeparable(term.op)
     if not any(a is not None and sorts.is_mixed(a) for a in form):
         return [Product(sums=(term,))]
@@ -364,7 +368,7 @@ def _added(term: Term, sorts: Sorts) -> list[Product]:
     return result
 
 
-def _masked(term: Term, sorts: Sorts) -> list[Product]:
+def _masked(term: Term, sorts: Dependence) -> list[Product]:
     """Split a select whose other branch is 0 into a mask and products."""
     mask, then, otherwise = term.args
     is_zero = otherwise.kind == "const" and float(otherwise.value) == 0.0

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.forms import Sorts
+from smelt.fusion.cascade.forms import Dependence
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
@@ -34,7 +34,7 @@ from smelt.types.dtype import DType, bool_
 Array: TypeAlias = np.ndarray[Any, Any]
 MOST_MOVING = 3
 """Most moving parts of a formula."""
-SMALL = (0.25, 0.5, 0.75, 1.5, 2.5)
+PLAIN_FRACTIONS = (0.25, 0.5, 0.75, 1.5, 2.5)
 """Fractions that keep their value in a formula's text, besides small integers."""
 
 
@@ -55,11 +55,11 @@ class Formula:
         """Return the varying part, the moving parts and the fixed part."""
         return (self.varying, *self.moving, *self.fixed)
 
-    def at(self, values: Mapping[Term, Array | float]) -> Array:
+    def evaluate(self, values: Mapping[Term, Array | float]) -> Array:
         """Return its value in double precision."""
         return _value(self.term, dict(values))
 
-    def of(self, terms: Terms, replacements: Mapping[Term, Term], dtype: DType) -> Term:
+    def instantiate(self, terms: Terms, replacements: Mapping[Term, Term], dtype: DType) -> Term:
         """Return the same operators on other terms, computed in a type."""
         translated: dict[Term, Term] = {a: terms.cast(a, dtype) for a in self.atoms}
         translated |= {a: terms.cast(t, dtype) for a, t in replacements.items()}
@@ -89,7 +89,7 @@ def _applied(terms: Terms, op: str, args: list[Term]) -> Term:
     )
 
 
-def cut(term: Term, sorts: Sorts) -> Formula | None:
+def to_formula(term: Term, sorts: Dependence) -> Formula | None:
     """Return the formula of a mixed term; None unless it has exactly one varying part."""
     parts: dict[Term, None] = {}
     if not _collect_parts(term, sorts, parts):
@@ -100,14 +100,14 @@ def cut(term: Term, sorts: Sorts) -> Formula | None:
     if len(varying) != 1 or not 0 < len(moving) <= MOST_MOVING or len(fixed) > 1:
         return None
     known_signs: dict[Term, bool] = {}
-    signs = {t: is_positive(t, known_signs) for t in parts}
+    signs = {t: is_nonnegative(t, known_signs) for t in parts}
     names = {varying[0]: "v"} | {t: f"r{k}" for k, t in enumerate(moving)}
     names |= {t: f"p{k}" for k, t in enumerate(fixed)}
     labels = {t: f"{n}:{'+' if signs[t] else '~'}" for t, n in names.items()}
-    return Formula(term, varying[0], moving, fixed, signs, spelled(term, labels))
+    return Formula(term, varying[0], moving, fixed, signs, formula_text(term, labels))
 
 
-def _collect_parts(t: Term, sorts: Sorts, parts: dict[Term, None]) -> bool:
+def _collect_parts(t: Term, sorts: Dependence, parts: dict[Term, None]) -> bool:
     if t.kind == "const":
         return t.dtype.is_float
     if not sorts.is_mixed(t):
@@ -124,7 +124,7 @@ def _collect_parts(t: Term, sorts: Sorts, parts: dict[Term, None]) -> bool:
     )
 
 
-def spelled(t: Term, labels: Mapping[Term, str]) -> str:
+def formula_text(t: Term, labels: Mapping[Term, str]) -> str:
     """Return a formula as text; constants that are not plain are numbered."""
     numbers: dict[float, str] = {}
 
@@ -133,7 +133,7 @@ def spelled(t: Term, labels: Mapping[Term, str]) -> str:
             return labels[t]
         if t.kind == "const":
             value = float(t.value)
-            if is_plain(value):
+            if is_plain_constant(value):
                 return f"{value:g}"
             return numbers.setdefault(value, f"c{len(numbers)}:{'+' if value > 0 else '-'}")
         if t.kind == "cast":
@@ -143,12 +143,12 @@ def spelled(t: Term, labels: Mapping[Term, str]) -> str:
     return walk(t)
 
 
-def is_plain(value: float) -> bool:
+def is_plain_constant(value: float) -> bool:
     """Return whether a constant is kept by value: a small integer or a simple fraction.
 
     Results about another constant hold for all constants of its sign.
     """
-    return abs(value) in SMALL or (abs(value) <= 16 and value == int(value))
+    return abs(value) in PLAIN_FRACTIONS or (abs(value) <= 16 and value == int(value))
 
 
 def constants(t: Term, atoms: tuple[Term, ...]) -> Iterator[Term]:
@@ -180,7 +180,7 @@ _PROBES = (-np.inf, -700.5, -3.0, -1.0, -0.5, 0.0, 1e-30, 0.5, 1.0, 3.0, 700.5, 
 _NONNEGATIVE_OPS: dict[tuple[str, tuple[bool, ...]], bool] = {}
 
 
-def is_positive(t: Term, results: dict[Term, bool]) -> bool:
+def is_nonnegative(t: Term, results: dict[Term, bool]) -> bool:
     """Return whether a term is never negative (it may be NaN).
 
     Operators are evaluated at numbers of all magnitudes and signs that their operands may have.
@@ -210,7 +210,7 @@ def _is_positive(t: Term, results: dict[Term, bool]) -> bool:
 
 
 def _lookup(t: Term, results: dict[Term, bool]) -> bool:
-    return results[t] if t in results else is_positive(t, results)
+    return results[t] if t in results else is_nonnegative(t, results)
 
 
 def _is_nonnegative_op(op: str, positive: tuple[bool, ...]) -> bool:

@@ -20,7 +20,7 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
 
-PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
+GAUGE_PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
 """Values at which a term is compared with its gauge."""
 
 
@@ -28,7 +28,7 @@ PROBES = (-50.5, -1.0, 0.0, 0.25, 3.0, 100.0)
 class Gauge:
     """A running maximum or minimum by which exponentials are bounded."""
 
-    fold: Term
+    reduction: Term
     state: int
     bottom: float
     """Its value before any element (the identity of the reduction)."""
@@ -38,25 +38,29 @@ class Gauge:
 
 def as_gauge(atom: Term, gauge: Gauge) -> float | None:
     """Return the value of `atom` before any element, if elsewhere it equals the gauge."""
-    if any(t.kind not in ("const", "apply", "cast") and t is not gauge.fold for t in cone(atom)):
+    if any(
+        t.kind not in ("const", "apply", "cast") and t is not gauge.reduction for t in cone(atom)
+    ):
         return None
 
     def at(number: float) -> float:
-        return float(evaluate(atom, lambda _: np.asarray(number, gauge.fold.dtype.compute.numpy)))
+        return float(
+            evaluate(atom, lambda _: np.asarray(number, gauge.reduction.dtype.compute.numpy))
+        )
 
-    if any(at(p) != p for p in PROBES):
+    if any(at(p) != p for p in GAUGE_PROBES):
         return None
     return at(gauge.bottom)
 
 
-def is_beyond(atom: Term, gauge: Gauge) -> bool:
+def is_clamped_gauge(atom: Term, gauge: Gauge) -> bool:
     """Return whether `atom` is the maximum of a running-maximum gauge and something else.
 
     For a minimum likewise. Then it bounds whatever the gauge bounds.
     """
-    if atom.kind != "apply" or atom.op != COMBINES[gauge.fold.op].scalar:
+    if atom.kind != "apply" or atom.op != COMBINES[gauge.reduction.op].scalar:
         return False
-    return any(a is gauge.fold or is_beyond(a, gauge) for a in atom.args)
+    return any(a is gauge.reduction or is_clamped_gauge(a, gauge) for a in atom.args)
 
 
 _TOTAL: dict[str, bool] = {}

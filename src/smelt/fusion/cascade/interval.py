@@ -94,7 +94,7 @@ class _BlockSum:
         return terms.add(total, terms.index(index))
 
 
-class Blocks:
+class BlockConditions:
     """Answers questions about conditions in the blocks of one stream.
 
     The stream runs along the axis `name`; `fixed` axes have one position in a block. With `each`,
@@ -125,27 +125,29 @@ class Blocks:
         terms = self.terms
         if t.kind == "const":
             return terms.const(t.value == target, bool_)
-        if t.axes <= self.fixed and is_plain(t):
-            return t if target else terms.negated(t)
+        if t.axes <= self.fixed and is_elementwise(t):
+            return t if target else terms.logical_not(t)
         if (signs := _signs(t, target)) is not None:
             d = _difference(t, self.fixed)
             pair, all_of = self._unfold_extreme(t, d, signs)
             if not pair:
                 return self._sign_condition(d, signs)
-            return (terms.both if all_of else terms.either)(*(self.may(x, target) for x in pair))
+            return (terms.logical_and if all_of else terms.logical_or)(
+                *(self.may(x, target) for x in pair)
+            )
         if (cubes := _implicants(t, target)) is not None:
             any_cube = terms.const(False, bool_)
             for cube in cubes:
                 each = (self.may(t.args[k], v) for k, v in cube)
-                any_cube = terms.either(
-                    any_cube, _join_all(terms.both, terms.const(True, bool_), each)
+                any_cube = terms.logical_or(
+                    any_cube, _join_all(terms.logical_and, terms.const(True, bool_), each)
                 )
             return any_cube
         loose = t.axes - self.fixed
-        read = is_read(t.args[0] if t.kind == "cast" else t) and self.name in loose
+        read = is_element(t.args[0] if t.kind == "cast" else t) and self.name in loose
         # evaluate it at each position of the block
-        if read or (loose == {self.name} and is_plain(t)):
-            return terms.fails(terms.negated(t) if target else t)
+        if read or (loose == {self.name} and is_elementwise(t)):
+            return terms.fails(terms.logical_not(t) if target else t)
         return terms.const(True, bool_)
 
     def _sign_condition(self, d: _Sum, signs: frozenset[int]) -> Term:
@@ -157,9 +159,9 @@ class Blocks:
         below = self._exceeds(span[0].times(-1), strict=0 not in signs)
         above = self._exceeds(span[1], strict=0 not in signs)
         if signs == {-1, 1}:
-            return terms.either(below, above)
+            return terms.logical_or(below, above)
         if signs == {0}:
-            return terms.both(below, above)
+            return terms.logical_and(below, above)
         return below if -1 in signs else above
 
     def _exceeds(self, d: _BlockSum, *, strict: bool) -> Term:
@@ -182,7 +184,7 @@ class Blocks:
             largest = _extreme_kind(x)
             if largest is not None and len(signs & {-1, 1}) == 1:
                 other = x.args[1] if len(x.args) == 2 else self.terms.neg(x.args[0])
-                pair = [self.terms.swap(t, {x: y}) for y in (x.args[0], other)]
+                pair = [self.terms.substitute(t, {x: y}) for y in (x.args[0], other)]
                 return pair, (-1 in signs) == (largest == (k > 0))
         return [], True
 
@@ -233,8 +235,8 @@ class Blocks:
         starts = [h.start for h in hulls if h.start is not None]
         stops = [h.stop for h in hulls if h.stop is not None]
         return Hull(
-            _join_all(self.terms.greater, None, starts),
-            _join_all(self.terms.lesser, None, stops),
+            _join_all(self.terms.maximum, None, starts),
+            _join_all(self.terms.minimum, None, stops),
             all(h.exact for h in hulls),
             any(h.dense for h in hulls),
         )
@@ -245,8 +247,8 @@ class Blocks:
             hulls[0]
             if len(hulls) == 1
             else Hull(
-                self._outermost(self.terms.lesser, [h.start for h in hulls]),
-                self._outermost(self.terms.greater, [h.stop for h in hulls]),
+                self._outermost(self.terms.minimum, [h.start for h in hulls]),
+                self._outermost(self.terms.maximum, [h.stop for h in hulls]),
                 exact=False,
                 dense=any(h.dense for h in hulls),
             )
@@ -280,8 +282,8 @@ class Blocks:
         if not t.dtype.is_integer:
             return None
         if not varying:
-            return (t, t) if is_plain(t) else None
-        if len(varying) == 1 and is_plain(t):
+            return (t, t) if is_elementwise(t) else None
+        if len(varying) == 1 and is_elementwise(t):
             return terms.extreme(t, largest=False), terms.extreme(t, largest=True)
         row = SCALARS[t.op] if t.kind == "apply" else None
         if row is None or 0 in (slopes := row.monotone or (0,)) or not _cannot_wrap(t):
@@ -296,14 +298,14 @@ class Blocks:
         return terms.apply(t.op, *low), terms.apply(t.op, *high)
 
 
-def is_read(t: Term) -> bool:
+def is_element(t: Term) -> bool:
     """Return whether a term is an element of an array, or a position."""
     return t.kind == "leaf" or (t.kind == "opaque" and isinstance(t.value, (Load, IndexValue)))
 
 
-def is_plain(t: Term) -> bool:
+def is_elementwise(t: Term) -> bool:
     """Return whether a term consists of array elements, positions and scalar operators alone."""
-    return all(x.kind in ("const", "apply", "cast") or is_read(x) for x in cone(t))
+    return all(x.kind in ("const", "apply", "cast") or is_element(x) for x in cone(t))
 
 
 def _join_all(
@@ -339,7 +341,7 @@ def _sign_table(op: str) -> frozenset[tuple[int, bool]]:
     )
 
 
-def implied(t: Term, condition: Term, answer: bool) -> bool | None:
+def implied_answer(t: Term, condition: Term, answer: bool) -> bool | None:
     """Return the value of a comparison implied by another one, None if open.
 
     Both compare the same integers.
@@ -386,7 +388,7 @@ def _cannot_wrap(t: Term) -> bool:
 
     Positions fit into 32 bits, and 64 bits are taken to be wide enough for anything.
     """
-    loaded = (x for x in cone(t) if is_read(x) and not isinstance(x.value, IndexValue))
+    loaded = (x for x in cone(t) if is_element(x) and not isinstance(x.value, IndexValue))
     return t.dtype.kind == "int" and (
         t.dtype.bits == 64 or (t.dtype.bits >= 32 and not any(loaded))
     )

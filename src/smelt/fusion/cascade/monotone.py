@@ -37,7 +37,7 @@ from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import bool_
 
-PROBES = (
+ORDER_PROBES = (
     -math.inf, -3e38, -700.5, -30.25, -3.0, -1.5, -1.0, -0.5, -1e-30, 0.0, 1e-30, 0.5, 1.0, 1.5,
     3.0, 30.25, 700.5, 3e38, math.inf,
 )  # fmt: skip
@@ -49,29 +49,29 @@ class Layer:
     """An operator with one varying operand, the others being constants."""
 
     term: Term
-    place: int
+    operand_index: int
 
-    def on(self, terms: Terms, x: Term) -> Term:
+    def apply_to(self, terms: Terms, x: Term) -> Term:
         """Apply the operator to another operand."""
         if self.term.kind == "cast":
             return terms.cast(x, self.term.value or self.term.dtype)
         args = list(self.term.args)
-        args[self.place] = x
+        args[self.operand_index] = x
         return terms.apply(self.term.op, *args)
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class HoistedReduction:
     """A reduction, and the operators applied to its result, innermost last."""
 
     element: Term
     combine: str
     layers: tuple[Layer, ...] = ()
 
-    def of(self, terms: Terms, result: Term) -> Term:
+    def apply_layers(self, terms: Terms, result: Term) -> Term:
         """Apply the hoisted operators to a result."""
         for layer in reversed(self.layers):
-            result = layer.on(terms, result)
+            result = layer.apply_to(terms, result)
         return result
 
     @property
@@ -80,9 +80,9 @@ class Outside:
         return float(COMBINES[self.combine].identity(self.element.dtype))
 
 
-def outside(terms: Terms, reduction: Term) -> Outside:
+def hoist_monotone(terms: Terms, reduction: Term) -> HoistedReduction:
     """Return the reduction with as many operators as possible applied to its result."""
-    unhoisted = Outside(reduction.args[0], reduction.op)
+    unhoisted = HoistedReduction(reduction.args[0], reduction.op)
     row = COMBINES[reduction.op]
     if not row.idempotent or row.grow != "same" or not reduction.dtype.is_float:
         return unhoisted
@@ -90,7 +90,9 @@ def outside(terms: Terms, reduction: Term) -> Outside:
     return next((w for w in reversed(candidates) if _keeps_order(terms, w)), unhoisted)
 
 
-def _hoist_stepwise(terms: Terms, current: Outside, over: frozenset[str]) -> Iterator[Outside]:
+def _hoist_stepwise(
+    terms: Terms, current: HoistedReduction, over: frozenset[str]
+) -> Iterator[HoistedReduction]:
     """Iterate over reductions with more and more operators hoisted."""
     while True:
         yield current
@@ -104,12 +106,12 @@ def _hoist_stepwise(terms: Terms, current: Outside, over: frozenset[str]) -> Ite
         current = masked
 
 
-def _peel(current: Outside, layer: Layer) -> Outside:
+def _peel(current: HoistedReduction, layer: Layer) -> HoistedReduction:
     """Return the reduction of a layer's operand."""
     t = layer.term
-    slope = 1 if t.kind == "cast" else SCALARS[t.op].monotone[layer.place]
+    slope = 1 if t.kind == "cast" else SCALARS[t.op].monotone[layer.operand_index]
     combine = current.combine if slope > 0 else opposite(current.combine)
-    return Outside(t.args[layer.place], combine, (*current.layers, layer))
+    return HoistedReduction(t.args[layer.operand_index], combine, (*current.layers, layer))
 
 
 def _outermost_layer(t: Term, over: frozenset[str]) -> Layer | None:
@@ -125,7 +127,9 @@ def _outermost_layer(t: Term, over: frozenset[str]) -> Layer | None:
     return Layer(t, varying[0]) if is_monotone else None
 
 
-def _hoist_masked(terms: Terms, current: Outside, over: frozenset[str]) -> Outside | None:
+def _hoist_masked(
+    terms: Terms, current: HoistedReduction, over: frozenset[str]
+) -> HoistedReduction | None:
     """Hoist through a mask that replaces elements by a constant.
 
     Operators on the other elements are applied to the result, and the identity of the reduction
@@ -136,13 +140,13 @@ def _hoist_masked(terms: Terms, current: Outside, over: frozenset[str]) -> Outsi
         return None
     condition, answer, selected, constant = choice
     target = _image(terms, current, constant)
-    hoisted: Outside | None = None
+    hoisted: HoistedReduction | None = None
     for inner in _hoist_stepwise(terms, replace(current, element=selected), over):
         identity = terms.const(inner.bottom, inner.element.dtype)
         image = _image(terms, inner, identity)
         if image == target:
             sides = (inner.element, identity) if answer else (identity, inner.element)
-            hoisted = replace(inner, element=terms.choose(condition, *sides))
+            hoisted = replace(inner, element=terms.select(condition, *sides))
     return hoisted
 
 
@@ -153,7 +157,7 @@ def _masked_by_constant(terms: Terms, t: Term) -> tuple[Term, bool, Term, Term] 
     """
     if t.kind != "apply" or not t.dtype.is_float:
         return None
-    if SCALARS[t.op].chooses:
+    if SCALARS[t.op].is_select:
         condition, then, otherwise = t.args
         for answer, selected, other in ((True, then, otherwise), (False, otherwise, then)):
             if other.kind == "const" and selected.kind != "const":
@@ -165,28 +169,28 @@ def _masked_by_constant(terms: Terms, t: Term) -> tuple[Term, bool, Term, Term] 
     return None
 
 
-def _image(terms: Terms, way: Outside, x: Term) -> float:
+def _image(terms: Terms, way: HoistedReduction, x: Term) -> float:
     """Return the number that hoisted operators make of a constant."""
-    return float(evaluate(way.of(terms, x), _not_constant))
+    return float(evaluate(way.apply_layers(terms, x), _not_constant))
 
 
 def _not_constant(t: Term) -> object:
     raise AssertionError(f"{t} is no constant")
 
 
-def _keeps_order(terms: Terms, hoisted: Outside) -> bool:
+def _keeps_order(terms: Terms, hoisted: HoistedReduction) -> bool:
     """Return whether the hoisted chain is monotone and maps numbers to numbers, NaN to NaN.
 
     Operators that are not defined everywhere may follow others that restrict their operand.
     """
     dtype = hoisted.element.dtype
     with np.errstate(all="ignore"):
-        values = [_image(terms, hoisted, terms.const(p, dtype)) for p in PROBES]
+        values = [_image(terms, hoisted, terms.const(p, dtype)) for p in ORDER_PROBES]
     if any(math.isnan(v) for v in values):
         return False
     is_falling = (
         sum(
-            SCALARS[x.term.op].monotone[x.place] < 0
+            SCALARS[x.term.op].monotone[x.operand_index] < 0
             for x in hoisted.layers
             if x.term.kind == "apply"
         )

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cascade.formula import Formula, is_plain
+from smelt.fusion.cascade.formula import Formula, is_plain_constant
 from smelt.fusion.cascade.term import Term
-from smelt.imports import imported
+from smelt.imports import fork_safe_import
 from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
 
 VERSION = 1
@@ -65,7 +65,7 @@ class Claim:
         return f"{self.kind} {self.number} {self.formula.key}"
 
 
-class Shelf:
+class ProofCache:
     """Cache of proofs between processes; the driver connects it to the user's cache."""
 
     def __init__(self) -> None:
@@ -73,15 +73,15 @@ class Shelf:
         self.put: Callable[[str, bool], None] = lambda _, __: None
 
 
-SHELF = Shelf()
+PROOF_CACHE = ProofCache()
 _RESULTS: dict[str, bool] = {}
-wanting: set[str] = set()
+unproved: set[str] = set()
 """Claims that sampling supports but that no prover was available for."""
 
 
-def is_wanting(key: str) -> bool:
+def is_unproved(key: str) -> bool:
     """Return whether a formula could be carried if its claim were proved."""
-    return any(text.endswith(f" {key}") for text in wanting)
+    return any(text.endswith(f" {key}") for text in unproved)
 
 
 def is_proved(claim: Claim) -> bool:
@@ -91,13 +91,13 @@ def is_proved(claim: Claim) -> bool:
         return True
     result = _RESULTS.get(text)
     if result is None:
-        result = SHELF.get(text)
+        result = PROOF_CACHE.get(text)
         if result is None:
             if not has_system():
-                wanting.add(text)
+                unproved.add(text)
                 return False
             result = prove(claim)
-            SHELF.put(text, result)
+            PROOF_CACHE.put(text, result)
         _RESULTS[text] = result
     return result
 
@@ -107,7 +107,7 @@ def is_proved(claim: Claim) -> bool:
 
 def prove(claim: Claim) -> bool:
     """Return whether SymPy proves a claim for all numbers of the signs of its parts."""
-    s: Any = imported(SYSTEM)
+    s: Any = fork_safe_import(SYSTEM)
     writer = _Writer(s, claim.formula)
     try:
         return _PROVERS[claim.kind](s, writer, claim)
@@ -144,7 +144,7 @@ class _Writer:
         return args[0] if t.kind == "cast" else MEANINGS[t.op](self.s, *args)
 
     def _number(self, value: float) -> Any:
-        if is_plain(value):
+        if is_plain_constant(value):
             return self.s.Rational(value)
         if value not in self.numbers:
             symbol = self.s.Symbol(f"c{len(self.numbers)}", positive=True)
@@ -182,7 +182,7 @@ def _is_one(s: Any, e: Any) -> bool:
     )
 
 
-MOST_WRITTEN = 3000
+MAX_REWRITE_OPERATORS = 3000
 """Most operators of an expression that a step may rewrite; a tenth for the last, slowest step.
 
 Longer expressions are not proved.
@@ -192,7 +192,7 @@ Longer expressions are not proved.
 def _simplifies_to(target: int, e: Any, steps: Sequence[Callable[[Any], Any]]) -> bool:
     """Return whether successive rewriting steps reach a number."""
     for step in steps:
-        limit = MOST_WRITTEN // 10 if step is steps[-1] else MOST_WRITTEN
+        limit = MAX_REWRITE_OPERATORS // 10 if step is steps[-1] else MAX_REWRITE_OPERATORS
         if e.count_ops() > limit:
             return False
         e = step(e)

@@ -18,20 +18,20 @@ class State:
     carry: Term | None
     """The previous value rescaled to the new gauges; None where nothing rescales it."""
     dtype: DType
-    sweep: int
-    of: Term
+    pass_index: int
+    reduction: Term
     """The reduction for which it is carried."""
-    best: Term | None = None
+    best_state: Term | None = None
     """For an arg-reduction, the state of the best value so far."""
 
-    def joins(self, axis: str) -> bool:
+    def merges_alone(self, axis: str) -> bool:
         """Return whether partial states over an axis merge without other states' values.
 
         That holds for plain reductions, and for arg-reductions whose position counts that axis
         first.
         """
-        if self.best is not None:
-            return self.of.over[0] == axis
+        if self.best_state is not None:
+            return self.reduction.over[0] == axis
         return self.carry is None and len(self.block.args) == 1
 
 
@@ -68,7 +68,7 @@ class States:
         del self.states[count:]
         self.numbers = {key: n for key, n in self.numbers.items() if n < count}
 
-    def winner(self, reduction: Term, pass_index: int) -> Term:
+    def arg_state(self, reduction: Term, pass_index: int) -> Term:
         """Carry the position of the best element: the smallest position among equally good ones.
 
         When another value becomes the best, earlier positions no longer count.
@@ -81,15 +81,20 @@ class States:
         terms, (x, position) = self.terms, reduction.args
         best = COMBINES[reduction.op].winner
         best_value = self.state(
-            terms.fold(best, x, reduction.over, x.dtype), best, None, x.dtype, pass_index, reduction
+            terms.reduce(best, x, reduction.over, x.dtype),
+            best,
+            None,
+            x.dtype,
+            pass_index,
+            reduction,
         )
         old = terms.state(best_value.value, best_value.axes, x.dtype)
         new = terms.state(best_value.value, best_value.axes, x.dtype, new=True)
         none = terms.const(COMBINES[FIRST].identity(i64), i64)
-        block = terms.fold(
-            FIRST, terms.choose(terms.as_good(x, new), position, none), reduction.over, i64
+        block = terms.reduce(
+            FIRST, terms.select(terms.is_best_or_nan(x, new), position, none), reduction.over, i64
         )
         number = len(self.states)
         before = terms.state(number, block.axes, i64)
-        carry = terms.choose(terms.as_good(old, new), before, none)
+        carry = terms.select(terms.is_best_or_nan(old, new), before, none)
         return self.state(block, FIRST, carry, i64, pass_index, reduction, best_value)

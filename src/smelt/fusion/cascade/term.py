@@ -80,9 +80,9 @@ class Term:
     dtype: DType
     value: Any = None
     over: tuple[str, ...] = ()
-    is_fold: bool = False
+    is_reduction: bool = False
     """Whether the term reduces axes that the analysis knows."""
-    folds: frozenset[Term] = frozenset()
+    reductions: frozenset[Term] = frozenset()
     """The reductions that it reads directly, not through another reduction."""
 
     def __repr__(self) -> str:
@@ -92,15 +92,15 @@ class Term:
         return shown if not self.args else f"{shown}({', '.join(map(repr, self.args))})"
 
 
-NO_AXES, NO_FOLDS = frozenset[str](), frozenset[Term]()
+NO_AXES, NO_REDUCTIONS = frozenset[str](), frozenset[Term]()
 
 
 class Terms:
     """Builds terms and interns them: equal terms are the same object."""
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, Term] = {}
-        self.nothing: dict[Hashable, bool] = {}
+        self.interned: dict[Hashable, Term] = {}
+        self.neutral_cache: dict[Hashable, bool] = {}
         """Whether blocks contribute nothing, by elements and conditions (`block_sparsity.py`)."""
 
     def make(
@@ -116,9 +116,9 @@ class Terms:
         """Return the interned term with these parts."""
         value_key = (repr(value), type(value)) if kind == "const" else value
         key = kind, op, tuple([a.number for a in args]), dtype.name, value_key, over
-        term = self.known.get(key)
+        term = self.interned.get(key)
         if term is None:
-            number = len(self.known)
+            number = len(self.interned)
             is_fold = kind in ("fold", "dot")
             term = Term(
                 number,
@@ -132,7 +132,7 @@ class Terms:
                 is_fold,
                 _direct_reductions(args),
             )
-            self.known[key] = term
+            self.interned[key] = term
         return term
 
     # ---- kinds ---------------------------------------------------------------------------------
@@ -167,11 +167,11 @@ class Terms:
         half = dtype if dtype.compute != dtype else None
         return self.make("cast", "", (arg,), arg.axes, dtype.compute, half)
 
-    def fold(self, combine: str, arg: Term, over: tuple[str, ...], dtype: DType) -> Term:
+    def reduce(self, combine: str, arg: Term, over: tuple[str, ...], dtype: DType) -> Term:
         """Return the reduction of a term over axes."""
         return self.make("fold", combine, (arg,), arg.axes - set(over), dtype, None, over)
 
-    def winner(
+    def arg_reduce(
         self, combine: str, arg: Term, over: tuple[str, ...], extents: Mapping[str, Index]
     ) -> Term:
         """Return an arg-reduction: its second operand is the row-major position over the axes."""
@@ -225,17 +225,17 @@ class Terms:
         """Return whether a condition is false somewhere in a block."""
         return self.make("fails", "", (condition,), (), bool_)
 
-    def negated(self, t: Term) -> Term:
+    def logical_not(self, t: Term) -> Term:
         """Return the negation of a condition, simplified."""
         if t.kind == "const":
             return self.const(not t.value, bool_)
         return t.args[0] if t.op == "not" else self.apply("not", t)
 
-    def both(self, x: Term, y: Term) -> Term:
+    def logical_and(self, x: Term, y: Term) -> Term:
         """Return the conjunction of two conditions, simplified."""
         return self._logical("and", x, y, False)
 
-    def either(self, x: Term, y: Term) -> Term:
+    def logical_or(self, x: Term, y: Term) -> Term:
         """Return the disjunction of two conditions, simplified."""
         return self._logical("or", x, y, True)
 
@@ -249,19 +249,19 @@ class Terms:
         """Return x > y (`strict`) or x >= y."""
         return self.apply("gt" if strict else "ge", x, y)
 
-    def greater(self, x: Term, y: Term) -> Term:
+    def maximum(self, x: Term, y: Term) -> Term:
         """Return the maximum of two terms."""
         return x if x is y else self.apply("max", x, y)
 
-    def lesser(self, x: Term, y: Term) -> Term:
+    def minimum(self, x: Term, y: Term) -> Term:
         """Return the minimum of two terms."""
         return x if x is y else self.apply("min", x, y)
 
-    def as_good(self, x: Term, best: Term) -> Term:
+    def is_best_or_nan(self, x: Term, best: Term) -> Term:
         """Return whether x equals the best value or is NaN (NaN beats every number)."""
         is_best = self.apply("eq", x, best)
         return (
-            self.either(is_best, self.negated(self.apply("eq", x, x)))
+            self.logical_or(is_best, self.logical_not(self.apply("eq", x, x)))
             if x.dtype.is_float
             else is_best
         )
@@ -293,9 +293,9 @@ class Terms:
 
     def where_equal(self, x: Term, number: Number, then: Term, otherwise: Term) -> Term:
         """Return `then` where x equals a number, else `otherwise`."""
-        return self.choose(self.equals(x, number), then, otherwise)
+        return self.select(self.equals(x, number), then, otherwise)
 
-    def choose(self, condition: Term, then: Term, otherwise: Term) -> Term:
+    def select(self, condition: Term, then: Term, otherwise: Term) -> Term:
         """Return `then` where a condition holds, else `otherwise`."""
         return self.apply("select", condition, then, otherwise)
 
@@ -306,16 +306,16 @@ class Terms:
 
         Elements are counted along the axes in `sizes`.
         """
-        return width(self.known.values(), name, sizes)
+        return width(self.interned.values(), name, sizes)
 
-    def swap(self, term: Term, new: Mapping[Term, Term]) -> Term:
+    def substitute(self, term: Term, new: Mapping[Term, Term]) -> Term:
         """Return `term` with subterms replaced; the arguments of reductions stay as they are."""
         replaced: dict[Term, Term] = dict(new)
 
         def walk(t: Term) -> Term:
             result = replaced.get(t)
             if result is None:
-                args = t.args if t.is_fold else tuple(map(walk, t.args))
+                args = t.args if t.is_reduction else tuple(map(walk, t.args))
                 result = t if args == t.args else self._with(t, args)
                 replaced[t] = result
             return result
@@ -354,9 +354,9 @@ def _axes(terms: Iterable[Term]) -> frozenset[str]:
 
 def _direct_reductions(args: tuple[Term, ...]) -> frozenset[Term]:
     """Return the reductions that arguments are or read."""
-    reductions = NO_FOLDS
+    reductions = NO_REDUCTIONS
     for a in args:
-        direct = frozenset((a,)) if a.is_fold else a.folds
+        direct = frozenset((a,)) if a.is_reduction else a.reductions
         reductions = reductions | direct if reductions else direct
     return reductions
 
@@ -368,15 +368,15 @@ def cone(term: Term) -> Iterator[Term]:
     while pending:
         t = pending.pop()
         yield t
-        for a in () if t.is_fold and t is not term else t.args:
+        for a in () if t.is_reduction and t is not term else t.args:
             if a not in seen:
                 seen.add(a)
                 pending.append(a)
 
 
-def folds_in(term: Term) -> frozenset[Term]:
+def reductions_in(term: Term) -> frozenset[Term]:
     """Return the reductions that `term` (if a reduction, its arguments) reads."""
-    return term.folds
+    return term.reductions
 
 
 def evaluate(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from smelt.fusion.cascade.interval import is_read
+from smelt.fusion.cascade.interval import is_element
 from smelt.fusion.cascade.term import Term, Terms, evaluate
 from smelt.kernel.ir import Dot
 from smelt.ops.combine import EXTREMES
@@ -32,7 +32,7 @@ class Span(NamedTuple):
     high: Term
 
 
-def between(
+def value_bounds(
     terms: Terms, t: Term, conditions: Mapping[Term, bool], rows: frozenset[str]
 ) -> Span | None:
     """Return bounds of an element for each position of the axes `rows`, None if unknown.
@@ -44,25 +44,25 @@ def between(
 
 class _Between:
     def __init__(self, terms: Terms, conditions: Mapping[Term, bool], rows: frozenset[str]) -> None:
-        self.terms, self.told, self.rows = terms, conditions, rows
-        self.known: dict[Term, Span | None] = {}
+        self.terms, self.conditions, self.rows = terms, conditions, rows
+        self.spans: dict[Term, Span | None] = {}
 
     def of(self, t: Term) -> Span | None:
         """Return the bounds of a term."""
-        if t not in self.known:
-            self.known[t] = self._bounds_of(t)
-        return self.known[t]
+        if t not in self.spans:
+            self.spans[t] = self._bounds_of(t)
+        return self.spans[t]
 
     def _bounds_of(self, t: Term) -> Span | None:
         terms = self.terms
-        if t in self.told:
-            return _point(terms.const(self.told[t], t.dtype))
+        if t in self.conditions:
+            return _point(terms.const(self.conditions[t], t.dtype))
         if t.kind == "const":
             return _point(t)
-        if t.dtype.is_float and is_read(t):
+        if t.dtype.is_float and is_element(t):
             return self._symmetric(self._largest(t))
         if t.kind == "cast" and t.args[0].dtype.kind == "int" and t.dtype.is_float:
-            return self._symmetric(self._largest(t)) if is_read(t.args[0]) else None
+            return self._symmetric(self._largest(t)) if is_element(t.args[0]) else None
         if t.kind == "opaque" and len(t.args) == 2 and t.dtype.is_float and _is_product(t):
             sides = [self._magnitude(a) for a in t.args]
             over = tuple(sorted((t.args[0].axes | t.args[1].axes) - t.axes))
@@ -75,7 +75,7 @@ class _Between:
     def _applied(self, t: Term, spans: list[Span | None]) -> Span | None:
         """Return the bounds of an operator's result, from the columns of its table row."""
         terms, row = self.terms, SCALARS[t.op]
-        if row.chooses:
+        if row.is_select:
             return self._chosen(spans)
         if all(s is not None and s.low.kind == "const" and s.low is s.high for s in spans):
             return _point(_fold_constants(terms, terms.apply(t.op, *(s.low for s in spans if s))))
@@ -119,7 +119,9 @@ class _Between:
         if then is None or otherwise is None:
             return None
         terms = self.terms
-        return Span(terms.lesser(then.low, otherwise.low), terms.greater(then.high, otherwise.high))
+        return Span(
+            terms.minimum(then.low, otherwise.low), terms.maximum(then.high, otherwise.high)
+        )
 
     def _magnitude(self, t: Term) -> Term | None:
         """Return an upper bound of a term's absolute value."""
@@ -129,7 +131,7 @@ class _Between:
         low = _fold_constants(terms, terms.neg(span.low))
         if low is span.high:
             return low
-        return _fold_constants(terms, terms.greater(low, span.high))
+        return _fold_constants(terms, terms.maximum(low, span.high))
 
     def _multiplied(self, factors: list[Term | None]) -> Span | None:
         magnitude: Term | None = None
@@ -145,9 +147,9 @@ class _Between:
     def _largest(self, t: Term) -> Term:
         """Return the largest magnitude of an array's elements, for each row."""
         terms = self.terms
-        magnitude = terms.greater(t, terms.neg(t))
+        magnitude = terms.maximum(t, terms.neg(t))
         over = tuple(sorted(t.axes - self.rows))
-        return terms.fold(EXTREMES[1], magnitude, over, t.dtype) if over else magnitude
+        return terms.reduce(EXTREMES[1], magnitude, over, t.dtype) if over else magnitude
 
 
 def _point(t: Term) -> Span:
@@ -174,4 +176,4 @@ def _no_leaf(t: Term) -> Any:
     raise AssertionError(t)
 
 
-__all__ = ["Span", "between"]
+__all__ = ["Span", "value_bounds"]

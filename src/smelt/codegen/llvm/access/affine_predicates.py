@@ -16,7 +16,7 @@ from smelt.codegen.llvm.access.permute_gather import lane_test
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.kernel.bounds import GAPS
+from smelt.kernel.bounds import COMPARISONS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
@@ -33,12 +33,12 @@ I32 = ir.IntType(32)
 
 def gap_of(item: Item) -> Index | None:
     """Return the gap of a comparison of positions: what is >= 0 exactly where it holds."""
-    if item.kind != "apply" or item.payload not in GAPS or len(item.args) != 2:
+    if item.kind != "apply" or item.payload not in COMPARISONS or len(item.args) != 2:
         return None
     left, right = map(_affine_index, item.args)
     if left is None or right is None:
         return None
-    sign, shift = GAPS[str(item.payload)]
+    sign, shift = COMPARISONS[str(item.payload)]
     return add(mul(sub(left, right), sign), shift)
 
 
@@ -62,7 +62,7 @@ def _affine_index(item: Item) -> Index | None:
     return total
 
 
-def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
+def compare_lanes(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
     """Emit the lanes for which a comparison of positions holds.
 
     None if it is no such comparison, or its gap does not change by 1 from lane to lane.
@@ -86,4 +86,4 @@ def compared(home: NestEmitter, item: Item, scope: Scope) -> Value | None:
     )
 
 
-__all__ = ["compared", "gap_of"]
+__all__ = ["compare_lanes", "gap_of"]

@@ -35,7 +35,7 @@ NOWHERE = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedGather:
     """The cached vectors of a load by number of lanes: their addresses and offsets."""
 
     vectors: Mapping[int, tuple[Value, Value]]
@@ -43,16 +43,16 @@ class Held:
     """The position of the first of several vectors side by side; None if there is one."""
 
 
-def hold(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Held]:
+def cache_gathers(home: NestEmitter, row: str, side: int = 0) -> dict[Item, CachedGather]:
     """Allocate a cache for each load of a nest whose vectors consecutive rows share.
 
     Several vectors side by side if the loop is over square tiles of `side`.  All are empty at
     first.
     """
-    b, caches, lanes, v = home.b, dict[Item, Held](), home.s.lanes, home.nest.vector or ""
-    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.wide}}
+    b, caches, lanes, v = home.b, dict[Item, CachedGather](), home.s.lanes, home.nest.vector or ""
+    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.unroll}}
     for item in home.items:
-        if item in home.nest.turned or not _is_shared(home, item, row):
+        if item in home.nest.transposed or not _is_shared(home, item, row):
             continue
         vectors = dict[int, tuple[Value, Value]]()
         for count, slots in sorted(vectors_of.items()):
@@ -62,7 +62,7 @@ def hold(home: NestEmitter, row: str, side: int = 0) -> dict[Item, Held]:
             vectors[count] = address, offset
             for k in range(slots):
                 b.store(I64(NOWHERE), _nth(b, offset, number(k), I64))
-        caches[item] = Held(vectors, home.ranges[v][0] if side else None)
+        caches[item] = CachedGather(vectors, home.ranges[v][0] if side else None)
     return caches
 
 
@@ -86,16 +86,16 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
     return stored == dtype == dtype.compute and dtype.kind != "bool"
 
 
-def read_held(
+def read_cached(
     home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
     """Read a vector of a cached load, by `read` if it is not the cached one."""
     b, access, lanes = home.b, item.payload, scope.lanes
     assert isinstance(access, Access)
     assert lanes is not None
-    if lanes.mask is not None or lanes.count not in home.held[item].vectors:
+    if lanes.mask is not None or lanes.count not in home.cached_gathers[item].vectors:
         return read()
-    cache, kind = home.held[item], m.register_type(item.dtype)
+    cache, kind = home.cached_gathers[item], m.register_type(item.dtype)
     address, offset = cache.vectors[lanes.count]
     if cache.low is not None:
         nth = b.udiv(b.sub(lanes.base, cache.low), number(lanes.count))
@@ -111,4 +111,4 @@ def _nth(b: ir.IRBuilder, first: Value, nth: Value, kind: ir.Type) -> Value:
     return b.gep(first, [nth], source_etype=kind)
 
 
-__all__ = ["Held", "hold", "read_held"]
+__all__ = ["CachedGather", "cache_gathers", "read_cached"]

@@ -18,10 +18,10 @@ from smelt.codegen.llvm.access.memory import (
     element_address,
     intrinsic,
     lane_numbers,
+    opaque_mask,
     prefetch,
-    unlike,
 )
-from smelt.codegen.llvm.access.prefetch import LINE, RUN_AHEAD
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -35,34 +35,36 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
-LONGEST = 16
+MAX_STEP = 16
 """Largest stride of a group that is read as vectors, if at least every second element is needed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comb:
+class LoadGroup:
     """A group of loads with the same stride, and their distances from the first, below it."""
 
     first: Access
     step: int
-    teeth: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
 def is_dense(step: int, teeth: int) -> bool:
     """Return whether reading everything in between is cheaper than gathering."""
-    return step <= FARTHEST_STEP or (step <= LONGEST and 2 * teeth >= step)
+    return step <= FARTHEST_STEP or (step <= MAX_STEP and 2 * teeth >= step)
 
 
-def constant(e: Index) -> int:
+def constant_term(e: Index) -> int:
     """Return the constant term of an index."""
     return next((c for m, c in terms_of(e) if not m), 0)
 
 
-InterleavedLoads = Mapping[Access, tuple[Comb, int]]
+InterleavedLoads = Mapping[Access, tuple[LoadGroup, int]]
 """The group of each load that belongs to one, and its distance from the first."""
 
 
-def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -> InterleavedLoads:
+def group_loads(
+    items: Iterable[Item], step_of: Callable[[Access], Index | None]
+) -> InterleavedLoads:
     """Group the loads with positive strides."""
     members_of: dict[tuple[str, int, Index], dict[int, Access]] = {}
     for item in items:
@@ -70,31 +72,31 @@ def combs_of(items: Iterable[Item], step_of: Callable[[Access], Index | None]) -
         if item.kind != "load" or not isinstance(access, Access) or access.limits:
             continue
         step = step_of(access)
-        if isinstance(step, int) and 1 < step <= LONGEST:
-            at = constant(access.offset)
+        if isinstance(step, int) and 1 < step <= MAX_STEP:
+            at = constant_term(access.offset)
             base = sub(access.offset, at)
             members_of.setdefault((access.buffer, step, base), {})[at] = access
-    comb_of: dict[Access, tuple[Comb, int]] = {}
+    comb_of: dict[Access, tuple[LoadGroup, int]] = {}
     for (_, step, _), members in members_of.items():
         waiting = sorted(members)
         while waiting:
             start = waiting[0]
             in_group = [at for at in waiting if at < start + step]
             waiting = waiting[len(in_group) :]
-            comb = Comb(members[start], step, tuple(at - start for at in in_group))
+            comb = LoadGroup(members[start], step, tuple(at - start for at in in_group))
             comb_of |= {members[at]: (comb, at - start) for at in in_group}
     return {
         access: group
         for access, group in comb_of.items()
-        if is_dense(group[0].step, len(group[0].teeth))
+        if is_dense(group[0].step, len(group[0].offsets))
     }
 
 
-def read_comb(
+def read_group(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of a load that belongs to a group; None for others."""
-    group = home.combs.get(access)
+    group = home.load_groups.get(access)
     if group is None or scope.lanes is None:
         return None
     comb, tooth = group
@@ -102,7 +104,7 @@ def read_comb(
     base = home.home.buffers[access.buffer]
     address = element_address(home.b, base, scope.offset(comb.first), dtype)
     raw = _select_offset(
-        m, address, comb.step, comb.teeth, tooth, dtype, scope.lanes.mask, RUN_AHEAD
+        m, address, comb.step, comb.offsets, tooth, dtype, scope.lanes.mask, PREFETCH_BYTES
     )
     return m.load_convert(raw, dtype)
 
@@ -190,9 +192,9 @@ def _load_piece(
     element_numbers = range(v * lanes, (v + 1) * lanes)
     mask_lanes = [p // step if p % step in teeth else lanes for p in element_numbers]
     part = b.shuffle_vector(all_lanes if mask is None else mask, no_lanes, lane_numbers(mask_lanes))
-    part = part if mask is None else unlike(m, part)
+    part = part if mask is None else opaque_mask(m, part)
     if mask is None and far:  # in a main loop
-        for k in range(0, lanes * dtype.itemsize, LINE):
+        for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
             prefetch(b, b.gep(at, [I64(far + k)], source_etype=ir.IntType(8)), near=True)
     return intrinsic(
         b,
@@ -203,11 +205,11 @@ def _load_piece(
 
 
 __all__ = [
-    "Comb",
     "InterleavedLoads",
-    "combs_of",
-    "constant",
+    "LoadGroup",
+    "constant_term",
+    "group_loads",
     "is_dense",
     "load_strided",
-    "read_comb",
+    "read_group",
 ]

@@ -23,7 +23,7 @@ def element_address(b: ir.IRBuilder, base: Value, offset: Value, dtype: DType) -
     return b.gep(base, [offset], source_etype=memory_type(dtype))
 
 
-def lie_in_lines(b: ir.IRBuilder, first: Value, pitch: Value, size: int) -> Value:
+def fit_cache_lines(b: ir.IRBuilder, first: Value, pitch: Value, size: int) -> Value:
     """Return whether vectors of `size` bytes are within one cache line each.
 
     Their rows begin at `first` and are `pitch` bytes apart.  Vectors across two lines are loaded
@@ -58,7 +58,7 @@ def load_vector(m: LLVMMachine, address: Value, dtype: DType, mask: Value | None
     return m.load_convert(raw, dtype)
 
 
-def unlike(m: LLVMMachine, mask: Value) -> Value:
+def opaque_mask(m: LLVMMachine, mask: Value) -> Value:
     """Return an equal mask that LLVM cannot identify with the original.
 
     If a value that is permuted after a masked load is then selected by the same mask, LLVM 22

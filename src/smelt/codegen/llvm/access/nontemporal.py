@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
-from smelt.codegen.llvm.access.prefetch import LINE, RUN_AHEAD
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-LEAST_TURNS = 8
+MIN_PEEL_ITERATIONS = 8
 """Fewest iterations of a loop that is peeled to the next cache line: peeling costs one."""
-FEW_VECTORS = 4
+MAX_PEEL_UNROLL = 4
 """Unroll factor of loops unless their operators are one long chain."""
 
 
@@ -43,7 +43,7 @@ def main_loop(
         return
     misaligned: Value = number(0)
     for address in _addresses(home, stores, low, scope):
-        misaligned = b.or_(misaligned, b.and_(address, number(LINE - 1)))
+        misaligned = b.or_(misaligned, b.and_(address, number(CACHE_LINE - 1)))
     with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
         with aligned:
             _run_nontemporal(home, walk)
@@ -79,11 +79,11 @@ def align_peel(
         return middle
     first, *others = _addresses(home, stores, low, scope)
     size = home.home.dtypes[stores[0].buffer].itemsize
-    lead_bytes = b.and_(b.sub(number(0), first), number(LINE - 1))
+    lead_bytes = b.and_(b.sub(number(0), first), number(CACHE_LINE - 1))
     differ: Value = b.and_(first, number(size - 1))
     for address in others:
-        differ = b.or_(differ, b.and_(b.xor(first, address), number(LINE - 1)))
-    is_long = b.icmp_signed(">=", b.sub(high, low), number(LEAST_TURNS * step))
+        differ = b.or_(differ, b.and_(b.xor(first, address), number(CACHE_LINE - 1)))
+    is_long = b.icmp_signed(">=", b.sub(high, low), number(MIN_PEEL_ITERATIONS * step))
     pays = b.or_(is_long, b.icmp_signed("==", lead_bytes, number(0)))
     can_peel = b.and_(pays, b.icmp_signed("==", differ, number(0)))
     with b.if_else(can_peel) as (yes, no):
@@ -107,9 +107,9 @@ def align_peel(
 
 
 def _run_nontemporal(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.bypass = True
+    home.nontemporal = True
     walk()
-    home.bypass = False
+    home.nontemporal = False
 
 
 def _is_compute_bound(home: NestEmitter) -> bool:
@@ -117,13 +117,13 @@ def _is_compute_bound(home: NestEmitter) -> bool:
 
     More loops around it would only cost registers.
     """
-    return bool(home.nest.stages) or home.nest.wide > FEW_VECTORS
+    return bool(home.nest.stages) or home.nest.unroll > MAX_PEEL_UNROLL
 
 
 def _run_prefetching(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.claims = not _is_compute_bound(home)
+    home.prefetches_stores = not _is_compute_bound(home)
     walk()
-    home.claims = False
+    home.prefetches_stores = False
 
 
 def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: int) -> None:
@@ -131,8 +131,8 @@ def prefetch_for_write(home: NestEmitter, address: Value, dtype: DType, lanes: i
 
     No cache has the lines of a large result, and stores across lines wait for two of them.
     """
-    for k in range(0, lanes * dtype.itemsize, LINE):
-        later = home.b.gep(address, [number(RUN_AHEAD + k)], source_etype=ir.IntType(8))
+    for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
+        later = home.b.gep(address, [number(PREFETCH_BYTES + k)], source_etype=ir.IntType(8))
         prefetch(home.b, later, near=True, written=True)
 
 
@@ -170,11 +170,11 @@ def _nontemporal_stores(home: NestEmitter, step: int) -> list[Access]:
     """Return the stores that write full cache lines here, if this variant is non-temporal."""
     stores = [s.access for s in home.nest.stores if s.where is None]
     are_full_lines = all(
-        step * home.home.dtypes[a.buffer].itemsize % LINE == 0
+        step * home.home.dtypes[a.buffer].itemsize % CACHE_LINE == 0
         and home.step(a, home.nest.vector or "") == 1
         for a in stores
     )
-    return stores if home.home.streaming and are_full_lines and not home.nest.folds else []
+    return stores if home.home.streaming and are_full_lines and not home.nest.reductions else []
 
 
 __all__ = ["align_peel", "main_loop", "prefetch_for_write"]

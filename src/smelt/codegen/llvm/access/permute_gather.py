@@ -15,15 +15,15 @@ from smelt.codegen.llvm.access.memory import (
     element_address,
     intrinsic,
     lane_numbers,
+    opaque_mask,
     prefetch,
-    unlike,
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.tables import LINE, table
 from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.loopir.periodic_index import Pattern, pattern
+from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
-BITS = 512
+REGISTER_BITS = 512
 """Bits of a register that can be permuted by lane."""
-AHEAD = 1024
+PREFETCH_DISTANCE_BYTES = 1024
 """Distance of prefetches in bytes: masked loads do not train the hardware prefetcher."""
-MOST = 16
+MAX_PERMUTE_LANES = 16
 """Most lanes permuted at once: elements of less than 32 bits are widened before."""
 KINDS = {16: "si", 8: "di"}
 """Intrinsic suffixes of a permutation of one register, by lanes."""
@@ -46,22 +46,22 @@ PAIRS = {16: "d", 8: "q"}
 """Intrinsic suffixes of a permutation of two registers, by lanes."""
 
 
-def can_pick(target: Target, lanes: int) -> bool:
+def can_permute(target: Target, lanes: int) -> bool:
     """Return whether there are instructions that permute so many lanes freely."""
     return target.isa == "avx512" and lanes in KINDS
 
 
-def pattern_of(home: NestEmitter, e: Index, scope: Scope) -> Pattern | None:
+def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | None:
     """Return how an index repeats along the lanes; None if it does not, or is affine."""
     lanes = scope.lanes
     if lanes is None or lanes.axis not in axes_of(e) or home.vector_position(e):
         return None
-    return pattern(e, lanes.axis) if coefficient(e, lanes.axis) is None else None
+    return find_period(e, lanes.axis) if coefficient(e, lanes.axis) is None else None
 
 
 def lane_index(home: NestEmitter, e: Index, scope: Scope) -> Value | None:
     """Emit a periodic index in all lanes; None if it is not periodic."""
-    period = pattern_of(home, e, scope)
+    period = lane_period(home, e, scope)
     if period is None or scope.lanes is None:
         return None
     b, count = home.b, scope.lanes.count
@@ -77,10 +77,10 @@ def lane_test(home: NestEmitter, gap: Index, scope: Scope) -> Value | None:
     None if the gap is not purely periodic: it grows from period to period, or depends on other
     axes.
     """
-    period = pattern_of(home, gap, scope)
+    period = lane_period(home, gap, scope)
     if period is None or scope.lanes is None or period.step or not isinstance(period.first, int):
         return None
-    return _periodic_mask(home, [x + period.first >= 0 for x in period.places], scope)
+    return _periodic_mask(home, [x + period.first >= 0 for x in period.offsets], scope)
 
 
 def lane_limits(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value | None:
@@ -88,36 +88,39 @@ def lane_limits(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value | 
 
     None if the index is not purely periodic.
     """
-    inside = inside_places(home, e, n, scope)
+    inside = inside_positions(home, e, n, scope)
     return None if inside is None else _periodic_mask(home, inside, scope)
 
 
-def inside_places(home: NestEmitter, e: Index, n: Index, scope: Scope) -> list[bool] | None:
+def inside_positions(home: NestEmitter, e: Index, n: Index, scope: Scope) -> list[bool] | None:
     """Return for each position in the period whether an index is in 0 .. n-1, or None."""
-    period = pattern_of(home, e, scope)
+    period = lane_period(home, e, scope)
     if period is None or period.step or not isinstance(period.first, int) or not isinstance(n, int):
         return None
-    return [0 <= x + period.first < n for x in period.places]
+    return [0 <= x + period.first < n for x in period.offsets]
 
 
-def picked(
+def read_permuted(
     home: NestEmitter, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
 ) -> Value | None:
     """Read the elements of an access in all lanes by permutations, zero out of bounds.
 
     None if the access does not allow it.
     """
-    lanes, native = scope.lanes, BITS // max(dtype.itemsize * 8, BITS // MOST)
+    lanes, native = (
+        scope.lanes,
+        REGISTER_BITS // max(dtype.itemsize * 8, REGISTER_BITS // MAX_PERMUTE_LANES),
+    )
     loose = home.groups[access][len(home.nest.order)]  # the part that differs between lanes
-    period = pattern_of(home, loose, scope)
+    period = lane_period(home, loose, scope)
     if lanes is None or lanes.mask is not None or lanes.count % native:
         return None
-    if period is None or not can_pick(home.home.target, native):
+    if period is None or not can_permute(home.home.target, native):
         return None
     inside_at = [True] * period.period
     for e, n in access.limits:
-        inside = None if (e, n) in home.assumed else inside_places(home, e, n, scope)
-        if (e, n) not in home.assumed and (inside is None or period.period % len(inside)):
+        inside = None if (e, n) in home.proven_limits else inside_positions(home, e, n, scope)
+        if (e, n) not in home.proven_limits and (inside is None or period.period % len(inside)):
             return None
         inside_at = [
             a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(inside_at)
@@ -135,7 +138,7 @@ def picked(
 def _read_register(
     home: NestEmitter,
     access: Access,
-    period: Pattern,
+    period: PeriodicIndex,
     inside_at: list[bool],
     scope: Scope,
     m: LLVMMachine,
@@ -181,7 +184,7 @@ def _read_register(
                 b,
                 f"llvm.masked.load.{kind.intrinsic_name}.p0",
                 kind,
-                [address, I32(dtype.itemsize), unlike(m, mask), ir.Constant(kind, None)],
+                [address, I32(dtype.itemsize), opaque_mask(m, mask), ir.Constant(kind, None)],
             )
         )
     permuted_lanes = permuted(b, windows, picks, lanes)
@@ -195,11 +198,11 @@ def _read_register(
     return b.select(mask, permuted_lanes, ir.Constant(kind, None))
 
 
-def _starts_of(period: Pattern, lanes: Lanes, at: int) -> frozenset[int]:
+def _starts_of(period: PeriodicIndex, lanes: Lanes, at: int) -> frozenset[int]:
     """Return the positions in a period at which lane `at` can be."""
     if isinstance(lanes.base, ir.Constant):
         return frozenset(((lanes.base.constant + at) % period.period,))
-    return period.firsts(at, lanes.apart)
+    return period.start_offsets(at, lanes.alignment)
 
 
 def _run_length(masks: list[int], firsts: Collection[int]) -> int:
@@ -212,7 +215,7 @@ def _run_length(masks: list[int], firsts: Collection[int]) -> int:
 def _prefetch_later(
     home: NestEmitter,
     access: Access,
-    period: Pattern,
+    period: PeriodicIndex,
     scope: Scope,
     dtype: DType,
     at: int,
@@ -221,20 +224,20 @@ def _prefetch_later(
     """Prefetch what later vectors read, once for each buffer and register of a body."""
     assert scope.lanes is not None
     period_bytes = abs(period.step) * dtype.itemsize
-    if not period_bytes or (access.buffer, at) in scope.lanes.asked:
+    if not period_bytes or (access.buffer, at) in scope.lanes.prefetched:
         return
-    scope.lanes.asked.add((access.buffer, at))
+    scope.lanes.prefetched.add((access.buffer, at))
     b, buffer = home.b, home.home.buffers[access.buffer]
     address = element_address(b, buffer, offset, dtype)
-    for k in range(0, max(period_bytes * MOST // period.period, 1), LINE):
-        distance = AHEAD + k if period.step > 0 else -AHEAD - k
+    for k in range(0, max(period_bytes * MAX_PERMUTE_LANES // period.period, 1), LINE):
+        distance = PREFETCH_DISTANCE_BYTES + k if period.step > 0 else -PREFETCH_DISTANCE_BYTES - k
         prefetch(b, b.gep(address, [number(distance)], source_etype=ir.IntType(8)))
 
 
 def permuted(b: ir.IRBuilder, windows: list[Value], picks: Value, lanes: int) -> Value:
     """Permute the lanes of one register or two."""
     kind = windows[0].type
-    width = BITS // lanes
+    width = REGISTER_BITS // lanes
     register = ir.VectorType(ir.IntType(width), lanes)
     bits = ir.VectorType(ir.IntType(_bit_width(kind.element)), lanes)
     wide = [
@@ -270,7 +273,7 @@ def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
 
 
 def _base_and_offset(
-    home: NestEmitter, index: Pattern, scope: Scope, at: int
+    home: NestEmitter, index: PeriodicIndex, scope: Scope, at: int
 ) -> tuple[Value, Value]:
     """Return the index at the period of lane `at`, and the lane's position in it."""
     assert scope.lanes is not None
@@ -287,7 +290,7 @@ def _base_and_offset(
 def _periodic_mask(home: NestEmitter, truths: list[bool], scope: Scope) -> Value:
     """Emit a periodic truth value as a mask of all lanes."""
     assert scope.lanes is not None
-    b, count, period, alignment = home.b, scope.lanes.count, len(truths), scope.lanes.apart
+    b, count, period, alignment = home.b, scope.lanes.count, len(truths), scope.lanes.alignment
     words = [sum(truths[(r + i) % period] << i for i in range(count)) for r in range(period)]
     firsts = {x % period for x in range(0, period * alignment, alignment)}
     offset = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
@@ -313,4 +316,4 @@ def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) 
     return b.load(address, typ=ir.VectorType(I32, lanes), align=4)
 
 
-__all__ = ["can_pick", "lane_index", "lane_limits", "lane_test", "permuted", "picked"]
+__all__ = ["can_permute", "lane_index", "lane_limits", "lane_test", "permuted", "read_permuted"]

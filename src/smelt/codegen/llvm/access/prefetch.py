@@ -17,7 +17,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, accesses_of, chain
+from smelt.codegen.llvm.loopir.items import Access, accesses_of, enclosing_regions
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
-PACKED_AHEAD = 4
+PACK_PREFETCH_ROWS = 4
 """Rows between what packing reads and what it prefetches."""
-LINE = 64
+CACHE_LINE = 64
 """Bytes of a cache line."""
-LEAST_SHARE = 0.4
+MIN_PREFETCH_SHARE = 0.4
 """Least spare time of a nest that prefetches, relative to the nest that has most."""
 LINE_STORED = 4.0
 """Cycles for which storing a cache line keeps memory busy."""
@@ -48,7 +48,7 @@ def prefetch_ahead(
     step = _next_block(home, access) or _next_run(home, access)
     if step is None:
         if _is_run(home, access):
-            _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
+            _fetch_lines(home, address, dtype, lanes, PREFETCH_BYTES)
         return
     distance = home.far.get(step) or home.home.index(step)
     _fetch_lines(home, element_address(home.b, address, distance, dtype), dtype, lanes)
@@ -62,7 +62,7 @@ def prefetch_masked(
     Masked loads do not train AMD's hardware prefetcher: short rows, and the tails of others.
     """
     if home.prefetch_enabled and _is_run(home, access, masked=True):
-        _fetch_lines(home, address, dtype, lanes, RUN_AHEAD)
+        _fetch_lines(home, address, dtype, lanes, PREFETCH_BYTES)
 
 
 def _fetch_lines(
@@ -72,12 +72,12 @@ def _fetch_lines(
 
     Into L1 if `behind` is set, since they are needed soon, else into L2.
     """
-    for k in range(0, lanes * dtype.itemsize, LINE):
+    for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
         line_address = home.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
         prefetch(home.b, line_address, near=behind > 0)
 
 
-RUN_AHEAD = 4096
+PREFETCH_BYTES = 4096
 """Distance of prefetches in bytes: a page, since no hardware prefetcher crosses one."""
 
 
@@ -88,7 +88,7 @@ def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
     most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far enough ahead.
     """
     nest, s = home.nest, home.s
-    reductions = bool(nest.folds) and not nest.stores and not nest.saves
+    reductions = bool(nest.reductions) and not nest.stores and not nest.saves
     if not (reductions or masked) or s.products or home.home.shares.get(nest) or not nest.order:
         return False
     if access.limits or any(a.kind == "value" for a in atoms(access.offset)):
@@ -97,13 +97,13 @@ def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
         return False  # what an earlier nest has read is in cache
     parts = {number for number, _ in s.phase.cut.values()}
     outer_axes = [a for a in s.phase.grid if a not in s.local and a not in parts]
-    visits = [v for r in chain(s.phase.segments[nest.time]) for v in r.visits]
+    visits = [v for r in enclosing_regions(s.phase.segments[nest.time]) for v in r.visits]
     outer_axes += [v.axis for v in visits if v.size == 1] + [*nest.order[:-1]]
     row = s.phase.axes[nest.order[-1]]
     return coefficient(access.offset, outer_axes[-1]) == row if outer_axes else not masked
 
 
-RUNS = 4
+PREFETCH_ROWS = 4
 """Rows between what is read and what is prefetched, if a task reads a piece of each row.
 
 More if so many are read together.
@@ -121,10 +121,10 @@ def _next_run(home: NestEmitter, access: Access) -> Index | None:
     step = coefficient(access.offset, order[-2])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
-    return mul(step, max(RUNS, home.together))
+    return mul(step, max(PREFETCH_ROWS, home.together))
 
 
-def know_runs(home: NestEmitter, rows: int) -> None:
+def prepare_row_prefetch(home: NestEmitter, rows: int) -> None:
     """Prepare prefetches for `rows` rows that are read together.
 
     Their distances are made opaque, so that LLVM keeps no address register for each row.
@@ -141,7 +141,7 @@ def _next_block(home: NestEmitter, access: Access) -> Index | None:
 
     None unless this nest is the last to read it, but not the first.
     """
-    regions = chain(home.s.phase.segments[home.nest.time])
+    regions = enclosing_regions(home.s.phase.segments[home.nest.time])
     region = next((r for r in regions[::-1] if r.visits), None)
     if region is None or region.visits[-1].size in (None, 1):
         return None
@@ -166,7 +166,7 @@ def next_task(home: NestEmitter, access: Access) -> Index | None:
     return step
 
 
-def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
+def next_task_reads(home: NestEmitter) -> list[tuple[Access, Index]]:
     """Return the loads of what the next task reads and this one does not, with their distance.
 
     One load for each part of an array.
@@ -189,7 +189,7 @@ def fresh(home: NestEmitter) -> list[tuple[Access, Index]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RowShare:
     """A nest's share of an array's next row: its begin and size as fractions of the row."""
 
     access: Access
@@ -197,7 +197,7 @@ class Ask:
     share: Fraction
 
 
-def shares(s: Schedule) -> dict[Nest, list[Ask]]:
+def assign_row_shares(s: Schedule) -> dict[Nest, list[RowShare]]:
     """Assign each nest the parts of the next task's row that it prefetches.
 
     Only nests that walk one and the same row take part, each for a share in proportion to what it
@@ -224,11 +224,11 @@ def shares(s: Schedule) -> dict[Nest, list[Ask]]:
         if isinstance(i.payload, Access) and _steps_on(i.payload, task, axes, s)
     )
     begin = Fraction(0)
-    shares_of: dict[Nest, list[Ask]] = {}
+    shares_of: dict[Nest, list[RowShare]] = {}
     first, *others = [spare_cycles(n) for n in nests]
     # The first nest also loads the row from L2 into L1.
     for nest, share in zip(nests, _eighths([first / 2, *others]), strict=True):
-        shares_of[nest] = [Ask(access, begin, share) for access in rows if share]
+        shares_of[nest] = [RowShare(access, begin, share) for access in rows if share]
         begin += share
     return shares_of
 
@@ -245,7 +245,7 @@ def _task_axis(s: Schedule) -> str | None:
 
 def _eighths(weights: list[float]) -> list[Fraction]:
     """Return eighths in proportion to weights, without small ones; they add up to 1."""
-    large = [w if w >= LEAST_SHARE * max(weights) else 0.0 for w in weights]
+    large = [w if w >= MIN_PREFETCH_SHARE * max(weights) else 0.0 for w in weights]
     ends = [round(8 * sum(large[: k + 1]) / sum(large)) for k in range(len(large))]
     return [Fraction(b - a, 8) for a, b in zip([0, *ends], ends, strict=False)]
 
@@ -273,7 +273,9 @@ def spare_cycles(nest: Nest) -> float:
     """Estimate how long a nest computes for one vector of its row while memory is idle."""
     inner = [i for i in nest.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost for i in inner if isinstance(i.payload, str))
-    return max(work + len(inner) / 2 + 2 * len(nest.folds) - LINE_STORED * len(nest.stores), 1.0)
+    return max(
+        work + len(inner) / 2 + 2 * len(nest.reductions) - LINE_STORED * len(nest.stores), 1.0
+    )
 
 
 class RowPrefetch:
@@ -283,11 +285,11 @@ class RowPrefetch:
     """
 
     def __init__(self, home: NestEmitter, scope: Scope, nest: Nest | None = None) -> None:
-        self.home, self.asks = home, home.home.shares.get(nest or home.nest, [])
-        self.starts = [self._start(ask, scope) for ask in self.asks]
+        self.home, self.row_shares = home, home.home.shares.get(nest or home.nest, [])
+        self.starts = [self._start(ask, scope) for ask in self.row_shares]
         self.before: Value = number(0)
         """Elements of the row before those of its inner axis."""
-        if self.asks and len(self._axes()) > 1:
+        if self.row_shares and len(self._axes()) > 1:
             outer, inner = self._axes()
             extent = home.home.index(home.s.phase.axes[inner])
             self.before = home.b.mul(scope.axis(outer), extent)
@@ -297,7 +299,7 @@ class RowPrefetch:
         assert task is not None
         return _row_axes(self.home.nest, task)
 
-    def _start(self, ask: Ask, scope: Scope) -> Value:
+    def _start(self, ask: RowShare, scope: Scope) -> Value:
         home, b, s = self.home, self.home.b, self.home.s
         row_atoms = {Atom("axis", a) for a in self._axes()}
         dtype, base = home.home.dtypes[ask.access.buffer], home.home.buffers[ask.access.buffer]
@@ -312,23 +314,28 @@ class RowPrefetch:
 
     def emit(self, position: Value) -> None:
         """Emit the prefetches of one step of the loop, at `position` of the row."""
-        b, step = self.home.b, self.home.s.lanes * self.home.nest.wide
+        b, step = self.home.b, self.home.s.lanes * self.home.nest.unroll
         position = b.add(self.before, position)
-        for ask, start in zip(self.asks, self.starts, strict=True):
+        for ask, start in zip(self.row_shares, self.starts, strict=True):
             itemsize = self.home.home.dtypes[ask.access.buffer].itemsize
             part = ask.share
             done = b.lshr(
                 b.mul(position, number(itemsize * part.numerator)),
                 number(part.denominator.bit_length() - 1),
             )
-            for k in range(0, ceil(step * itemsize * part), LINE):
+            for k in range(0, ceil(step * itemsize * part), CACHE_LINE):
                 offset = b.add(done, number(k))
                 line_address = b.gep(start, [offset], source_etype=ir.IntType(8))
                 prefetch(b, line_address, near=True)
 
 
-def ask_ahead(
-    home: NestEmitter, pack: Nest, scope: Scope, rows: int = PACKED_AHEAD, *, near: bool = False
+def prefetch_packed_rows(
+    home: NestEmitter,
+    pack: Nest,
+    scope: Scope,
+    rows: int = PACK_PREFETCH_ROWS,
+    *,
+    near: bool = False,
 ) -> None:
     """Prefetch what a packing nest reads `rows` rows later, into L1 if `near`.
 
@@ -339,10 +346,10 @@ def ask_ahead(
         return
     for access in accesses_of(home.items):
         if coefficient(access.offset, pack.order[1]) == 1:
-            ask_later(home, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
+            prefetch_later(home, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
 
 
-def ask_later(
+def prefetch_later(
     home: NestEmitter,
     access: Access,
     axis: str,
@@ -358,5 +365,5 @@ def ask_later(
         return
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
     next_offset = b.add(offset, b.mul(home.index(step, scope), number(positions)))
-    for k in range(0, lanes, max(LINE // dtype.itemsize, 1)):
+    for k in range(0, lanes, max(CACHE_LINE // dtype.itemsize, 1)):
         prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)

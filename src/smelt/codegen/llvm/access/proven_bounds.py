@@ -16,7 +16,7 @@ from smelt.codegen.llvm.access.permute_gather import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Clamping, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Clamp, accesses_of
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Limit = tuple[Index, Index]
-SEVERAL = 2
+MIN_TESTED_LOADS = 2
 """Fewest tested loads for which rows in bounds are worth loops of their own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class LaneBounds:
     """The lanes of an access that are in bounds.
 
     `mask` has them (one bit if there are no lanes), `some` is whether there may be any.  A masked
@@ -44,24 +44,30 @@ class Inside:
     some: Value
 
 
-def inside_limits(home: NestEmitter, access: Access, scope: Scope, vector: bool) -> Inside | None:
+def inside_limits(
+    home: NestEmitter, access: Access, scope: Scope, vector: bool
+) -> LaneBounds | None:
     """Emit which lanes of an access are in bounds; None if nothing needs a test."""
-    result: Inside | None = None
+    result: LaneBounds | None = None
     for pair in access.limits:
-        if pair in home.assumed:
+        if pair in home.proven_limits:
             continue
-        available = scope.lanes.inside.get(pair) if vector and scope.lanes is not None else None
+        available = (
+            scope.lanes.tested_limits.get(pair) if vector and scope.lanes is not None else None
+        )
         test = available or _test(home, *pair, scope, vector)
         result = (
             test
             if result is None
-            else Inside(home.b.and_(result.mask, test.mask), home.b.and_(result.some, test.some))
+            else LaneBounds(
+                home.b.and_(result.mask, test.mask), home.b.and_(result.some, test.some)
+            )
         )
     return result
 
 
-def clamped(
-    home: NestEmitter, m: LLVMMachine, position: Value, to: Clamping, scope: Scope
+def clamp_position(
+    home: NestEmitter, m: LLVMMachine, position: Value, to: Clamp, scope: Scope
 ) -> Value:
     """Clamp a computed position into its extent."""
     limit = home.b.sub(home.index(to.extent, scope), number(1))
@@ -71,39 +77,39 @@ def clamped(
     return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
 
 
-def tested(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Inside:
+def test_lanes(home: NestEmitter, e: Index, n: Index, scope: Scope) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1, for several accesses."""
     return _test(home, e, n, scope, vector=True)
 
 
-def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, Inside]:
+def known_limits(home: NestEmitter, scope: Scope) -> dict[Limit, LaneBounds]:
     """Emit the bounds checks that do not depend on loops inside of this scope."""
     inner = {a for a in home.nest.order if scope.axis(a) is None}
     pairs = dict.fromkeys(
         pair
         for access in accesses_of(home.items)
         for pair in access.limits
-        if pair not in home.assumed
+        if pair not in home.proven_limits
         and not any(map(inner.intersection, map(axes_of, pair)))
         and not any(a.kind == "value" for e in pair for a in atoms(e))
     )
-    return {pair: tested(home, *pair, scope) for pair in pairs}
+    return {pair: test_lanes(home, *pair, scope) for pair in pairs}
 
 
-def of_lines(e: Index, axis: str) -> bool:
+def separates_rows(e: Index, axis: str) -> bool:
     """Return whether an index separates rows of an axis, as i//n does."""
     return any(a.kind == "//" and axis in axes_of(a.args[0]) for a in atoms(e))
 
 
-def within_lines(
-    home: NestEmitter, axis: str, tests: Mapping[Limit, Inside], body: Callable[[], None]
+def run_within_rows(
+    home: NestEmitter, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
 ) -> None:
     """Emit a body, twice if bounds checks separate rows of an axis.
 
     Without these checks for vectors all of whose lanes pass them, and with them for the few others.
     """
-    b, assumed = home.b, home.assumed
-    row_checks = [pair for pair in tests if of_lines(pair[0], axis)]
+    b, assumed = home.b, home.proven_limits
+    row_checks = [pair for pair in tests if separates_rows(pair[0], axis)]
     if not row_checks:
         body()
         return
@@ -112,9 +118,9 @@ def within_lines(
         mask = b.and_(mask, tests[pair].mask)
     with b.if_else(every_lane(b, mask)) as (inner, others):
         with inner:
-            home.assumed = assumed | {*row_checks}
+            home.proven_limits = assumed | {*row_checks}
             body()
-            home.assumed = assumed
+            home.proven_limits = assumed
         with others:
             body()
 
@@ -127,10 +133,11 @@ def row_limits(home: NestEmitter, scope: Scope) -> tuple[frozenset[Limit], Value
     nest = home.nest
     loads = accesses_of(home.items)
     fixed_checks = [
-        [p for p in x.limits if _is_fixed(home, p[0]) and p not in home.assumed] for x in loads
+        [p for p in x.limits if _is_fixed(home, p[0]) and p not in home.proven_limits]
+        for x in loads
     ]
-    required = 1 if nest.once else SEVERAL
-    if nest.folds or nest.fixed or sum(map(bool, fixed_checks)) < required:
+    required = 1 if nest.single_use else MIN_TESTED_LOADS
+    if nest.reductions or nest.scalars or sum(map(bool, fixed_checks)) < required:
         return frozenset(), None
     tests = dict.fromkeys(pair for pairs in fixed_checks for pair in pairs)
     all_hold: Value | None = None
@@ -152,7 +159,7 @@ def _scalar_test(home: NestEmitter, e: Index, n: Index, scope: Scope) -> Value:
     return test if nonnegative(e) else b.and_(test, b.icmp_signed(">=", at, number(0)))
 
 
-def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> Inside:
+def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> LaneBounds:
     """Emit the lanes in which an index is in 0 .. n-1.
 
     By comparing lane numbers if the index has a small stride, by a table if it is periodic, else in
@@ -162,7 +169,7 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
     varies = lanes is not None and (lanes.axis in axes_of(e) or home.vector_position(e))
     if lanes is None or not varies:
         test = _scalar_test(home, e, n, scope)
-        return Inside(test if lanes is None else splat(b, test, lanes.count), test)
+        return LaneBounds(test if lanes is None else splat(b, test, lanes.count), test)
     step = _lane_step(home, e, lanes.axis)
     if step is not None:
         base, limit = home.index(e, scope), home.index(n, scope)
@@ -170,17 +177,17 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
         last = b.add(base, number(step * (lanes.count - 1)))
         low, high = (base, last) if step >= 0 else (last, base)
         some = b.and_(b.icmp_signed("<", low, limit), b.icmp_signed(">=", high, number(0)))
-        return Inside(mask, some)
+        return LaneBounds(mask, some)
     mask = lane_limits(home, e, n, scope)
     if mask is not None:
-        return Inside(mask, any_lane(b, mask))
+        return LaneBounds(mask, any_lane(b, mask))
     at = home.index(e, scope, lanes=True)
     test = b.icmp_signed("<", at, splat(b, home.index(n, scope), lanes.count))
     if not nonnegative(e):
         test = b.and_(test, b.icmp_signed(">=", at, ir.Constant(at.type, None)))
     # Positions within rows: some are in bounds, unless a whole row is padding.
     has_row_positions = any(a.kind == "%" and lanes.axis in axes_of(a.args[0]) for a in atoms(e))
-    return Inside(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
+    return LaneBounds(test, ir.IntType(1)(1) if has_row_positions else any_lane(b, test))
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:

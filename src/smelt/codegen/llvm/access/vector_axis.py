@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from smelt.blocks import CUT_SCORE, SHORT_ROW
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, still_axes
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, atoms, axes_of
 
-TURNABLE = ("const", "index", "load", "apply", "cast", "unit")
+TRANSPOSABLE_KINDS = ("const", "index", "load", "apply", "cast", "unit")
 """Kinds of items in a phase whose loads may be transposed
 (`smelt.codegen.llvm.scratch.transpose`)."""
-STORED = 6.0
+STORE_WEIGHT = 6.0
 """Loads that weigh as much as one store there: scattered stores cost more than a transposition."""
 
 
@@ -22,27 +22,27 @@ def candidates(phase: Phase) -> set[str]:
     Those of some value (an unrolled reduction leaves none along its axes), except axes that number
     parts, that a stream visits one position at a time, or that bounds of streams depend on.
     """
-    still = {a for r in phase.regions() for a in still_axes(r)}
+    still = {a for r in phase.regions() for a in unvarying_axes(r)}
     used = frozenset[str]().union(*(i.axes for i in phase.items), *(s.axes for s in phase.stores))
-    return set(used) - part_numbers(phase) - still - pinned(phase)
+    return set(used) - part_numbers(phase) - still - single_position_axes(phase)
 
 
-def pinned(phase: Phase) -> set[str]:
+def single_position_axes(phase: Phase) -> set[str]:
     """Return the axes along which tasks take one position, because bounds of streams depend on
     them."""
-    return {a for guide, _ in phase.guides() for a in guide.axes}
+    return {a for guide, _ in phase.stream_bounds() for a in guide.axes}
 
 
-def across_axis(phase: Phase, vector: str | None) -> str | None:
+def find_transpose_axis(phase: Phase, vector: str | None) -> str | None:
     """Return a grid axis along which some load has stride 1 while it is strided along `vector`."""
     for item in phase.items:
-        axis = turned_axis(item, phase, vector)
+        axis = load_transpose_axis(item, phase, vector)
         if axis is not None:
             return axis
     return None
 
 
-def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
+def load_transpose_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
     """Return a grid axis along which a load has stride 1 while it is strided along `vector`."""
     access = item.payload
     if vector is None or not isinstance(access, Access) or access.limits:
@@ -55,7 +55,7 @@ def turned_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
     return None
 
 
-def is_turnable(access: Access, axes: tuple[str, str]) -> bool:
+def is_transposable(access: Access, axes: tuple[str, str]) -> bool:
     """Return whether a load's bounds checks, if any, are affine along both axes of a tile."""
     if any(a.kind == "value" for pair in access.limits for e in pair for a in atoms(e)):
         return False
@@ -73,7 +73,7 @@ def part_numbers(phase: Phase) -> set[str]:
     return parts | {number for number, _ in phase.cut.values()}
 
 
-def picks(item: Item, vector: str | None) -> bool:
+def is_irregular(item: Item, vector: str | None) -> bool:
     """Return whether a load's lanes have no fixed stride: repeated, or permuted."""
     access = item.payload
     if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
@@ -81,14 +81,14 @@ def picks(item: Item, vector: str | None) -> bool:
     return coefficient(access.offset, vector or "") is None
 
 
-def vector_axis(phase: Phase, among: set[str]) -> str | None:
+def choose_vector_axis(phase: Phase, among: set[str]) -> str | None:
     """Return the axis that the kernel requires, else the one with most stride-1 accesses."""
     if phase.lanes in among:
         return phase.lanes
     best: tuple[float, str] | None = None
     excluded = _left_out(phase, among)
     parts = part_numbers(phase)
-    stored = STORED if all(i.kind in TURNABLE for i in phase.items) else 1.5
+    stored = STORE_WEIGHT if all(i.kind in TRANSPOSABLE_KINDS for i in phase.items) else 1.5
     for a in phase.axes:
         if a not in among or a in excluded:
             continue
@@ -146,7 +146,7 @@ def lanes_of(phase: Phase, target: Target) -> int:
     carried in float64 do not count.
     """
     kinds = ("load", "apply", "cast")
-    values = [i for i in phase.items if i.kind in kinds and i not in phase.carried]
+    values = [i for i in phase.items if i.kind in kinds and i not in phase.widened]
     most = max((len(i.axes) for i in values), default=0)
     dtypes = [i.dtype for i in values if len(i.axes) == most]
     floats = [d.bits for d in dtypes if d.is_float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_comb
+from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_group
 from smelt.codegen.llvm.access.memory import (
     FARTHEST_STEP,
     element_address,
@@ -13,14 +13,14 @@ from smelt.codegen.llvm.access.memory import (
     lane_numbers,
     load_vector,
 )
-from smelt.codegen.llvm.access.permute_gather import picked
-from smelt.codegen.llvm.access.prefetch import RUN_AHEAD, prefetch_ahead, prefetch_masked
-from smelt.codegen.llvm.access.proven_bounds import Inside, inside_limits
+from smelt.codegen.llvm.access.permute_gather import read_permuted
+from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES, prefetch_ahead, prefetch_masked
+from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.loopir.pack_k_pairs import lying_pair
+from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.types.dtype import DType, i16, i32
 from smelt.types.expr import Index
 
@@ -36,13 +36,13 @@ def read_lanes(
     scope: Scope,
     m: LLVMMachine,
     dtype: DType,
-    inside: Inside | None,
+    inside: LaneBounds | None,
 ) -> Value:
     """Read all lanes of an access, zero in those that are out of bounds or masked."""
     lanes = scope.lanes
     assert lanes is not None
     b, base = home.b, home.home.buffers[access.buffer]
-    mask = both(b, lanes.mask, inside and inside.mask)
+    mask = and_masks(b, lanes.mask, inside and inside.mask)
     step = home.step(access, lanes.axis)
     if step == 1:
         address = element_address(b, base, scope.offset(access), dtype)
@@ -54,21 +54,21 @@ def read_lanes(
         elif inside is None:
             prefetch_masked(home, access, address, dtype, lanes.count)
         return vector
-    grouped = read_comb(home, access, scope, m, dtype)
+    grouped = read_group(home, access, scope, m, dtype)
     if grouped is not None:
         return grouped
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
-        return load_strided(m, address, step, dtype, mask, RUN_AHEAD)
-    permuted_lanes = picked(home, access, scope, m, dtype) if step is None else None
+        return load_strided(m, address, step, dtype, mask, PREFETCH_BYTES)
+    permuted_lanes = read_permuted(home, access, scope, m, dtype) if step is None else None
     if permuted_lanes is not None:
         return permuted_lanes
     return gather(m, base, lane_offsets(home, access, step, scope), dtype, mask)
 
 
-def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
+def read_pairs(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> Value | None:
     """Read pairs of short numbers that are contiguous from lane to lane, or return None."""
-    b, lanes, pair = home.b, scope.lanes, lying_pair(item)
+    b, lanes, pair = home.b, scope.lanes, contiguous_pair(item)
     if lanes is None or m.lanes is None or pair is None or home.step(pair[0], lanes.axis) != 2:
         return None
     first, second = pair
@@ -77,11 +77,11 @@ def read_units(home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine) -> V
     inside = inside_limits(home, first, scope, True)
     if inside is not None:
         address = b.select(inside.some, address, base)
-    mask = both(b, lanes.mask, inside and inside.mask)
+    mask = and_masks(b, lanes.mask, inside and inside.mask)
     if first.limits == second.limits:
         return load_vector(m, address, i32, mask)
     ends = inside_limits(home, second, scope, True)
-    last = both(b, lanes.mask, ends and ends.mask)
+    last = and_masks(b, lanes.mask, ends and ends.mask)
     if mask is not None or last is not None:
         all_lanes = ir.Constant(ir.VectorType(ir.IntType(1), lanes.count), [1] * lanes.count)
         picks = lane_numbers([j // 2 + j % 2 * lanes.count for j in range(2 * lanes.count)])
@@ -102,11 +102,11 @@ def lane_offsets(home: NestEmitter, access: Access, step: Index | None, scope: S
     return home.b.add(fixed, home.b.mul(stride, iota(lanes)))
 
 
-def both(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
+def and_masks(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Value | None:
     """Return the conjunction of two masks, None meaning all lanes."""
     if first is None or second is None:
         return second if first is None else first
     return b.and_(first, second)
 
 
-__all__ = ["both", "lane_offsets", "read_lanes", "read_units"]
+__all__ = ["and_masks", "lane_offsets", "read_lanes", "read_pairs"]

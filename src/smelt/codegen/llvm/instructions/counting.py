@@ -21,14 +21,14 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64
 
 Value = ir.Value
-TOGETHER = 6
+ROWS_PER_BASE = 6
 """Rows addressed from one register plus multiples of the row stride."""
 
 
-class Counted(ir.Phi):
+class LoopCounter(ir.Phi):
     """A loop counter: first value, step, and the blocks before and at the loop's head.
 
-    `beside` holds the derived induction variables: each value here, and how the next one follows.
+    `derived` holds the derived induction variables: each value here, and how the next one follows.
     """
 
     __slots__ = ("before", "beside", "body", "low", "step")
@@ -36,50 +36,50 @@ class Counted(ir.Phi):
     body: ir.Block
     low: Value
     step: Value
-    beside: dict[str, tuple[ir.Phi, Callable[[Value], Value]]]
+    derived: dict[str, tuple[ir.Phi, Callable[[Value], Value]]]
 
 
-def counted(b: ir.IRBuilder, low: Value, step: Value, before: ir.Block) -> Counted:
+def start_counter(b: ir.IRBuilder, low: Value, step: Value, before: ir.Block) -> LoopCounter:
     """Start a counter in the current block, the loop's head."""
-    k = b.phi(I64, Counted)
+    k = b.phi(I64, LoopCounter)
     k.add_incoming(low, before)
-    k.low, k.step, k.before, k.body, k.beside = low, step, before, b.block, {}
+    k.low, k.step, k.before, k.body, k.derived = low, step, before, b.block, {}
     return k
 
 
-def times(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
+def multiple_of_counter(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
     """Return a multiple of a loop counter, or of any number."""
-    if not isinstance(k, Counted):
+    if not isinstance(k, LoopCounter):
         return b.mul(k, factor)
     if factor.ref == "1":
         return k
-    if factor.ref not in k.beside:
+    if factor.ref not in k.derived:
         with b.goto_block(k.before):
             first, step = b.mul(k.low, factor), b.mul(k.step, factor)
-        k.beside[factor.ref] = _phi(b, k, first), lambda value: b.add(value, step)
-    return k.beside[factor.ref][0]
+        k.derived[factor.ref] = _phi(b, k, first), lambda value: b.add(value, step)
+    return k.derived[factor.ref][0]
 
 
-def stepped(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type) -> Value:
+def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type) -> Value:
     """Return the address k steps behind `first`, a step being `step` elements of `kind`.
 
     It takes one register, where a multiple of the counter takes two.
     """
-    if not isinstance(k, Counted):
+    if not isinstance(k, LoopCounter):
         return b.gep(first, [b.mul(k, step)], source_etype=kind)
     key = f"{first.ref} {step.ref} {kind.text}"
-    if key not in k.beside:
+    if key not in k.derived:
         with b.goto_block(k.before):
             begin = b.gep(first, [b.mul(k.low, step)], source_etype=kind)
             increment = b.mul(k.step, step)
-        k.beside[key] = (
+        k.derived[key] = (
             _phi(b, k, begin),
             lambda value: b.gep(value, [increment], source_etype=kind),
         )
-    return k.beside[key][0]
+    return k.derived[key][0]
 
 
-def abreast(
+def row_addresses(
     b: ir.IRBuilder,
     starts: Sequence[Value],
     row_stride: tuple[Value, ir.Type],
@@ -93,30 +93,37 @@ def abreast(
     `row_stride` is a number of elements and their type.
     """
     size, unit = row_stride
-    with b.goto_block(k.before) if isinstance(k, Counted) else nullcontext():
-        offsets = [b.mul(size, I64(i)) for i in range(min(TOGETHER, len(starts)))]
+    with b.goto_block(k.before) if isinstance(k, LoopCounter) else nullcontext():
+        offsets = [b.mul(size, I64(i)) for i in range(min(ROWS_PER_BASE, len(starts)))]
     addresses: list[Value] = []
-    for i in range(0, len(starts), TOGETHER):
-        first = stepped(b, starts[i], k, step, kind)
+    for i in range(0, len(starts), ROWS_PER_BASE):
+        first = step_address(b, starts[i], k, step, kind)
         row_offsets = offsets[1 : len(starts) - i]
         addresses += [first, *(b.gep(first, [x], source_etype=unit) for x in row_offsets)]
     return addresses
 
 
-def _phi(b: ir.IRBuilder, k: Counted, first: Value) -> ir.Phi:
+def _phi(b: ir.IRBuilder, k: LoopCounter, first: Value) -> ir.Phi:
     with b.goto_block(k.body, first=True):
         phi = b.phi(first.type)
     phi.add_incoming(first, k.before)
     return phi
 
 
-def count_on(b: ir.IRBuilder, k: Counted) -> Value:
+def advance_counter(b: ir.IRBuilder, k: LoopCounter) -> Value:
     """Advance a counter and its derived variables, at the end of the loop."""
     after = b.add(k, k.step)
     k.add_incoming(after, b.block)
-    for phi, following in k.beside.values():
+    for phi, following in k.derived.values():
         phi.add_incoming(following(phi), b.block)
     return after
 
 
-__all__ = ["Counted", "abreast", "count_on", "counted", "stepped", "times"]
+__all__ = [
+    "LoopCounter",
+    "advance_counter",
+    "multiple_of_counter",
+    "row_addresses",
+    "start_counter",
+    "step_address",
+]

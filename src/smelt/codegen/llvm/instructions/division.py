@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import splat
-from smelt.codegen.llvm.instructions.registers import widened
+from smelt.codegen.llvm.instructions.registers import vector_of
 
 Value = ir.Value
 
-LEAST_BITS = 1024
+MIN_VECTOR_BITS = 1024
 """Minimum width of a vector divided so: narrower ones do not repay the scalar work."""
 
 
@@ -64,7 +64,7 @@ def common_divisor(b: Value) -> Value | None:
     return first.operands[1]
 
 
-def divided(m: Any, x: Value, scalar: Value) -> Value:
+def divide_exactly(m: Any, x: Value, scalar: Value) -> Value:
     """Return x / s, where s holds `scalar` in every lane."""
     x, scalar = _positive(m, x, scalar)
     by = _Divisor(m, splat(m.builder, scalar, m.lanes), scalar)
@@ -90,7 +90,7 @@ def _positive(m: Any, x: Value, scalar: Value) -> tuple[Value, Value]:
     int_type = ir.IntType(bits)
     scalar_bits = b.bitcast(scalar, int_type)
     sign = splat(b, b.and_(scalar_bits, int_type(1 << bits - 1)), m.lanes)
-    x = b.bitcast(b.xor(b.bitcast(x, widened(int_type, m.lanes)), sign), x.type)
+    x = b.bitcast(b.xor(b.bitcast(x, vector_of(int_type, m.lanes)), sign), x.type)
     return x, b.bitcast(b.and_(scalar_bits, int_type((1 << bits - 1) - 1)), scalar.type)
 
 
@@ -118,37 +118,39 @@ class _Divisor:
 
     def __init__(self, m: Any, s: Value, scalar: Value) -> None:
         self.m, self.b, self.s, self.scalar = m, m.builder, s, scalar
-        self.known = RANGES[type(scalar.type)]
-        self.whole = ir.IntType(self.known.bits)
-        self.lanes = widened(self.whole, m.lanes)
-        self.r = self.each(self.b.fdiv(scalar.type(1.0), scalar))
+        self.limits = RANGES[type(scalar.type)]
+        self.int_type = ir.IntType(self.limits.bits)
+        self.lanes = vector_of(self.int_type, m.lanes)
+        self.r = self.broadcast(self.b.fdiv(scalar.type(1.0), scalar))
 
-    def each(self, number: Value | int) -> Value:
+    def broadcast(self, number: Value | int) -> Value:
         """Broadcast a scalar, or the bits of one."""
-        scalar = self.whole(number) if isinstance(number, int) else number
+        scalar = self.int_type(number) if isinstance(number, int) else number
         return splat(self.b, scalar, self.m.lanes)
 
     def number(self, value: float) -> Value:
-        return self.each(self.scalar.type(value))
+        return self.broadcast(self.scalar.type(value))
 
     def usual(self) -> Value:
         """Return whether the divisor is neither very small nor very large."""
-        b, limits = self.b, self.known
+        b, limits = self.b, self.limits
         least, greatest = limits.pattern(-limits.s), limits.pattern(limits.s)
-        above = b.sub(b.bitcast(self.scalar, self.whole), self.whole(least))
-        return b.icmp_unsigned("<=", above, self.whole(greatest - least))
+        above = b.sub(b.bitcast(self.scalar, self.int_type), self.int_type(least))
+        return b.icmp_unsigned("<=", above, self.int_type(greatest - least))
 
     def size(self, x: Value) -> Value:
         """Return the bits of |x|."""
-        return self.b.and_(self.b.bitcast(x, self.lanes), self.each((1 << self.known.bits - 1) - 1))
+        return self.b.and_(
+            self.b.bitcast(x, self.lanes), self.broadcast((1 << self.limits.bits - 1) - 1)
+        )
 
-    def sorts(self, x: Value) -> tuple[Value, Value]:
+    def classify(self, x: Value) -> tuple[Value, Value]:
         """Return which lanes are 0 or not too small, and which of them fit."""
         b, size = self.b, self.size(x)
         least, greatest = self.bounds()
-        below = b.sub(size, self.each(1))  # 0 wraps to the largest
-        large = b.icmp_unsigned(">=", below, self.each(b.sub(least, self.whole(1))))
-        return large, b.and_(large, b.icmp_signed("<=", size, self.each(greatest)))
+        below = b.sub(size, self.broadcast(1))  # 0 wraps to the largest
+        large = b.icmp_unsigned(">=", below, self.broadcast(b.sub(least, self.int_type(1))))
+        return large, b.and_(large, b.icmp_signed("<=", size, self.broadcast(greatest)))
 
     def fits_all(self, x: Value) -> Value:
         """Return whether all lanes fit, by the least and the greatest of them.
@@ -157,20 +159,20 @@ class _Divisor:
         """
         b, size = self.b, self.size(x)
         least, greatest = self.bounds()
-        below = self.each_extreme("umin", b.sub(size, self.each(1)))  # 0 wraps to the largest
-        large = b.icmp_unsigned(">=", below, b.sub(least, self.whole(1)))
+        below = self.each_extreme("umin", b.sub(size, self.broadcast(1)))  # 0 wraps to the largest
+        large = b.icmp_unsigned(">=", below, b.sub(least, self.int_type(1)))
         return b.and_(large, b.icmp_signed("<=", self.each_extreme("smax", size), greatest))
 
     def each_extreme(self, name: str, x: Value) -> Value:
         """Return the least or the greatest of the lanes."""
-        return self.m.call(f"llvm.vector.reduce.{name}.{x.type.intrinsic_name}", self.whole, x)
+        return self.m.call(f"llvm.vector.reduce.{name}.{x.type.intrinsic_name}", self.int_type, x)
 
     def bounds(self) -> tuple[Value, Value]:
         """Return the bits of the least nonzero and the greatest x which fit.
 
         Their quotients by s are normal numbers.  None fits where 1 / s is not normal.
         """
-        b, limits, int_type = self.b, self.known, self.whole
+        b, limits, int_type = self.b, self.limits, self.int_type
         exponent = b.lshr(b.bitcast(self.scalar, int_type), int_type(limits.mantissa))
         low, high = (int_type(limits.bias + e) for e in (-limits.x, limits.x))
         least, greatest = (
@@ -194,9 +196,9 @@ class _Divisor:
     def any_quotient(self, x: Value) -> Value:
         """Return x / s, however large or small x is."""
         b = self.b
-        large, fits = self.sorts(x)
+        large, fits = self.classify(x)
         q, _ = self.quotient(b.select(fits, x, self.number(0.0)))
-        tiny = b.and_(b.not_(large), self.each(self.usual()))
+        tiny = b.and_(b.not_(large), self.broadcast(self.usual()))
         numerators = b.select(b.or_(tiny, fits), self.number(1.0), x)
         unusual = self.m.rare(
             b.not_(b.or_(tiny, fits)), self.of_tiny(x), lambda: b.fdiv(numerators, self.s)
@@ -210,17 +212,17 @@ class _Divisor:
         that count, rounded from the quotient and, where that is half between two, by the sign of
         its error.
         """
-        b, limits, kind, size = self.b, self.known, x.type, self.size(x)
+        b, limits, kind, size = self.b, self.limits, x.type, self.size(x)
         count = b.sitofp(size, kind)
-        shift = self.each(limits.least << limits.mantissa)
-        subnormal = b.icmp_unsigned("<", size, self.each(1 << limits.mantissa))
+        shift = self.broadcast(limits.least << limits.mantissa)
+        subnormal = b.icmp_unsigned("<", size, self.broadcast(1 << limits.mantissa))
         q, e = self.quotient(b.select(subnormal, count, b.bitcast(b.add(size, shift), kind)))
 
         is_subnormal = b.fcmp_ordered("<", q, self.number(2.0**limits.mantissa))
         counted = b.select(is_subnormal, q, self.number(0.0))
         low = b.fptosi(counted, self.lanes)  # towards 0
         fraction = b.fsub(counted, b.sitofp(low, kind))
-        is_odd = b.trunc(low, widened(ir.IntType(1), self.m.lanes))
+        is_odd = b.trunc(low, vector_of(ir.IntType(1), self.m.lanes))
         zero, half = self.number(0.0), self.number(0.5)
         up = b.select(
             b.fcmp_ordered("==", fraction, half),
@@ -230,5 +232,5 @@ class _Divisor:
         bits = b.select(
             is_subnormal, b.add(low, b.zext(up, self.lanes)), b.sub(b.bitcast(q, self.lanes), shift)
         )
-        sign = b.and_(b.bitcast(x, self.lanes), self.each(1 << limits.bits - 1))
+        sign = b.and_(b.bitcast(x, self.lanes), self.broadcast(1 << limits.bits - 1))
         return b.bitcast(b.or_(bits, sign), kind)

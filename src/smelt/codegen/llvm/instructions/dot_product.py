@@ -38,8 +38,8 @@ import numpy as np
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import widened
-from smelt.codegen.llvm.loopir.items import Access, Converting, Item
+from smelt.codegen.llvm.instructions.registers import vector_of
+from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
@@ -51,14 +51,14 @@ I8, I16, I32 = (ir.IntType(n) for n in (8, 16, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DotInstruction:
     """A dot-product instruction and its packing: `count` factors of `dtype` per 32-bit unit."""
 
     step: Step
     dtype: DType
     left_unsigned: bool = False
     """For bytes: whether the unsigned operand is the left one."""
-    moved: int = 0
+    left_offset: int = 0
     """Offset of the packed left operand: 128, -128 or 0."""
     matrix: str = ""
     """AMX instruction which multiplies tiles of such units, if it is to be used."""
@@ -69,7 +69,7 @@ class Group:
         return 4 // self.dtype.itemsize
 
 
-WORDS, BFLOATS = Group("words", i16), Group("bfloats", bf16)
+I16_DOT, BF16_DOT = DotInstruction("words", i16), DotInstruction("bfloats", bf16)
 _AMX_BYTES = {
     (True, True): "tdpbssd",
     (True, False): "tdpbsud",
@@ -82,14 +82,14 @@ _AMX_BYTES = {
 # ---- choice -------------------------------------------------------------------------------------
 
 
-def group_of(
+def choose_dot_instruction(
     item: Item,
     left: Item,
     right: Item,
     buffers: Mapping[str, DType],
     target: Target,
     matrices: bool = False,
-) -> Group | None:
+) -> DotInstruction | None:
     """Return the dot-product instruction for a contraction, or None.
 
     None if its factors are not short or the processor has no such instruction.  With `matrices`
@@ -104,9 +104,9 @@ def group_of(
         )
         features = ("avx512bf16", "amx-bf16", "amx-tile")
         tiles = matrices and target.isa == "avx512" and all(map(target.has, features))
-        if not are_bfloats or not (tiles or target.multiplies_bfloats):
+        if not are_bfloats or not (tiles or target.has_fast_bf16_dot):
             return None
-        return Group("bfloats", bf16, matrix="tdpbf16ps") if tiles else BFLOATS
+        return DotInstruction("bfloats", bf16, matrix="tdpbf16ps") if tiles else BF16_DOT
     if item.dtype != i32 or target.isa == "neon":
         return None
     first, second = (_span(x, buffers) for x in (left, right))
@@ -118,23 +118,25 @@ def group_of(
         unsigned = [_fits(s, u8) for s in (first, second)]
         tiles = target.isa == "avx512" and target.has("amx-int8") and target.has("amx-tile")
         if matrices and tiles and all(map(any, zip(signed, unsigned, strict=True))):
-            return Group("bytes", i8, not signed[0], matrix=_AMX_BYTES[signed[0], signed[1]])
+            return DotInstruction(
+                "bytes", i8, not signed[0], matrix=_AMX_BYTES[signed[0], signed[1]]
+            )
         if unsigned[0] and signed[1]:
-            return Group("bytes", i8, left_unsigned=True)
+            return DotInstruction("bytes", i8, left_unsigned=True)
         if signed[0] and unsigned[1]:
-            return Group("bytes", i8)
+            return DotInstruction("bytes", i8)
         if all(signed):
-            return Group("bytes", i8, left_unsigned=True, moved=128)
+            return DotInstruction("bytes", i8, left_unsigned=True, left_offset=128)
         if all(unsigned):
-            return Group("bytes", i8, moved=-128)
-    return WORDS if _fits(first, i16) and _fits(second, i16) else None
+            return DotInstruction("bytes", i8, left_offset=-128)
+    return I16_DOT if _fits(first, i16) and _fits(second, i16) else None
 
 
 def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
     """Return whether every element is a bfloat16 number: loaded as one, or just rounded."""
     if isinstance(x.payload, Access):
         return buffers.get(x.payload.buffer) == bf16 and x.payload.other == 0
-    return isinstance(x.payload, Converting) and x.payload.dtype == bf16
+    return isinstance(x.payload, Conversion) and x.payload.dtype == bf16
 
 
 def _fits(span: tuple[int, int], dtype: DType) -> bool:
@@ -159,7 +161,7 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
             operand_spans[0] if operand_spans and _fits(operand_spans[0], x.dtype) else type_range
         )
     row = SCALARS[str(x.payload)]
-    if row.chooses:
+    if row.is_select:
         operand_spans = [s for s in spans[1:] if s is not None]
         return (
             (min(s[0] for s in operand_spans), max(s[1] for s in operand_spans))
@@ -183,15 +185,15 @@ def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
 # ---- code ---------------------------------------------------------------------------------------
 
 
-def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
+def to_packed_bits(m: LLVMMachine, value: Value, item: Item, group: DotInstruction) -> Value:
     """Convert a register of factors to the bits which are packed."""
     b = m.builder
     kind: Any = I8 if group.dtype == i8 else I16
     kind = kind if m.lanes is None else ir.VectorType(kind, m.lanes)
     if group.step == "bfloats":
-        rounded = isinstance(item.payload, Converting) and item.payload.dtype == group.dtype
+        rounded = isinstance(item.payload, Conversion) and item.payload.dtype == group.dtype
         if not (rounded or isinstance(item.payload, Access)):  # not rounded yet
-            short = widened(ir.BFloatType(), m.lanes)
+            short = vector_of(ir.BFloatType(), m.lanes)
             return b.bitcast(b.fptrunc(value, short), kind)
         bits = m.bitcast(value, i32)
         return b.trunc(m.lshr(bits, m.const(i32, 16)), kind)
@@ -203,7 +205,7 @@ def narrow(m: LLVMMachine, value: Value, item: Item, group: Group) -> Value:
     return b.sext(value, kind) if item.dtype.kind == "int" else b.zext(value, kind)
 
 
-def paired(m: LLVMMachine, args: Sequence[Value]) -> Value:
+def pack_pairs(m: LLVMMachine, args: Sequence[Value]) -> Value:
     """Pack two registers of bfloat16 numbers in units, the first in the lower halves.
 
     With a position and an end, the second is 0 where the position is not before the end.
@@ -215,23 +217,23 @@ def paired(m: LLVMMachine, args: Sequence[Value]) -> Value:
     return m.or_(m.lshr(m.bitcast(first, i32), m.const(i32, 16)), high)
 
 
-def flipped(b: Any, bits: Value) -> Value:
+def flip_sign(b: Any, bits: Value) -> Value:
     """Offset bytes by 128 into the range of the other sign."""
     return b.xor(bits, ir.Constant(bits.type, [-128] * bits.type.count))
 
 
-def units(b: Any, bits: Value) -> Value:
+def as_units(b: Any, bits: Value) -> Value:
     """Reinterpret neighbouring factors as 32-bit units."""
     count = bits.type.count * bits.type.element.width // 32
     return b.bitcast(bits, ir.VectorType(I32, count))
 
 
-def interleaved(b: Any, lines: list[Value]) -> list[Value]:
+def interleave_rows(b: Any, lines: list[Value]) -> list[Value]:
     """Return units interleaved from rows: unit j holds element j of every row."""
     rows = [[line] for line in lines]
     while len(rows) > 1:
         rows = [_interleave_pair(b, x, y) for x, y in zip(rows[::2], rows[1::2], strict=True)]
-    return [units(b, x) for x in rows[0]]
+    return [as_units(b, x) for x in rows[0]]
 
 
 def _interleave_pair(b: Any, first: list[Value], second: list[Value]) -> list[Value]:
@@ -251,7 +253,9 @@ def ones(lanes: int) -> Value:
     return ir.Constant(ir.VectorType(I32, lanes), [0x01010101] * lanes)
 
 
-def step(m: LLVMMachine, group: Group, left: Value, right: Value, total: Value) -> Value:
+def dot_step(
+    m: LLVMMachine, group: DotInstruction, left: Value, right: Value, total: Value
+) -> Value:
     """Return total + the dot product of two units, in every lane."""
     b, width = m.builder, (m.lanes or 1) * 32
     element: Any = {"bfloats": ir.BFloatType(), "words": I16, "bytes": I8}[group.step]
@@ -276,15 +280,15 @@ def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
 
 
 __all__ = [
-    "BFLOATS",
-    "WORDS",
-    "Group",
-    "flipped",
-    "group_of",
-    "interleaved",
-    "narrow",
+    "BF16_DOT",
+    "I16_DOT",
+    "DotInstruction",
+    "as_units",
+    "choose_dot_instruction",
+    "dot_step",
+    "flip_sign",
+    "interleave_rows",
     "ones",
-    "paired",
-    "step",
-    "units",
+    "pack_pairs",
+    "to_packed_bits",
 ]

@@ -17,7 +17,7 @@ from smelt.types.dtype import DType
 Value = ir.Value
 
 
-def scaled(m: Any, a: Value, n: Value) -> Value:
+def scale(m: Any, a: Value, n: Value) -> Value:
     """Emit `Machine.scale`."""
     dtype = m.float_of(a)
     width = m.tile(dtype)
@@ -26,7 +26,7 @@ def scaled(m: Any, a: Value, n: Value) -> Value:
     return _in_steps(m, a, n, dtype)
 
 
-def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
+def scale_any(m: Any, a: Value, n: Value) -> Value:
     """Emit `Machine.scale_any`.
 
     A subnormal result is counted in the least subnormal number and rounded as an integer: the count
@@ -48,10 +48,10 @@ def scaled_by_any(m: Any, a: Value, n: Value) -> Value:
     return m.mostly(normal, m.masked("scalef", width, a, n, mask=normal), subnormal)
 
 
-def scaled_or_zero(m: Any, a: Value, n: Value) -> Value:
+def scale_weight(m: Any, a: Value, n: Value) -> Value:
     """Emit `Machine.scale_weight`."""
     b, dtype = m.builder, m.float_of(a)
-    width, least = m.tile(dtype), FITS[dtype.name].least_weight
+    width, least = m.tile(dtype), FITS[dtype.name].min_weight_exponent
     normal = b.fcmp_unordered(">=", n, m.const(dtype, least))
     if width is not None:
         return m.masked("scalef", width, a, n, mask=normal)

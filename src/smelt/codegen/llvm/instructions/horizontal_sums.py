@@ -15,7 +15,7 @@ from smelt.codegen.llvm.instructions.registers import lane_numbers
 Value = ir.Value
 
 
-def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
+def sum_each(m: LLVMMachine, totals: Sequence[Value]) -> Value:
     """Sum the lanes of each vector, by adding neighbouring lanes."""
     b, lanes = m.builder, m.lanes or 1
     picks = [lane_numbers(list(range(parity, 2 * lanes, 2))) for parity in (0, 1)]
@@ -25,7 +25,7 @@ def together(m: LLVMMachine, totals: Sequence[Value]) -> Value:
     return totals[0]
 
 
-def across(m: LLVMMachine, total: Value) -> Value:
+def sum_lanes(m: LLVMMachine, total: Value) -> Value:
     """Sum the lanes of a vector, adding halves to halves."""
     b, lanes = m.builder, m.lanes or 1
     while lanes > 1:
@@ -38,4 +38,4 @@ def across(m: LLVMMachine, total: Value) -> Value:
     return b.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
-__all__ = ["across", "together"]
+__all__ = ["sum_each", "sum_lanes"]

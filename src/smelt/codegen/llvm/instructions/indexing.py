@@ -69,7 +69,7 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class LaneAxis:
     """The axis which lanes run along, and their number."""
 
     axis: str
@@ -92,7 +92,7 @@ class IndexEmitter:
         builder: ir.IRBuilder,
         leaf: Leaf,
         above: Mapping[Atom, Value] | None = None,
-        along: Along | None = None,
+        along: LaneAxis | None = None,
     ) -> None:
         self.b, self.leaf, self.along = builder, leaf, along
         self.above = above or {}
@@ -144,14 +144,14 @@ class IndexEmitter:
             return self._pair(self.b.udiv if plain else self._floor_div, a, b)
         return self._pair(self.b.urem if plain else self._floor_mod, a, b)
 
-    def _counts_up(self, atom: Atom, along: Along) -> bool:
+    def _counts_up(self, atom: Atom, along: LaneAxis) -> bool:
         """Return whether an atom divides what grows by one per lane."""
         if atom.kind not in ("//", "%") or not nonnegative(atom.args[0]):
             return False
         above, below = atom.args
         return coefficient(above, along.axis) == 1 and along.axis not in axes_of(below)
 
-    def _count_per_lane(self, atom: Atom, along: Along) -> Value:
+    def _count_per_lane(self, atom: Atom, along: LaneAxis) -> Value:
         """Return such a quotient or remainder in all lanes, without 64-bit divisions per lane.
 
         How often a remainder has wrapped around by a lane is a quotient of numbers no larger than
@@ -208,7 +208,7 @@ def _depth(atom: Atom, depth_of: Callable[[Atom], int]) -> int:
     return max(inner, default=0)
 
 
-def steady(e: Index, axis: str, lanes: int) -> Index:
+def lane_invariant(e: Index, axis: str, lanes: int) -> Index:
     """Replace quotients which are equal in all lanes by symbols, to read off the stride.
 
     Vectors start at multiples of their width, so i//s is the same in all lanes when s is a multiple
@@ -227,7 +227,7 @@ def steady(e: Index, axis: str, lanes: int) -> Index:
 
 def is_repeated(offset: Index, row: str) -> bool:
     """Return whether an offset is the same for pairs of neighbours along an axis."""
-    return row in axes_of(offset) and row not in axes_of(steady(offset, row, 2))
+    return row in axes_of(offset) and row not in axes_of(lane_invariant(offset, row, 2))
 
 
 def multiple_of(e: Index) -> int:
@@ -251,7 +251,7 @@ def _steady_atom(atom: Atom, axis: str, lanes: int) -> Index:
     if atom.kind not in ("//", "%") or axis not in axes_of(expr):
         return expr
     numerator, divisor = atom.args
-    if axis not in axes_of(divisor) and axis not in axes_of(steady(numerator, axis, lanes)):
+    if axis not in axes_of(divisor) and axis not in axes_of(lane_invariant(numerator, axis, lanes)):
         return size(f"({expr})")  # equal in all lanes, as its operands are
     if not isinstance(divisor, int) or divisor % lanes or bare_axis(numerator) != axis:
         return expr

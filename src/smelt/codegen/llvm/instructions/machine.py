@@ -16,7 +16,12 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions import exponents, quotients, tables
-from smelt.codegen.llvm.instructions.division import LEAST_BITS, RANGES, common_divisor, divided
+from smelt.codegen.llvm.instructions.division import (
+    MIN_VECTOR_BITS,
+    RANGES,
+    common_divisor,
+    divide_exactly,
+)
 from smelt.codegen.llvm.instructions.registers import (
     I1,
     I16,
@@ -28,7 +33,7 @@ from smelt.codegen.llvm.instructions.registers import (
     element_type,
     lane_numbers,
     memory_type,
-    widened,
+    vector_of,
 )
 from smelt.ops import halves
 from smelt.ops.machine import Predicate
@@ -65,11 +70,11 @@ class LLVMMachine:
 
     def register_type(self, dtype: DType) -> Any:
         """Return the type of a register which holds `dtype`."""
-        return widened(element_type(dtype), self.lanes)
+        return vector_of(element_type(dtype), self.lanes)
 
     def raw_type(self, dtype: DType) -> Any:
         """Return the type which is loaded from and stored to memory."""
-        return widened(memory_type(dtype), self.lanes)
+        return vector_of(memory_type(dtype), self.lanes)
 
     def const(self, dtype: DType, value: float | int | bool) -> Value:
         return constant(dtype, value, self.lanes)
@@ -124,10 +129,10 @@ class LLVMMachine:
     # Floats
 
     def div(self, a: Value, b: Value) -> Value:
-        scalar = common_divisor(b) if self.avx512 and not self.target.divides_fast else None
+        scalar = common_divisor(b) if self.avx512 and not self.target.has_fast_division else None
         lanes = self.lanes or 1
-        if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= LEAST_BITS:
-            return divided(self, a, scalar)
+        if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= MIN_VECTOR_BITS:
+            return divide_exactly(self, a, scalar)
         return self.builder.fdiv(a, b)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -231,13 +236,13 @@ class LLVMMachine:
         return self.concatenate(parts)
 
     def scale(self, a: Value, n: Value) -> Value:
-        return exponents.scaled(self, a, n)
+        return exponents.scale(self, a, n)
 
     def scale_any(self, a: Value, n: Value) -> Value:
-        return exponents.scaled_by_any(self, a, n)
+        return exponents.scale_any(self, a, n)
 
     def scale_weight(self, a: Value, n: Value) -> Value:
-        return exponents.scaled_or_zero(self, a, n)
+        return exponents.scale_weight(self, a, n)
 
     def split(self, a: Value) -> tuple[Value, Value]:
         return exponents.split(self, a)
@@ -296,15 +301,15 @@ class LLVMMachine:
         return self.avx512
 
     def pick(self, dtype: DType, table: Sequence[float], at: Value) -> Value:
-        return tables.picked(self, dtype, tuple(table), at)
+        return tables.pick(self, dtype, tuple(table), at)
 
     # Integers and masks
 
     def divide_int(self, a: Value, b: Value, *, signed: bool) -> Value:
-        return quotients.truncated(self, a, b, signed=signed)
+        return quotients.divide_truncating(self, a, b, signed=signed)
 
     def floor_int(self, a: Value, b: Value) -> Value:
-        return quotients.floored(self, a, b)
+        return quotients.divide_flooring(self, a, b)
 
     def and_(self, a: Value, b: Value) -> Value:
         return self.builder.and_(a, b)
@@ -349,7 +354,7 @@ class LLVMMachine:
 
     def round_half(self, a: Value, dtype: DType) -> Value:
         if dtype == f16 and self.native_half:
-            half = self.builder.fptrunc(self._fenced(a), widened(ir.HalfType(), self.lanes))
+            half = self.builder.fptrunc(self._fenced(a), vector_of(ir.HalfType(), self.lanes))
             return self._fenced(self.builder.fpext(half, a.type))
         if dtype == f16:
             return halves.from_float16(self, halves.to_float16(self, a))
@@ -365,7 +370,7 @@ class LLVMMachine:
         if dtype == bool_:
             return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
         if dtype == f16 and self.native_half:
-            half = b.bitcast(raw, widened(ir.HalfType(), self.lanes))
+            half = b.bitcast(raw, vector_of(ir.HalfType(), self.lanes))
             return self._fenced(b.fpext(half, self.register_type(f32)))
         if dtype in (f16, bf16):
             bits = b.zext(raw, self.register_type(i32))
@@ -378,7 +383,7 @@ class LLVMMachine:
         if dtype == bool_:
             return b.zext(value, kind)
         if dtype == f16 and self.native_half:
-            half = b.fptrunc(self._fenced(value), widened(ir.HalfType(), self.lanes))
+            half = b.fptrunc(self._fenced(value), vector_of(ir.HalfType(), self.lanes))
             return b.bitcast(half, kind)
         if dtype in (f16, bf16):
             to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
@@ -387,7 +392,7 @@ class LLVMMachine:
 
     def to_bfloat(self, value: Value) -> Value:
         """Convert float32 to the bits of bfloat16; subnormals become zero."""
-        b, (kind, bits) = self.builder, [widened(x, self.lanes) for x in (ir.BFloatType(), I16)]
+        b, (kind, bits) = self.builder, [vector_of(x, self.lanes) for x in (ir.BFloatType(), I16)]
         name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * (self.lanes or 1)}"
         return b.bitcast(self.call(name, kind, value), bits)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.registers import TextConstant, widened
+from smelt.codegen.llvm.instructions.registers import TextConstant, vector_of
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.instructions.machine import LLVMMachine
@@ -29,7 +29,7 @@ Value = ir.Value
 WORD, HALF = 64, 32
 
 
-def truncated(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
+def divide_truncating(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     """Return a / b rounded towards zero, in every lane."""
     build, bits = m.builder, _bits(m, a)
     divisor = m.number(b)
@@ -41,7 +41,7 @@ def truncated(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     return (build.fptosi if signed else build.fptoui)(quotient, a.type)
 
 
-def floored(m: LLVMMachine, a: Value, b: Value) -> Value:
+def divide_flooring(m: LLVMMachine, a: Value, b: Value) -> Value:
     """Return a / b rounded towards minus infinity, both signed."""
     build, bits = m.builder, _bits(m, a)
     divisor = m.number(b)
@@ -51,7 +51,7 @@ def floored(m: LLVMMachine, a: Value, b: Value) -> Value:
         return build.xor(_divide_by_constant(m, u, int(divisor), bits - 1), sign)
     if m.lanes is not None and bits < WORD and divisor is None and m.target.isa != "portable":
         return build.fptosi(m.floor(_as_floats(m, a, b, signed=True)), a.type)
-    q = truncated(m, a, b, signed=True)
+    q = divide_truncating(m, a, b, signed=True)
     remainder, zero = build.sub(a, build.mul(q, b)), ir.Constant(a.type, None)
     signs_differ = build.xor(
         build.icmp_signed("<", remainder, zero), build.icmp_signed("<", b, zero)
@@ -73,7 +73,7 @@ def _broadcast(m: LLVMMachine, number: int, bits: int) -> Value:
 
 def _as_floats(m: LLVMMachine, a: Value, b: Value, *, signed: bool) -> Value:
     build = m.builder
-    float_type = widened(ir.FloatType() if _bits(m, a) <= 8 else ir.DoubleType(), m.lanes)
+    float_type = vector_of(ir.FloatType() if _bits(m, a) <= 8 else ir.DoubleType(), m.lanes)
     convert = build.sitofp if signed else build.uitofp
     return build.fdiv(convert(a, float_type), convert(b, float_type))
 

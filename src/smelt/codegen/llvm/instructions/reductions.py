@@ -3,10 +3,10 @@
 Float sums run in double precision, and sums of doubles carry their rounding error along (two-sum:
 D. Knuth, The Art of Computer Programming 4.2.2), so that the error does not grow with the length.
 Converting single precision takes as long as adding it, so four vectors, side by side or below each
-other in columns, may first be added as two pairs in their own type (`is_paired`): each element then
-meets two roundings in single precision, within 2^-23 of the sum of magnitudes however long the sum
-is, and that of the result (`docs/derivations.md`, precision).  Four elements whose sum exceeds
-single precision give infinity.  Argmax and argmin reduce pairs of a value and a position.
+other in columns, may first be added as two pairs in their own type (`adds_pairs_first`): each
+element then meets two roundings in single precision, within 2^-23 of the sum of magnitudes however
+long the sum is, and that of the result (`docs/derivations.md`, precision).  Four elements whose sum
+exceeds single precision give infinity.  Argmax and argmin reduce pairs of a value and a position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.items import Folding, Item
+from smelt.codegen.llvm.loopir.items import Item, Reduction
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
 from smelt.ops.scalar import SCALARS
@@ -30,9 +30,9 @@ Value = ir.Value
 I1 = ir.IntType(1)
 I64_BITS = 64
 State = list[Value]
-FEW = 2**31 - 1
+MAX_I32_PLACES = 2**31 - 1
 """Positions which fit 32 bits."""
-PAIRED = 4
+PAIRED_VECTORS = 4
 """Vectors added pairwise in their own type before a wider sum takes them."""
 
 
@@ -59,7 +59,7 @@ class Accumulator(Protocol):
         ...
 
 
-class Plain:
+class PlainAccumulator:
     """A single value, in double precision where rounding errors add up."""
 
     def __init__(self, row: Combine, source: DType, result: DType) -> None:
@@ -86,7 +86,7 @@ class Plain:
         return cast(m, state[0], self.inner, self.result)
 
 
-class Compensated:
+class CompensatedSum:
     """A sum of doubles and the sum of its rounding errors."""
 
     parts: tuple[DType, ...] = (f64, f64)
@@ -116,7 +116,7 @@ class Compensated:
         return total, m.add_aside(m.sub(a, a_part), m.sub_aside(b, b_part))
 
 
-class Winner:
+class ArgAccumulator:
     """The best value and its position; the first of equals wins, NaN first.
 
     A lane which meets positions in order keeps what it met first.  Where the loops over several
@@ -160,10 +160,10 @@ class Winner:
         return cast(m, position, self.place, i64)
 
     def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
-        passes = self.passes(m, a, b)
+        passes = self.may_win(m, a, b)
         return m.and_(passes, m.compare("eq", b, b)) if self.source.is_float else passes
 
-    def passes(self, m: LLVMMachine, a: Value, bar: Value) -> Value:
+    def may_win(self, m: LLVMMachine, a: Value, bar: Value) -> Value:
         """Return whether a is better than the bar, or NaN.
 
         That is what is neither worse nor equal, which LLVM makes a single comparison.
@@ -172,7 +172,7 @@ class Winner:
             return self._better(m, a, bar)
         return m.not_(m.or_(self._better(m, bar, a), m.compare("eq", a, bar)))
 
-    def taken(
+    def take_vector(
         self, m: LLVMMachine, elements: Value, position: Value, state: State
     ) -> tuple[State, Value]:
         """Return state and bar after a vector of which some elements pass the bar.
@@ -197,20 +197,20 @@ class Winner:
         return new, bar
 
     def _best(self, m: LLVMMachine, values: Value) -> Value:
-        return halved(m, values, lambda m, a, b: m.select(self._better(m, b, a), b, a))
+        return reduce_halves(m, values, lambda m, a, b: m.select(self._better(m, b, a), b, a))
 
     def _better(self, m: LLVMMachine, a: Value, b: Value) -> Value:
         return SCALARS[self.row.scalar].lower(m, self.source, a, b)
 
 
-def accumulator(
+def make_accumulator(
     row: Combine,
     source: DType,
     result: DType,
     *,
     plain: bool = False,
     in_order: bool = True,
-    places: Index = FEW + 1,
+    places: Index = MAX_I32_PLACES + 1,
 ) -> Accumulator:
     """Return the accumulator which reduces elements of `source` to `result` (register types).
 
@@ -218,24 +218,26 @@ def accumulator(
     precision are not compensated.
     """
     if row.positional:
-        place = i32 if isinstance(places, int) and places <= FEW else i64
-        return Winner(row, source, place, in_order=in_order)
+        place = i32 if isinstance(places, int) and places <= MAX_I32_PLACES else i64
+        return ArgAccumulator(row, source, place, in_order=in_order)
     if row.compensated and source == f64 and not plain:
-        return Compensated(row)
-    return Plain(row, source, result)
+        return CompensatedSum(row)
+    return PlainAccumulator(row, source, result)
 
 
-def is_paired(fold: Item) -> bool:
+def adds_pairs_first(fold: Item) -> bool:
     """Return whether elements may be added pairwise in their own type first.
 
     They are float32, summed in double precision.  Not where the result itself is needed in double
     precision: moments about an element subtract that element times the count from the sum.
     """
-    assert isinstance(fold.payload, Folding)
+    assert isinstance(fold.payload, Reduction)
     return fold.payload.pairs and fold.payload.row.compensated and fold.args[0].dtype == f32
 
 
-def across(acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1) -> State:
+def reduce_lanes(
+    acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1
+) -> State:
     """Join the lanes of a vector state, halves with halves, until `until` lanes are left."""
     while lanes > until:
         half = lanes // 2
@@ -256,7 +258,7 @@ def first_lane(m: LLVMMachine, mask: Value) -> Value:
     return (m.builder.zext if count < I64_BITS else m.builder.trunc)(index, I64)
 
 
-def halved(
+def reduce_halves(
     m: LLVMMachine, value: Value, join: Callable[[LLVMMachine, Value, Value], Value]
 ) -> Value:
     """Reduce the lanes of a vector to a scalar, joining halves with halves."""
@@ -269,18 +271,18 @@ def halved(
     return value
 
 
-def pairs_added(m: LLVMMachine, element: Value, lanes: int) -> Value:
+def add_halves(m: LLVMMachine, element: Value, lanes: int) -> Value:
     """Add the halves of a vector until `lanes` lanes are left."""
     while (width := element.type.count) > lanes:
         element = m.add(_part(m, element, 0, width // 2), _part(m, element, width // 2, width // 2))
     return element
 
 
-def rows_added(m: LLVMMachine, elements: Sequence[Value]) -> list[Value]:
+def add_row_pairs(m: LLVMMachine, elements: Sequence[Value]) -> list[Value]:
     """Replace elements of each four consecutive rows by their pairwise sum."""
     sums = list(elements)
     step = 1
-    while step < PAIRED and len(sums) > 1 and len(sums) % 2 == 0:
+    while step < PAIRED_VECTORS and len(sums) > 1 and len(sums) % 2 == 0:
         sums = [m.add(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
         step *= 2
     return sums
@@ -291,7 +293,7 @@ def first_lanes(m: LLVMMachine, state: State, count: int) -> State:
     return [_part(m, v, 0, count) for v in state]
 
 
-def with_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
+def replace_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
     """Replace the first lanes of a vector state, by parts as wide as those."""
     replaced: State = []
     for v, head in zip(state, first, strict=True):

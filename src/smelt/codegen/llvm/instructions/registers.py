@@ -39,7 +39,7 @@ class Isa(Protocol):
         ...
 
     @property
-    def divides_fast(self) -> bool:
+    def has_fast_division(self) -> bool:
         """Return whether dividing a vector beats exact multiplication by a reciprocal."""
         ...
 
@@ -66,7 +66,7 @@ def memory_type(dtype: DType) -> Any:
     return element_type(dtype)
 
 
-def widened(element: Any, lanes: int | None) -> Any:
+def vector_of(element: Any, lanes: int | None) -> Any:
     """Return the vector of `lanes` elements, or the element type if `lanes` is None."""
     return element if lanes is None else ir.VectorType(element, lanes)
 
@@ -91,7 +91,7 @@ class TextConstant(ir.Constant):
     def splat(self, lanes: int) -> TextConstant:
         """Return a scalar constant in every lane."""
         text = f"splat ({self.type} {self.constant})"
-        return TextConstant(widened(self.type, lanes), text, self.number)
+        return TextConstant(vector_of(self.type, lanes), text, self.number)
 
 
 def constant(dtype: DType, value: float | int | bool, lanes: int | None) -> TextConstant:

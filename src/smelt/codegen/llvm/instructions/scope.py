@@ -18,7 +18,7 @@ Value = ir.Value
 class Lanes:
     """The vector axis at the emission point.
 
-    `base` is the position of lane 0, `count` the number of lanes, `apart` a number which the
+    `base` is the position of lane 0, `count` the number of lanes, `alignment` a number which the
     position is a multiple of.
     """
 
@@ -26,10 +26,12 @@ class Lanes:
     base: Value
     count: int
     mask: Value | None
-    apart: int = 1
-    inside: Mapping[tuple[Index, Index], Any] = field(default_factory=dict[Any, Any], compare=False)
+    alignment: int = 1
+    tested_limits: Mapping[tuple[Index, Index], Any] = field(
+        default_factory=dict[Any, Any], compare=False
+    )
     """Bounds already tested for these lanes, with the results."""
-    asked: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
+    prefetched: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
     """Buffers whose next cache lines have been prefetched, each from a lane on."""
 
 

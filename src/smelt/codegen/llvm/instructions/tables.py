@@ -18,7 +18,7 @@ LINE = 64
 """Alignment of tables in bytes; by default LLVM aligns them to 16."""
 
 
-def picked(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
+def pick(m: Any, dtype: DType, numbers: tuple[float, ...], at: Value) -> Value:
     """Emit `Machine.pick`."""
     if m.lanes is None:
         return _load_number(m, dtype, numbers, at)

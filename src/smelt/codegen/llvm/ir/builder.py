@@ -34,7 +34,7 @@ _UNSIGNED = {sign: name if sign in "==!=" else f"u{name}" for sign, name in _PRE
 _LIKELY = 99
 """Branch weight of the likely side; that of the other is 1."""
 
-Made = TypeVar("Made", bound=Instruction)
+InstructionT = TypeVar("InstructionT", bound=Instruction)
 
 
 class IRBuilder:
@@ -84,14 +84,16 @@ class IRBuilder:
         finally:
             self.block, self._at = position
 
-    def _insert(self, instruction: Made) -> Made:
+    def _insert(self, instruction: InstructionT) -> InstructionT:
         if self._at is None:
             self.block.instructions.append(instruction)
         else:
             self.block.instructions.insert(self._at, instruction)
         return instruction
 
-    def _emit_value(self, kind: Type, text: str, form: type[Made] = Instruction) -> Made:
+    def _emit_value(
+        self, kind: Type, text: str, form: type[InstructionT] = Instruction
+    ) -> InstructionT:
         """Insert an instruction with a result."""
         function = self.block.function
         function.count += 1
@@ -163,7 +165,7 @@ class IRBuilder:
     @overload
     def phi(self, kind: Type) -> Phi: ...
     @overload
-    def phi(self, kind: Type, form: type[Made]) -> Made: ...
+    def phi(self, kind: Type, form: type[InstructionT]) -> InstructionT: ...
     def phi(self, kind: Type, form: type[Any] = Phi) -> Any:
         """Start a phi node: a value which depends on the predecessor block."""
         return self._emit_value(kind, f"phi {kind.text}", form)
@@ -362,7 +364,7 @@ class IRBuilder:
         text = f"load {typ.text}, ptr {place.ref}{aligned}"
         if not name:
             return self._emit_value(typ, text)
-        ref = f'%"{self.function.own(name)}"'
+        ref = f'%"{self.function.unique_name(name)}"'
         return self._insert(Instruction(typ, ref, f"{ref} = {text}"))
 
     def store(self, value: Value, place: Value, *, align: int | None = None) -> Instruction:

@@ -49,7 +49,7 @@ class Type:
         # If two threads create a type at once, both get the first one, which is complete by then.
         return cls._instances.setdefault(key, instance)
 
-    def spelled(self, value: Any) -> str:
+    def spell(self, value: Any) -> str:
         """Return the text of a constant of this type, as written after the type."""
         raise TypeError(f"{self.text} has no constant {value!r}")
 
@@ -73,7 +73,7 @@ class IntType(Type):
         existing: Self | None = cls._instances.get(width)
         return existing or cls._intern(width, f"i{width}", f"i{width}", "0", width=width)
 
-    def spelled(self, value: Any) -> str:
+    def spell(self, value: Any) -> str:
         return str(int(value))
 
 
@@ -82,7 +82,7 @@ class _FloatBase(Type):
 
     __slots__ = ()
 
-    def spelled(self, value: Any) -> str:
+    def spell(self, value: Any) -> str:
         return f"0x{struct.unpack('<Q', struct.pack('<d', self.rounded(float(value))))[0]:016x}"
 
     def rounded(self, value: float) -> float:
@@ -158,9 +158,9 @@ class _Aggregate(Type):
         key = element, count
         return cls._intern(key, text, name, "zeroinitializer", element=element, count=count)
 
-    def spelled(self, value: Any) -> str:
+    def spell(self, value: Any) -> str:
         element: Type = self.element
-        parts = ", ".join(f"{element.text} {element.spelled(x)}" for x in value)
+        parts = ", ".join(f"{element.text} {element.spell(x)}" for x in value)
         return self._spelling.format(parts)
 
 
@@ -220,4 +220,4 @@ class Constant(Value):
         elif constant is Undefined:
             self.ref = "undef"
         else:
-            self.ref = kind.spelled(constant)
+            self.ref = kind.spell(constant)

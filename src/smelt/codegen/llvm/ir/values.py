@@ -114,11 +114,11 @@ class Function(Value):
 
     def append_basic_block(self, name: str = "block") -> Block:
         """Append a block to the function."""
-        block = Block(self, self.own(name))
+        block = Block(self, self.unique_name(name))
         self.blocks.append(block)
         return block
 
-    def own(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return `name`, made unique in the function by a number."""
         unique = name
         while unique in self._names:

@@ -16,24 +16,24 @@ from dataclasses import replace
 
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Clamping,
-    Converting,
-    Folding,
+    Clamp,
+    Conversion,
     Item,
     Kind,
     Payload,
-    Peek,
     Phase,
+    Reduction,
+    WindowRead,
 )
 from smelt.ops.combine import Combine
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
-FOLDS = ("fold", "dot", "scan")
+REDUCTION_KINDS = ("fold", "dot", "scan")
 """Kinds of items that reduce or scan."""
-HELD = (*FOLDS, "state", "edge")
+FIXED_POSITION_KINDS = (*REDUCTION_KINDS, "state", "edge")
 """Kinds of items that exist at their own positions only, so that they cannot be computed at another
 one."""
 
@@ -53,35 +53,35 @@ class Cloner:
         limits: Mapping[str, tuple[Index, Index]] | None = None,
     ) -> None:
         self.phase, self.user, self.at, self.limits = phase, user, at, limits or {}
-        self.known: dict[Item, Item] = {}
+        self.clones: dict[Item, Item] = {}
         self.names: dict[str, Index] = {}
 
     def of(self, item: Item) -> Item:
         """Return the clone of a value, or the value itself if nothing in it is replaced."""
         if not item.axes & self.at.keys():
             return item
-        clone = self.known.get(item)
-        if clone is None and isinstance(item.payload, Folding) and item.kind == "scan":
+        clone = self.clones.get(item)
+        if clone is None and isinstance(item.payload, Reduction) and item.kind == "scan":
             (along,) = item.payload.over
             at = self.at.get(along)
             assert isinstance(at, int), "a running fold has a value for each position of its own"
-            clone = self.known[item] = self._unroll_scan(item, item.payload.row, along, at)
+            clone = self.clones[item] = self._unroll_scan(item, item.payload.row, along, at)
         if clone is None:
             args = tuple(self.of(a) for a in item.args)
             payload = self._payload(item)
             axes = frozenset[str]().union(*(a.axes for a in args))
-            if isinstance(payload, Peek):
+            if isinstance(payload, WindowRead):
                 axes -= {a for a, _ in payload.at}
-            elif isinstance(payload, Folding) and item.kind != "scan":
+            elif isinstance(payload, Reduction) and item.kind != "scan":
                 assert self.at.keys().isdisjoint(payload.over), "a fold has all of its axes"
                 axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)
             clone = Item(0, item.kind, payload, args, axes, item.dtype, item.time)
-            if isinstance(payload, Clamping):
+            if isinstance(payload, Clamp):
                 self.phase.positions[payload.name] = clone
             self.phase.items.insert(self.phase.items.index(self.user), clone)
-            self.known[item] = clone
+            self.clones[item] = clone
         return clone
 
     def _unroll_scan(self, scan: Item, row: Combine, along: str, last: int) -> Item:
@@ -96,16 +96,16 @@ class Cloner:
             self._cast(Cloner(self.phase, self.user, at).of(arg), dtype) for at in positions
         ]
         for term in terms:
-            total = put_before(self.phase, self.user, "apply", row.scalar, (total, term), dtype)
+            total = insert_before(self.phase, self.user, "apply", row.scalar, (total, term), dtype)
         return self._cast(total, scan.dtype)
 
     def _cast(self, item: Item, dtype: DType) -> Item:
         if item.dtype == dtype:
             return item
-        return put_before(self.phase, self.user, "cast", Converting(dtype), (item,), dtype)
+        return insert_before(self.phase, self.user, "cast", Conversion(dtype), (item,), dtype)
 
     def _axes(self, e: Index) -> frozenset[str]:
-        return axes_through((e,), lambda name: self.phase.positions[name].axes)
+        return dependent_axes((e,), lambda name: self.phase.positions[name].axes)
 
     def _substitute(self, e: Index) -> Index:
         return substitute(substitute(e, self.at), self.names, "value")
@@ -119,14 +119,14 @@ class Cloner:
             return Access(
                 payload.buffer, self._substitute(payload.offset), tuple(limits), payload.other
             )
-        if isinstance(payload, Peek):
-            return Peek(tuple((a, self._substitute(e)) for a, e in payload.at))
-        if isinstance(payload, Clamping):
+        if isinstance(payload, WindowRead):
+            return WindowRead(tuple((a, self._substitute(e)) for a, e in payload.at))
+        if isinstance(payload, Clamp):
             name = self._position_name(payload)
-            return Clamping(name, self._substitute(payload.extent), payload.inside)
+            return Clamp(name, self._substitute(payload.extent), payload.inside)
         return self._substitute(payload) if isinstance(payload, Expr) else payload
 
-    def _position_name(self, payload: Clamping) -> str:
+    def _position_name(self, payload: Clamp) -> str:
         name = f"{payload.name}.at"
         while name in self.phase.positions:
             name += "'"
@@ -134,7 +134,7 @@ class Cloner:
         return name
 
 
-def put_before(
+def insert_before(
     phase: Phase, user: Item, kind: Kind, payload: Payload, args: tuple[Item, ...], dtype: DType
 ) -> Item:
     """Insert a new item just before `user`, and return it."""
@@ -142,7 +142,7 @@ def put_before(
     item = Item(0, kind, payload, args, axes, dtype, user.time)
     phase.items.insert(phase.items.index(user), item)
     if dtype == f64 != user.dtype:
-        phase.carried.add(item)
+        phase.widened.add(item)
     return item
 
 
@@ -150,12 +150,12 @@ def indices(payload: Payload) -> list[Index]:
     """Return the index expressions of an item's payload."""
     if isinstance(payload, Access):
         return [payload.offset, *(e for pair in payload.limits for e in pair)]
-    if isinstance(payload, Peek):
+    if isinstance(payload, WindowRead):
         return [e for _, e in payload.at]
     return [payload] if isinstance(payload, Expr) else []
 
 
-def reached(root: Item, axes: set[str]) -> Iterator[Item]:
+def dependencies(root: Item, axes: set[str]) -> Iterator[Item]:
     """Yield the values that `root` is computed from, including itself, which vary along some of
     `axes`."""
     pending, seen = [root], {root}
@@ -168,16 +168,16 @@ def reached(root: Item, axes: set[str]) -> Iterator[Item]:
             pending += new_args
 
 
-def folds(root: Item, axes: set[str]) -> bool:
+def depends_on_reduction(root: Item, axes: set[str]) -> bool:
     """Return whether a value depends on a reduction along some axes.
 
     Scans, states of streams and bounds of blocks count too: none of them can be cloned at other
     positions.
     """
-    return any(i.kind in HELD for i in reached(root, axes))
+    return any(i.kind in FIXED_POSITION_KINDS for i in dependencies(root, axes))
 
 
-def join_equal(phase: Phase) -> None:
+def merge_equal_items(phase: Phase) -> None:
     """Merge equal items (common subexpression elimination)."""
     canonical: dict[object, Item] = {}
     replacement: dict[Item, Item] = {}
@@ -211,10 +211,10 @@ def prune(phase: Phase) -> Phase:
                 live.add(item)
                 pending.extend(item.args)
         read = {i.payload for i in live if i.kind == "state"}
-        updates = [s for s in phase.settings if s.state in read]
-        if len(updates) == len(phase.settings):
+        updates = [s for s in phase.state_updates if s.state in read]
+        if len(updates) == len(phase.state_updates):
             break
-        phase.settings = updates
+        phase.state_updates = updates
     phase.items = [i for i in phase.items if i in live]
     renumber(phase)
     return phase

@@ -7,17 +7,17 @@ from dataclasses import replace
 from smelt.blocks import ROW_BLOCK
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Converting,
+    Conversion,
     Edge,
-    Folding,
     Item,
     Phase,
+    Reduction,
     StoreItem,
     Visit,
 )
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
-from smelt.types.expr import Atom, Expr, Index, axes_of, axis, mul, rebuild
+from smelt.types.expr import Atom, Expr, Index, axes_of, axis, map_variables, mul
 
 
 def collapse(phase: Phase) -> Phase:
@@ -27,7 +27,7 @@ def collapse(phase: Phase) -> Phase:
         changed = False
         for name, extent in list(phase.axes.items()):
             if extent == 1 and name not in phase.cut and not is_bound(phase, name):
-                put_axes(phase, {name: 0}, drop=(name,))
+                substitute_axes(phase, {name: 0}, drop=(name,))
         names = list(phase.axes)
         for a in names:
             for b in names:
@@ -83,14 +83,14 @@ def _can_collapse(phase: Phase, a: str, b: str) -> bool:
     if is_bound(phase, a) and not _is_streamed_fully(phase, a):
         return False
     for item in phase.items:
-        if item.kind in ("fold", "dot") and isinstance(item.payload, Folding):
+        if item.kind in ("fold", "dot") and isinstance(item.payload, Reduction):
             over = item.payload.over
             if (a in over) != (b in over):
                 return False
             separate = a in over and over.index(b) != over.index(a) + 1
             if separate and (item.kind == "fold" or _has_overlapping_windows(phase, a)):
                 return False
-        elif item.kind == "scan" and isinstance(item.payload, Folding):
+        elif item.kind == "scan" and isinstance(item.payload, Reduction):
             if a in item.payload.over or b in item.payload.over:
                 return False
         elif item.kind == "index" and isinstance(item.payload, (int, Expr)):
@@ -101,7 +101,7 @@ def _can_collapse(phase: Phase, a: str, b: str) -> bool:
         ):
             return False
     inner = phase.axes[b]
-    if any((a in s.state.axes) != (b in s.state.axes) for s in phase.settings):
+    if any((a in s.state.axes) != (b in s.state.axes) for s in phase.state_updates):
         return False
     for offset, axes in _offsets(phase):
         ca, cb = coefficient(offset, a), coefficient(offset, b)
@@ -130,7 +130,7 @@ def _has_overlapping_windows(phase: Phase, summed: str) -> bool:
 
 def _reduction_axes(phase: Phase) -> frozenset[str]:
     """Return the axes of all reductions and contractions."""
-    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Reduction)]
     return frozenset(name for f in reductions for name in f.over)
 
 
@@ -146,16 +146,16 @@ def _collapse_pair(phase: Phase, a: str, b: str) -> None:
         if visit.axis == a:
             visit.axis = b
             visit.size = max(visit.size, ROW_BLOCK) if visit.size and is_row else visit.size
-    put_axes(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
+    substitute_axes(phase, {a: 0, b: axis(b, extent)}, drop=(a,))
     phase.axes[b] = extent
 
 
-def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
+def substitute_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
     """Replace axes by expressions in every item and store, in place, and remove the axes of
     `drop`."""
 
     def put(e: Index) -> Index:
-        return rebuild(
+        return map_variables(
             e,
             lambda atom: (
                 values[atom.name] if atom.kind == "axis" and atom.name in values else _as_expr(atom)
@@ -166,18 +166,18 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
     for item in phase.items:
         item.axes -= dropped
         if isinstance(item.payload, Access):
-            item.payload = item.payload.moved(put)
-        elif isinstance(item.payload, Folding):
+            item.payload = item.payload.map_indices(put)
+        elif isinstance(item.payload, Reduction):
             over = tuple(x for x in item.payload.over if x not in dropped)
             item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
             _drop_empty_reduction(item)
         elif item.kind == "index" and isinstance(item.payload, Expr):
             item.payload = put(item.payload)
     phase.stores = [
-        StoreItem(s.access.moved(put), s.value, s.where, s.axes - dropped, s.time)
+        StoreItem(s.access.map_indices(put), s.value, s.where, s.axes - dropped, s.time)
         for s in phase.stores
     ]
-    for state in {s.state for s in phase.settings}:
+    for state in {s.state for s in phase.state_updates}:
         state.axes -= dropped
     for name in drop:
         del phase.axes[name]
@@ -186,7 +186,7 @@ def put_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> N
 
 def _drop_empty_reduction(item: Item) -> None:
     """Replace a reduction that has lost all its axes by its element, or by position 0."""
-    if not isinstance(item.payload, Folding) or item.payload.over:
+    if not isinstance(item.payload, Reduction) or item.payload.over:
         return
     if item.kind == "dot":
         item.kind, item.payload = "apply", SUM_OF_PRODUCTS[1]
@@ -194,7 +194,7 @@ def _drop_empty_reduction(item: Item) -> None:
         item.kind, item.payload, item.args = "const", 0, ()
         item.axes = frozenset()
     else:
-        item.kind, item.payload = "cast", Converting(item.dtype)
+        item.kind, item.payload = "cast", Conversion(item.dtype)
 
 
 def _as_expr(atom: Atom) -> Index:

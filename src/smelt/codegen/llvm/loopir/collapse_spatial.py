@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from smelt.codegen.llvm.loopir.collapse_axes import is_bound, put_axes
+from smelt.codegen.llvm.loopir.collapse_axes import is_bound, substitute_axes
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 
 
-def over_lines(phase: Phase) -> Phase:
+def collapse_spatial(phase: Phase) -> Phase:
     """Collapse pairs of spatial axes which one operand of each contraction has, where all accesses
     allow it."""
     dots = [i for i in phase.items if i.kind == "dot"]
-    if not dots or phase.regions() or phase.cut or phase.places or phase.settings:
+    if not dots or phase.regions() or phase.cut or phase.window_positions or phase.state_updates:
         return phase
     for a, b in permutations(phase.axes, 2):
         if (
@@ -92,7 +92,7 @@ def _collapse(phase: Phase, a: str, b: str) -> None:
     parts: dict[str, Index] = {a: floordiv(position, inner), b: mod(position, inner)}
     limits_of = {i: i.payload.limits for i in phase.items if isinstance(i.payload, Access)}
     phase.lanes = b if phase.lanes == a else phase.lanes
-    put_axes(phase, {a: 0, b: position}, drop=(a,))
+    substitute_axes(phase, {a: 0, b: position}, drop=(a,))
     for item, limits in limits_of.items():
         access = item.payload
         assert isinstance(access, Access)
@@ -101,4 +101,4 @@ def _collapse(phase: Phase, a: str, b: str) -> None:
     phase.axes[b] = extent
 
 
-__all__ = ["over_lines"]
+__all__ = ["collapse_spatial"]

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from smelt.blocks import WINDOW_ROWS, band_of_windows, window_columns
-from smelt.codegen.llvm.loopir.clone import Cloner, indices, reached, renumber
-from smelt.codegen.llvm.loopir.input_tile import fresh
-from smelt.codegen.llvm.loopir.items import Converting, Folding, Item, Peek, Phase, Reach
+from smelt.blocks import WINDOW_ROWS, window_columns, windows_per_task
+from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, indices, renumber
+from smelt.codegen.llvm.loopir.input_tile import add_axis
+from smelt.codegen.llvm.loopir.items import Conversion, Item, Phase, Reach, Reduction, WindowRead
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
 from smelt.windows import window_steps
 
@@ -29,12 +29,12 @@ Pair: TypeAlias = tuple[str, str, int, int]
 """Axis of results, axis of the window, step between windows, dilation."""
 
 
-def peeking(phase: Phase) -> Phase:
+def compute_at_windows(phase: Phase) -> Phase:
     """Give contractions that reductions read through windows axes of their own positions."""
     if phase.regions() or phase.cut:
         return phase
     for fold in [i for i in phase.items if i.kind == "fold"]:
-        assert isinstance(fold.payload, Folding)
+        assert isinstance(fold.payload, Reduction)
         for dot in _contractions_of(fold.args[0]):
             pairs = _window_pairs(phase, dot, fold.payload.over)
             if pairs and dot not in phase.roots():  # a stored result keeps its own positions
@@ -74,7 +74,7 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
     taps = phase.axes[tap]
     if not isinstance(taps, int):
         return None
-    dependent = list(reached(dot, {name, tap}))
+    dependent = list(dependencies(dot, {name, tap}))
     if any(
         i.kind in ("scan", "state", "edge", "peek") or _is_reduced(i, name, tap) for i in dependent
     ):
@@ -89,7 +89,7 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
 
 def _is_reduced(item: Item, name: str, tap: str) -> bool:
     """Return whether an item reduces one of the two axes."""
-    return isinstance(item.payload, Folding) and not {name, tap}.isdisjoint(item.payload.over)
+    return isinstance(item.payload, Reduction) and not {name, tap}.isdisjoint(item.payload.over)
 
 
 def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
@@ -101,14 +101,16 @@ def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
         assert isinstance(taps, int)
         reach = Reach(name, step, (taps - 1) * dilation + 1)
         extent_of_positions = add(mul(sub(extent, 1), step), reach.length)
-        name_of_axis = fresh(phase, f"{name}.near", extent_of_positions)
-        phase.places[name_of_axis] = reach
+        name_of_axis = add_axis(phase, f"{name}.near", extent_of_positions)
+        phase.window_positions[name_of_axis] = reach
         position = axis(name_of_axis, extent_of_positions)
         at |= {name: 0, tap: position} if dilation == 1 else {name: position, tap: 0}
         read_position = add(mul(axis(name, extent), step), mul(axis(tap, taps), dilation))
         peeks.append((name_of_axis, read_position))
     moved = Cloner(phase, dot, at).of(dot)
-    window_reads = Item(0, "peek", Peek(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time)
+    window_reads = Item(
+        0, "peek", WindowRead(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time
+    )
     phase.items.insert(phase.items.index(dot), window_reads)
     for item in phase.items:
         item.args = tuple(window_reads if a is dot else a for a in item.args)
@@ -123,7 +125,7 @@ def finish_sums(phase: Phase) -> None:
     """
     for peek in [i for i in phase.items if i.kind == "peek" and i.args[0].kind == "fold"]:
         (reduction,) = peek.args
-        conversion = Converting(reduction.dtype)
+        conversion = Conversion(reduction.dtype)
         result = Item(
             0, "cast", conversion, (reduction,), reduction.axes, reduction.dtype, reduction.time
         )
@@ -135,30 +137,30 @@ def finish_sums(phase: Phase) -> None:
 # ---- task blocks ---------------------------------------------------------------------------------
 
 
-def place_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
+def window_task_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
     """Return the task blocks of the axes whose windows read contractions: axis -> positions."""
     max_columns = window_columns(itemsize)
     blocks: dict[str, Index] = {}
     width: Index = 0
-    for reach in reversed(phase.places.values()):
+    for reach in reversed(phase.window_positions.values()):
         if reach.axis not in phase.grid:
             continue
         extent = phase.axes[reach.axis]
-        blocks[reach.axis] = band_of_windows(extent, reach.step, reach.length, width, max_columns)
-        width = mul(width or 1, covered(blocks[reach.axis], reach))
+        blocks[reach.axis] = windows_per_task(extent, reach.step, reach.length, width, max_columns)
+        width = mul(width or 1, reached_positions(blocks[reach.axis], reach))
     return blocks
 
 
-def place_rows(phase: Phase) -> int:
+def window_task_rows(phase: Phase) -> int:
     """Return the rows (output channels) of a convolution that a task takes besides its window
     positions.
 
     Fewer where windows overlap, because the task then keeps more image rows.
     """
-    overlap = any(r.length > r.step for r in phase.places.values())
+    overlap = any(r.length > r.step for r in phase.window_positions.values())
     return WINDOW_ROWS // 2 if overlap else WINDOW_ROWS
 
 
-def covered(positions: Index, reach: Reach) -> Index:
+def reached_positions(positions: Index, reach: Reach) -> Index:
     """Return how many input positions `positions` neighbouring windows reach."""
     return add(mul(sub(positions, 1), reach.step), reach.length)

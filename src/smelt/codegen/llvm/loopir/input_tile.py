@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-from smelt.codegen.llvm.loopir.clone import FOLDS, Cloner, indices, reached
+from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS, Cloner, dependencies, indices
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -42,23 +42,23 @@ NO_AXIS = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Slid:
+class WindowAxis:
     """A column axis of the result, and the axes that replace it in the packed operand."""
 
     axis: str
-    place: str
+    position_axis: str
     """The axis of input positions (their quotients by `step`); `axis` itself if no window slides
     along it."""
     tap: str = NO_AXIS
     """The reduced axis whose taps slide along `axis`."""
     step: int = 1
     dilation: int = 1
-    rest: str = NO_AXIS
+    remainder_axis: str = NO_AXIS
     """The axis of the positions' remainders by `step`, if `step` > 1."""
     taps: int = 1
 
     @property
-    def margin(self) -> int:
+    def halo(self) -> int:
         """Packed positions beyond the task's own: the halo."""
         return (self.taps - 1) * self.dilation // self.step
 
@@ -71,22 +71,22 @@ class Slid:
         return tap * self.dilation % self.step
 
 
-def packed_order(columns: Sequence[Slid], summed: Sequence[str]) -> tuple[str, ...]:
+def packed_order(columns: Sequence[WindowAxis], summed: Sequence[str]) -> tuple[str, ...]:
     """Return the axes of an operand packed by position, outer to inner, positions innermost."""
     taps = {c.tap for c in columns}
-    rests = [c.rest for c in columns if c.rest]
-    return (*(a for a in summed if a not in taps), *rests, *(c.place for c in columns))
+    rests = [c.remainder_axis for c in columns if c.remainder_axis]
+    return (*(a for a in summed if a not in taps), *rests, *(c.position_axis for c in columns))
 
 
-def place_extents(columns: Sequence[Slid], local: Mapping[str, Index]) -> dict[str, Index]:
+def packed_extents(columns: Sequence[WindowAxis], local: Mapping[str, Index]) -> dict[str, Index]:
     """Return the extents of the axes that replace columns, for a task's own extents."""
     packed: dict[str, Index] = {}
     for c in columns:
-        packed |= {c.rest: c.step, c.place: add(local[c.axis], c.margin)}
+        packed |= {c.remainder_axis: c.step, c.position_axis: add(local[c.axis], c.halo)}
     return packed
 
 
-def block_of(taps: int, most: int) -> int:
+def positions_per_block(taps: int, most: int) -> int:
     """Return how many positions to pack together: a power of two.
 
     At most `most` reduced positions are packed, of which each position has `taps`.
@@ -94,14 +94,14 @@ def block_of(taps: int, most: int) -> int:
     return 1 << max((most // taps).bit_length() - 1, 0)
 
 
-def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
+def find_window_axis(a: str, right: Item, over: list[str], phase: Phase) -> WindowAxis:
     """Find the reduced axis whose taps slide along a column axis, if there is one."""
     for tap in over:
         taps = phase.axes[tap]
         if not isinstance(taps, int):
             continue
-        dependent = list(reached(right, {a, tap}))
-        if any(i.kind in FOLDS for i in dependent):
+        dependent = list(dependencies(right, {a, tap}))
+        if any(i.kind in REDUCTION_KINDS for i in dependent):
             continue
         strides = [
             (e, coefficient(e, a), coefficient(e, tap))
@@ -111,8 +111,8 @@ def sliding(a: str, right: Item, over: list[str], phase: Phase) -> Slid:
         for step, dilation in _steps_and_dilations(taps, phase.axes[a]):
             by = {a: dilation, tap: -step}
             if all(_is_invariant(e, along, across, by, phase) for e, along, across in strides):
-                return Slid(a, a, tap, step, dilation, NO_AXIS, taps)
-    return Slid(a, a)
+                return WindowAxis(a, a, tap, step, dilation, NO_AXIS, taps)
+    return WindowAxis(a, a)
 
 
 def _steps_and_dilations(taps: int, columns: Index) -> Iterator[tuple[int, int]]:
@@ -156,7 +156,7 @@ def _is_invariant_by_substitution(
     return substitute(e, {a: add(axis(a, extent), n) for a, extent, n in moves}) == e
 
 
-def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item:
+def index_by_position(phase: Phase, user: Item, operand: Item, columns: list[WindowAxis]) -> Item:
     """Clone an operand with position axes instead of columns and taps.
 
     The entries of `columns` are replaced by ones which name the new axes.
@@ -167,33 +167,35 @@ def placed(phase: Phase, user: Item, operand: Item, columns: list[Slid]) -> Item
         if not c.tap:
             continue
         extent = phase.axes[c.axis]
-        position_axis = fresh(phase, f"{c.axis}.at", add(extent, c.margin))
-        at[c.axis] = axis(position_axis, add(extent, c.margin))
+        position_axis = add_axis(phase, f"{c.axis}.at", add(extent, c.halo))
+        at[c.axis] = axis(position_axis, add(extent, c.halo))
         at[c.tap] = 0
         remainder_axis = NO_AXIS
         if c.step > 1:
-            remainder_axis = fresh(phase, f"{c.axis}.by", c.step)
+            remainder_axis = add_axis(phase, f"{c.axis}.by", c.step)
             at[c.tap] = axis(remainder_axis, c.step)
             last = add(mul(sub(extent, 1), c.step), (c.taps - 1) * c.dilation + 1)
             position = add(mul(at[c.axis], c.step), at[c.tap])
             limits[c.axis] = (position, last)
-        columns[k] = Slid(c.axis, position_axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
+        columns[k] = WindowAxis(
+            c.axis, position_axis, c.tap, c.step, c.dilation, remainder_axis, c.taps
+        )
     if not at:
         return operand
     return Cloner(phase, user, at, limits).of(operand)
 
 
-def in_lines(
-    phase: Phase, user: Item, operand: Item, c: Slid, depth: str, channels: int
-) -> tuple[Item, str, Slid]:
+def flatten_row_channels(
+    phase: Phase, user: Item, operand: Item, c: WindowAxis, depth: str, channels: int
+) -> tuple[Item, str, WindowAxis]:
     """Clone an operand with one axis over a whole row: `channels` for each position.
 
         x[y,at - 1,d], inside 0 <= at - 1 < w    is    x[y,q//3 - 1,q%3], inside 0 <= q - 3 < w*3
 
     Returns the operand, the new axis, and what replaces the column: its own axis counts positions.
     """
-    extent = mul(add(phase.axes[c.axis], c.margin), c.step * channels)
-    name = fresh(phase, f"{c.axis}.in", extent)
+    extent = mul(add(phase.axes[c.axis], c.halo), c.step * channels)
+    name = add_axis(phase, f"{c.axis}.in", extent)
     q = axis(name, extent)
     position = floordiv(q, channels)
     at: dict[str, Index] = {depth: mod(q, channels), c.axis: 0}
@@ -206,22 +208,28 @@ def in_lines(
         limits[c.axis] = (position, last)
     cloner = Cloner(phase, user, at, limits)
     clone = cloner.of(operand)
-    for item in cloner.known.values():
+    for item in cloner.clones.values():
         if isinstance(item.payload, Access):
             checks = tuple(_row_check(pair, q, name, channels) for pair in item.payload.limits)
             item.payload = replace(item.payload, limits=checks)
     remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
-    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
+    return (
+        clone,
+        name,
+        WindowAxis(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps),
+    )
 
 
-def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item, str, Slid]:
+def flatten_row(
+    phase: Phase, user: Item, operand: Item, c: WindowAxis
+) -> tuple[Item, str, WindowAxis]:
     """Clone an operand with one axis over all positions of a row.
 
     Steps of windows are ignored: also skipped positions are included.  Returns the operand, the new
     axis, and what replaces the column.
     """
-    extent = mul(add(phase.axes[c.axis], c.margin), c.step)
-    name = fresh(phase, f"{c.axis}.in", extent)
+    extent = mul(add(phase.axes[c.axis], c.halo), c.step)
+    name = add_axis(phase, f"{c.axis}.in", extent)
     at: dict[str, Index] = {c.axis: 0, **({c.tap: 0} if c.tap else {})}
     at[c.tap if c.step > 1 else c.axis] = axis(name, extent)
     limits: dict[str, tuple[Index, Index]] = {}
@@ -230,7 +238,11 @@ def along_lines(phase: Phase, user: Item, operand: Item, c: Slid) -> tuple[Item,
         limits[c.axis] = (axis(name, extent), last)
     clone = Cloner(phase, user, at, limits).of(operand)
     remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
-    return clone, name, Slid(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps)
+    return (
+        clone,
+        name,
+        WindowAxis(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps),
+    )
 
 
 def _row_check(
@@ -250,7 +262,9 @@ def _row_check(
     return add(q, mul(c, channels)), mul(n, channels)
 
 
-def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) -> tuple[Item, str]:
+def flatten_reduction(
+    phase: Phase, user: Item, operand: Item, summed: Sequence[str]
+) -> tuple[Item, str]:
     """Clone an operand with one axis over all of `summed`, and return that axis.
 
     All of `summed` but the first must have constant extents.
@@ -258,7 +272,7 @@ def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) ->
     if len(summed) == 1:
         return operand, summed[0]
     extent = product(phase.axes[a] for a in summed)
-    name = fresh(phase, "k", extent)
+    name = add_axis(phase, "k", extent)
     at: dict[str, Index] = {}
     quotient: Index = axis(name, extent)
     for a in summed[:0:-1]:
@@ -267,7 +281,7 @@ def flattened(phase: Phase, user: Item, operand: Item, summed: Sequence[str]) ->
     return Cloner(phase, user, at).of(operand), name
 
 
-def fresh(phase: Phase, base: str, extent: Index) -> str:
+def add_axis(phase: Phase, base: str, extent: Index) -> str:
     """Add an axis inside every task, and return its name."""
     name, k = base, 1
     while name in phase.axes:

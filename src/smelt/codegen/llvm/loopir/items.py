@@ -37,12 +37,12 @@ Kind = Literal[
 """Kinds of values, with their payloads.
 
 - const: a constant.  index: an index expression as a number.
-- load: an `Access`.  apply: a scalar operator, by name.  cast: a `Converting`.
+- load: an `Access`.  apply: a scalar operator, by name.  cast: a `Conversion`.
 - branch: a selection whose condition is uniform in a block.
-- fold, dot, scan: a reduction, a contraction, a scan, with a `Folding`.
-- position: a computed position, with a `Clamping`.
-- state: the current value of a `Carried` state.  edge: an `Edge` of the current block.
-- peek: a `Peek`, by a window.  unit: a pair of short numbers in 32 bits.
+- fold, dot, scan: a reduction, a contraction, a scan, with a `Reduction`.
+- position: a computed position, with a `Clamp`.
+- state: the current value of a `StreamState` state.  edge: an `Edge` of the current block.
+- peek: a `WindowRead`, by a window.  unit: a pair of short numbers in 32 bits.
 """
 
 
@@ -101,7 +101,7 @@ class Access:
             if a.kind == "value"
         ]
 
-    def moved(self, put: Callable[[Index], Index]) -> Access:
+    def map_indices(self, put: Callable[[Index], Index]) -> Access:
         """Return the access with every index expression replaced."""
         limits = tuple((put(e), put(n)) for e, n in self.limits)
         return Access(self.buffer, put(self.offset), limits, self.other)
@@ -113,7 +113,7 @@ def accesses_of(items: Iterable[Item]) -> list[Access]:
 
 
 @dataclass(frozen=True, slots=True)
-class Folding:
+class Reduction:
     """A reduction, scan or contraction over axes.
 
     `positions` is the row-major position over the axes, for argmax and argmin.
@@ -132,14 +132,14 @@ class Folding:
 
 
 @dataclass(frozen=True, slots=True)
-class Converting:
+class Conversion:
     """A type conversion; a half type rounds, and the value continues as float32."""
 
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
-class Clamping:
+class Clamp:
     """A computed position: its name in index expressions and the extent to clamp it into.
 
     `inside`: it needs no clamp, because the enclosing part of a stream's body runs only where it is
@@ -181,26 +181,26 @@ class Region:
     """The body of a stream, inside `parent`.
 
     Or a conditional part of a body: it runs in the blocks where `where` holds, or sees only a
-    sub-range (`sees`) of some axes, and visits nothing itself.
+    sub-range (`bounds`) of some axes, and visits nothing itself.
     """
 
     parent: Region | None
     visits: tuple[Visit, ...]
     where: Item | None = None
-    sees: tuple[Visit, ...] = ()
+    bounds: tuple[Visit, ...] = ()
 
     @property
-    def is_inner(self) -> bool:
+    def is_conditional(self) -> bool:
         """Return whether this is a conditional part of a stream's body."""
-        return self.where is not None or bool(self.sees)
+        return self.where is not None or bool(self.bounds)
 
     @property
     def cuts(self) -> tuple[Visit, ...]:
         """Return the axes of which the region sees only a part."""
-        return (*self.visits, *self.sees)
+        return (*self.visits, *self.bounds)
 
 
-def chain(region: Region | None) -> list[Region]:
+def enclosing_regions(region: Region | None) -> list[Region]:
     """Return a region and all enclosing ones, outer to inner."""
     regions: list[Region] = []
     while region is not None:
@@ -209,28 +209,28 @@ def chain(region: Region | None) -> list[Region]:
     return regions
 
 
-def still_axes(region: Region | None) -> set[str]:
+def unvarying_axes(region: Region | None) -> set[str]:
     """Return the axes of which a region and the enclosing ones visit one position at a time."""
-    return {v.axis for r in chain(region) for v in r.visits if v.size == 1}
+    return {v.axis for r in enclosing_regions(region) for v in r.visits if v.size == 1}
 
 
 def visited_axes(region: Region | None) -> set[str]:
     """Return the axes that a region and the enclosing ones visit block by block."""
-    return {v.axis for r in chain(region) for v in r.visits}
+    return {v.axis for r in enclosing_regions(region) for v in r.visits}
 
 
 def cut_axes(region: Region | None) -> set[str]:
     """Return the axes of which a region and the enclosing ones see a part at a time."""
-    return {v.axis for r in chain(region) for v in r.cuts}
+    return {v.axis for r in enclosing_regions(region) for v in r.cuts}
 
 
-def seen_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones see a sub-range (`sees`)."""
-    return {v.axis for r in chain(region) for v in r.sees}
+def bounded_axes(region: Region | None) -> set[str]:
+    """Return the axes of which a region and the enclosing ones see a sub-range (`bounds`)."""
+    return {v.axis for r in enclosing_regions(region) for v in r.bounds}
 
 
 @dataclass(eq=False)
-class Carried:
+class StreamState:
     """A state that a stream carries: an array over `axes`, declared in `region` outside the
     stream."""
 
@@ -241,16 +241,16 @@ class Carried:
 
 
 @dataclass(eq=False)
-class Setting:
+class StateUpdate:
     """The assignment of a new value to a carried state, at the end of segment `time`."""
 
-    state: Carried
+    state: StreamState
     value: Item
     time: int
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class WindowRead:
     """A read, by a window, of a value that the task keeps for many positions.
 
     `at` has the index along each position axis (`smelt.codegen.llvm.loopir.compute_at`).
@@ -278,12 +278,12 @@ Payload = (
     | Index
     | Access
     | str
-    | Converting
-    | Folding
-    | Clamping
+    | Conversion
+    | Reduction
+    | Clamp
     | Edge
-    | Carried
-    | Peek
+    | StreamState
+    | WindowRead
 )
 
 
@@ -314,8 +314,8 @@ class Phase:
 
     `cut` splits axes into parts: axis -> (grid axis that numbers the parts, part length).
     `segments` has the region of each segment: one before a stream, one in it, one after it.
-    `lanes` is the vector axis that the kernel requires, if any; `taken` are grid axes that the
-    kernel takes in blocks.
+    `lanes` is the vector axis that the kernel requires, if any; `blocked_axes` are grid axes that
+    the kernel takes in blocks.
     """
 
     name: str
@@ -326,24 +326,24 @@ class Phase:
     stores: list[StoreItem] = field(default_factory=list)
     positions: dict[str, Item] = field(default_factory=dict)
     segments: list[Region | None] = field(default_factory=lambda: [None])
-    settings: list[Setting] = field(default_factory=list)
+    state_updates: list[StateUpdate] = field(default_factory=list)
     dtypes: dict[str, DType] = field(default_factory=dict)
     """Element types of the kernel's arrays, as they are stored."""
     aliases: dict[str, str] = field(default_factory=dict)
     """Second names of arrays that are read as elements of another type."""
     lanes: str | None = None
-    taken: frozenset[str] = frozenset()
-    places: dict[str, Reach] = field(default_factory=dict)
+    blocked_axes: frozenset[str] = frozenset()
+    window_positions: dict[str, Reach] = field(default_factory=dict)
     """Position axes that windows of other axes reach: the task's part follows from theirs."""
 
-    carried: set[Item] = field(default_factory=set[Item])
+    widened: set[Item] = field(default_factory=set[Item])
     """Items that are float64 only because accumulators are, while all else is narrower."""
 
     def regions(self) -> list[Region]:
         """Return every region once, outer before inner."""
         return [r for r in dict.fromkeys(self.segments) if r is not None]
 
-    def guides(self) -> list[tuple[Item, int]]:
+    def stream_bounds(self) -> list[tuple[Item, int]]:
         """Return the conditions and bounds of all streams.
 
         Each with the segment at whose end it must be computed.
@@ -364,7 +364,11 @@ class Phase:
             for a in atoms(s.access.offset)
             if a.kind == "value"
         ]
-        return roots + [s.value for s in self.settings] + [item for item, _ in self.guides()]
+        return (
+            roots
+            + [s.value for s in self.state_updates]
+            + [item for item, _ in self.stream_bounds()]
+        )
 
 
 @dataclass

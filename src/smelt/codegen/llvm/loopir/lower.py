@@ -12,30 +12,30 @@ from typing import Literal
 
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Carried,
-    Clamping,
-    Converting,
+    Clamp,
+    Conversion,
     Edge,
-    Folding,
     Item,
     Kind,
     Payload,
     Phase,
     Program,
+    Reduction,
     Region,
-    Setting,
+    StateUpdate,
     StoreItem,
+    StreamState,
     Visit,
-    chain,
-    still_axes,
+    enclosing_regions,
+    unvarying_axes,
     visited_axes,
 )
 from smelt.kernel import ir as k
 from smelt.kernel.bounds import proves_inside
-from smelt.ops.combine import BOTH, CHOICE, COMBINES, EXTREMES, SOME_FAIL, SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import axes_through
+from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
     Expr,
@@ -55,19 +55,21 @@ class PhaseBuilder:
 
     def __init__(self, kernel: k.Kernel, phase: Phase, program: Program) -> None:
         self.kernel, self.phase, self.program = kernel, phase, program
-        self.known: dict[object, Item] = {}
+        self.items_by_key: dict[object, Item] = {}
         self.names: dict[str, Item] = {}
         self.old: dict[str, Item] = {}
         self.new: dict[str, Item] = {}
         self.region: Region | None = None
         self.latest: dict[Region | None, int] = {None: 0}
-        self.states: dict[str, Carried] = {}
+        self.states: dict[str, StreamState] = {}
         self.fixed = {e.axis for e in kernel.grid if isinstance(e, k.Block) and e.size == 1}
         self.guarded = False
         params = (*kernel.inputs, *kernel.outputs)
         phase.dtypes = {p.name: p.dtype for p in params}
         between = {b.name for b in program.partials}
-        self.single = not any(b.dtype == f64 for b in program.buffers if b.name not in between)
+        self.all_single_precision = not any(
+            b.dtype == f64 for b in program.buffers if b.name not in between
+        )
 
     def item(
         self,
@@ -79,7 +81,7 @@ class PhaseBuilder:
     ) -> Item:
         """Return the item with these properties, a new one if there is none yet."""
         number = payload.other if isinstance(payload, Access) else payload  # 0.0 is not -0.0
-        over = payload.over if isinstance(payload, Folding) else ()
+        over = payload.over if isinstance(payload, Reduction) else ()
         time = self._segment_of(kind, (*axes, *over), args)
         key = (
             kind,
@@ -90,10 +92,10 @@ class PhaseBuilder:
             dtype,
             time,
         )
-        item = self.known.get(key)
+        item = self.items_by_key.get(key)
         if item is None:
             item = Item(len(self.phase.items), kind, payload, args, frozenset(axes), dtype, time)
-            self.known[key] = item
+            self.items_by_key[key] = item
             self.phase.items.append(item)
         return item
 
@@ -102,11 +104,11 @@ class PhaseBuilder:
         if kind in ("state", "edge"):
             return self.now
         segment, all_axes = max((a.time for a in args), default=0), set(axes)
-        for region in chain(self.region):
+        for region in enclosing_regions(self.region):
             around = region.parent
             inside = any(v.axis in all_axes for v in region.cuts)
             if (
-                region.is_inner
+                region.is_conditional
             ):  # conditions of blocks: only in the blocks that run the conditional part
                 inside |= around is not None and segment >= self.latest[around]
             if inside:
@@ -120,7 +122,7 @@ class PhaseBuilder:
 
     def index_axes(self, *index: Index) -> frozenset[str]:
         """Return the axes of index expressions, through computed positions."""
-        return axes_through(index, lambda name: self.phase.positions[name].axes)
+        return dependent_axes(index, lambda name: self.phase.positions[name].axes)
 
     def index_args(self, *index: Index) -> tuple[Item, ...]:
         """Return the computed positions that index expressions read."""
@@ -131,7 +133,7 @@ class PhaseBuilder:
         """Return the item of a kernel value."""
         match value:
             case k.Const(value=number, dtype=dtype):
-                return self.item("const", dtype.rounded(number), (), (), dtype.compute)
+                return self.item("const", dtype.round_number(number), (), (), dtype.compute)
             case k.Ref(name=name, next=following):
                 return (self.new if following else self.names)[name]
             case k.IndexValue(index=index, dtype=dtype):
@@ -147,30 +149,30 @@ class PhaseBuilder:
                 args = (self.value(operand),)
                 if dtype == args[0].dtype:
                     return args[0]
-                return self.item("cast", Converting(dtype), args, _axes(args), dtype.compute)
+                return self.item("cast", Conversion(dtype), args, _axes(args), dtype.compute)
             case k.Reduce(combine=combine, arg=operand, over=over, dtype=dtype):
-                return self.fold(COMBINES[combine], self.value(operand), over, dtype)
+                return self.reduce(COMBINES[combine], self.value(operand), over, dtype)
             case k.Dot(left=left, right=right, over=over, dtype=dtype):
                 return self._dot(left, right, over, dtype)
             case k.Scan(combine=combine, arg=operand, along=along, dtype=dtype):
                 arg = self.convert(self.value(operand), dtype.compute)
-                if along in still_axes(self.region):
+                if along in unvarying_axes(self.region):
                     return arg
-                folding = Folding(COMBINES[combine], (along,), 0)
+                folding = Reduction(COMBINES[combine], (along,), 0)
                 return self.item("scan", folding, (arg,), arg.axes | {along}, dtype.compute)
             case k.If():
                 return self._if(value)
             case k.Partial(condition=condition):
                 all_hold = self.value(condition)
-                fails = self.item("apply", SOME_FAIL[1], (all_hold,), all_hold.axes, bool_)
-                return self._reduce_block(SOME_FAIL[0], fails)
+                fails = self.item("apply", ANY_FAILS[1], (all_hold,), all_hold.axes, bool_)
+                return self._reduce_block(ANY_FAILS[0], fails)
             case k.Extreme(arg=arg, largest=largest):
                 return self._extreme(self.value(arg), largest)
 
     def _reduce_block(self, combine: str, item: Item) -> Item:
         """Return the reduction of an item over the current block."""
         over = tuple(a for a in self.phase.axes if a in item.axes - self.fixed)
-        return self.fold(COMBINES[combine], item, over, item.dtype)
+        return self.reduce(COMBINES[combine], item, over, item.dtype)
 
     def _extreme(self, item: Item, largest: bool) -> Item:
         """Return the smallest or largest value of an item in the current block."""
@@ -196,7 +198,7 @@ class PhaseBuilder:
         outer, self.guarded = self.guarded, True
         args = tuple(self.value(x) for x in (v.condition, v.value, v.other))
         self.guarded = outer
-        is_uniform = args[0].axes <= self.fixed | still_axes(self.region)
+        is_uniform = args[0].axes <= self.fixed | unvarying_axes(self.region)
         return self.item(
             "branch" if is_uniform else "apply", CHOICE, args, _axes(args), args[1].dtype
         )
@@ -205,9 +207,9 @@ class PhaseBuilder:
         """Return `item` converted to a type."""
         if item.dtype == dtype:
             return item
-        return self.item("cast", Converting(dtype), (item,), item.axes, dtype.compute)
+        return self.item("cast", Conversion(dtype), (item,), item.axes, dtype.compute)
 
-    def fold(
+    def reduce(
         self, row: Combine, arg: Item, over: tuple[str, ...], dtype: DType, *, pairs: bool = False
     ) -> Item:
         """Return the reduction of an item over axes of the phase.
@@ -215,7 +217,7 @@ class PhaseBuilder:
         A partial result may have a wider type; with `pairs`, it is rounded to a narrower one in the
         end.
         """
-        still = still_axes(self.region) | self.fixed
+        still = unvarying_axes(self.region) | self.fixed
         over = tuple(a for a in over if a not in still)
         if not row.positional:
             partial = row.wide and arg.dtype.is_float and dtype == f64
@@ -228,7 +230,7 @@ class PhaseBuilder:
             )
         positions, edges = self._positions(over) if row.positional else (0, ())
         args = (arg, *edges)
-        folding = Folding(row, over, positions, self.single, pairs or dtype != f64)
+        folding = Reduction(row, over, positions, self.all_single_precision, pairs or dtype != f64)
         return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
@@ -257,11 +259,11 @@ class PhaseBuilder:
     def _dot(self, left: k.Value, right: k.Value, over: tuple[str, ...], dtype: DType) -> Item:
         wide = dtype.compute
         args = tuple(self.convert(self.value(v), wide) for v in (left, right))
-        still = still_axes(self.region) | self.fixed
+        still = unvarying_axes(self.region) | self.fixed
         over = tuple(a for a in over if a not in still)
         if not over:
             return self.item("apply", SUM_OF_PRODUCTS[1], args, _axes(args), wide)
-        folding = Folding(COMBINES[SUM_OF_PRODUCTS[0]], over, 0, factors=dtype)
+        folding = Reduction(COMBINES[SUM_OF_PRODUCTS[0]], over, 0, factors=dtype)
         return self.item("dot", folding, args, _axes(args) - set(over), wide)
 
     def _load(self, load: k.Load) -> Item:
@@ -286,7 +288,7 @@ class PhaseBuilder:
             return Access(param.name, offset)
         pairs = zip(index, param.shape, strict=True)
         limits = tuple((e, n) for e, n in pairs if not proves_inside(e, n))
-        return Access(param.name, offset, limits, other.dtype.rounded(other.value))
+        return Access(param.name, offset, limits, other.dtype.round_number(other.value))
 
     def store(self, s: k.Store) -> None:
         """Add a store."""
@@ -304,7 +306,7 @@ class PhaseBuilder:
 
     def _combine_with_stored(self, s: k.Store, access: Access, new: Item) -> Item:
         """Return a value combined with what is stored at its destination."""
-        if s.join == k.LAST:
+        if s.join == k.PUT:
             return new
         axes = self.index_axes(*s.index)
         old = Item(
@@ -322,7 +324,7 @@ class PhaseBuilder:
     def _before_rounding(self, item: Item, dtype: DType) -> Item:
         """Return the argument of a conversion to a half type if storing rounds to that type
         anyway."""
-        half = isinstance(item.payload, Converting) and item.payload.dtype == dtype != f32
+        half = isinstance(item.payload, Conversion) and item.payload.dtype == dtype != f32
         return item.args[0] if half and item.args[0].dtype == item.dtype == f32 else item
 
     def body(self, body: Iterable[k.Statement]) -> None:
@@ -337,7 +339,7 @@ class PhaseBuilder:
                 self.names[name] = self.value(value)
             case k.Position(name=name, value=value, extent=extent):
                 arg = self.convert(self.value(value), i64)
-                clamping = Clamping(name, extent, self._is_inside(arg, extent))
+                clamping = Clamp(name, extent, self._is_inside(arg, extent))
                 self.phase.positions[name] = self.item("position", clamping, (arg,), arg.axes, i64)
             case k.Store():
                 self.store(s)
@@ -380,7 +382,7 @@ class PhaseBuilder:
         visits = [
             self._visit(b, None if b.part is None else (b.part, parts[b.part])) for b in s.blocks
         ]
-        starts: list[tuple[Carried, Item]] = []
+        starts: list[tuple[StreamState, Item]] = []
         for state in s.states:
             init = self.value(state.init)
             axes = init.axes | set(state.axes) | self.fixed
@@ -388,11 +390,11 @@ class PhaseBuilder:
         outer = self.names, self.old, self.new, self.states
         self.names, self.new = dict(self.names), {}
         self.open(tuple(visits), starts)
-        if s.where is None and not s.sees:
+        if s.where is None and not s.bounds:
             self.body(s.body)
         else:
             where = None if s.where is None else self.value(s.where)
-            sees = tuple(self._visit(b, None) for b in s.sees)
+            sees = tuple(self._visit(b, None) for b in s.bounds)
             self._conditional_body(Region(self.region, (), where, sees), s.body)
         self.close()
         self.names, self.old, self.new, self.states = outer
@@ -416,18 +418,18 @@ class PhaseBuilder:
         self.region = outer
         self._segment()
 
-    def carried(self, name: str, axes: frozenset[str], dtype: DType) -> Carried:
+    def carried(self, name: str, axes: frozenset[str], dtype: DType) -> StreamState:
         """Return a state of a stream that is declared here."""
-        return Carried(name, axes - still_axes(self.region), dtype, self.region)
+        return StreamState(name, axes - unvarying_axes(self.region), dtype, self.region)
 
-    def read(self, state: Carried) -> Item:
+    def read(self, state: StreamState) -> Item:
         """Return the current value of a state."""
         return self.item("state", state, (), state.axes, state.dtype)
 
-    def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[Carried, Item]]) -> None:
+    def open(self, visits: tuple[Visit, ...], starts: Sequence[tuple[StreamState, Item]]) -> None:
         """Set the initial values of states and enter the body of a stream."""
         for state, init in starts:
-            self.phase.settings.append(Setting(state, init, self.now))
+            self.phase.state_updates.append(StateUpdate(state, init, self.now))
         self.region = Region(self.region, visits)
         self._segment()
         self.states = {state.name: state for state, _ in starts}
@@ -437,7 +439,7 @@ class PhaseBuilder:
     def update(self, name: str, new: Item) -> None:
         """Set the new value of a state of the innermost stream."""
         self.new[name] = new
-        self.phase.settings.append(Setting(self.states[name], new, -1))
+        self.phase.state_updates.append(StateUpdate(self.states[name], new, -1))
 
     def close(self) -> None:
         """Leave the body of a stream; its states are updated here."""
@@ -447,7 +449,7 @@ class PhaseBuilder:
         self._segment()
 
     def _time_updates(self) -> None:
-        for setting in self.phase.settings:
+        for setting in self.phase.state_updates:
             if setting.time < 0 and setting.state in self.states.values():
                 setting.time = self.now
 

@@ -16,27 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from smelt.codegen.llvm.loopir.clone import folds, indices, reached
-from smelt.codegen.llvm.loopir.collapse_axes import put_axes
-from smelt.codegen.llvm.loopir.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.loopir.clone import dependencies, depends_on_reduction, indices
+from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 
 
-def join_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> bool:
+def merge_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -> bool:
     """Merge the group axis of contractions into the `stored` axis.
 
     All of `dots` must have both axes, and the stored one at most `most` positions.  Returns whether
     it did.
     """
     each = phase.axes.get(stored or "")
-    if stored is None or phase.places or not isinstance(each, int) or each > most:
+    if stored is None or phase.window_positions or not isinstance(each, int) or each > most:
         return False
     groups = {_group_axis(phase, i, stored, each) for i in dots}
     (group, *more) = groups
     if more or group is None or not {group, stored} <= {*phase.grid}:
         return False
-    reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Folding)]
+    reductions = [i.payload.over for i in phase.items if isinstance(i.payload, Reduction)]
     if any({group, stored} & {*over} for over in reductions):
         return False
     extent = mul(phase.axes[group], each)
@@ -44,7 +44,9 @@ def join_groups(phase: Phase, dots: list[Item], stored: str | None, most: int) -
     for item in phase.items:
         if group in item.axes:
             item.axes |= {stored}
-    put_axes(phase, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,))
+    substitute_axes(
+        phase, {group: floordiv(position, each), stored: mod(position, each)}, drop=(group,)
+    )
     phase.axes[stored] = extent
     phase.lanes = stored if phase.lanes == group else phase.lanes
     return True
@@ -69,7 +71,7 @@ def _group_axis(phase: Phase, item: Item, stored: str, each: int) -> str | None:
     return None
 
 
-def mixed(phase: Phase, item: Item, n: str, over: Iterable[str]) -> tuple[str, int]:
+def find_mixing_axis(phase: Phase, item: Item, n: str, over: Iterable[str]) -> tuple[str, int]:
     """Return a reduced axis that permutes lanes along n within groups, and the group size.
 
     For each position along n, the item has there what n's neighbours in a group read: x[.., n//4*4
@@ -77,10 +79,10 @@ def mixed(phase: Phase, item: Item, n: str, over: Iterable[str]) -> tuple[str, i
     """
     for a in over:
         each = phase.axes[a]
-        if not isinstance(each, int) or folds(item, {a, n}):
+        if not isinstance(each, int) or depends_on_reduction(item, {a, n}):
             continue
         lane_in_group = mod(axis(n, phase.axes[n]), each)
-        if all(_permutes_lanes(x, a, n, lane_in_group) for x in reached(item, {a, n})):
+        if all(_permutes_lanes(x, a, n, lane_in_group) for x in dependencies(item, {a, n})):
             return a, each
     return "", 1
 
@@ -95,4 +97,4 @@ def _permutes_lanes(x: Item, a: str, n: str, lane_in_group: Index) -> bool:
     return fixed and stride is not None and stride == coefficient(offset, a)
 
 
-__all__ = ["join_groups", "mixed"]
+__all__ = ["find_mixing_axis", "merge_groups"]

@@ -16,29 +16,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smelt.codegen.llvm.loopir.clone import Cloner, put_before
-from smelt.codegen.llvm.loopir.input_tile import fresh
-from smelt.codegen.llvm.loopir.items import Access, Converting, Item, Phase
+from smelt.codegen.llvm.loopir.clone import Cloner, insert_before
+from smelt.codegen.llvm.loopir.input_tile import add_axis
+from smelt.codegen.llvm.loopir.items import Access, Conversion, Item, Phase
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 
 
-def united(
+def pack_operand_pair(
     phase: Phase, user: Item, operands: tuple[Item, Item], name: str, short: DType
 ) -> tuple[tuple[Item, Item], str]:
     """Pack both operands of a contraction in pairs along an axis, and return the axis of pairs.
 
     They are rounded to the `short` type if they were not.
     """
-    (first, second), along = units_of(phase, user, operands, name, short)
+    (first, second), along = pack_pairs(phase, user, operands, name, short)
     return (first, second), along
 
 
-def units_of(
+def pack_pairs(
     phase: Phase, user: Item, operands: Sequence[Item], name: str, short: DType
 ) -> tuple[list[Item], str]:
     """Pack operands in pairs along an axis, and return the axis of pairs."""
-    along = fresh(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
+    along = add_axis(phase, f"{name}.2", floordiv(add(phase.axes[name], 1), 2))
     return _pack(phase, user, operands, (name, along), short), along
 
 
@@ -59,9 +59,9 @@ def _pack(
         if unit is None:
             pair = [_round(phase, user, y, short) for y in pair]
             if ends and x.kind != "load":  # a value computed out of bounds may be anything
-                pair += [put_before(phase, user, "index", e, (), i64) for e in ends[name]]
+                pair += [insert_before(phase, user, "index", e, (), i64) for e in ends[name]]
                 pair[2].axes = frozenset({along})
-            unit = put_before(phase, user, "unit", 0, tuple(pair), i32)
+            unit = insert_before(phase, user, "unit", 0, tuple(pair), i32)
         units.append(unit)
     return units
 
@@ -69,9 +69,9 @@ def _pack(
 def _round(phase: Phase, user: Item, x: Item, short: DType) -> Item:
     """Round a value to the short type, unless it is a load or a conversion to it."""
     payload = x.payload
-    if isinstance(payload, Access) or (isinstance(payload, Converting) and payload.dtype == short):
+    if isinstance(payload, Access) or (isinstance(payload, Conversion) and payload.dtype == short):
         return x
-    return put_before(phase, user, "cast", Converting(short), (x,), x.dtype)
+    return insert_before(phase, user, "cast", Conversion(short), (x,), x.dtype)
 
 
 def _load_pair(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item | None:
@@ -86,12 +86,12 @@ def _load_pair(phase: Phase, user: Item, pair: list[Item], short: DType) -> Item
     phase.aliases[name] = first.buffer
     phase.dtypes[name] = i32
     access = Access(name, floordiv(first.offset, 2), first.limits)
-    unit = put_before(phase, user, "load", access, (), i32)
+    unit = insert_before(phase, user, "load", access, (), i32)
     unit.axes = pair[0].axes
     return unit
 
 
-def lying_pair(unit: Item) -> tuple[Access, Access] | None:
+def contiguous_pair(unit: Item) -> tuple[Access, Access] | None:
     """Return the two loads of a pair if they are neighbours in memory, else None."""
     if unit.kind != "unit" or len(unit.args) != 2:
         return None
@@ -101,4 +101,4 @@ def lying_pair(unit: Item) -> tuple[Access, Access] | None:
     return (first, second) if sub(second.offset, first.offset) == 1 else None
 
 
-__all__ = ["lying_pair", "united", "units_of"]
+__all__ = ["contiguous_pair", "pack_operand_pair", "pack_pairs"]

@@ -25,33 +25,33 @@ from math import lcm
 from smelt.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute, terms_of
 
-__all__ = ["LONGEST", "Pattern", "pattern"]
+__all__ = ["MAX_PERIOD", "PeriodicIndex", "find_period"]
 
 _KINDS = ("axis", "//", "%")
 """Kinds of atoms in a periodic term."""
-LONGEST = 64
+MAX_PERIOD = 64
 """Longest period: a table has one entry for each position of it, and those of a vector."""
-FARTHEST = 1 << 22
+MAX_TABLE_ENTRY = 1 << 22
 """Largest offset within a period, and from one period to the next: tables have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class PeriodicIndex:
     """A periodic index: `first` + `step` for every full period + the offset within it."""
 
     period: int
     step: int
     first: Index
     """The part of the index without the axis."""
-    places: tuple[int, ...]
+    offsets: tuple[int, ...]
     """Offset of each position in the period, relative to that of the first."""
 
     def table(self, count: int) -> tuple[int, ...]:
         """Return what is added to `first` at the first `count` positions."""
         n = self.period
-        return tuple(self.places[x % n] + x // n * self.step for x in range(count))
+        return tuple(self.offsets[x % n] + x // n * self.step for x in range(count))
 
-    def firsts(self, start: int, step: int) -> frozenset[int]:
+    def start_offsets(self, start: int, step: int) -> frozenset[int]:
         """Return the positions in a period at which a vector can begin.
 
         The first vector begins at `start`, the others `step` positions apart.
@@ -65,7 +65,7 @@ class Pattern:
 
         The offset of the window (as the table counts), and the elements that are read in it, as a
         bit mask.  Lanes at positions that are not `is_read` read nothing, nor does any lane for a
-        start that is not among `firsts`.
+        start that is not among `start_offsets`.
         """
         table, n = self.table(self.period + lanes - 1), self.period
         firsts = range(n) if firsts is None else firsts
@@ -101,7 +101,7 @@ class Pattern:
 
 
 @lru_cache(maxsize=4096)
-def pattern(e: Index, axis: str) -> Pattern | None:
+def find_period(e: Index, axis: str) -> PeriodicIndex | None:
     """Return how an index repeats along an axis, or None if it does not."""
     first: Index = 0
     periodic: Index = 0
@@ -116,7 +116,7 @@ def pattern(e: Index, axis: str) -> Pattern | None:
         else:
             periodic = add(periodic, term)
     period = _period(periodic)
-    if period is None or period > LONGEST:
+    if period is None or period > MAX_PERIOD:
         return None
     values = [substitute(periodic, {axis: x}) for x in range(period + 1)]
     numbers = [x for x in values if isinstance(x, int)]
@@ -124,9 +124,9 @@ def pattern(e: Index, axis: str) -> Pattern | None:
         return None
     start, end = numbers[0], numbers[-1]
     offsets = tuple(x - start for x in numbers[:-1])
-    if max(abs(x) for x in (end - start, *offsets)) > FARTHEST:
+    if max(abs(x) for x in (end - start, *offsets)) > MAX_TABLE_ENTRY:
         return None
-    return Pattern(period, end - start, add(first, start), offsets)
+    return PeriodicIndex(period, end - start, add(first, start), offsets)
 
 
 def _period(e: Index) -> int | None:

@@ -21,26 +21,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.blocks import SWATH
+from smelt.blocks import STREAM_ROW_BLOCK
 from smelt.codegen.llvm.loopir.clone import renumber
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Carried,
-    Converting,
+    Conversion,
     Edge,
-    Folding,
     Item,
     Phase,
+    Reduction,
     Region,
-    Setting,
+    StateUpdate,
+    StreamState,
     Visit,
-    chain,
+    enclosing_regions,
 )
 from smelt.dataclass import dataclass
 from smelt.types.dtype import f64
 
 
-def in_swaths(phase: Phase) -> Phase:
+def block_rows(phase: Phase) -> Phase:
     """Block the rows of each stream's contractions, where that is legal and pays."""
     for region in phase.regions():
         for axis in list(phase.axes):
@@ -68,12 +68,12 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
     """Classify the items of a region's segment, or return None if its rows are not blocked."""
     times = [t for t, r in enumerate(phase.segments) if r is region]
     extent = phase.axes[axis]
-    regions = chain(region)
+    regions = enclosing_regions(region)
     visited = {v.axis for r in regions for v in r.visits}
-    barred = {*phase.grid, *phase.cut, *phase.places, *visited}
+    barred = {*phase.grid, *phase.cut, *phase.window_positions, *visited}
     if len(times) != 1 or any(r is not None and r.parent is region for r in phase.segments):
         return None
-    if axis in barred or (isinstance(extent, int) and extent <= SWATH):
+    if axis in barred or (isinstance(extent, int) and extent <= STREAM_ROW_BLOCK):
         return None
     (time,) = times
     inside = [i for i in phase.items if i.time == time]
@@ -98,13 +98,13 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
 
 def _reduces(item: Item, axis: str) -> bool:
     """Return whether an item is a reduction over an axis."""
-    is_reduction = isinstance(item.payload, Folding) and item.kind in ("fold", "dot")
+    is_reduction = isinstance(item.payload, Reduction) and item.kind in ("fold", "dot")
     return is_reduction and axis in item.payload.over  # type: ignore[union-attr]
 
 
 def _is_combinable(reduction: Item) -> bool:
     """Return whether partial results of a reduction can be combined."""
-    assert isinstance(reduction.payload, Folding)
+    assert isinstance(reduction.payload, Reduction)
     row = reduction.payload.row
     return not row.positional and not (row.compensated and reduction.dtype == f64)
 
@@ -120,12 +120,12 @@ def _needs_row_order(phase: Phase, time: int, axis: str, inside: list[Item]) -> 
 
 
 def _over(item: Item) -> tuple[str, ...]:
-    return item.payload.over if isinstance(item.payload, Folding) else ()
+    return item.payload.over if isinstance(item.payload, Reduction) else ()
 
 
 def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems) -> None:
     """Split a segment in three: before the row blocks, in them, and after them."""
-    time, inner = parts.time, Region(region, (Visit(axis, SWATH),))
+    time, inner = parts.time, Region(region, (Visit(axis, STREAM_ROW_BLOCK),))
     phase.segments[time : time + 1] = [region, inner, region]
     inside, carried = {*parts.along, *parts.ended}, dict[Item, Item]()
     for item in phase.items:
@@ -133,7 +133,7 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
             item.time += 2
         elif item in inside:
             item.time += 1
-    for s in phase.settings:
+    for s in phase.state_updates:
         if s.time > time or (s.time == time and s.value in parts.after):
             s.time += 2
         elif s.time == time:
@@ -142,7 +142,7 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
         carried[reduction] = _carry(phase, region, reduction, time)
     for item in (i for i in phase.items if i.time > time + 1):
         item.args = tuple(carried.get(a, a) for a in item.args)
-    for s in (s for s in phase.settings if s.time > time + 1):
+    for s in (s for s in phase.state_updates if s.time > time + 1):
         s.value = carried.get(s.value, s.value)
     phase.stores = [
         replace(
@@ -159,24 +159,24 @@ def _split_segment(phase: Phase, region: Region, axis: str, parts: _SegmentItems
 
 def _carry(phase: Phase, region: Region, reduction: Item, time: int) -> Item:
     """Carry a reduction from row block to row block, and return its final value."""
-    assert isinstance(reduction.payload, Folding)
+    assert isinstance(reduction.payload, Reduction)
     row, result = reduction.payload.row, reduction.dtype
     if reduction.kind == "fold" and row.wide and result.is_float:
         reduction.dtype = f64  # partial sums are not rounded, only the total is
-    state = Carried(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
+    state = StreamState(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
     first = Item(0, "const", row.identity(reduction.dtype), (), frozenset(), reduction.dtype, time)
     old = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 1)
     new = Item(0, "apply", row.scalar, (old, reduction), reduction.axes, reduction.dtype, time + 1)
     last = Item(0, "state", state, (), reduction.axes, reduction.dtype, time + 2)
-    phase.settings += [Setting(state, first, time), Setting(state, new, time + 1)]
+    phase.state_updates += [StateUpdate(state, first, time), StateUpdate(state, new, time + 1)]
     phase.items += [first, old, new]
     phase.items.insert(0, last)
     if result == reduction.dtype:
         return last
-    rounded = Item(0, "cast", Converting(result), (last,), reduction.axes, result, time + 2)
+    rounded = Item(0, "cast", Conversion(result), (last,), reduction.axes, result, time + 2)
     phase.items.insert(1, rounded)
-    phase.carried |= {reduction, old, new, last}
+    phase.widened |= {reduction, old, new, last}
     return rounded
 
 
-__all__ = ["in_swaths"]
+__all__ = ["block_rows"]

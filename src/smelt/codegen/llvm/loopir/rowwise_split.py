@@ -23,17 +23,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.stream_to_reduce import block_fold
+from smelt.codegen.llvm.loopir.stream_to_reduce import block_reduction
 from smelt.kernel import ir as k
 from smelt.kernel.walk import refs, splits, visit
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType, f64
 
-WIDE = "{}.wide"
+WIDE_STATE_NAME = "{}.wide"
 """Name of the state that carries another one in float64."""
 
 
-def row_by_row(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
+def split_rowwise(kernel: k.Kernel, lanes: str | None = None) -> k.Kernel:
     """Walk the parts of a kernel's only split stream row by row.
 
     Only if that avoids reading rows again.  With `lanes` (the split axis, if vectors run along it)
@@ -73,7 +73,7 @@ def _take_whole_parts(kernel: k.Kernel, stream: k.Stream, merge: k.Merge) -> k.K
     """
     states = {s.name: s for s in stream.states}
     updates = [s for s in stream.body if isinstance(s, k.Update)]
-    reductions = {u.state: block_fold(states[u.state], u, stream) for u in updates}
+    reductions = {u.state: block_reduction(states[u.state], u, stream) for u in updates}
     sums = {
         name: f
         for name, f in reductions.items()
@@ -103,9 +103,11 @@ def _carry_wide(
     wide_stream = k.Stream(
         (block,), tuple(_wide_state(s) if s.name in wide else s for s in stream.states), steps
     )
-    merged = k.Merge(merge.part, tuple(WIDE.format(n) if n in wide else n for n in merge.states))
+    merged = k.Merge(
+        merge.part, tuple(WIDE_STATE_NAME.format(n) if n in wide else n for n in merge.states)
+    )
     narrowed = [
-        k.Let(s.name, k.Cast(k.Ref(WIDE.format(s.name)), _dtype(s)))
+        k.Let(s.name, k.Cast(k.Ref(WIDE_STATE_NAME.format(s.name)), _dtype(s)))
         for s in stream.states
         if s.name in wide and s.name in merge.states
     ]
@@ -129,14 +131,16 @@ def _wide_state(state: k.State) -> k.State:
     """Return the state that carries another one in float64."""
     init = state.init
     assert isinstance(init, k.Const)
-    return replace(state, name=WIDE.format(state.name), init=k.Const(init.value, f64), dtype=f64)
+    return replace(
+        state, name=WIDE_STATE_NAME.format(state.name), init=k.Const(init.value, f64), dtype=f64
+    )
 
 
 def _row_update(update: k.Update, reduction: k.Reduce | None, rows: int) -> k.Update:
     """Return the update of a state by `rows` rows (0: all of a part)."""
     assert reduction is not None
     wide = _needs_float64(reduction)
-    name = WIDE.format(update.state) if wide else update.state
+    name = WIDE_STATE_NAME.format(update.state) if wide else update.state
     dtype = f64 if wide else reduction.dtype
     value = k.Cast(reduction.arg, dtype) if rows == 1 else replace(reduction, dtype=dtype)
     return k.Update(name, k.Apply(COMBINES[reduction.combine].scalar, (k.Ref(name), value)))
@@ -145,7 +149,7 @@ def _row_update(update: k.Update, reduction: k.Reduce | None, rows: int) -> k.Up
 def _row_reduction(stream: k.Stream, update: k.Update, axis: str) -> k.Reduce | None:
     """Return an update's reduction of rows, or None if it cannot be split by rows."""
     state = next(s for s in stream.states if s.name == update.state)
-    reduction = block_fold(state, update, stream)
+    reduction = block_reduction(state, update, stream)
     if not isinstance(reduction, k.Reduce) or reduction.over != (axis,) or reduction.dtype == f64:
         return None
     plain = isinstance(state.init, k.Const) and not COMBINES[reduction.combine].positional

@@ -17,11 +17,11 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.collapse_axes import is_bound
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Carried,
-    Folding,
     Item,
     Phase,
+    Reduction,
     StoreItem,
+    StreamState,
     visited_axes,
 )
 from smelt.ops.contract import bare_axis
@@ -34,13 +34,13 @@ from smelt.types.expr import (
     axes_of,
     axis,
     floordiv,
+    map_variables,
     mod,
     mul,
-    rebuild,
 )
 
 
-def refine(phase: Phase) -> Phase:
+def split_axes(phase: Phase) -> Phase:
     """Split every axis that all its quotients allow to split."""
     for name in list(phase.axes):
         step = _divisor(phase, name)
@@ -54,7 +54,11 @@ def _divisor(phase: Phase, name: str) -> Index | None:
     if name in phase.cut or is_bound(phase, name):
         return None
     for item in phase.items:
-        if item.kind == "scan" and isinstance(item.payload, Folding) and name in item.payload.over:
+        if (
+            item.kind == "scan"
+            and isinstance(item.payload, Reduction)
+            and name in item.payload.over
+        ):
             return None
     extent = phase.axes[name]
     for e in _indices(phase):
@@ -106,12 +110,12 @@ def _split(phase: Phase, name: str, step: Index) -> None:
         axes |= {outer: count, inner: step} if a == name else {a: n}
     phase.axes = axes
     phase.grid = [x for g in phase.grid for x in pair.get(g, (g,))]
-    for state in {s.state for s in phase.settings}:
+    for state in {s.state for s in phase.state_updates}:
         state.axes = frozenset(x for a in state.axes for x in pair.get(a, (a,)))
     for item in phase.items:
         if isinstance(item.payload, Access):
-            item.payload = item.payload.moved(put)
-        elif isinstance(item.payload, Folding):
+            item.payload = item.payload.map_indices(put)
+        elif isinstance(item.payload, Reduction):
             over = tuple(x for o in item.payload.over for x in pair.get(o, (o,)))
             item.payload = replace(item.payload, over=over, positions=put(item.payload.positions))
         elif isinstance(item.payload, Expr):
@@ -119,7 +123,7 @@ def _split(phase: Phase, name: str, step: Index) -> None:
         item.axes = _axes(item)
     phase.stores = [
         StoreItem(
-            a := s.access.moved(put),
+            a := s.access.map_indices(put),
             s.value,
             s.where,
             frozenset(axes_of(a.offset))
@@ -140,7 +144,7 @@ def _parts(phase: Phase, name: str, step: Index) -> Index:
 
 def _substitute(e: Index, name: str, parts: Index) -> Index:
     """Substitute the parts of an axis in an index."""
-    return rebuild(
+    return map_variables(
         e,
         lambda atom: parts if atom.kind == "axis" and atom.name == name else Expr((((atom,), 1),)),
     )
@@ -150,13 +154,13 @@ def _axes(item: Item) -> frozenset[str]:
     """Return the axes that an item varies along, from its operands and index expressions."""
     axes = frozenset[str]().union(*(a.axes for a in item.args))
     payload = item.payload
-    if isinstance(payload, Carried):
+    if isinstance(payload, StreamState):
         return payload.axes
     if isinstance(payload, Access):
         indices = [payload.offset, *(e for e, _ in payload.limits)]
         return axes.union(*(axes_of(e) for e in indices))
     if isinstance(payload, Expr):
         return axes | set(axes_of(payload))
-    if isinstance(payload, Folding):
+    if isinstance(payload, Reduction):
         return axes | set(payload.over) if item.kind == "scan" else axes - set(payload.over)
     return axes

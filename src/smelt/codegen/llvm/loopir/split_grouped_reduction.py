@@ -49,16 +49,16 @@ from smelt.types.expr import (
     product,
 )
 
-__all__ = ["in_turn"]
+__all__ = ["split_grouped_kernel"]
 
-PLAIN = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
+POINTWISE_VALUES = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
 """Values that may be computed in any of the kernels."""
-LEAST_ROWS = 32
+MIN_REDUCED_ROWS = 32
 """Fewest reduced rows for a split: fewer are a window, which is unrolled."""
 Lets = dict[str, k.Let]
 
 
-def in_turn(kernel: k.Kernel) -> list[k.Kernel]:
+def split_grouped_kernel(kernel: k.Kernel) -> list[k.Kernel]:
     """Split a kernel into kernels to run in order, or return it alone.
 
     Outputs by which they communicate are not among the kernel's own parameters.
@@ -69,7 +69,7 @@ def in_turn(kernel: k.Kernel) -> list[k.Kernel]:
     return (
         [kernel]
         if pieces is None
-        else [piece for kernel_piece in pieces for piece in in_turn(kernel_piece)]
+        else [piece for kernel_piece in pieces for piece in split_grouped_kernel(kernel_piece)]
     )
 
 
@@ -85,9 +85,11 @@ def _is_plain(kernel: k.Kernel) -> bool:
     for s in statements(kernel):
         if not isinstance(s, allowed):
             return False
-        if isinstance(s, k.Stream) and (s.where is not None or s.sees or not _visits_at_once(s)):
+        if isinstance(s, k.Stream) and (s.where is not None or s.bounds or not _visits_at_once(s)):
             return False
-        if not all(isinstance(v, (*PLAIN, k.Reduce)) for x in values_of(s) for v in visit(x)):
+        if not all(
+            isinstance(v, (*POINTWISE_VALUES, k.Reduce)) for x in values_of(s) for v in visit(x)
+        ):
             return False
     return not any(isinstance(e, k.Each) for e in kernel.grid)
 
@@ -231,7 +233,7 @@ def _find_groups(kernel: k.Kernel, reductions: Iterable[k.Reduce], lets: Lets) -
             if not isinstance(each, int) or not 1 < each < LEAST_LANES:
                 continue
             row_count = product(extents[a] for a in dict.fromkeys(rows))
-            if isinstance(row_count, int) and row_count < LEAST_ROWS:
+            if isinstance(row_count, int) and row_count < MIN_REDUCED_ROWS:
                 continue
             outer = [a for a in grid if coefficient(last, a) == each and extents[a] != 1]
             if len(outer) == 1 and {*axes_of(last)} == {outer[0], inner[0]}:

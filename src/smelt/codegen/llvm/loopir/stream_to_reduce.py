@@ -19,10 +19,10 @@ from smelt.kernel import ir as k
 from smelt.kernel.walk import refs, statements, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 
-Fold = k.Reduce | k.Dot
+ReductionValue = k.Reduce | k.Dot
 
 
-def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
+def streams_to_reductions(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
     """Replace the plain streams among statements by reductions."""
     result: list[k.Statement] = []
     for s in body:
@@ -34,7 +34,7 @@ def as_folds(body: Iterable[k.Statement]) -> tuple[k.Statement, ...]:
 def _as_reductions(s: k.Stream) -> list[k.Statement] | None:
     """Return a stream's statements as reductions, or None if it has to stay."""
     cut = any(e is not None for b in s.blocks for e in (b.start, b.stop, b.part))
-    if cut or s.where is not None or s.sees or not s.states:
+    if cut or s.where is not None or s.bounds or not s.states:
         return None
     states = {state.name: state for state in s.states}
     updates = {u.state: u for u in s.body if isinstance(u, k.Update)}
@@ -44,7 +44,7 @@ def _as_reductions(s: k.Stream) -> list[k.Statement] | None:
     unchanged = [k.Let(name, state.init) for name, state in states.items() if name not in updates]
     bindings: list[k.Statement] = [*unchanged, *lets]
     for name, update in updates.items():
-        reduction = block_fold(states[name], update, s)
+        reduction = block_reduction(states[name], update, s)
         if reduction is None or _reads_reduction(reduction, lets):
             return None
         axes = tuple(b.axis for b in s.blocks if b.axis not in reduction.over)
@@ -57,7 +57,7 @@ def _names(v: k.Value) -> set[str]:
     return {x.name for x in visit(v) if isinstance(x, k.Ref)}
 
 
-def _reads_reduction(reduction: Fold, lets: list[k.Let]) -> bool:
+def _reads_reduction(reduction: ReductionValue, lets: list[k.Let]) -> bool:
     """Return whether a reduction reads another one, whose results a block keeps in fast memory."""
     bound = {x.name: x.value for x in lets}
     inside = (
@@ -68,7 +68,7 @@ def _reads_reduction(reduction: Fold, lets: list[k.Let]) -> bool:
     )
 
 
-def block_fold(state: k.State, update: k.Update, stream: k.Stream) -> Fold | None:
+def block_reduction(state: k.State, update: k.Update, stream: k.Stream) -> ReductionValue | None:
     """Return what a block contributes to a state, if all updates together are one reduction."""
     bound = {s.name: s.value for s in stream.body if isinstance(s, k.Let | k.Position)}
     value = update.value
@@ -95,7 +95,7 @@ def block_fold(state: k.State, update: k.Update, stream: k.Stream) -> Fold | Non
     return reduction if all(_is_block_independent(v, states, visited) for v in values) else None
 
 
-def _starts_at_identity(state: k.State, row: Combine, reduction: Fold) -> bool:
+def _starts_at_identity(state: k.State, row: Combine, reduction: ReductionValue) -> bool:
     init = state.init
     return isinstance(init, k.Const) and init == k.Const(row.identity(reduction.dtype), init.dtype)
 

@@ -19,37 +19,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from smelt.codegen.llvm.loopir.input_tile import NO_AXIS, Slid
+from smelt.codegen.llvm.loopir.input_tile import NO_AXIS, WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bf16, f16
 from smelt.types.expr import Index, axes_of, mul, substitute
 
-TAPS = 16
+MAX_ROW_TAPS = 16
 """Most reduced positions along a row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class StridedRows:
     """Address of the element at position p along each position axis and lane c.
 
-    `start` + c*`apart` + the sum of p*`steps`.
+    `start` + c*`lane_stride` + the sum of p*`steps`.
     """
 
     buffer: str
     start: Index
-    apart: Index
+    lane_stride: Index
     steps: tuple[Index, ...]
-    inside: tuple[tuple[tuple[int, Index], ...], ...]
+    bounds: tuple[tuple[tuple[int, Index], ...], ...]
     """Bounds checks of each position axis: 0 <= p + low < extent, for pairs (low, extent)."""
 
 
-def turnable(
-    phase: Phase, left: Item, right: Item, columns: Sequence[Slid]
-) -> tuple[str, Lines] | None:
+def transposable_rows(
+    phase: Phase, left: Item, right: Item, columns: Sequence[WindowAxis]
+) -> tuple[str, StridedRows] | None:
     """Return the axis for vectors after a transposition, and the rows; None if impossible."""
-    if not all(c.tap for c in columns) or columns[-1].taps > TAPS:
+    if not all(c.tap for c in columns) or columns[-1].taps > MAX_ROW_TAPS:
         return None
     strided = _strided_load(phase, right, columns)
     if strided is None:
@@ -63,10 +63,10 @@ def turnable(
     if axes_of(strides_across[-1] or 0):
         return None
     start = substitute(access.offset, dict.fromkeys((*slid, lane_axes[-1]), 0))
-    return lane_axes[-1], Lines(access.buffer, start, strides_across[-1] or 0, steps, inside)
+    return lane_axes[-1], StridedRows(access.buffer, start, strides_across[-1] or 0, steps, inside)
 
 
-def lying(phase: Phase, right: Item, columns: Sequence[Slid]) -> Lines | None:
+def rows_in_place(phase: Phase, right: Item, columns: Sequence[WindowAxis]) -> StridedRows | None:
     """Return the rows of an operand that is contiguous along the vector axis, or None."""
     *slid, n = columns
     if n.tap or not all(c.tap for c in slid):
@@ -78,14 +78,14 @@ def lying(phase: Phase, right: Item, columns: Sequence[Slid]) -> Lines | None:
     moved = {a for c in slid for a in (c.axis, c.tap)}
     start = substitute(access.offset, dict.fromkeys((*moved, n.axis), 0))
     one = coefficient(access.offset, n.axis) == 1
-    return Lines(access.buffer, start, 1, steps, inside) if one else None
+    return StridedRows(access.buffer, start, 1, steps, inside) if one else None
 
 
 _Inside: TypeAlias = tuple[tuple[tuple[int, Index], ...], ...]
 
 
 def _strided_load(
-    phase: Phase, right: Item, columns: Sequence[Slid], lane: str = NO_AXIS
+    phase: Phase, right: Item, columns: Sequence[WindowAxis], lane: str = NO_AXIS
 ) -> tuple[Access, tuple[Index, ...], _Inside] | None:
     """Return how a plain load walks each position axis: its access, strides and bounds checks.
 
@@ -119,7 +119,7 @@ def _strided_load(
 
 
 def _bounds(
-    access: Access, columns: Sequence[Slid]
+    access: Access, columns: Sequence[WindowAxis]
 ) -> tuple[tuple[tuple[int, Index], ...], ...] | None:
     """Return the bounds checks of each position axis; None if there are others."""
     if access.limits and not access.gives_zero:
@@ -138,4 +138,4 @@ def _bounds(
     return tuple(map(tuple, checks))
 
 
-__all__ = ["Lines", "lying", "turnable"]
+__all__ = ["StridedRows", "rows_in_place", "transposable_rows"]

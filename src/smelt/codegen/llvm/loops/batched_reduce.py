@@ -10,8 +10,8 @@ has a row's result:
                                           c02 c13 d02 d13   ->   a13 b13 c13 d13   ->   a b c d
 
 A row's lanes are combined in the same order as for a single row
-(`smelt.codegen.llvm.instructions.reductions.across`), so its result does not depend on the other
-rows.
+(`smelt.codegen.llvm.instructions.reductions.reduce_lanes`), so its result does not depend on the
+other rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, lane_numbers, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.reductions import Accumulator, State, across
+from smelt.codegen.llvm.instructions.reductions import Accumulator, State, reduce_lanes
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Folding, Item
-from smelt.codegen.llvm.loops.unroll_factor import known_from
+from smelt.codegen.llvm.loopir.items import Item, Reduction
+from smelt.codegen.llvm.loops.unroll_factor import argreduce_with_value
 from smelt.dataclass import dataclass
 from smelt.types.dtype import bool_
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 I32 = ir.IntType(32)
-BLOCK = 16
+SHUFFLE_BYTES = 16
 """Bytes within which lanes move cheaply: 128-bit shuffles.
 
 From there on halves of two vectors are interleaved within each such block, rather than
@@ -44,7 +44,7 @@ concatenated.
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBatch:
     """A batch of rows whose reductions end together.
 
     `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
@@ -61,14 +61,14 @@ class Rows:
         self, home: NestEmitter, reduction: Item, state: State, lanes: int, scope: Scope
     ) -> None:
         """Store the vectors of the current row."""
-        b, acc, scalar = home.b, home.storage.fold(reduction), home.machine(scope, False)
+        b, acc, scalar = home.b, home.storage.accumulator_of(reduction), home.machine(scope, False)
         row = b.sub(scope.axis(self.axis), self.first)
-        state = across(acc, scalar, state, lanes, self.lanes[reduction])
+        state = reduce_lanes(acc, scalar, state, lanes, self.lanes[reduction])
         for address, value in zip(self.held[reduction], state, strict=True):
             b.store(value, b.gep(address, [row], source_etype=value.type))
 
 
-def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
+def batchable_rows(home: NestEmitter, depth: int) -> dict[Item, int]:
     """Return the reductions of a nest to end in batches, with the rows of each.
 
     `depth` is the loop over rows; as many rows form a batch as a register has lanes.  Empty if some
@@ -76,20 +76,20 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
     """
     nest, axis = home.nest, home.nest.order[depth]
     rows_of: dict[Item, int] = {}
-    for reduction in nest.folds:
-        assert isinstance(reduction.payload, Folding)
-        if known_from(nest, reduction) is not None:
+    for reduction in nest.reductions:
+        assert isinstance(reduction.payload, Reduction)
+        if argreduce_with_value(nest, reduction) is not None:
             continue
         if not nest.in_registers(reduction) or nest.vector not in reduction.payload.over:
             return {}
-        if home.folds.has_bar(reduction):  # no lanes to reduce
+        if home.reductions.has_threshold(reduction):  # no lanes to reduce
             return {}
         outer = [a for a in nest.order if a in reduction.axes]
-        parts = home.storage.fold(reduction).parts
+        parts = home.storage.accumulator_of(reduction).parts
         rows = min(home.s.lanes, home.home.target.vector_bytes // max(d.itemsize for d in parts))
         if (
             outer[-1:] != [axis]
-            or home.s.kept.get(reduction) != (axis,)
+            or home.s.materialised.get(reduction) != (axis,)
             or bool_ in parts
             or rows < 2
         ):
@@ -101,7 +101,7 @@ def rows_abreast(home: NestEmitter, depth: int) -> dict[Item, int]:
     return rows_of
 
 
-def run_abreast(
+def run_batched(
     home: NestEmitter, axis: str, reductions: dict[Item, int], inside: Callable[[Value], None]
 ) -> None:
     """Emit the loop over rows in batches; `inside` emits one row."""
@@ -111,9 +111,9 @@ def run_abreast(
     def run_batch(first: Value) -> None:
         end = b.add(first, number(count))
         end = b.select(b.icmp_signed("<", end, high), end, high)
-        home.folds.rows = Rows(axis, first, addresses, reductions)
+        home.reductions.rows = RowBatch(axis, first, addresses, reductions)
         home.loop(first, end, 1, inside)
-        home.folds.rows = None
+        home.reductions.rows = None
         for reduction, rows in reductions.items():
             for k in range(0, count, rows):
                 _finish_batch(home, reduction, rows, addresses[reduction], (first, k))
@@ -126,7 +126,7 @@ def _allocate(home: NestEmitter, reduction: Item, rows: int, count: int) -> list
     with home.b.goto_entry_block():
         return [
             home.b.alloca(m.register_type(d), size=I32(count))
-            for d in home.storage.fold(reduction).parts
+            for d in home.storage.accumulator_of(reduction).parts
         ]
 
 
@@ -138,7 +138,7 @@ def _finish_batch(
     From the k-th stored row of the batch on.  Lanes past the last row go to memory that nothing
     reads.
     """
-    b, acc, (first, k) = home.b, home.storage.fold(reduction), at
+    b, acc, (first, k) = home.b, home.storage.accumulator_of(reduction), at
     m = LLVMMachine(b, rows, home.home.target)
     kinds = [m.register_type(d) for d in acc.parts]
     states = [
@@ -148,21 +148,23 @@ def _finish_batch(
         ]
         for r in range(rows)
     ]
-    total = joined(acc, m, states)
+    total = reduce_batch(acc, m, states)
     results = {reduction: acc.finish(m, total)} | dict.fromkeys(
-        home.folds.known_by(reduction), total[0]
+        home.reductions.values_of_argreduce(reduction), total[0]
     )
     for item, value in results.items():
         memory = item.dtype.compute
-        offset = b.add(b.sub(first, home.scratch.start(item, home.s.kept[item][0])), number(k))
+        offset = b.add(
+            b.sub(first, home.scratch.start(item, home.s.materialised[item][0])), number(k)
+        )
         address = element_address(b, home.storage.at[item, 0], offset, memory)
         store_vector(m, address, value, memory, None)
 
 
-def joined(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
+def reduce_batch(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
     """Reduce the states of as many rows as a vector has lanes to one vector of results."""
     lanes = width = len(states)
-    block = min(BLOCK // max(d.itemsize for d in acc.parts), lanes)
+    block = min(SHUFFLE_BYTES // max(d.itemsize for d in acc.parts), lanes)
     vectors = [states[row] for row in row_order(lanes, block)]
     while len(vectors) > 1:
         starts = _starts(lanes, block, width)
@@ -210,4 +212,4 @@ def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> Stat
     return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 
-__all__ = ["Rows", "joined", "row_order", "rows_abreast", "run_abreast"]
+__all__ = ["RowBatch", "batchable_rows", "reduce_batch", "row_order", "run_batched"]

@@ -11,40 +11,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.codegen.llvm.access.interleaved_loads import combs_of
+from smelt.codegen.llvm.access.interleaved_loads import group_loads
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.access.permute_gather import can_pick
+from smelt.codegen.llvm.access.permute_gather import can_permute
 from smelt.codegen.llvm.access.vector_axis import lanes_of
-from smelt.codegen.llvm.loopir.collapse_axes import put_axes
+from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Access, Phase
-from smelt.codegen.llvm.loopir.periodic_index import LONGEST, pattern
+from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, floordiv, mod, mul, substitute
 
-MAPS = ("const", "index", "load", "apply", "cast")
+MAP_KINDS = ("const", "index", "load", "apply", "cast")
 """Kinds of items in a phase whose rows may be collapsed."""
 
 
 def is_map(phase: Phase, *, scans: bool = False) -> bool:
     """Return whether a phase has only loads and scalar operators (and scans, if `scans`)."""
-    kinds = (*MAPS, "scan") if scans else MAPS
+    kinds = (*MAP_KINDS, "scan") if scans else MAP_KINDS
     plain = all(i.kind in kinds for i in phase.items) and not (phase.regions() or phase.cut)
-    return plain and not (phase.places or phase.settings)
+    return plain and not (phase.window_positions or phase.state_updates)
 
 
-def flatten(phase: Phase, target: Target) -> bool:
+def collapse_short_rows(phase: Phase, target: Target) -> bool:
     """Collapse the short rows of a map with the axis around them, if all accesses allow it.
 
     Returns whether it did.
     """
     lanes = lanes_of(phase, target)
-    run = _contiguous_axes(phase) if can_pick(target, lanes) else []
+    run = _contiguous_axes(phase) if can_permute(target, lanes) else []
     inner = phase.axes[run[-1]] if len(run) > 1 else lanes
     if not isinstance(inner, int) or inner >= lanes:
         return False
     values = _quotients(phase, run)
-    combs = combs_of(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
+    combs = group_loads(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
     interleaved_offsets = {a.offset for a in combs}
     if not all(
         e in interleaved_offsets or _is_readable((e, is_place), values, run[-1], lanes)
@@ -62,7 +62,7 @@ def _contiguous_axes(phase: Phase) -> list[str]:
     """
     axes: list[str] = []
     length: Index = 1
-    while isinstance(length, int) and length <= LONGEST:
+    while isinstance(length, int) and length <= MAX_PERIOD:
         free = set(phase.grid).intersection(*(s.axes for s in phase.stores)) - set(axes)
         steps = {a: {coefficient(s.access.offset, a) for s in phase.stores} for a in free}
         following = [a for a in free if phase.axes[a] not in (0, 1) and steps[a] == {length}]
@@ -107,7 +107,7 @@ def _is_readable(
     e = substitute(e, values)
     if name not in axes_of(e):
         return True
-    step, period = coefficient(e, name), pattern(e, name)
+    step, period = coefficient(e, name), find_period(e, name)
     if isinstance(step, int) and abs(step) <= FARTHEST_STEP:
         return True
     return period is not None and (not is_offset or period.span(lanes) <= 2 * lanes)
@@ -122,5 +122,5 @@ def _collapse(phase: Phase, run: list[str], values: dict[str, Index]) -> None:
     phase.lanes = name if phase.lanes in outer else phase.lanes
     for item in phase.items:
         item.axes |= {name} if item.axes & {*outer} else set()
-    put_axes(phase, values, drop=tuple(outer))
+    substitute_axes(phase, values, drop=tuple(outer))
     phase.axes[name] = extent

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import LINE, RowPrefetch
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Folding, Item, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Item, Reduction, accesses_of
 from smelt.codegen.llvm.loops.pipeline_store import PipelinedStoreRow
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-STRIP = 512
+STRIP_ELEMENTS = 512
 """Elements of a strip: with what crosses stages, a part of L1."""
-WIDE = 4
+STAGE_UNROLL = 4
 """Unroll factor of a stage's loop, in vectors."""
-LONG = 10.0
+LONG_BODY_CYCLES = 10.0
 """Cycles for one vector up to which a body keeps the core busy; beyond, the time grows
 quadratically."""
-SUMMED = 5.0
+MIN_SUM_CYCLES = 5.0
 """Cycles for one vector of a body from which converted sums get a stage of their own."""
-CUT = 1.0
+SPILL_CYCLES = 1.0
 """Cycles for one vector of each value that crosses stages."""
-TURN = 0.5
+STAGE_CYCLES = 0.5
 """Cycles for one vector of a stage's own loop."""
-GAIN = 0.9
+MAX_TIME_RATIO = 0.9
 """Most relative time that makes stages worth their code."""
 ONE, SHORT = 5.0, 0.5
 """Cycles up to which an operator is one instruction (a division), and what it counts then.
@@ -73,28 +73,32 @@ class Stage:
     saves: tuple[Item, ...]
 
 
-def stages(nest: Nest) -> tuple[Stage, ...]:
+def distribute(nest: Nest) -> tuple[Stage, ...]:
     """Return the stages of a nest's innermost loop; none if it is short, or no plain map."""
     operators = _vector_operators(nest)
     length = sum(map(_cost, operators))
-    sums_apart = length > SUMMED and any(_converts(f, nest) for f in nest.folds)
+    sums_apart = length > MIN_SUM_CYCLES and any(_converts(f, nest) for f in nest.reductions)
     usual = ("const", "index", "load", "apply", "cast")
     carried = (i.kind == "state" and nest.vector not in i.axes for i in nest.items)
     plain = all(i.kind in usual or c for i, c in zip(nest.items, carried, strict=True))
     if (
-        not (sums_apart or length > LONG)
+        not (sums_apart or length > LONG_BODY_CYCLES)
         or not plain
-        or nest.turned
+        or nest.transposed
         or nest.packed
-        or nest.settings
+        or nest.state_updates
     ):
         return ()
     accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
     if any(a.kind == "value" for access in accesses for a in atoms(access.offset)):
         return ()
-    roots = {a for f in nest.folds for a in f.args} | set(nest.saves)
+    roots = {a for f in nest.reductions for a in f.args} | set(nest.saves)
     roots |= {i for s in nest.stores for i in (s.value, s.where) if i is not None}
-    cuts = _cheapest_cuts(operators, _live_values(operators, roots)) if length > LONG else []
+    cuts = (
+        _cheapest_cuts(operators, _live_values(operators, roots))
+        if length > LONG_BODY_CYCLES
+        else []
+    )
     cuts += [len(operators)] if sums_apart else []
     return _split(nest, operators, roots, cuts) if cuts else ()
 
@@ -105,7 +109,7 @@ def _vector_operators(nest: Nest) -> list[Item]:
 
 def _converts(reduction: Item, nest: Nest) -> bool:
     """Return whether a reduction along the vectors is in float64, and its elements are not."""
-    assert isinstance(reduction.payload, Folding)
+    assert isinstance(reduction.payload, Reduction)
     along = nest.vector in reduction.payload.over and nest.in_registers(reduction)
     element = reduction.args[0].dtype
     return along and reduction.payload.row.wide and element.is_float and element.bits < 64
@@ -143,12 +147,17 @@ def _cheapest_cuts(work: Sequence[Item], alive: Sequence[int]) -> list[int]:
 
         def total(k: int, end: int = end) -> float:
             length = cost_before[end] - cost_before[positions[k]]
-            crossing = CUT * alive[positions[k]] if k else 0.0
-            return best[k][0] + max(length, length * length / LONG) + TURN + crossing
+            crossing = SPILL_CYCLES * alive[positions[k]] if k else 0.0
+            return (
+                best[k][0]
+                + max(length, length * length / LONG_BODY_CYCLES)
+                + STAGE_CYCLES
+                + crossing
+            )
 
         best.append(min((total(k), k) for k in range(n)))
-    undivided = cost_before[-1] * cost_before[-1] / LONG + TURN
-    if best[-1][0] > GAIN * undivided:
+    undivided = cost_before[-1] * cost_before[-1] / LONG_BODY_CYCLES + STAGE_CYCLES
+    if best[-1][0] > MAX_TIME_RATIO * undivided:
         return []
     cuts: list[int] = []
     k = best[-1][1]
@@ -217,7 +226,7 @@ def run_stages(
     """
     scope, depth = at
     b, nest = home.b, home.nest
-    wide = home.s.lanes * nest.wide
+    wide = home.s.lanes * nest.unroll
     accesses = (
         []
         if home.home.shares
@@ -231,7 +240,7 @@ def run_stages(
     shares = _shares(home, accesses)
 
     def strip(start: Value) -> None:
-        end = b.add(start, number(STRIP))
+        end = b.add(start, number(STRIP_ELEMENTS))
         end = b.select(b.icmp_signed("<", end, high), end, high)
         addresses = _strip_addresses(
             home, accesses, Scope(scope, {nest.order[depth]: start}), depth
@@ -239,7 +248,7 @@ def run_stages(
         for k, (stage, stage_shares) in enumerate(zip(nest.stages, shares, strict=True)):
 
             def prefetch_next(
-                position: Value, k: int = k, stage_shares: Sequence[Share] = stage_shares
+                position: Value, k: int = k, stage_shares: Sequence[PrefetchShare] = stage_shares
             ) -> None:
                 if not home.home.shares:
                     _prefetch(home, stage_shares, addresses, b.sub(position, start))
@@ -252,7 +261,7 @@ def run_stages(
                 start, end, wide, _stage_body(home, stage, start, (scope, depth), prefetch_next)
             )
 
-    home.loop(low, high, STRIP, strip)
+    home.loop(low, high, STRIP_ELEMENTS, strip)
 
 
 def _stage_body(
@@ -266,7 +275,7 @@ def _stage_body(
 
     `prefetch_next` prefetches the stage's shares of the next strip.
     """
-    b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.wide, at
+    b, nest, wide, (scope, depth) = home.b, home.nest, home.s.lanes * home.nest.unroll, at
     name = nest.order[depth]
 
     def address(item: Item, position: Value) -> Value:
@@ -282,12 +291,12 @@ def _stage_body(
                 if item in nest.saves
                 else load_vector(m, address(item, position), item.dtype.compute, None)
             )
-        saved = home.items, home.saves, home.accesses, home.combs
+        saved = home.items, home.saves, home.accesses, home.load_groups
         last = stage is nest.stages[-1]
         home.accesses = accesses_of(stage.items)
         home.accesses += [s.access for s in nest.stores] if last else []
         home.items, home.saves = list(stage.items), list(stage.saves)
-        home.combs = home.combs_now()
+        home.load_groups = home.find_load_groups()
         home.enter(inner, depth + 1)
         prefetch_next(position)
         if last:
@@ -297,12 +306,12 @@ def _stage_body(
         for item in stage.keeps:
             value = home.get(item, inner, True)
             store_vector(m, address(item, position), value, item.dtype.compute, None)
-        home.items, home.saves, home.accesses, home.combs = saved
+        home.items, home.saves, home.accesses, home.load_groups = saved
 
     return inside
 
 
-class Share(NamedTuple):
+class PrefetchShare(NamedTuple):
     """A stage's share of the prefetches of an access: one of `parts` parts of a strip."""
 
     access: Access
@@ -310,20 +319,20 @@ class Share(NamedTuple):
     parts: int
 
 
-def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[Share]]:
+def _shares(home: NestEmitter, accesses: Sequence[Access]) -> list[list[PrefetchShare]]:
     """Divide the prefetches of the next strip among the stages, so that memory stays busy.
 
     No more stages share an access than it has cache lines in an unrolled vector: with many accesses
     each stage has some of them, and its loop stays as short as it was cut.
     """
-    stage_count, wide = len(home.nest.stages), home.s.lanes * home.nest.wide
-    shares: list[list[Share]] = [[] for _ in range(stage_count)]
+    stage_count, wide = len(home.nest.stages), home.s.lanes * home.nest.unroll
+    shares: list[list[PrefetchShare]] = [[] for _ in range(stage_count)]
     at = 0
     for access in accesses:
-        lines = wide * home.home.dtypes[access.buffer].itemsize // LINE
+        lines = wide * home.home.dtypes[access.buffer].itemsize // CACHE_LINE
         parts = min(stage_count, max(lines, 1))
         for part in range(parts):
-            shares[(at + part) % stage_count].append(Share(access, part, parts))
+            shares[(at + part) % stage_count].append(PrefetchShare(access, part, parts))
         at += parts
     return shares
 
@@ -349,16 +358,16 @@ def _strip_addresses(
 
 
 def _prefetch(
-    home: NestEmitter, shares: Sequence[Share], heads: Mapping[Access, Value], done: Value
+    home: NestEmitter, shares: Sequence[PrefetchShare], heads: Mapping[Access, Value], done: Value
 ) -> None:
     """Prefetch a stage's shares of the next strip; `done` elements of this one are processed."""
-    b, wide = home.b, home.s.lanes * home.nest.wide
+    b, wide = home.b, home.s.lanes * home.nest.unroll
     moved: dict[tuple[int, int], Value] = {}
     for access, part, parts in shares:
         size = home.home.dtypes[access.buffer].itemsize
         if (size, parts) not in moved:
             moved[size, parts] = b.udiv(b.mul(done, number(size)), number(parts))
-        first = STRIP * size * (parts + part) // parts
-        for line in range(first, first + wide * size // parts, LINE):
+        first = STRIP_ELEMENTS * size * (parts + part) // parts
+        for line in range(first, first + wide * size // parts, CACHE_LINE):
             at = b.add(moved[size, parts], number(line))
             prefetch(b, b.gep(heads[access], [at], source_etype=ir.IntType(8)))

@@ -19,7 +19,7 @@ from smelt.types.dtype import bool_
 from smelt.types.expr import Index, substitute
 
 
-def side(item: Item, at: Mapping[str, Index]) -> Item:
+def selected_side(item: Item, at: Mapping[str, Index]) -> Item:
     """Return what a value is at some positions: itself, or the selected side."""
     while item.kind == "apply" and item.payload == CHOICE:
         condition, *sides = item.args
@@ -46,4 +46,4 @@ def _truth(item: Item, at: Mapping[str, Index]) -> bool | None:
     return bool(SCALARS[item.payload].numpy(*map(np.bool_, parts)))
 
 
-__all__ = ["side"]
+__all__ = ["selected_side"]

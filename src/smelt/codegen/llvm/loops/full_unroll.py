@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import iota, opaque, splat
-from smelt.codegen.llvm.instructions.reductions import PAIRED
+from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 
@@ -20,40 +20,44 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
-VECTORS = 8
+MAX_UNROLLED_VECTORS = 8
 """Most vectors of a row to unroll."""
-MOST_ITEMS = 64
+MAX_UNROLLED_ITEMS = 64
 """Most values in all of them, beyond which a loop is as fast and compiles sooner."""
 
 
-def is_whole(s: Schedule, axis: str) -> bool:
+def is_single_block(s: Schedule, axis: str) -> bool:
     """Return whether a task takes all of a constant axis, though it could take a block."""
     extent, block = s.phase.axes[axis], s.block.get(axis)
     return isinstance(extent, int) and isinstance(block, int) and extent <= block
 
 
-def is_straight(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
+def is_fully_unrolled(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:
     """Return whether a nest's rows are unrolled completely.
 
     If it has no reductions, `items` are what the current version needs of it.
     """
     name = nest.vector
     extent = s.phase.axes[name] if name is not None else None
-    if name is None or not isinstance(extent, int) or not 0 < extent <= VECTORS * s.lanes:
+    if (
+        name is None
+        or not isinstance(extent, int)
+        or not 0 < extent <= MAX_UNROLLED_VECTORS * s.lanes
+    ):
         return False
-    if nest.order[-1:] != (name,) or name in s.phase.places:
+    if nest.order[-1:] != (name,) or name in s.phase.window_positions:
         return False
-    if name in s.block and not is_whole(s, name):
+    if name in s.block and not is_single_block(s, name):
         return False
     if name in s.phase.cut.keys() | cut_axes(s.phase.segments[nest.time]):
         return False
-    if nest.packed or nest.once or nest.turned or nest.within:
+    if nest.packed or nest.single_use or nest.transposed or nest.store_range:
         return False
-    if not nest.folds and extent % (s.lanes * nest.wide) == 0:  # a loop without remainder
+    if not nest.reductions and extent % (s.lanes * nest.unroll) == 0:  # a loop without remainder
         return False
-    items = nest.items if nest.folds or not items else items
+    items = nest.items if nest.reductions or not items else items
     inner = sum(name in i.axes for i in items)
-    return inner * -(-extent // s.lanes) <= MOST_ITEMS
+    return inner * -(-extent // s.lanes) <= MAX_UNROLLED_ITEMS
 
 
 def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
@@ -62,22 +66,22 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
     The last one of a row that is not reduced has as few lanes as hold the rest, so that some need
     no mask.  Four vectors that a sum adds in pairs are one, as in a loop.
     """
-    paired_lanes = lanes * PAIRED
-    paired = nest.pairs and nest.wide % PAIRED == 0 and bool(nest.folds)
+    paired_lanes = lanes * PAIRED_VECTORS
+    paired = nest.pairs and nest.unroll % PAIRED_VECTORS == 0 and bool(nest.reductions)
     # Other reductions take single vectors.
-    paired = paired and all(adds_pairs(f, nest) for f in nest.folds)
+    paired = paired and all(adds_pairs(f, nest) for f in nest.reductions)
     paired_extent = extent - extent % paired_lanes if paired else 0
     vectors = [(first, paired_lanes) for first in range(0, paired_extent, paired_lanes)]
     vectors += [(first, lanes) for first in range(paired_extent, extent, lanes)]
     if paired_extent == extent:
         return vectors
     first, remainder = vectors[-1][0], extent - vectors[-1][0]
-    if not nest.folds:
+    if not nest.reductions:
         vectors[-1] = first, min(1 << (remainder - 1).bit_length(), lanes)
     return vectors
 
 
-def rest_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Value | None:
+def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Value | None:
     """Return the mask of lanes before the end of a row, or None if all are."""
     b, lanes = home.b, ir.VectorType(ir.IntType(1), count)
     left = b.sub(high, position)
@@ -93,4 +97,4 @@ def rest_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
     return b.icmp_signed("<", iota(count), splat(b, left, count))
 
 
-__all__ = ["is_straight", "is_whole", "rest_mask", "vectors_of"]
+__all__ = ["is_fully_unrolled", "is_single_block", "tail_mask", "vectors_of"]

@@ -25,22 +25,22 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.nontemporal import main_loop
-from smelt.codegen.llvm.access.proven_bounds import SEVERAL, Limit, row_limits
+from smelt.codegen.llvm.access.proven_bounds import MIN_TESTED_LOADS, Limit, row_limits
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.partition_selects import (
-    MOST_ITEMS,
+    MAX_BODY_ITEMS,
     Piece,
-    by_rows,
-    by_vectors,
-    combined,
+    assuming,
+    body_cost,
+    branch_on_pieces,
+    combine_answers,
     conditions,
-    known,
-    pieces,
-    work,
+    partition_axis,
+    run_pieces,
 )
-from smelt.codegen.llvm.loops.versioning import needed
+from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts
 from smelt.types.affine import coefficient
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-LARGE = 1 << 20
+PROBE_SIZE = 1 << 20
 """Value of all sizes when looking for the usual answer of a test."""
-LOOK = Fraction(1, 4), Fraction(3, 4)
+PROBE_POINTS = Fraction(1, 4), Fraction(3, 4)
 """Relative positions in a row at which a test is evaluated: its answer is usual if they agree."""
-MOST_AXES = 3
+MAX_PROBE_AXES = 3
 """Most axes of a test: it is evaluated in as many corners as they have."""
-FEW = 64
+MAX_EDGE_POSITIONS = 64
 """Positions at an end of an axis for which tested loops are fast enough."""
-SHORTEST = 4
+MIN_ROW_VECTORS = 4
 """Fewest vectors of a row that is partitioned."""
 
 
@@ -69,8 +69,8 @@ SHORTEST = 4
 class Interior:
     """A range of rows or positions in which tests have their usual answers.
 
-    Where `gaps` are >= 0, the conditions `taken` have their answers and `limits` hold.  `edges`:
-    all that remains is a few positions at the ends of an axis.
+    Where `gaps` are >= 0, the conditions `known_conditions` have their answers and `limits` hold.
+    `edges`: all that remains is a few positions at the ends of an axis.
     """
 
     gaps: tuple[Index, ...]
@@ -92,15 +92,18 @@ def interior_of(home: NestEmitter, facts: Facts = ()) -> Interior | None:
     if name is None or not _is_partitionable(phase, nest, name):
         return None
     extent = phase.axes[name]
-    if isinstance(extent, int) and extent < SHORTEST * home.s.lanes:
+    if isinstance(extent, int) and extent < MIN_ROW_VECTORS * home.s.lanes:
         return None
-    interior = _find_interior(home, lambda e: _is_simple(e) and goes_on(e, name))
+    interior = _find_interior(home, lambda e: _is_simple(e) and has_small_step(e, name))
     if interior is None:
         return None
-    interior_cost = work(interior.items, home.assumed | interior.limits), len(interior.items)
-    for piece in pieces(nest, name, extent, facts):
-        live = needed(nest, home.taken | piece.taken)
-        cost = work(live, home.assumed | piece.limits), len(live)
+    interior_cost = (
+        body_cost(interior.items, home.proven_limits | interior.limits),
+        len(interior.items),
+    )
+    for piece in partition_axis(nest, name, extent, facts):
+        live = live_items(nest, home.known_conditions | piece.taken)
+        cost = body_cost(live, home.proven_limits | piece.limits), len(live)
         if cost < interior_cost or (cost == interior_cost and not interior.edges):
             return None
     return interior
@@ -112,22 +115,24 @@ def _likely_rows(home: NestEmitter) -> Interior | None:
     None if hardly anything is saved.
     """
     nest = home.nest
-    if nest.turned or nest.settings or nest.fixed or nest.folds or nest.packed:
+    if nest.transposed or nest.state_updates or nest.scalars or nest.reductions or nest.packed:
         return None
     if any(i.kind in ("scan", "branch", "peek") for i in nest.items):
         return None
     interior = _find_interior(home, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
     if interior is None:
         return None
-    saved = work(home.items, home.assumed) - work(interior.items, home.assumed | interior.limits)
-    return interior if saved >= SEVERAL else None
+    saved = body_cost(home.items, home.proven_limits) - body_cost(
+        interior.items, home.proven_limits | interior.limits
+    )
+    return interior if saved >= MIN_TESTED_LOADS else None
 
 
 def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     """Return whether rows may be taken in any order of parts: nothing is carried along them."""
-    if nest.order[-1:] != (name,) or name in phase.places:
+    if nest.order[-1:] != (name,) or name in phase.window_positions:
         return False
-    if nest.settings or nest.fixed or nest.turned or nest.packed or nest.once:
+    if nest.state_updates or nest.scalars or nest.transposed or nest.packed or nest.single_use:
         return False
     if name in visited_axes(phase.segments[nest.time]):
         return False
@@ -142,15 +147,15 @@ def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interi
     """Return where the tests that count have their usual answers, or None if nothing is saved."""
     nest, gaps = home.nest, dict[Index, None]()
     taken = {} if nest.stages else _likely_answers(home, counts, gaps)
-    items = needed(nest, home.taken | taken) if taken else home.items
+    items = live_items(nest, home.known_conditions | taken) if taken else home.items
     limits: set[Limit] = set()
     for e, n in dict.fromkeys(p for x in accesses_of(items) for p in x.limits):
         margins = e, sub(sub(n, 1), e)
-        if (e, n) not in home.assumed and counts(e) and all(map(_likely_answer, margins)):
+        if (e, n) not in home.proven_limits and counts(e) and all(map(_likely_answer, margins)):
             limits.add((e, n))
             gaps |= dict.fromkeys(margins)
-    current_cost = work(home.items, home.assumed), len(home.items)
-    if (work(items, home.assumed | limits), len(items)) >= current_cost:
+    current_cost = body_cost(home.items, home.proven_limits), len(home.items)
+    if (body_cost(items, home.proven_limits | limits), len(items)) >= current_cost:
         return None
     return Interior(tuple(gaps), tuple(items), taken, frozenset(limits), all(map(_is_edge, gaps)))
 
@@ -159,7 +164,7 @@ def _likely_answers(
     home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
 ) -> dict[Item, bool]:
     """Return the conditions with a usual answer, and add what is >= 0 there to `gaps`."""
-    tested, answers = conditions(home.nest), dict(home.taken)
+    tested, answers = conditions(home.nest), dict(home.known_conditions)
     for item in home.items:
         gap = gap_of(item) if item in tested and item not in answers else None
         answer = None
@@ -168,13 +173,13 @@ def _likely_answers(
             if answer is not None:
                 gaps[gap if answer else sub(mul(gap, -1), 1)] = None
         elif item in tested and item.kind == "apply" and _is_logic(item):
-            answer = combined(str(item.payload), [answers.get(a) for a in item.args])
+            answer = combine_answers(str(item.payload), [answers.get(a) for a in item.args])
         if answer is not None:
             answers[item] = answer
-    return {i: answer for i, answer in answers.items() if i not in home.taken}
+    return {i: answer for i, answer in answers.items() if i not in home.known_conditions}
 
 
-def has_usual_sides(nest: Nest) -> bool:
+def has_likely_sides(nest: Nest) -> bool:
     """Return whether selections of a nest have a usual side, which gets loops of its own."""
     tested = conditions(nest)
     gaps = (gap_of(i) for i in nest.items if i in tested)
@@ -185,7 +190,7 @@ def _is_logic(item: Item) -> bool:
     return all(x.dtype == bool_ for x in (item, *item.args))
 
 
-def goes_on(e: Index, name: str) -> bool:
+def has_small_step(e: Index, name: str) -> bool:
     """Return whether an index has a small constant stride along an axis."""
     step = coefficient(e, name)
     return isinstance(step, int) and 1 <= abs(step) <= FARTHEST_STEP
@@ -193,33 +198,35 @@ def goes_on(e: Index, name: str) -> bool:
 
 def _is_simple(e: Index) -> bool:
     """Return whether an index depends on few axes and sizes alone."""
-    return len(axes_of(e)) <= MOST_AXES and all(a.kind != "value" for a in atoms(e))
+    return len(axes_of(e)) <= MAX_PROBE_AXES and all(a.kind != "value" for a in atoms(e))
 
 
 def _likely_answer(gap: Index) -> bool | None:
     """Return whether a gap is >= 0 in the middle of its axes; None if it varies."""
-    sizes = defaultdict[str, int](lambda: LARGE)
+    sizes = defaultdict[str, int](lambda: PROBE_SIZE)
     axes = {a.name: evaluate(a.extent, sizes) for a in atoms(gap) if a.kind == "axis"}
-    parts = product(*([int(n * part) for part in LOOK] for n in axes.values()))
+    parts = product(*([int(n * part) for part in PROBE_POINTS] for n in axes.values()))
     answers = {evaluate(gap, sizes, dict(zip(axes, at, strict=True))) >= 0 for at in parts}
     return answers.pop() if len(answers) == 1 else None
 
 
 def _is_edge(gap: Index) -> bool:
     """Return whether a gap is below 0 only next to an end of an axis."""
-    sizes = defaultdict[str, int](lambda: LARGE)
+    sizes = defaultdict[str, int](lambda: PROBE_SIZE)
     axes = {a.name: a.extent for a in atoms(gap) if a.kind == "axis"}
     ends = (
         substitute(gap, dict.fromkeys(axes, 0)),
         substitute(gap, {a: sub(n, 1) for a, n in axes.items()}),
     )
-    return all(evaluate(e, sizes) >= 0 or (isinstance(e, int) and e >= -FEW) for e in ends)
+    return all(
+        evaluate(e, sizes) >= 0 or (isinstance(e, int) and e >= -MAX_EDGE_POSITIONS) for e in ends
+    )
 
 
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def narrowed(
+def interior_range(
     home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
 ) -> tuple[Value, Value]:
     """Emit the range of a row, or of another axis, in which gaps are >= 0."""
@@ -241,7 +248,7 @@ def narrowed(
     return first, last
 
 
-def in_parts(
+def run_partitioned(
     home: NestEmitter,
     scope: Scope,
     facts: Facts,
@@ -254,28 +261,32 @@ def in_parts(
     mask of the row's end; `walk` emits the loop over unrolled vectors between two positions.
     """
     b, lanes = home.b, home.s.lanes
-    name, wide, step = home.nest.vector or "", lanes * home.nest.wide, home.folds.rest()
+    name, wide, step = (
+        home.nest.vector or "",
+        lanes * home.nest.unroll,
+        home.reductions.tail_lanes(),
+    )
     interior = interior_of(home, facts)
     if interior is None:
-        row_pieces = pieces(home.nest, name, home.s.phase.axes[name], facts)
+        row_pieces = partition_axis(home.nest, name, home.s.phase.axes[name], facts)
         if row_pieces:
-            by_vectors(home, row_pieces, scope, wide, at)
+            run_pieces(home, row_pieces, scope, wide, at)
         return bool(row_pieces)
     low, high = home.ranges[name]
-    first, last = narrowed(home, scope, interior.gaps)
+    first, last = interior_range(home, scope, interior.gaps)
     begin = b.add(low, b.and_(b.add(b.sub(first, low), number(lanes - 1)), number(-lanes)))
     fits, length = b.icmp_signed("<=", b.add(begin, number(lanes)), last), b.sub(last, begin)
     middle = b.select(fits, b.add(begin, b.and_(length, number(-wide))), high)
     end = b.select(fits, b.add(begin, b.and_(length, number(-lanes))), high)
     begin = b.select(fits, begin, high)
-    has_single_loop = home.nest.wide > 1 and len(interior.items) <= MOST_ITEMS
+    has_single_loop = home.nest.unroll > 1 and len(interior.items) <= MAX_BODY_ITEMS
     end = end if has_single_loop else middle
 
     def run_side(k: Value) -> None:
         is_first = b.icmp_signed("==", k, number(0))
         start = b.select(is_first, low, end)
         home.loop(start, b.select(is_first, begin, high), step, at(step, True))
-        with b.if_then(is_first), known(home, Piece(None, (), interior.taken, interior.limits)):
+        with b.if_then(is_first), assuming(home, Piece(None, (), interior.taken, interior.limits)):
             main_loop(home, begin, wide, lambda: walk(begin, middle), scope)
             if has_single_loop:
                 home.loop(middle, end, lanes, at(lanes, False))
@@ -284,7 +295,7 @@ def in_parts(
     return True
 
 
-def each_row(
+def run_row_versions(
     home: NestEmitter, outer: Sequence[str], scope: Scope, run: Callable[[Facts, bool], None]
 ) -> None:
     """Emit a row's loops in versions by tests that do not move along it.
@@ -295,9 +306,9 @@ def each_row(
     """
     interior = _likely_rows(home)
     for name in reversed(outer if interior is None or not interior.edges else ()):
-        outer_pieces = pieces(home.nest, name, home.s.phase.axes[name])
+        outer_pieces = partition_axis(home.nest, name, home.s.phase.axes[name])
         if outer_pieces:
-            by_rows(
+            branch_on_pieces(
                 home,
                 name,
                 outer_pieces,
@@ -313,7 +324,7 @@ def each_row(
     for gap in interior.gaps:
         holds = b.and_(holds, b.icmp_signed(">=", home.index(gap, scope), number(0)))
     with b.if_else(holds) as (inside, border):
-        with inside, known(home, Piece(None, (), interior.taken, interior.limits)):
+        with inside, assuming(home, Piece(None, (), interior.taken, interior.limits)):
             run(interior.gaps, False)
         with border:
             run((), interior.edges)
@@ -329,11 +340,18 @@ def _run_bounds_versions(
         return
     with home.b.if_else(hold) as (inside, border):
         with inside:
-            before, home.assumed = home.assumed, home.assumed | limits
+            before, home.proven_limits = home.proven_limits, home.proven_limits | limits
             run(facts, False)
-            home.assumed = before
+            home.proven_limits = before
         with border:
             run(facts, False)
 
 
-__all__ = ["each_row", "goes_on", "has_usual_sides", "in_parts", "interior_of", "narrowed"]
+__all__ = [
+    "has_likely_sides",
+    "has_small_step",
+    "interior_of",
+    "interior_range",
+    "run_partitioned",
+    "run_row_versions",
+]

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
-from smelt.codegen.llvm.loops.partition_interior import goes_on, narrowed
+from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
 from smelt.dataclass import dataclass
 from smelt.types.expr import sub
 
@@ -39,7 +39,7 @@ class Span:
     limits: frozenset[Limit]
 
 
-def around(
+def run_padded_row(
     home: NestEmitter, scope: Scope, at: Callable[[int, bool], Callable[[Value], None]]
 ) -> bool:
     """Emit the loops of a packing nest: tested ones around untested ones.
@@ -55,15 +55,15 @@ def around(
     first, last = (b.select(fits, x, high) for x in (span.first, span.last))
     final = b.sub(last, number(lanes))
     home.loop(low, first, lanes, at(lanes, True))
-    assumed = home.assumed
-    home.assumed = assumed | span.limits
+    assumed = home.proven_limits
+    home.proven_limits = assumed | span.limits
     home.loop(
         first,
         last,
         lanes,
         lambda x: at(lanes, False)(b.select(b.icmp_signed("<", x, final), x, final)),
     )
-    home.assumed = assumed
+    home.proven_limits = assumed
     home.loop(last, high, lanes, at(lanes, True))
     return True
 
@@ -72,12 +72,12 @@ def _span(home: NestEmitter, scope: Scope) -> Span | None:
     """Return where nothing needs a test; None if that is everywhere, or not known."""
     vector = home.nest.vector or ""
     loads = accesses_of(home.items)
-    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.assumed)
-    if any(home.vector_position(e) or not goes_on(e, vector) for e, _ in tests):
+    tests = dict.fromkeys(p for x in loads for p in x.limits if p not in home.proven_limits)
+    if any(home.vector_position(e) or not has_small_step(e, vector) for e, _ in tests):
         return None
     gaps = (g for e, n in tests for g in (e, sub(sub(n, 1), e)))
-    first, last = narrowed(home, scope, gaps)
+    first, last = interior_range(home, scope, gaps)
     return Span(first, last, frozenset(tests)) if tests else None
 
 
-__all__ = ["around"]
+__all__ = ["run_padded_row"]

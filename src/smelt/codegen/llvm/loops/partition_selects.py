@@ -28,7 +28,7 @@ from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
-from smelt.codegen.llvm.loops.versioning import needed
+from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-MOST_CUTS = 3
+MAX_CUTS = 3
 """Most positions at which a row is cut: each adds one copy of the body."""
-MOST_ITEMS = 96
+MAX_BODY_ITEMS = 96
 """Most values of a body of which copies cost less to compile than they save."""
-DEAR = 4.0
+COSTLY_CYCLES = 4.0
 """Cycles for one vector of an operator that is worth leaving out."""
 
 
@@ -64,16 +64,22 @@ class Piece:
     """Bounds checks that hold."""
 
 
-def pieces(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> list[Piece]:
+def partition_axis(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> list[Piece]:
     """Return the pieces of an axis of a nest, given some facts; empty if nothing is saved."""
-    if len(nest.items) > MOST_ITEMS or nest.folds or nest.settings or nest.saves or nest.fixed:
+    if (
+        len(nest.items) > MAX_BODY_ITEMS
+        or nest.reductions
+        or nest.state_updates
+        or nest.saves
+        or nest.scalars
+    ):
         return []
-    if nest.turned or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
+    if nest.transposed or nest.stages or any(i.kind in ("scan", "branch") for i in nest.items):
         return []
-    return found_pieces(nest, name, extent, facts, MOST_CUTS)
+    return partition_axis_at_most(nest, name, extent, facts, MAX_CUTS)
 
 
-def found_pieces(
+def partition_axis_at_most(
     nest: Nest, name: str, extent: Index, outer_facts: Facts, most: int
 ) -> list[Piece]:
     """Return the pieces of an axis of any nest, with at most `most` cuts."""
@@ -92,22 +98,22 @@ def found_pieces(
         )
         hold = frozenset(p for p, ends in limits.items() if flips.inside(p, ends, k, facts))
         result.append(Piece(last, facts, _answers(nest, gaps, flips, k, facts), hold))
-    undivided_cost = work(nest.items, frozenset())
+    undivided_cost = body_cost(nest.items, frozenset())
     return (
         result
-        if any(work(needed(nest, p.taken), p.limits) < undivided_cost for p in result)
+        if any(body_cost(live_items(nest, p.taken), p.limits) < undivided_cost for p in result)
         else []
     )
 
 
-def work(items: Iterable[Item], proven: Container[Limit]) -> float:
+def body_cost(items: Iterable[Item], proven: Container[Limit]) -> float:
     """Return the cost of a body: its loads, tested ones twice, and its costly functions."""
     total = 0.0
     for item in items:
         if isinstance(item.payload, Access):
             total += 1 + any(p not in proven for p in item.payload.limits)
         elif item.kind == "apply" and isinstance(item.payload, str):
-            total += SCALARS[item.payload].cost // DEAR
+            total += SCALARS[item.payload].cost // COSTLY_CYCLES
     return total
 
 
@@ -145,7 +151,7 @@ class _Flips:
         self.name, self.cuts, self.extent = name, cuts, extent
         self.found: dict[Index, tuple[bool, Index] | None] = {}
 
-    def told(self, gap: Index, number: int) -> bool | None:
+    def answer_by_order(self, gap: Index, number: int) -> bool | None:
         """Return whether a gap is >= 0 in a piece, None if the cuts do not say."""
         if gap not in self.found:
             self.found[gap] = _flip(gap, self.name)
@@ -158,7 +164,7 @@ class _Flips:
 
     def holds(self, gap: Index, number: int, facts: Facts) -> bool | None:
         """Return whether a gap is >= 0 everywhere in a piece or nowhere, else None."""
-        if (answer := self.told(gap, number)) is not None:
+        if (answer := self.answer_by_order(gap, number)) is not None:
             return answer
         if nonnegative(gap, facts):
             return True
@@ -166,7 +172,7 @@ class _Flips:
 
     def inside(self, limit: Limit, ends: Sequence[Index], number: int, facts: Facts) -> bool:
         """Return whether a bounds check holds in all of a piece."""
-        answers = [self.told(gap, number) for gap in ends]
+        answers = [self.answer_by_order(gap, number) for gap in ends]
         return proves_inside(*limit, facts) if None in answers else all(answers)
 
 
@@ -214,13 +220,13 @@ def _answers(
         if item in gaps:
             answer = flips.holds(gaps[item], number, facts)
         elif item.kind == "apply" and all(x.dtype == bool_ for x in (item, *item.args)):
-            answer = combined(str(item.payload), [answers.get(a) for a in item.args])
+            answer = combine_answers(str(item.payload), [answers.get(a) for a in item.args])
         if answer is not None:
             answers[item] = answer
     return answers
 
 
-def combined(op: str, args: Sequence[bool | None]) -> bool | None:
+def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     """Return the truth value of an operator of which some operands are known.
 
     >>> combined("and", [None, False]), combined("or", [None, False]), combined("not", [True])
@@ -233,18 +239,32 @@ def combined(op: str, args: Sequence[bool | None]) -> bool | None:
 
 
 @contextmanager
-def known(home: NestEmitter, piece: Piece) -> Generator[None]:
+def assuming(home: NestEmitter, piece: Piece) -> Generator[None]:
     """Emit code under what is known in a piece."""
-    saved = home.items, home.here, home.assumed, home.taken, home.accesses, home.combs
-    home.taken = home.taken | piece.taken
-    home.items = [i for i in needed(home.nest, home.taken) if i in home.here]
-    home.here, home.assumed = frozenset(home.items), home.assumed | piece.limits
-    home.accesses, home.combs = home.accesses_now(), home.combs_now()
+    saved = (
+        home.items,
+        home.live_items,
+        home.proven_limits,
+        home.known_conditions,
+        home.accesses,
+        home.load_groups,
+    )
+    home.known_conditions = home.known_conditions | piece.taken
+    home.items = [i for i in live_items(home.nest, home.known_conditions) if i in home.live_items]
+    home.live_items, home.proven_limits = frozenset(home.items), home.proven_limits | piece.limits
+    home.accesses, home.load_groups = home.find_accesses(), home.find_load_groups()
     yield
-    home.items, home.here, home.assumed, home.taken, home.accesses, home.combs = saved
+    (
+        home.items,
+        home.live_items,
+        home.proven_limits,
+        home.known_conditions,
+        home.accesses,
+        home.load_groups,
+    ) = saved
 
 
-def by_rows(
+def branch_on_pieces(
     home: NestEmitter,
     name: str,
     row_pieces: Sequence[Piece],
@@ -254,18 +274,18 @@ def by_rows(
     """Emit the loops inside of one position of an axis, branching on its pieces."""
     piece, *more = row_pieces
     if piece.last is None:
-        with known(home, piece):
+        with assuming(home, piece):
             run(piece.facts)
         return
     is_before = home.b.icmp_signed("<", scope.axis(name), home.index(piece.last, scope))
     with home.b.if_else(is_before) as (in_piece, later):
-        with in_piece, known(home, piece):
+        with in_piece, assuming(home, piece):
             run(piece.facts)
         with later:
-            by_rows(home, name, more, scope, run)
+            branch_on_pieces(home, name, more, scope, run)
 
 
-def by_vectors(
+def run_pieces(
     home: NestEmitter,
     row_pieces: Sequence[Piece],
     scope: Scope,
@@ -287,7 +307,7 @@ def by_vectors(
         if piece.last is not None:
             cut = home.index(piece.last, scope)
             last = b.select(b.icmp_signed("<", cut, high), cut, high)
-        with known(home, piece):
+        with assuming(home, piece):
             for step in dict.fromkeys((wide, lanes)):
                 remaining = b.sub(last, position)
                 full_end = b.add(position, b.and_(remaining, number(-step)))
@@ -303,14 +323,14 @@ def by_vectors(
 
 
 __all__ = [
-    "MOST_CUTS",
+    "MAX_CUTS",
     "Piece",
-    "by_rows",
-    "by_vectors",
-    "combined",
+    "assuming",
+    "body_cost",
+    "branch_on_pieces",
+    "combine_answers",
     "conditions",
-    "found_pieces",
-    "known",
-    "pieces",
-    "work",
+    "partition_axis",
+    "partition_axis_at_most",
+    "run_pieces",
 ]

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
-from smelt.codegen.llvm.access.prefetch import LINE, RowPrefetch, spare_cycles
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, RowPrefetch, spare_cycles
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Folding, accesses_of
-from smelt.codegen.llvm.loops.versioning import is_choice
+from smelt.codegen.llvm.loopir.items import Access, Reduction, accesses_of
+from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, atoms
 
@@ -36,7 +36,7 @@ I1 = ir.IntType(1)
 _KINDS = ("const", "index", "load", "apply", "cast")
 """Kinds of items in nests that share loops: nothing moves with a loop, or is decided for a
 block."""
-LEAST_SPARE = 8.0
+MIN_HOST_CYCLES = 8.0
 """Fewest cycles for one vector of a nest that hosts another one's stores.
 
 For shorter ones the double buffers cost L1 more than is gained.
@@ -46,10 +46,10 @@ For shorter ones the double buffers cost L1 more than is gained.
 # ---- analysis ------------------------------------------------------------------------------------
 
 
-def is_behind(s: Schedule) -> bool:
+def can_pipeline_store(s: Schedule) -> bool:
     """Return whether a schedule's last nest may run in the loops of the one before it."""
     phase = s.phase
-    if len(s.nests) < 2 or s.products or phase.settings or phase.cut or phase.places:
+    if len(s.nests) < 2 or s.products or phase.state_updates or phase.cut or phase.window_positions:
         return False
     if len(phase.segments) > 1 or phase.regions():
         return False
@@ -67,23 +67,28 @@ def is_behind(s: Schedule) -> bool:
 def _is_row_walk(nest: Nest, s: Schedule) -> bool:
     """Return whether a nest walks rows, vector by vector, from one end to the other."""
     has_other_roots = (
-        nest.settings or nest.fixed or nest.turned or nest.packs or nest.packed or nest.once
+        nest.state_updates
+        or nest.scalars
+        or nest.transposed
+        or nest.packs
+        or nest.packed
+        or nest.single_use
     )
     if has_other_roots or nest.product is not None or len(nest.order) < 2:
         return False
     walks_rows = nest.vector == nest.order[-1] and nest.vector not in {*s.block, *s.phase.grid}
     if any(a.limits or a.positions for a in accesses_of(nest.items)):
         return False
-    return walks_rows and all(i.kind in _KINDS and not is_choice(i) for i in nest.items)
+    return walks_rows and all(i.kind in _KINDS and not is_select(i) for i in nest.items)
 
 
 def _is_host(nest: Nest) -> bool:
     """Return whether a nest computes long enough, stores nothing, and only reduces along
     vectors."""
-    reductions = (f.payload for f in nest.folds)
-    reduces_vectors = all(isinstance(p, Folding) and nest.vector in p.over for p in reductions)
-    reduces_vectors &= all(nest.in_registers(f) for f in nest.folds)
-    return reduces_vectors and not nest.stores and spare_cycles(nest) >= LEAST_SPARE
+    reductions = (f.payload for f in nest.reductions)
+    reduces_vectors = all(isinstance(p, Reduction) and nest.vector in p.over for p in reductions)
+    reduces_vectors &= all(nest.in_registers(f) for f in nest.reductions)
+    return reduces_vectors and not nest.stores and spare_cycles(nest) >= MIN_HOST_CYCLES
 
 
 def _can_store_late(nest: Nest, s: Schedule) -> bool:
@@ -91,9 +96,14 @@ def _can_store_late(nest: Nest, s: Schedule) -> bool:
 
     It may run once more on memory in which nothing has been computed yet.
     """
-    if nest.folds or nest.saves or nest.stages or not any(i.kind == "apply" for i in nest.items):
+    if (
+        nest.reductions
+        or nest.saves
+        or nest.stages
+        or not any(i.kind == "apply" for i in nest.items)
+    ):
         return False
-    available = {*nest.items, *s.kept}
+    available = {*nest.items, *s.materialised}
     computed = [i for i in nest.items if i.kind not in ("const", "index")]
     indices = [i.payload for i in nest.items if i.kind == "index" and isinstance(i.payload, Expr)]
     return (
@@ -122,7 +132,7 @@ def _outer_strides(access: Access, nest: Nest) -> list[Index] | None:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-class Turns:
+class StorePipeline:
     """A loop over tasks whose last nest runs one task behind the others."""
 
     def __init__(self, b: ir.IRBuilder, entry: ir.Block, stride: Value, first: list[Value]) -> None:
@@ -162,7 +172,7 @@ class Turns:
             more = b.and_(more, b.icmp_signed("==", rows, others))
         odd: Value = number(0)
         for nbytes in _alignments(home, home.s.nests[-1]):
-            odd = b.or_(odd, b.and_(nbytes, number(LINE - 1)))
+            odd = b.or_(odd, b.and_(nbytes, number(CACHE_LINE - 1)))
         self.left = b.and_(more, b.icmp_signed("==", odd, number(0)))
         with b.if_then(b.not_(self.left)):
             home.run(home.s.nests[-1])
@@ -196,7 +206,7 @@ class PipelinedStoreRow:
     """
 
     def __init__(self, home: NestEmitter, scope: Scope) -> None:
-        turns = home.home.turns
+        turns = home.home.store_pipeline
         self.turns = turns if turns is not None and turns.host is home.nest else None
         if self.turns is None or turns is None:
             return
@@ -214,15 +224,15 @@ class PipelinedStoreRow:
             return
         late = self.turns.late
         sizes = {late.home.dtypes[s.access.buffer].itemsize for s in late.nest.stores}
-        full_lines = all(lanes.count * size % LINE == 0 for size in sizes)
+        full_lines = all(lanes.count * size % CACHE_LINE == 0 for size in sizes)
         with late.b.if_then(self.turns.pending):
-            late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.apart)
+            late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.alignment)
             inner = Scope(self.row, {lanes.axis: lanes.base}, lanes=late_lanes)
             late.enter(inner, len(late.nest.order))
-            late.bypass = lanes.mask is None and full_lines
+            late.nontemporal = lanes.mask is None and full_lines
             late.body(inner)
-            if self.ahead.asks and lanes.mask is None:
+            if self.ahead.row_shares and lanes.mask is None:
                 self.ahead.emit(late.b.sub(lanes.base, self.low))
 
 
-__all__ = ["PipelinedStoreRow", "Turns", "is_behind"]
+__all__ = ["PipelinedStoreRow", "StorePipeline", "can_pipeline_store"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aim:
+class RangeStoreTarget:
     """The destination of range stores whose columns are known to be inside one range."""
 
     stores: Sequence[StoreItem]
@@ -32,11 +32,11 @@ class Aim:
     dtype: DType
 
 
-def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
+def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
     """Emit a nest by `run` between the ends of a range, if the task overlaps it."""
     b, ranges = home.b, dict(home.ranges)
     low, high = ranges[within.axis]
-    first, stop = ends(home, within)
+    first, stop = range_ends(home, within)
     low = b.select(b.icmp_signed("<", low, first), first, low)
     if stop is not None:
         high = b.select(b.icmp_signed("<", stop, high), stop, high)
@@ -46,13 +46,13 @@ def in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
     home.ranges = ranges
 
 
-def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
+def store_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
     """Store those lanes of a vector that are inside a store's range.
 
     Only the few vectors that overlap the range do anything.  Returns whether the store has such a
     range.
     """
-    for aim in home.aims:
+    for aim in home.range_targets:
         if any(s is x for x in aim.stores):
             if s is aim.stores[0]:
                 _store_to(home, aim, home.get(s.value, scope, True), scope)
@@ -60,7 +60,7 @@ def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
     b, lanes, within = home.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
         return False
-    first, stop = ends(home, within)
+    first, stop = range_ends(home, within)
     overlaps = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
     if stop is not None:
         overlaps = b.and_(overlaps, b.icmp_signed("<", lanes.base, stop))
@@ -75,7 +75,7 @@ def stored_in_range(home: NestEmitter, s: StoreItem, scope: Scope) -> bool:
     return True
 
 
-def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
+def single_range_items(home: NestEmitter, scope: Scope) -> frozenset[Item]:
     """Return the items that only one range store needs: computed if a vector overlaps it."""
     lanes, nest = scope.lanes, home.nest
     ranged = [
@@ -93,9 +93,9 @@ def of_single_ranges(home: NestEmitter, scope: Scope) -> frozenset[Item]:
         home,
         [
             *nest.saves,
-            *nest.fixed,
-            *(a for f in nest.folds for a in f.args),
-            *(setting.value for setting in nest.settings),
+            *nest.scalars,
+            *(a for f in nest.reductions for a in f.args),
+            *(setting.value for setting in nest.state_updates),
             *(s.where for s in nest.stores if s.where is not None and s not in ranged),
             *(i for i in home.items if i.kind == "scan"),  # the carry of earlier vectors
         ],
@@ -109,24 +109,29 @@ def _dependencies(home: NestEmitter, roots: Iterable[Item]) -> set[Item]:
     items, pending = set[Item](), [*roots]
     while pending:
         item = pending.pop()
-        if item in home.here and item not in items:
+        if item in home.live_items and item not in items:
             items.add(item)
             pending += item.args
     return items
 
 
-def ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
+def range_ends(home: NestEmitter, within: Range) -> tuple[ir.Value, ir.Value | None]:
     """Return where a range begins and where it stops (None: the axis' end)."""
     first = home.home.index(within.first) if within.first != 0 else number(0)
     return first, None if within.stop is None else home.home.index(within.stop)
 
 
-def _store_to(home: NestEmitter, aim: Aim, value: ir.Value, scope: Scope) -> None:
+def _store_to(home: NestEmitter, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
     """Store a vector whose columns are all inside a range."""
     assert scope.lanes is not None
     address = element_address(home.b, aim.line, scope.lanes.base, aim.dtype)
-    if home.claims and scope.lanes.mask is None:
+    if home.prefetches_stores and scope.lanes.mask is None:
         prefetch_for_write(home, address, aim.dtype, scope.lanes.count)
     store_vector(
-        home.machine(scope, True), address, value, aim.dtype, scope.lanes.mask, bypass=home.bypass
+        home.machine(scope, True),
+        address,
+        value,
+        aim.dtype,
+        scope.lanes.mask,
+        bypass=home.nontemporal,
     )

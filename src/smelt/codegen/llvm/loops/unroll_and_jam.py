@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import know_runs
+from smelt.codegen.llvm.access.prefetch import prepare_row_prefetch
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.ops.scalar import SCALARS
@@ -25,44 +25,46 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-ROWS = 8
+JAM_ROWS = 8
 """Rows taken together for a single reduction: their code is unrolled."""
-MOST_WORK = 8.0
+MAX_JAM_CYCLES = 8.0
 """Cycles for one vector of an element beyond which latency does not matter."""
 
 
-def is_stacked(nest: Nest) -> bool:
+def can_jam(nest: Nest) -> bool:
     """Return whether a nest only reduces rows into states in scratch, by cheap operators."""
-    has_other_roots = nest.saves or nest.stores or nest.settings or nest.fixed or nest.turned
-    if has_other_roots or nest.stages or nest.packed or not nest.folds or len(nest.order) < 2:
+    has_other_roots = (
+        nest.saves or nest.stores or nest.state_updates or nest.scalars or nest.transposed
+    )
+    if has_other_roots or nest.stages or nest.packed or not nest.reductions or len(nest.order) < 2:
         return False
-    if nest.vector != nest.order[-1] or any(nest.in_registers(f) for f in nest.folds):
+    if nest.vector != nest.order[-1] or any(nest.in_registers(f) for f in nest.reductions):
         return False
     row = nest.order[-2]
     plain = all(i.kind not in ("scan", "state") for i in nest.items)
-    if not plain or any(row in f.axes or nest.vector not in f.axes for f in nest.folds):
+    if not plain or any(row in f.axes or nest.vector not in f.axes for f in nest.reductions):
         return False
     work = (SCALARS[i.payload].cost for i in nest.items if isinstance(i.payload, str))
-    return sum(work) <= MOST_WORK
+    return sum(work) <= MAX_JAM_CYCLES
 
 
-def run_stacked(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
+def run_jammed(home: NestEmitter, scope: Scope, depth: int, one: Callable[[Value], None]) -> bool:
     """Emit the loop at `depth` over rows, some together, then the remainder by `one`.
 
     Returns whether the nest allows it.
     """
-    if depth != len(home.nest.order) - 2 or not is_stacked(home.nest):
+    if depth != len(home.nest.order) - 2 or not can_jam(home.nest):
         return False
     b, name = home.b, home.nest.order[depth]
     low, high = home.ranges[name]
-    count = 1 << max(ROWS // len(home.nest.folds), 2).bit_length() - 1
+    count = 1 << max(JAM_ROWS // len(home.nest.reductions), 2).bit_length() - 1
     middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
 
     def jammed(position: Value) -> None:
         rows = [Scope(scope, {name: b.add(position, number(k))}) for k in range(count)]
         for row in rows:
             home.enter(row, depth + 1)
-        know_runs(home, count)
+        prepare_row_prefetch(home, count)
         _vector_loops(home, rows, depth + 1)
         home.together, home.far = 1, {}
 
@@ -88,8 +90,8 @@ def _vector_loops(home: NestEmitter, rows: list[Scope], depth: int) -> None:
             ]
             for scope in scopes:
                 home.enter(scope, depth + 1)
-            for reduction in home.nest.folds:
-                home.folds.stack(reduction, scopes)
+            for reduction in home.nest.reductions:
+                home.reductions.step_rows(reduction, scopes)
 
         return inside
 

@@ -19,14 +19,14 @@ from itertools import product as positions
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from smelt.blocks import WRITTEN_OUT
-from smelt.codegen.llvm.access.interleaved_loads import constant, is_dense
+from smelt.blocks import UNROLL_RESULTS
+from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.clone import Cloner, join_equal, prune
-from smelt.codegen.llvm.loopir.items import Access, Folding, Item, Phase, StoreItem
-from smelt.codegen.llvm.loops.collapse_short_rows import MAPS
-from smelt.codegen.llvm.loops.fold_selects import side
+from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, StoreItem
+from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
+from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
@@ -35,32 +35,32 @@ from smelt.types.expr import Index, sub, substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-FEW_ROWS = 128
+MIN_LANE_ROWS = 128
 """Fewest rows for vectors to run along them: two vectors of bytes."""
-MOST = 200
+MAX_COLUMN_ITEMS = 200
 """Most items that the columns become."""
-CHEAP = 5.0
+MAX_REPEATED_CYCLES = 5.0
 """Most cycles for one vector of what columns have in common that a one-vector row repeats in each
 lane.
 
 A division, but no function.
 """
 
-NEARLY_FULL, DEAR = 12, 40.0
+NEARLY_FULL_COLUMNS, MAX_FULL_ROW_CYCLES = 12, 40.0
 """Columns beyond which a row is a nearly full vector of its own.
 
-It remains one if what columns have in common takes up to `DEAR` cycles for one vector: about the
-cost of picking columns out of rows.
+It remains one if what columns have in common takes up to `MAX_FULL_ROW_CYCLES` cycles for one
+vector: about the cost of picking columns out of rows.
 """
 
-THIN = 8
+MIN_LANES_PER_COLUMN = 8
 """Rows with so many times fewer columns than lanes are unrolled even if loads are strided.
 
 Gathering their elements costs less than as many nearly empty vectors.
 """
 
 
-def shares_dear(phase: Phase) -> bool:
+def shares_costly(phase: Phase) -> bool:
     """Return whether columns of short rows share a costly value.
 
     A collapsed run over all of them (`smelt.codegen.llvm.loops.collapse_short_rows`) would compute
@@ -68,12 +68,12 @@ def shares_dear(phase: Phase) -> bool:
     """
     short = {a for s in phase.stores for a in _short_row_axes(phase, s)}
     if short:
-        return _shared_cycles(phase, short) > CHEAP
+        return _shared_cycles(phase, short) > MAX_REPEATED_CYCLES
     rows = {_row_of(phase, s) for s in phase.stores}
     return len(rows) == 1 and None not in rows and bool(_shared_row_axis(phase))
 
 
-def spread(phase: Phase, lanes: int) -> bool:
+def unroll_columns(phase: Phase, lanes: int) -> bool:
     """Unroll the columns of short result rows; return whether it did."""
     rows = {_row_of(phase, s) for s in phase.stores}
     if len(rows) != 1 or (row := rows.pop()) is None:
@@ -89,9 +89,9 @@ def spread(phase: Phase, lanes: int) -> bool:
     length = phase.axes[row]
     is_short = isinstance(length, int) and length < 2 * lanes
     is_near = _has_near_loads(phase, row, [*short]) or (
-        THIN * count <= lanes and _has_strides(phase, row)
+        MIN_LANES_PER_COLUMN * count <= lanes and _has_strides(phase, row)
     )
-    max_shared = CHEAP if count <= NEARLY_FULL else DEAR
+    max_shared = MAX_REPEATED_CYCLES if count <= NEARLY_FULL_COLUMNS else MAX_FULL_ROW_CYCLES
     is_cheap = _shared_cycles(phase, {*short}) <= (max_shared if count <= lanes else 0.0)
     fills_vectors = (
         count >= (lanes if read_axes else _min_full_columns(phase, row, lanes)) and is_cheap
@@ -103,7 +103,7 @@ def spread(phase: Phase, lanes: int) -> bool:
         or not is_near
         or fills_vectors
         or blocked
-        or _count_items(phase, [*short]) > MOST
+        or _count_items(phase, [*short]) > MAX_COLUMN_ITEMS
     ):
         return False
     phase.stores[:] = [
@@ -115,7 +115,7 @@ def spread(phase: Phase, lanes: int) -> bool:
         del phase.axes[a]
     phase.grid = [a for a in phase.grid if a not in short]
     phase.lanes = row
-    join_equal(phase)
+    merge_equal_items(phase)
     prune(phase)
     return True
 
@@ -145,7 +145,7 @@ def _shared_cycles(phase: Phase, short: set[str]) -> float:
 
 def _can_unroll_scan(scan: Item, short: set[str]) -> bool:
     """Return whether a scan runs along columns and is not compensated (a sum of doubles)."""
-    assert isinstance(scan.payload, Folding)
+    assert isinstance(scan.payload, Reduction)
     careful = scan.payload.row.compensated and scan.dtype == f64
     return {*scan.payload.over} <= short and not careful
 
@@ -155,24 +155,24 @@ def short_row(phase: Phase) -> str | None:
 
     Vectors run along the rows once the reductions are unrolled.
     """
-    reductions = [i.payload for i in phase.items if isinstance(i.payload, Folding)]
+    reductions = [i.payload for i in phase.items if isinstance(i.payload, Reduction)]
     over = {f.over for f in reductions}
     rows = {_row_of(phase, s) for s in phase.stores}
     columns = {tuple(_short_row_axes(phase, s)) for s in phase.stores}
     kinds = {i.kind for i in phase.items}
-    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAPS, "fold"}:
+    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAP_KINDS, "fold"}:
         return None
     (row,), (reduced_axes,) = rows, over
-    plain = not (phase.regions() or phase.cut or phase.places or phase.settings)
+    plain = not (phase.regions() or phase.cut or phase.window_positions or phase.state_updates)
     if len(reduced_axes) != 1 or row is None or not plain:
         return None
     n, length = phase.axes[reduced_axes[0]], phase.axes[row]
     varying = sum(reduced_axes[0] in i.axes for i in phase.items)
-    is_short = isinstance(length, int) and length < FEW_ROWS
+    is_short = isinstance(length, int) and length < MIN_LANE_ROWS
     if (
         is_short
         or not isinstance(n, int)
-        or n * varying > MOST
+        or n * varying > MAX_COLUMN_ITEMS
         or not _has_near_loads(phase, row, reduced_axes)
     ):
         return None
@@ -202,7 +202,7 @@ def _has_near_loads(phase: Phase, row: str, short: Sequence[str]) -> bool:
         offsets = offsets_of.setdefault((access.buffer, step), set())
         for at in positions(*(range(n) for _, n in constant_strides)):
             offset = sum(k * x for (k, _), x in zip(constant_strides, at, strict=True))
-            offsets.add((offset + constant(access.offset)) % step)
+            offsets.add((offset + constant_term(access.offset)) % step)
     return all(is_dense(step, len(offsets)) for (_, step), offsets in offsets_of.items())
 
 
@@ -223,7 +223,7 @@ def _short_row_axes(phase: Phase, s: StoreItem) -> list[str]:
             if coefficient(s.access.offset, a) == length and a not in axes and phase.axes[a] != 1
         ]
         n = phase.axes[following[0]] if len(following) == 1 else None
-        if not isinstance(n, int) or length * n > WRITTEN_OUT or n == 0:
+        if not isinstance(n, int) or length * n > UNROLL_RESULTS or n == 0:
             return axes
         axes = [*following, *axes]
         length *= n
@@ -241,7 +241,7 @@ def _short_axis_of_loads(phase: Phase, row: str) -> list[str]:
         if (
             a != row
             and isinstance(n, int)
-            and 1 < n <= WRITTEN_OUT
+            and 1 < n <= UNROLL_RESULTS
             and any(coefficient(e, a) == 1 and coefficient(e, row) == n for e in loads)
         ):
             return [a]
@@ -253,8 +253,8 @@ def _shared_row_axis(phase: Phase) -> list[str]:
     common = set(phase.grid).intersection(*(s.axes for s in phase.stores))
     for a in phase.grid:
         n = phase.axes[a]
-        is_few = a in common and isinstance(n, int) and 1 < n <= WRITTEN_OUT
-        if is_few and CHEAP < _shared_cycles(phase, {a}) < inf:
+        is_few = a in common and isinstance(n, int) and 1 < n <= UNROLL_RESULTS
+        if is_few and MAX_REPEATED_CYCLES < _shared_cycles(phase, {a}) < inf:
             return [a]
     return []
 
@@ -285,7 +285,7 @@ class _ColumnCloner(Cloner):
     """Clones what a column needs: of selections by position the selected side."""
 
     def of(self, item: Item) -> Item:
-        return super().of(side(item, self.at))
+        return super().of(selected_side(item, self.at))
 
 
 def _all_positions(phase: Phase, short: Sequence[str]) -> list[dict[str, Index]]:
@@ -299,25 +299,25 @@ def _count_items(phase: Phase, short: Sequence[str]) -> int:
     count = 0
     for position in _all_positions(phase, short):
         count += len({i for s in phase.stores for i in _dependencies_at(s.value, position)})
-        if count > MOST:
+        if count > MAX_COLUMN_ITEMS:
             break
     return count
 
 
 def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
     """Yield what a value depends on at some positions, if it varies along their axes."""
-    root = side(root, at)
+    root = selected_side(root, at)
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()
         if item.axes & at.keys():
             yield item
-            new_args = [a for a in (side(a, at) for a in item.args) if a not in seen]
+            new_args = [a for a in (selected_side(a, at) for a in item.args) if a not in seen]
             seen.update(new_args)
             pending += new_args
 
 
-def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
+def store_interleaved_columns(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
     """Store the columns that are interleaved in memory; return the remaining stores."""
     lanes, stores = scope.lanes, list(home.nest.stores)
     remaining: list[StoreItem] = []
@@ -325,7 +325,7 @@ def interleaved(home: NestEmitter, scope: Scope) -> Sequence[StoreItem]:
         first = stores.pop(0)
         step = coefficient(first.access.offset, lanes.axis) if lanes is not None else None
         group = [first]
-        if isinstance(step, int) and 1 < step <= WRITTEN_OUT:
+        if isinstance(step, int) and 1 < step <= UNROLL_RESULTS:
             group += [s for s in stores if s.access.buffer == first.access.buffer]
         if lanes is None or not isinstance(step, int) or not _are_interleaved(group, step):
             remaining.append(first)
@@ -346,4 +346,4 @@ def _are_interleaved(group: list[StoreItem], step: int) -> bool:
     return step > 1 and distances == [*range(step)] and not any(s.where for s in group)
 
 
-__all__ = ["interleaved", "shares_dear", "short_row", "spread"]
+__all__ = ["shares_costly", "short_row", "store_interleaved_columns", "unroll_columns"]

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from smelt.codegen.llvm.instructions.indexing import multiple_of, steady
-from smelt.codegen.llvm.instructions.reductions import PAIRED, accumulator, is_paired
-from smelt.codegen.llvm.loopir.items import Folding, Item, accesses_of
+from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
+from smelt.codegen.llvm.instructions.reductions import (
+    PAIRED_VECTORS,
+    adds_pairs_first,
+    make_accumulator,
+)
+from smelt.codegen.llvm.loopir.items import Item, Reduction, accesses_of
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
@@ -21,11 +25,11 @@ from smelt.types.expr import Index
 if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
-BUDGET = 24
+REGISTER_BUDGET = 24
 """Vector registers for the loads, stores and accumulators of an unrolled loop body."""
-USUAL, MOST = 4, 8
+USUAL_UNROLL, MAX_UNROLL = 4, 8
 """Usual unroll factor in vectors, and the largest one, for bodies with one long chain."""
-LONG = 20.0
+LONG_CHAIN_CYCLES = 20.0
 """Cycles for one vector from which a chain of dependent operators is long."""
 
 
@@ -33,18 +37,18 @@ def choose_unroll(nest: Nest, lanes: int) -> int:
     """Return the unroll factor of a nest's main loop in vectors of `lanes`."""
     if nest.vector is None:
         return 1
-    if any(adds_pairs(f, nest) for f in nest.folds):
-        return PAIRED  # the order of additions must not depend on what else is computed
+    if any(adds_pairs(f, nest) for f in nest.reductions):
+        return PAIRED_VECTORS  # the order of additions must not depend on what else is computed
     inner = [i for i in nest.items if nest.vector in i.axes]
     live = len([i for i in inner if i.kind == "load"]) + len(nest.stores)
-    live += sum(_registers(f, lanes) for f in nest.folds if not known_from(nest, f))
-    wide = MOST if only_chain(inner) > LONG else USUAL
-    while wide > 1 and wide * live > BUDGET:
+    live += sum(_registers(f, lanes) for f in nest.reductions if not argreduce_with_value(nest, f))
+    wide = MAX_UNROLL if critical_path(inner) > LONG_CHAIN_CYCLES else USUAL_UNROLL
+    while wide > 1 and wide * live > REGISTER_BUDGET:
         wide //= 2
     return wide
 
 
-def keep_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
+def limit_unroll_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
     """Reduce the unroll factor of a nest, and of its packing nests, to fit runs in memory.
 
     i%s is contiguous only inside of a run of s positions, and a task's blocks may begin within one:
@@ -52,8 +56,8 @@ def keep_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
     """
     for each in (nest, *nest.packs):
         begins = multiple_of(block.get(each.vector or "", 0))
-        while each.wide > 1 and begins % (lanes * each.wide) and _in_runs(each, lanes):
-            each.wide //= 2
+        while each.unroll > 1 and begins % (lanes * each.unroll) and _in_runs(each, lanes):
+            each.unroll //= 2
 
 
 def lanes_of_runs(block: Mapping[str, Index], axis: str, lanes: int) -> int:
@@ -66,16 +70,16 @@ def _in_runs(nest: Nest, lanes: int) -> bool:
     accesses = [*accesses_of(nest.items), *(s.access for s in nest.stores)]
     v = nest.vector or ""
     broken = (a.offset for a in accesses if coefficient(a.offset, v) is None)
-    return any(coefficient(steady(e, v, lanes), v) is not None for e in broken)
+    return any(coefficient(lane_invariant(e, v, lanes), v) is not None for e in broken)
 
 
-def known_from(nest: Nest, reduction: Item) -> Item | None:
+def argreduce_with_value(nest: Nest, reduction: Item) -> Item | None:
     """Return the argmax or argmin of a nest whose value the extreme `reduction` is, if any."""
     extreme = reduction.payload
-    assert isinstance(extreme, Folding)
-    for other in nest.folds if nest.in_registers(reduction) else ():
+    assert isinstance(extreme, Reduction)
+    for other in nest.reductions if nest.in_registers(reduction) else ():
         positional = other.payload
-        assert isinstance(positional, Folding)
+        assert isinstance(positional, Reduction)
         same = other.args[0] is reduction.args[0] and set(positional.over) == set(extreme.over)
         if same and positional.row.winner == extreme.row.name:
             return other
@@ -87,9 +91,9 @@ def _registers(reduction: Item, lanes: int) -> int:
 
     A step of an argmax needs none: what wins is moved to the state under a mask.
     """
-    assert isinstance(reduction.payload, Folding)
+    assert isinstance(reduction.payload, Reduction)
     folding = reduction.payload
-    parts = accumulator(
+    parts = make_accumulator(
         folding.row, reduction.args[0].dtype, reduction.dtype, plain=folding.plain
     ).parts
     return (1 if folding.row.positional else 2) * max(sum(d.bits for d in parts) * lanes // 512, 1)
@@ -97,11 +101,11 @@ def _registers(reduction: Item, lanes: int) -> int:
 
 def adds_pairs(reduction: Item, nest: Nest) -> bool:
     """Return whether vectors of a reduction are added in pairs before its state takes them."""
-    along = isinstance(reduction.payload, Folding) and nest.vector in reduction.payload.over
-    return nest.pairs and along and is_paired(reduction)
+    along = isinstance(reduction.payload, Reduction) and nest.vector in reduction.payload.over
+    return nest.pairs and along and adds_pairs_first(reduction)
 
 
-def only_chain(items: list[Item]) -> float:
+def critical_path(items: list[Item]) -> float:
     """Return the cycles for one vector of the longest chain of dependent operators.
 
     0 if it is less than half of all the work, which other operators overlap then.

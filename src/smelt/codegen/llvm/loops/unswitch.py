@@ -26,8 +26,13 @@ from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.access.proven_bounds import Limit
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
-from smelt.codegen.llvm.loops.partition_selects import Piece, combined, known, pieces
-from smelt.codegen.llvm.loops.versioning import is_choice, needed
+from smelt.codegen.llvm.loops.partition_selects import (
+    Piece,
+    assuming,
+    combine_answers,
+    partition_axis,
+)
+from smelt.codegen.llvm.loops.versioning import is_select, live_items
 from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.types.dtype import bool_
@@ -37,30 +42,30 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
-LEAST_CHOICES = 4
+MIN_SELECTS = 4
 """Fewest selections of a nest for a tree: fewer are cheap, or handled by other transformations."""
-LEAST_ELEMENTS = 256
+MIN_PATH_ELEMENTS = 256
 """Fewest elements of one path, which pay for its tests."""
-MOST_WAYS = 40
+MAX_PATHS = 40
 """Most paths of a tree: each has loops of its own."""
-MOST_ITEMS = 3
+MAX_GROWTH = 3
 """Most values of all paths together, as a multiple of the nest's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Leaf:
     """A leaf: one path through the tests, and what is known on it."""
 
     piece: Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class Branch:
     """A test, and the subtrees where it holds and where it does not."""
 
-    asked: Item
-    yes: Fork | Way
-    no: Fork | Way
+    condition: Item
+    yes: Branch | Leaf
+    no: Branch | Leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Tree:
     """A tree of tests inside of `depth` loops of a nest."""
 
     depth: int
-    root: Fork | Way
+    root: Branch | Leaf
 
 
 class _TreeBuilder:
@@ -76,12 +81,12 @@ class _TreeBuilder:
 
     def __init__(self, home: NestEmitter, decidable: frozenset[Item]) -> None:
         """`decidable`: conditions that are known before the loops around which the tree stands."""
-        self.nest, self.told, self.before = home.nest, decidable, home.taken
+        self.nest, self.told, self.before = home.nest, decidable, home.known_conditions
         self.ways = self.items = 0
 
-    def grown(self, taken: dict[Item, bool], facts: Facts) -> Fork | Way | None:
+    def grown(self, taken: dict[Item, bool], facts: Facts) -> Branch | Leaf | None:
         """Return the tree below some answers, or None if it is too large."""
-        items = needed(self.nest, self.before | taken)
+        items = live_items(self.nest, self.before | taken)
         while (choice := self._next_select(items, taken)) is not None:
             condition = choice.args[0]
             answer = _proven_answer(condition, facts)
@@ -92,16 +97,16 @@ class _TreeBuilder:
                 no = self.grown(
                     {**taken, condition: False}, (*facts, *_facts_of(condition, facts, False))
                 )
-                return None if yes is None or no is None else Fork(condition, yes, no)
+                return None if yes is None or no is None else Branch(condition, yes, no)
             taken = {**taken, condition: answer}
-            items = needed(self.nest, self.before | taken)
+            items = live_items(self.nest, self.before | taken)
         self.ways += 1
         self.items += len(items)
-        if self.ways > MOST_WAYS or self.items > MOST_ITEMS * len(self.nest.items):
+        if self.ways > MAX_PATHS or self.items > MAX_GROWTH * len(self.nest.items):
             return None
         limits = dict.fromkeys(p for x in accesses_of(items) for p in x.limits)
         hold: frozenset[Limit] = frozenset(p for p in limits if proves_inside(*p, facts))
-        return Way(Piece(None, facts, taken, hold))
+        return Leaf(Piece(None, facts, taken, hold))
 
     def _next_select(self, items: Sequence[Item], taken: dict[Item, bool]) -> Item | None:
         """Return the last selection, nearest to the stores, that has no answer yet."""
@@ -109,7 +114,7 @@ class _TreeBuilder:
             (
                 i
                 for i in reversed(items)
-                if is_choice(i) and i.args[0] in self.told and i.args[0] not in taken
+                if is_select(i) and i.args[0] in self.told and i.args[0] not in taken
             ),
             None,
         )
@@ -122,7 +127,9 @@ def _proven_answer(condition: Item, facts: Facts) -> bool | None:
         if nonnegative(gap, facts):
             return True
         return False if nonnegative(_not(gap), facts) else None
-    return combined(str(condition.payload), [_proven_answer(a, facts) for a in condition.args])
+    return combine_answers(
+        str(condition.payload), [_proven_answer(a, facts) for a in condition.args]
+    )
 
 
 def _facts_of(condition: Item, facts: Facts, answer: bool) -> Facts:
@@ -135,7 +142,7 @@ def _facts_of(condition: Item, facts: Facts, answer: bool) -> Facts:
     for k, part in enumerate(condition.args):
         for holds in (True, False) if answers[k] is None else ():
             other = [*answers[:k], not holds, *answers[k + 1 :]]
-            if combined(str(condition.payload), other) is (not answer):
+            if combine_answers(str(condition.payload), other) is (not answer):
                 new_facts += _facts_of(part, facts, holds)
     return new_facts
 
@@ -157,29 +164,38 @@ def _is_decidable(condition: Item, vector: str | None) -> bool:
 
 def _is_repeatable(nest: Nest) -> bool:
     """Return whether a nest's loops may be emitted several times: it neither reduces nor keeps."""
-    if nest.folds or nest.settings or nest.fixed or nest.saves or nest.turned or nest.stages:
+    if (
+        nest.reductions
+        or nest.state_updates
+        or nest.scalars
+        or nest.saves
+        or nest.transposed
+        or nest.stages
+    ):
         return False
     return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
 
 
-def tree_of(home: NestEmitter) -> Tree | None:
+def decision_tree(home: NestEmitter) -> Tree | None:
     """Return the tree of the current nest, or None if there is little to decide."""
     nest, vector, axes = home.nest, home.nest.vector, home.s.phase.axes
     if vector is None or not _is_repeatable(nest):
         return None
-    choices = [i for i in home.items if is_choice(i) and _is_decidable(i.args[0], vector)]
-    if len(choices) < LEAST_CHOICES or any(pieces(nest, a, axes[a]) for a in nest.order):
+    choices = [i for i in home.items if is_select(i) and _is_decidable(i.args[0], vector)]
+    if len(choices) < MIN_SELECTS or any(partition_axis(nest, a, axes[a]) for a in nest.order):
         return None
     depth = max(home.depth(i.args[0]) for i in choices)
     inner = [axes[a] for a in nest.order[depth:]]
     all_constant = all(isinstance(n, int) for n in inner)
-    if all_constant and prod(n for n in inner if isinstance(n, int)) < LEAST_ELEMENTS:
+    if all_constant and prod(n for n in inner if isinstance(n, int)) < MIN_PATH_ELEMENTS:
         return None
     root = _TreeBuilder(home, frozenset(i.args[0] for i in choices)).grown({}, ())
     return None if root is None else Tree(depth, root)
 
 
-def in_branches(home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]) -> bool:
+def run_unswitched(
+    home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]
+) -> bool:
     """Emit `run` for each path if the tree is at this depth; return whether it is."""
     tree = home.tree
     if tree is None or tree.depth != depth:
@@ -191,17 +207,17 @@ def in_branches(home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scop
 
 
 def _emit_tree(
-    home: NestEmitter, tree: Fork | Way, scope: Scope, run: Callable[[Scope], None]
+    home: NestEmitter, tree: Branch | Leaf, scope: Scope, run: Callable[[Scope], None]
 ) -> None:
-    if isinstance(tree, Fork):
-        with home.b.if_else(home.get(tree.asked, scope, False)) as (yes, no):
+    if isinstance(tree, Branch):
+        with home.b.if_else(home.get(tree.condition, scope, False)) as (yes, no):
             with yes:
                 _emit_tree(home, tree.yes, scope, run)
             with no:
                 _emit_tree(home, tree.no, scope, run)
         return
-    with known(home, tree.piece):
+    with assuming(home, tree.piece):
         run(Scope(scope))
 
 
-__all__ = ["Tree", "in_branches", "tree_of"]
+__all__ = ["Tree", "decision_tree", "run_unswitched"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 
-def left_over(
+def run_tail(
     home: NestEmitter,
     bounds: tuple[Value, Value],
     at: Callable[..., Callable[[Value], None]],
@@ -32,8 +32,8 @@ def left_over(
     """
     b, nest, lanes = home.b, home.nest, home.s.lanes
     middle, high = bounds
-    step, axis = home.folds.rest(), nest.vector or ""
-    alignment = home.apart(axis, lanes)
+    step, axis = home.reductions.tail_lanes(), nest.vector or ""
+    alignment = home.loop_alignment(axis, lanes)
 
     def run_half_or_full(position: Value) -> None:
         fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
@@ -44,11 +44,11 @@ def left_over(
                 at(step, True, alignment)(position)
 
     is_single_vector = step == lanes
-    groups = [x.bands.group for x in home.bands if nest in x.bands.nests]
+    groups = [x.groups.group for x in home.row_groups if nest in x.groups.nests]
     groups += [step] * (
         is_single_vector and (singly or any(home.step(x, axis) is None for x in home.accesses))
     )
-    for group in (n for n in groups if n < lanes * nest.wide):
+    for group in (n for n in groups if n < lanes * nest.unroll):
         full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
         home.loop(middle, full_end, group, at(group, False, alignment))
         middle = full_end
@@ -57,4 +57,4 @@ def left_over(
     )
 
 
-__all__ = ["left_over"]
+__all__ = ["run_tail"]

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 
-def question_of(nest: Nest) -> Item | None:
+def version_condition(nest: Nest) -> Item | None:
     """Return the condition by which a nest has two versions: the first one with dependents."""
     if not nest.order:
         return None
     return next((i.args[0] for i in nest.items if i.kind == "branch"), None)
 
 
-def is_choice(item: Item) -> bool:
+def is_select(item: Item) -> bool:
     """Return whether an item selects between two others by its first operand."""
     return item.kind in ("apply", "branch") and item.payload == CHOICE
 
 
-def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
+def live_items(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
     """Return the items that a nest's roots need, given the answers of some conditions."""
     items, live = set(nest.items), set[Item]()
-    pending = [a for f in nest.folds for a in f.args] + [*nest.saves, *nest.fixed]
+    pending = [a for f in nest.reductions for a in f.args] + [*nest.saves, *nest.scalars]
     pending += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
-    pending += [s.value for s in nest.settings]
+    pending += [s.value for s in nest.state_updates]
     position_names = {n for s in nest.stores for n in s.access.positions}
     while pending or position_names:
         pending += [i for i in items if i.kind == "position" and _name(i) in position_names]
@@ -50,7 +50,7 @@ def needed(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
             if item in live or item not in items:
                 continue
             live.add(item)
-            if is_choice(item) and item.args[0] in taken:
+            if is_select(item) and item.args[0] in taken:
                 pending.append(item.args[1 if taken[item.args[0]] else 2])
             else:
                 pending += item.args
@@ -61,7 +61,7 @@ def _name(item: Item) -> str:
     return str(getattr(item.payload, "name", ""))
 
 
-def answered(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], None]) -> None:
+def run_versions(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], None]) -> None:
     """Emit a nest in two versions, and merge the values that both make available (phis)."""
     b, top = home.b, home.top
     outer_values = top.values
@@ -69,10 +69,10 @@ def answered(home: NestEmitter, question: Item, scope: Scope, run: Callable[[], 
     ends: list[tuple[Any, dict[Item, Value]]] = []
 
     def version(answer: bool) -> None:
-        top.values, home.taken = dict(outer_values), {question: answer}
+        top.values, home.known_conditions = dict(outer_values), {question: answer}
         run()
         ends.append((b.block, top.values))
-        home.taken = {}
+        home.known_conditions = {}
 
     with b.if_else(condition) as (if_true, otherwise):
         with if_true:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from smelt.blocks import COLUMNS as MOST
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import PTR, element_address, intrinsic, lie_in_lines
+from smelt.codegen.llvm.access.memory import PTR, element_address, fit_cache_lines, intrinsic
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.products.tile_loops import outline_function
 from smelt.types.dtype import i8, i32, i64
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 Value = ir.Value
 SIDE = 16
 """Rows of a tile, and units per row."""
-WIDE = 2
+TILES_PER_SIDE = 2
 """Tiles of sums side by side, and one below the other."""
-COLUMNS = WIDE * SIDE
+PANEL_COLUMNS = TILES_PER_SIDE * SIDE
 """Columns of a panel."""
 LINE, PAGE = 64, 4096
 """Bytes of a cache line, and of one way of L1."""
 SUMS, LEFT, RIGHT = 0, 4, 6
 """First tile register of the sums, the left and the right operand."""
-BIT, BYTE, SHORT, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.VoidType()
+BIT, BYTE, I16, VOID = ir.IntType(1), ir.IntType(8), ir.IntType(16), ir.VoidType()
 TYPE = ir.FunctionType(VOID, [PTR, I64, PTR, I64, PTR, PTR, I64, I64, I64, I64, BIT])
 
 
@@ -64,29 +64,31 @@ def multiply(b: ir.IRBuilder, instruction: str, operands: list[Value]) -> None:
     b.call(function, operands)
 
 
-def panel_places(
+def panel_offsets(
     home: NestEmitter, column: Value, end: Value, place: Callable[[Value], Value]
 ) -> tuple[Value, Value]:
     """Return a table of `place(column)`, the byte offset of each panel, and the panels' number."""
     b = home.b
     with b.goto_entry_block():
-        table = b.alloca(ir.VectorType(I64, MOST // COLUMNS))
+        table = b.alloca(ir.VectorType(I64, MOST // PANEL_COLUMNS))
 
     def panel(at: Value) -> None:
-        nth = b.udiv(b.sub(at, column), number(COLUMNS))
+        nth = b.udiv(b.sub(at, column), number(PANEL_COLUMNS))
         b.store(place(at), element_address(b, table, nth, i64), align=i64.itemsize)
 
-    home.loop(column, end, COLUMNS, panel)
-    return table, b.udiv(b.add(b.sub(end, column), number(COLUMNS - 1)), number(COLUMNS))
+    home.loop(column, end, PANEL_COLUMNS, panel)
+    return table, b.udiv(
+        b.add(b.sub(end, column), number(PANEL_COLUMNS - 1)), number(PANEL_COLUMNS)
+    )
 
 
-def loads_well(b: ir.IRBuilder, first: Value, row_bytes: Value) -> Value:
+def rows_load_well(b: ir.IRBuilder, first: Value, row_bytes: Value) -> Value:
     """Return whether tiles load rows in place as fast as packed rows (i1).
 
     Each row of a tile must be one cache line, and neighbouring rows must not map to the same few
     cache sets.
     """
-    aligned = lie_in_lines(b, first, row_bytes, LINE)
+    aligned = fit_cache_lines(b, first, row_bytes, LINE)
     return b.and_(aligned, b.icmp_signed("!=", b.and_(row_bytes, number(PAGE - 1)), number(0)))
 
 
@@ -96,20 +98,20 @@ class _Tiles:
     def __init__(self, f: ir.Function, instruction: str) -> None:
         self.f, self.instruction = f, instruction
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
-        self.sums, self.sums_apart, self.left, self.left_apart = f.args[:4]
-        self.right, self.places, self.right_apart = f.args[4:7]
+        self.sums, self.sums_stride, self.left, self.left_stride = f.args[:4]
+        self.right, self.places, self.right_stride = f.args[4:7]
         self.panels, self.rows, self.units, self.fresh = f.args[7:]
 
     def fill(self) -> None:
         """Emit full steps of units, then the remainder."""
         b, kind = self.b, ir.VectorType(BYTE, 64)
-        self.told = b.alloca(kind)
-        b.store(ir.Constant(kind, None), self.told, align=1)
+        self.config = b.alloca(kind)
+        b.store(ir.Constant(kind, None), self.config, align=1)
         self._write_config(0, 1, BYTE)  # palette 1, the only one
         for tile in range(SUMS, LEFT):
-            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
-        for tile in range(RIGHT, RIGHT + WIDE):
-            self._write_config(16 + 2 * tile, 4 * SIDE, SHORT)
+            self._write_config(16 + 2 * tile, 4 * SIDE, I16)
+        for tile in range(RIGHT, RIGHT + TILES_PER_SIDE):
+            self._write_config(16 + 2 * tile, 4 * SIDE, I16)
         remainder = b.and_(self.units, number(SIDE - 1))
         full_units = b.sub(self.units, remainder)
         with self._emit_if(b.icmp_signed(">", full_units, number(0))):
@@ -124,7 +126,7 @@ class _Tiles:
         """Write a number into the tile configuration."""
         b = self.b
         value = kind(value) if isinstance(value, int) else b.trunc(value, kind)
-        b.store(value, element_address(b, self.told, number(at), i8), align=1)
+        b.store(value, element_address(b, self.config, number(at), i8), align=1)
 
     @contextmanager
     def _emit_if(self, condition: Value) -> Generator[None]:
@@ -154,10 +156,10 @@ class _Tiles:
         """Emit all rows, with the units from `low` to `high`, `step` at a time."""
         b = self.b
         for tile in range(LEFT, RIGHT):
-            self._write_config(16 + 2 * tile, b.mul(step, number(4)), SHORT)
-        for tile in range(RIGHT, RIGHT + WIDE):
+            self._write_config(16 + 2 * tile, b.mul(step, number(4)), I16)
+        for tile in range(RIGHT, RIGHT + TILES_PER_SIDE):
             self._write_config(48 + tile, step, BYTE)
-        high_rows = number(WIDE * SIDE)
+        high_rows = number(TILES_PER_SIDE * SIDE)
         remainder = b.urem(self.rows, high_rows)
         full_rows = b.sub(self.rows, remainder)
         with self._emit_if(b.icmp_signed(">", full_rows, number(0))):
@@ -166,11 +168,11 @@ class _Tiles:
                 number(0),
                 full_rows,
                 high_rows,
-                lambda row: self._band(row, WIDE, low, high, step, fresh),
+                lambda row: self._band(row, TILES_PER_SIDE, low, high, step, fresh),
             )
         with self._emit_if(b.icmp_signed(">", remainder, number(SIDE))):
             self._configure(number(SIDE), b.sub(remainder, number(SIDE)))
-            self._band(full_rows, WIDE, low, high, step, fresh)
+            self._band(full_rows, TILES_PER_SIDE, low, high, step, fresh)
         is_single = b.icmp_signed("<=", remainder, number(SIDE))
         with self._emit_if(b.and_(is_single, b.icmp_signed(">", remainder, number(0)))):
             self._configure(remainder, number(SIDE))
@@ -180,9 +182,9 @@ class _Tiles:
         """Configure how many rows the upper and the lower tiles have."""
         for k, rows in enumerate((first, second)):
             self._write_config(48 + LEFT + k, rows, BYTE)
-            for j in range(WIDE):
-                self._write_config(48 + SUMS + WIDE * k + j, rows, BYTE)
-        intrinsic(self.b, "llvm.x86.ldtilecfg", VOID, [self.told])
+            for j in range(TILES_PER_SIDE):
+                self._write_config(48 + SUMS + TILES_PER_SIDE * k + j, rows, BYTE)
+        intrinsic(self.b, "llvm.x86.ldtilecfg", VOID, [self.config])
 
     def _band(
         self, row: Value, high: int, low: Value, end: Value, step: Value, fresh: Value
@@ -192,18 +194,18 @@ class _Tiles:
         tile_rows = [b.add(row, number(SIDE * i)) for i in range(high)]
 
         def panel(nth: Value) -> None:
-            column = b.mul(nth, number(COLUMNS))
+            column = b.mul(nth, number(PANEL_COLUMNS))
             sums = [
-                self._place(self.sums, self.sums_apart, line, b.add(column, number(SIDE * j)))
+                self._place(self.sums, self.sums_stride, line, b.add(column, number(SIDE * j)))
                 for line in tile_rows
-                for j in range(WIDE)
+                for j in range(TILES_PER_SIDE)
             ]
             place = element_address(b, self.places, nth, i64)
             right = element_address(b, self.right, b.load(place, typ=I64), i8)
             self._begin(sums, fresh)
             self._loop(low, end, step, lambda unit: self._step(tile_rows, right, unit))
             for k, at in enumerate(sums):
-                intrinsic(b, "llvm.x86.tilestored64", VOID, [BYTE(SUMS + k), at, self.sums_apart])
+                intrinsic(b, "llvm.x86.tilestored64", VOID, [BYTE(SUMS + k), at, self.sums_stride])
 
         self._loop(number(0), self.panels, number(1), panel)
 
@@ -218,7 +220,7 @@ class _Tiles:
         b.branch(go)
         b.position_at_end(add)
         for k, place in enumerate(sums):
-            self._load(SUMS + k, place, self.sums_apart)
+            self._load(SUMS + k, place, self.sums_stride)
         b.branch(go)
         b.position_at_end(go)
 
@@ -229,13 +231,13 @@ class _Tiles:
         """
         b = self.b
         for i, tile_row in enumerate(tile_rows):
-            at = self._place(self.left, self.left_apart, tile_row, unit)
-            self._load(LEFT + i, at, self.left_apart)
-            for j in range(WIDE):
+            at = self._place(self.left, self.left_stride, tile_row, unit)
+            self._load(LEFT + i, at, self.left_stride)
+            for j in range(TILES_PER_SIDE):
                 if i == 0:
-                    at = self._place(right, self.right_apart, unit, number(SIDE * j))
-                    self._load(RIGHT + j, at, self.right_apart, once=True)
-                tiles = [BYTE(SUMS + WIDE * i + j), BYTE(LEFT + i), BYTE(RIGHT + j)]
+                    at = self._place(right, self.right_stride, unit, number(SIDE * j))
+                    self._load(RIGHT + j, at, self.right_stride, once=True)
+                tiles = [BYTE(SUMS + TILES_PER_SIDE * i + j), BYTE(LEFT + i), BYTE(RIGHT + j)]
                 intrinsic(b, f"llvm.x86.{self.instruction}", VOID, tiles)
 
     def _load(self, tile: int, place: Value, row_bytes: Value, once: bool = False) -> None:
@@ -250,4 +252,4 @@ class _Tiles:
         return element_address(b, row_address, unit, i32)
 
 
-__all__ = ["COLUMNS", "loads_well", "multiply", "panel_places"]
+__all__ = ["PANEL_COLUMNS", "multiply", "panel_offsets", "rows_load_well"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from smelt.blocks import HELD_RUN
+from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import PTR, element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number
@@ -25,7 +25,7 @@ Value = ir.Value
 Masks: TypeAlias = Sequence[Value | None]
 
 
-def with_before(
+def add_previous_blocks(
     m: LLVMMachine,
     places: list[Value],
     dtype: DType,
@@ -53,18 +53,18 @@ def with_before(
     return merged
 
 
-def is_short(positions: Index, dtype: DType) -> bool:
+def fits_one_run(positions: Index, dtype: DType) -> bool:
     """Return whether so many positions may be summed in one run; integer sums are exact."""
-    return not dtype.is_float or (isinstance(positions, int) and positions <= HELD_RUN)
+    return not dtype.is_float or (isinstance(positions, int) and positions <= REGISTER_RUN)
 
 
-def in_runs(
+def sum_in_runs(
     m: LLVMMachine,
     dtype: DType,
     span: tuple[Value, Value],
     count: int,
     sum_run: Callable[[tuple[Value, Value]], list[Value]],
-    most: int = HELD_RUN,
+    most: int = REGISTER_RUN,
 ) -> list[Value]:
     """Return `count` vectors of sums over a span, added up from short runs.
 
@@ -84,7 +84,7 @@ def in_runs(
     if in_registers:
         totals = [m.add(x, y) for x, y in zip(phis, totals, strict=True)]
     else:
-        totals = with_before(m, places, dtype, totals, b.icmp_signed("==", at, low))
+        totals = add_previous_blocks(m, places, dtype, totals, b.icmp_signed("==", at, low))
     b.cbranch(has_more, more, done)
     b.position_at_end(more)
     for place, total in zip(places, totals, strict=False):
@@ -121,4 +121,4 @@ def _add_stored(
     return [m.add(x, y) for x, y in zip(earlier, totals, strict=True)]
 
 
-__all__ = ["Masks", "in_runs", "is_short", "with_before"]
+__all__ = ["Masks", "add_previous_blocks", "fits_one_run", "sum_in_runs"]

@@ -26,29 +26,29 @@ from typing import TYPE_CHECKING
 from smelt.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.access.prefetch import ask_ahead
-from smelt.codegen.llvm.instructions.dot_product import flipped, narrow
+from smelt.codegen.llvm.access.prefetch import prefetch_packed_rows
+from smelt.codegen.llvm.instructions.dot_product import flip_sign, to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.loops.versioning import needed
+from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
-from smelt.codegen.llvm.products.pack_vnni import GroupPacker
-from smelt.codegen.llvm.products.partition_loops import in_stretches, stretched
-from smelt.codegen.llvm.products.tile_loops import in_blocks, in_squares
+from smelt.codegen.llvm.products.pack_vnni import VnniPacker
+from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
+from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_tiles
-from smelt.codegen.llvm.scratch.transpose import Put, turned
+from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_row_tiles
+from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
 from smelt.codegen.llvm.scratch.workspace import (
-    HELD,
     LEFT_PART,
+    MAX_RESIDENT_BLOCKS,
     RIGHT_PART,
-    may_be_long,
-    visits_beside,
+    needs_run_sums,
+    repeat_visits,
 )
-from smelt.codegen.llvm.scratch.zero_pad import clear_beyond
+from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 
@@ -62,14 +62,14 @@ Value = ir.Value
 class Panels:
     """Packed blocks of a right operand in scratch: all blocks, or the current one.
 
-    `held` says whether all of them stay in scratch, one after the other (i1).
+    `resident` says whether all of them stay in scratch, one after the other (i1).
     """
 
-    held: Value
-    low: Value
-    first: Value
-    """First column of the task; `low` is its first position along k."""
-    apart: Value
+    resident: Value
+    first_k: Value
+    first_column: Value
+    """First column of the task; `first_k` is its first position along k."""
+    k_stride: Value
     """Elements between the panels of consecutive positions along k."""
 
 
@@ -82,27 +82,29 @@ class BlockedGemm:
 
     def run(self, nest: Nest, c: Contraction) -> None:
         """Emit the complete contraction of this task, into its scratch array."""
-        self.fresh: Value | None = None
-        self.last: Value | None = None
-        packed = not (c.direct or c.reads_left())
+        self.is_first_block: Value | None = None
+        self.is_last_block: Value | None = None
+        packed = not (c.direct or c.reads_left_in_place())
         self.panels: Panels | None = None
-        self.left_there = self._is_packed(c, c.left) if packed else None
-        self.right_there = None if c.thin or c.reads_right() else self._is_packed(c, c.right)
+        self.left_is_packed = self._is_packed(c, c.left) if packed else None
+        self.right_is_packed = (
+            None if c.is_gemv or c.reads_right_in_place() else self._is_packed(c, c.right)
+        )
         scope = Scope(self.home.top)
         if c.outer:
             self._clear(c)
             self._outer_loops(nest, c, 0, scope)
             return
         low, high = self.home.ranges[c.k]
-        if c.is_whole(self.home.s.span(self.home.s.region(c.item), c.k)):
+        if c.is_single_block(self.home.s.span(self.home.s.region(c.item), c.k)):
             with self.b.if_else(self.b.icmp_signed("<", low, high)) as (has_k, is_empty):
                 with has_k:
-                    self.fresh = self.last = ir.IntType(1)(1)
+                    self.is_first_block = self.is_last_block = ir.IntType(1)(1)
                     self._k_block(nest, c, scope)
                 with is_empty:
                     self._clear(c)
             return
-        if c.thin:
+        if c.is_gemv:
             self._clear(c)
         else:
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
@@ -110,8 +112,8 @@ class BlockedGemm:
 
         def k_block() -> None:
             start, end = self.home.ranges[c.k]
-            self.fresh = self.b.icmp_signed("==", start, low)
-            self.last = self.b.icmp_signed("==", end, high)
+            self.is_first_block = self.b.icmp_signed("==", start, low)
+            self.is_last_block = self.b.icmp_signed("==", end, high)
             self._k_block(nest, c, scope)
 
         self._k_blocks(c, k_block)
@@ -151,8 +153,8 @@ class BlockedGemm:
         """
         # Blocks of matrix instructions continue the sums of the block before them.
         matrix = c.group is not None and bool(c.group.matrix)
-        at_fixed = self.home.s.region(c.item) is not None and may_be_long(c, self.home.s)
-        in_blocks(
+        at_fixed = self.home.s.region(c.item) is not None and needs_run_sums(c, self.home.s)
+        strip_mine_axis(
             self.home, c.k, self._block_depth(c), inside, at_multiples=at_fixed and not matrix
         )
 
@@ -163,9 +165,9 @@ class BlockedGemm:
         sums go to memory and back between blocks; a range somewhat longer than a block stays in
         one.
         """
-        if c.thin or c.group is None or not c.group.matrix:
+        if c.is_gemv or c.group is None or not c.group.matrix:
             return c.depth
-        b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.together
+        b, (low, high), step = self.b, self.home.ranges[c.k], MATRIX_STEP * c.group_size
         steps = b.udiv(b.add(b.sub(high, low), number(step - 1)), number(step))
         fits_block = b.icmp_signed("<=", steps, number(c.depth // step))
         more_blocks = b.udiv(b.sub(steps, number(1)), number(DEPTH // MATRIX_STEP))
@@ -176,12 +178,12 @@ class BlockedGemm:
     def _k_block(self, nest: Nest, c: Contraction, scope: Scope) -> None:
         """Emit one block of k: pack the left operand, then pack and multiply column blocks."""
         left, right = nest.packs
-        tiles = None if c.thin else Macrokernel(self.home, c, left, scope)
-        if tiles is not None and tiles.whole is not None:
-            with self.b.if_then(self.b.not_(tiles.whole)):
-                self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
-        elif not (c.direct or c.reads_left()):
-            self._pack_unless(self.left_there, lambda: self._pack_left(nest, c, scope))
+        tiles = None if c.is_gemv else Macrokernel(self.home, c, left, scope)
+        if tiles is not None and tiles.left_in_place is not None:
+            with self.b.if_then(self.b.not_(tiles.left_in_place)):
+                self._pack_unless(self.left_is_packed, lambda: self._pack_left(nest, c, scope))
+        elif not (c.direct or c.reads_left_in_place()):
+            self._pack_unless(self.left_is_packed, lambda: self._pack_left(nest, c, scope))
         if tiles is None:
             self._skinny_block(left, right, c, scope)
             return
@@ -189,21 +191,21 @@ class BlockedGemm:
         def columns() -> None:
             if self.panels is not None:
                 tiles.right.base = self._right_panels(c)
-            if c.reads_right():
+            if c.reads_right_in_place():
                 tiles.open_right(right, scope)
             elif c.group is not None:
-                packer = GroupPacker(self.home, c, right, scope)
-                self._pack_unless(self.right_there, packer.run)
-            elif c.lies_in_rows():
-                with self.b.if_then(self.b.not_(tiles.open_short(right, scope))):
-                    self._pack_unless(self.right_there, lambda: self._pack(right, scope))
+                packer = VnniPacker(self.home, c, right, scope)
+                self._pack_unless(self.right_is_packed, packer.run)
+            elif c.is_right_in_rows():
+                with self.b.if_then(self.b.not_(tiles.choose_right_in_place(right, scope))):
+                    self._pack_unless(self.right_is_packed, lambda: self._pack(right, scope))
             else:
-                self._pack_unless(self.right_there, lambda: self._pack(right, scope))
-            if c.group is not None and c.group.moved:
+                self._pack_unless(self.right_is_packed, lambda: self._pack(right, scope))
+            if c.group is not None and c.group.left_offset:
                 tiles.sum_columns()
-            tiles.run(self.fresh, last=self.last)
+            tiles.run(self.is_first_block, last=self.is_last_block)
 
-        in_blocks(self.home, c.n, COLUMNS, columns)
+        strip_mine_axis(self.home, c.n, COLUMNS, columns)
 
     def _is_packed(self, c: Contraction, operand: Item) -> Value | None:
         """Return whether an earlier iteration of a stream has packed this operand completely (i1).
@@ -212,13 +214,13 @@ class BlockedGemm:
         iterations.  None where it never is.
         """
         b, home = self.b, self.home
-        visits = visits_beside(c, operand, home.s)
+        visits = repeat_visits(c, operand, home.s)
         if not visits:
             return None
         low, high = home.ranges[c.k]
         if operand is c.right and c.group is None:
             self.panels = panels = self._panels(c)
-            packed = panels.held
+            packed = panels.resident
         else:
             packed = b.icmp_signed("<=", b.sub(high, low), number(c.depth))
             if operand is c.right:
@@ -240,7 +242,7 @@ class BlockedGemm:
             b.udiv(b.add(b.sub(end, begin), number(size - 1)), number(size))
             for begin, end, size in ((low, high, c.depth), (first, last, COLUMNS))
         )
-        fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(HELD))
+        fits = b.icmp_signed("<=", b.mul(k_blocks, column_blocks), number(MAX_RESIDENT_BLOCKS))
         return Panels(b.and_(full_blocks, fits), low, first, b.mul(column_blocks, number(COLUMNS)))
 
     def _right_panels(self, c: Contraction) -> Value:
@@ -250,10 +252,10 @@ class BlockedGemm:
             return base
         k, n = (self.home.ranges[a][0] for a in (c.k, c.n))
         before = b.add(
-            b.mul(b.sub(k, panels.low), panels.apart),
-            b.mul(b.sub(n, panels.first), number(c.packed_units)),
+            b.mul(b.sub(k, panels.first_k), panels.k_stride),
+            b.mul(b.sub(n, panels.first_column), number(c.packed_units)),
         )
-        return element_address(b, base, b.select(panels.held, before, number(0)), c.unit)
+        return element_address(b, base, b.select(panels.resident, before, number(0)), c.unit)
 
     def _pack_unless(self, packed: Value | None, pack: Callable[[], None]) -> None:
         """Emit `pack` where the operand is not packed yet."""
@@ -264,8 +266,8 @@ class BlockedGemm:
             pack()
 
     def _pack_left(self, nest: Nest, c: Contraction, scope: Scope) -> None:
-        if c.thin:
-            Gemv(self.home, c, nest.packs[1], scope).clear_ends()
+        if c.is_gemv:
+            Gemv(self.home, c, nest.packs[1], scope).zero_row_ends()
         self._pack(nest.packs[0], scope)
 
     def _skinny_block(self, left: Nest, right: Nest, c: Contraction, scope: Scope) -> None:
@@ -282,7 +284,7 @@ class BlockedGemm:
 
         def choose_shape(shapes: tuple[Tile, ...]) -> None:
             if not shapes:
-                Gemv(self.home, c, right, scope).run(self.fresh)
+                Gemv(self.home, c, right, scope).run(self.is_first_block)
                 return
             low, high = self.home.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
@@ -292,7 +294,9 @@ class BlockedGemm:
                 with longer:
                     choose_shape(shapes[1:])
 
-        choose_shape(short_tiles(self.home.home.target, c.tile.lanes) if c.reads_lines() else ())
+        choose_shape(
+            short_row_tiles(self.home.home.target, c.tile.lanes) if c.reads_right_rows() else ()
+        )
 
     def _pack(self, pack: Nest, scope: Scope) -> None:
         """Pack one operand's current block; concatenations are packed part by part."""
@@ -304,7 +308,7 @@ class BlockedGemm:
         if pack.packed == "right" and c.group is None:
             b, (low, high), (first, end) = self.b, self.home.ranges[c.n], self.home.ranges[c.k]
             panels = self.pack_base, c.item.dtype
-            clear_beyond(
+            zero_panel_tail(
                 self.home,
                 panels,
                 c.tile,
@@ -312,24 +316,28 @@ class BlockedGemm:
                 number(c.packed_units),
                 b.sub(end, first),
             )
-        axes = stretched(self.home, pack, 1 if plain else c.tile.columns)
-        in_stretches(self.home, axes, lambda: self._pack_segment(pack, scope))
+        axes = segment_axes(self.home, pack, 1 if plain else c.tile.columns)
+        for_each_segment(self.home, axes, lambda: self._pack_segment(pack, scope))
 
     def _pack_segment(self, pack: Nest, scope: Scope) -> None:
-        if not pack.turned:
+        if not pack.transposed:
             self.home.run(pack, scope)
             return
-        items = needed(pack, self.home.taken) if self.home.taken else pack.items
-        if len(items) == 1 and items[0] in pack.turned:
+        items = (
+            live_items(pack, self.home.known_conditions)
+            if self.home.known_conditions
+            else pack.items
+        )
+        if len(items) == 1 and items[0] in pack.transposed:
             top = self.home.open(pack, scope)
-            turned(self.home, items[0], top, self._vector_store(pack))
+            emit_transposed(self.home, items[0], top, self._vector_store(pack))
             return
-        in_squares(self.home, pack.order, lambda: self.home.run(pack, scope))
+        strip_mine_transpose_tiles(self.home, pack.order, lambda: self.home.run(pack, scope))
 
     def put(self, pack: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
-            ask_ahead(self.home, pack, scope)
+            prefetch_packed_rows(self.home, pack, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
         *firsts, second = (scope.axis(a) for a in pack.order)
@@ -360,11 +368,11 @@ class BlockedGemm:
         if c.group is None:
             store_vector(m, at, value, dtype, mask)
             return
-        bits = narrow(m, value, pack.saves[0], c.group)
+        bits = to_packed_bits(m, value, pack.saves[0], c.group)
         if mask is not None:
             bits = self.b.select(mask, bits, ir.Constant(bits.type, None))
-        if c.group.moved:
-            bits = flipped(self.b, bits)
+        if c.group.left_offset:
+            bits = flip_sign(self.b, bits)
         self.b.store(bits, at, align=dtype.itemsize)
 
     def _product_of(self, pack: Nest) -> Contraction:
@@ -383,7 +391,7 @@ class BlockedGemm:
         dtype = c.item.dtype if c.group is None else c.group.dtype
         if pack.packed == "left":
             base = home.storage.at[c.item, LEFT_PART]
-            offset = b.add(b.mul(row, number(c.pitch * c.together)), second)
+            offset = b.add(b.mul(row, number(c.pitch * c.group_size)), second)
         else:
             base = self.pack_base
             inside = b.and_(second, number(c.tile.columns - 1))

@@ -22,7 +22,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.schedule.task_tiling import Placed
+from smelt.codegen.llvm.schedule.task_tiling import PackedPlan
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
 
 
-def choose_driver(home: NestEmitter, nest: Nest, c: Placed) -> Driver:
+def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
     """Return the emitter of a product in the task that `home` is emitting."""
     if isinstance(c, ConvPlan):
         return ImplicitGemmNchw(home, nest, c)
     if isinstance(c, TallSkinnyPlan):
-        if c.few:
-            return (SmallMSwappedGemm if c.turned else SmallMGemm)(home, nest, c)
-        return (KBlockedGemm if c.deep else TallSkinnyGemm)(home, nest, c)
+        if c.small_m:
+            return (SmallMSwappedGemm if c.swapped else SmallMGemm)(home, nest, c)
+        return (KBlockedGemm if c.k_blocked else TallSkinnyGemm)(home, nest, c)
     if isinstance(c, DepthwisePlan):
-        if c.lies is not None:
+        if c.rows_in_place is not None:
             return DepthwiseInPlace(home, nest, c)
-        return (DepthwisePacked if c.lines is None else DepthwiseTransposed)(home, nest, c)
+        return (DepthwisePacked if c.transposed_rows is None else DepthwiseTransposed)(
+            home, nest, c
+        )
     return ImplicitGemmNhwc(home, nest, c)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, accesses_of
-from smelt.codegen.llvm.loops.full_unroll import is_straight
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.types.affine import coefficient
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
-KINDS = ("const", "load", "apply", "cast")
+COLLAPSIBLE_KINDS = ("const", "load", "apply", "cast")
 """Kinds of items in a collapsible body: none depends on where a row ends."""
 
 
-def run_on(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
+def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> None:
     """Emit a nest by `run`, over ranges in which contiguous rows are collapsed."""
     b, ranges = home.b, dict(home.ranges)
     for outer in _collapsed_axes(home, nest):
@@ -47,8 +47,8 @@ def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
     transposed = [
         c
         for c in plans
-        if (isinstance(c, DepthwisePlan) and c.lines is not None)
-        or (isinstance(c, NhwcConvPlan) and c.across)
+        if (isinstance(c, DepthwisePlan) and c.transposed_rows is not None)
+        or (isinstance(c, NhwcConvPlan) and c.transposes_result)
     ]
     if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
@@ -68,13 +68,20 @@ def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
 
 def _is_plain(home: NestEmitter, nest: Nest) -> bool:
     has_more = (
-        nest.folds or nest.settings or nest.fixed or nest.turned or nest.stages or nest.within
+        nest.reductions
+        or nest.state_updates
+        or nest.scalars
+        or nest.transposed
+        or nest.stages
+        or nest.store_range
     )
-    kinds = all(i.kind in KINDS for i in nest.items)
+    kinds = all(i.kind in COLLAPSIBLE_KINDS for i in nest.items)
     tested = any(a.limits or a.positions for a in accesses_of(nest.items))
     masked = any(s.where is not None or s.access.positions for s in nest.stores)
     return (
-        not (has_more or tested or masked or home.bands) and kinds and not is_straight(home.s, nest)
+        not (has_more or tested or masked or home.row_groups)
+        and kinds
+        and not is_fully_unrolled(home.s, nest)
     )
 
 
@@ -102,12 +109,12 @@ def _continues(e: Index, inner: str, outer: str, row_size: Index) -> bool:
 def _scratch_items(home: NestEmitter, nest: Nest) -> list[Item]:
     """Return the scratch items which a nest reads or writes."""
     used = {a for i in nest.items for a in i.args} | {s.value for s in nest.stores}
-    return [i for i in home.s.kept if i in used | {*nest.saves}]
+    return [i for i in home.s.materialised if i in used | {*nest.saves}]
 
 
 def _is_dense(home: NestEmitter, item: Item, axes: tuple[str, ...]) -> bool:
     """Return whether a scratch array has these axes last and dense, or none of them."""
-    item_axes = home.s.kept[item]
+    item_axes = home.s.materialised[item]
     if not {*axes} & {*item_axes}:
         return True
     outer, *inner = axes
@@ -115,4 +122,4 @@ def _is_dense(home: NestEmitter, item: Item, axes: tuple[str, ...]) -> bool:
     return item_axes[-len(axes) :] == (outer, *inner) and has_full_extents
 
 
-__all__ = ["run_on"]
+__all__ = ["run_collapsed"]

@@ -19,16 +19,16 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.input_tile import Slid
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.products.depthwise_microkernel import (
     PTR,
+    DepthwiseTile,
     Reader,
-    StencilTile,
     tile_function,
 )
-from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked, Place
+from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked, RowPosition
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.depthwise import HEIGHTS, DepthwisePlan
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
 from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, TABLE_PART
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -41,24 +41,28 @@ Value = ir.Value
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class RowEnds:
     """The pixels along its rows which a tile knows to be inside the image."""
 
     dtype: DType
     """Element type in memory."""
     first: int
     """The first pixel inside."""
-    beyond: int | None
+    most_beyond: int | None
     """Upper bound on how many last pixels of a row may be outside, if known."""
     masked: bool
     """Whether vectors may have lanes past the last channel."""
 
-    def may_miss(self, place: int, places: int, more: int) -> bool:
-        """Return whether a tile's pixel may be outside; `more` may exceed the last."""
-        return place < self.first or self.beyond is None or place >= places - self.beyond - more
+    def may_be_outside(self, place: int, places: int, more: int) -> bool:
+        """Return whether a tile's pixel may be outside; `extra_operands` may exceed the last."""
+        return (
+            place < self.first
+            or self.most_beyond is None
+            or place >= places - self.most_beyond - more
+        )
 
 
-def _at_most(count: Index, c: Slid) -> int | None:
+def _at_most(count: Index, c: WindowAxis) -> int | None:
     """Return a constant upper bound on a number of pixels outside, or None."""
     return next(
         (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
@@ -70,16 +74,16 @@ class DepthwiseInPlace(DepthwisePacked):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan) -> None:
         super().__init__(home, nest, c)
-        assert c.lies is not None
-        self.lines, axes = c.lies, home.s.phase.axes
+        assert c.rows_in_place is not None
+        self.right_rows, axes = c.rows_in_place, home.s.phase.axes
         self.outer = self.rows()
-        tall, limits = c.tall, dict(zip(c.columns, c.lies.inside, strict=False))
-        self.asked = limits
+        tall, limits = c.tile_axis, dict(zip(c.columns, c.rows_in_place.bounds, strict=False))
+        self.axis_limits = limits
         last = add(mul(sub(axes[tall.axis], 1), tall.step), (tall.taps - 1) * tall.dilation + 1)
         excess = [sub(last, sub(extent, low)) for low, extent in limits[tall]]
-        bounds = [n for e in excess if (n := _at_most(e, c.tall)) is not None]
-        self.ends = Ends(
-            home.home.dtypes[c.lies.buffer],
+        bounds = [n for e in excess if (n := _at_most(e, c.tile_axis)) is not None]
+        self.ends = RowEnds(
+            home.home.dtypes[c.rows_in_place.buffer],
             max((-low for low, _ in limits[tall]), default=0),
             max(bounds, default=0) if len(bounds) == len(excess) else None,
             mod(axes[c.lane], c.tile.lanes) != 0,
@@ -87,7 +91,7 @@ class DepthwiseInPlace(DepthwisePacked):
 
     def run(self) -> None:
         """Emit everything, unless a pointwise product emits it row by row."""
-        if not self.c.within:
+        if not self.c.fused_lanes:
             super().run()
 
     def pack_lines(self, nest: Nest) -> None:
@@ -104,10 +108,10 @@ class DepthwiseInPlace(DepthwisePacked):
     def _table(self) -> None:
         """Do nothing: each row of outputs has its own table."""
 
-    def tiles(self) -> None:
+    def full_tiles(self) -> None:
         """Emit every tile of the task, row by row."""
 
-        def loops(outer: Sequence[Slid], row: Place) -> None:
+        def loops(outer: Sequence[WindowAxis], row: RowPosition) -> None:
             if not outer:
                 self._row_table(row)
                 self._row(row)
@@ -119,46 +123,48 @@ class DepthwiseInPlace(DepthwisePacked):
 
         loops(self.outer, {})
 
-    def _row_table(self, row: Place) -> None:
+    def _row_table(self, row: RowPosition) -> None:
         """Store the addresses of the input rows which a row of outputs reaches."""
         home, b, c = self.home, self.b, self.c
-        steps = dict(zip(c.columns, (home.home.index(n) for n in self.lines.steps), strict=False))
-        start = b.add(home.index(self.lines.start, home.top), home.ranges[c.lane][0])
-        start = b.add(start, b.mul(steps[c.tall], number(self.ends.first)))
+        steps = dict(
+            zip(c.columns, (home.home.index(n) for n in self.right_rows.steps), strict=False)
+        )
+        start = b.add(home.index(self.right_rows.start, home.top), home.ranges[c.lane][0])
+        start = b.add(start, b.mul(steps[c.tile_axis], number(self.ends.first)))
         outside = b.ptrtoint(self.at(RIGHT_PART, number(0)), I64)
-        base, dtype = home.home.buffers[self.lines.buffer], self.ends.dtype
-        for j, at in enumerate(self.summed()):
+        base, dtype = home.home.buffers[self.right_rows.buffer], self.ends.dtype
+        for j, at in enumerate(self.outer_taps()):
             place, inside = start, ir.IntType(1)(1)
             for k in self.outer:
                 position = b.mul(b.add(home.ranges[k.axis][0], row[k.axis]), number(k.step))
                 position = b.add(position, number(at[k.tap] * k.dilation))
                 place = b.add(place, b.mul(position, steps[k]))
-                for low, extent in self.asked[k]:
+                for low, extent in self.axis_limits[k]:
                     within = b.icmp_unsigned(
                         "<", b.add(position, number(low)), home.home.index(extent)
                     )
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, dtype), I64)
-            step = b.select(inside, steps[c.tall], number(0))
-            self.write(j, at, b.select(inside, address, outside), step)
+            step = b.select(inside, steps[c.tile_axis], number(0))
+            self.write_entry(j, at, b.select(inside, address, outside), step)
 
-    def _row(self, row: Place) -> None:
+    def _row(self, row: RowPosition) -> None:
         """Emit all tiles of a row of outputs."""
         home, b, c, sizes = self.home, self.b, self.c, self.sizes()
-        low, high = home.ranges[c.tall.axis]
-        last = b.mul(b.sub(high, number(1)), number(c.tall.step))
-        last = b.add(last, number((c.tall.taps - 1) * c.tall.dilation + 1))
-        for offset, extent in self.asked[c.tall]:
+        low, high = home.ranges[c.tile_axis.axis]
+        last = b.mul(b.sub(high, number(1)), number(c.tile_axis.step))
+        last = b.add(last, number((c.tile_axis.taps - 1) * c.tile_axis.dilation + 1))
+        for offset, extent in self.axis_limits[c.tile_axis]:
             end = b.sub(home.home.index(extent), number(offset))
             last = b.select(b.icmp_signed("<", end, last), end, last)
         count = b.sub(last, number(self.ends.first))
         count = b.select(b.icmp_signed("<", count, number(0)), number(0), count)
         table = home.storage.at[c.item, TABLE_PART]
-        nearest = (self.outer or [c.tall])[-1]
-        next_row = home.home.index(self.lines.steps[c.columns.index(nearest)])
+        nearest = (self.outer or [c.tile_axis])[-1]
+        next_row = home.home.index(self.right_rows.steps[c.columns.index(nearest)])
 
         def tile(y: Value, height: int) -> None:
-            place = b.mul(b.add(low, y), number(c.tall.step))
+            place = b.mul(b.add(low, y), number(c.tile_axis.step))
             place = b.sub(place, number(self.ends.first))
             home.loop(
                 number(0),
@@ -166,7 +172,7 @@ class DepthwiseInPlace(DepthwisePacked):
                 c.tile.lanes,
                 lambda at: self.tile(
                     height,
-                    {**row, c.tall.axis: y},
+                    {**row, c.tile_axis.axis: y},
                     at,
                     [
                         *self.weights(at),
@@ -177,14 +183,14 @@ class DepthwiseInPlace(DepthwisePacked):
                         at,
                         b.sub(sizes[c.lane], at),
                         next_row,
-                        *self.more(at),
+                        *self.extra_operands(at),
                     ],
                 ),
             )
 
-        self.each_height(sizes[c.tall.axis], tile)
+        self.for_each_height(sizes[c.tile_axis.axis], tile)
 
-    def more(self, lane: Value) -> list[Value]:
+    def extra_operands(self, lane: Value) -> list[Value]:
         """Return further arguments of a tile whose vectors begin at a channel."""
         return []
 
@@ -193,14 +199,14 @@ class DepthwiseInPlace(DepthwisePacked):
         target = self.home.home.target
         return tile_function(self.b.module, kind, height, target, short, self.c, *names)
 
-    def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
+    def tile_kind(self) -> tuple[type[InPlaceTile], list[str]]:
         """Return the tile class, and strings which complete its functions' names."""
         ends = self.ends
-        names = [str(x) for x in (ends.dtype, ends.first, ends.beyond, ends.masked)]
-        return type("LyingTile", (LyingTile,), {"ends": ends}), names
+        names = [str(x) for x in (ends.dtype, ends.first, ends.most_beyond, ends.masked)]
+        return type("LyingTile", (InPlaceTile,), {"ends": ends}), names
 
 
-class LyingTile(StencilTile):
+class InPlaceTile(DepthwiseTile):
     """A tile which reads rows in place.
 
     The table holds the address of each row's first pixel inside, and the distance of its
@@ -210,29 +216,31 @@ class LyingTile(StencilTile):
     name = "stencil.lying"
     operands = (PTR, I64, I64, I64, I64, I64)
     read = (PTR, I64)
-    asks = True
-    ends: Ends
+    prefetches = True
+    ends: RowEnds
 
     def mask(self) -> Value | None:
         """Return the mask of lanes which have a channel, or None if all have."""
         if not self.ends.masked:
             return None
-        left, lanes = self.given[4], self.c.tile.lanes
+        left, lanes = self.extra_args[4], self.c.tile.lanes
         return self.b.icmp_signed("<", iota(lanes), splat(self.b, left, lanes))
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, ends = self.b, self.c, self.ends
-        outside, place, count, lane, _, next_row, *_ = self.given
+        outside, place, count, lane, _, next_row, *_ = self.extra_args
         _, first_pixel, step = entry
         mask = self.mask()
         first = element_address(b, first_pixel, b.add(lane, b.mul(step, place)), ends.dtype)
-        places = (self.height - 1) * c.tall.step + (c.tall.taps - 1) * c.tall.dilation + 1
-        more = (HEIGHTS[-1] - 1) * c.tall.step if self.height == HEIGHTS[-1] else 0
+        places = (
+            (self.height - 1) * c.tile_axis.step + (c.tile_axis.taps - 1) * c.tile_axis.dilation + 1
+        )
+        more = (TILE_HEIGHTS[-1] - 1) * c.tile_axis.step if self.height == TILE_HEIGHTS[-1] else 0
 
         def read(phase: int, at: int) -> Value:
-            k = at * c.tall.step + phase
+            k = at * c.tile_axis.step + phase
             address = element_address(b, first, b.mul(step, number(k)), ends.dtype)
-            if ends.may_miss(k, places, more):
+            if ends.may_be_outside(k, places, more):
                 inside = b.icmp_unsigned("<", b.add(place, number(k)), count)
                 address = b.select(inside, address, outside)
             if newest:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
-from smelt.blocks import HELD_RUN
+from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
 from smelt.codegen.llvm.access.permute_gather import permuted
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.block_sums import in_runs, is_short
+from smelt.codegen.llvm.products.block_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
-from smelt.codegen.llvm.products.tile_sums import Spot, put
+from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
+from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.target import Target
@@ -29,10 +29,10 @@ Value = ir.Value
 PTR = ir.PointerType()
 Reader: TypeAlias = Callable[[int, int], Value]
 """Loads a vector at a tile position, given as remainder and quotient by the stride."""
-SUMS = [PTR, I64]
-SHORT = [PTR, I64, ir.IntType(1)]
+SUM_ARGS = [PTR, I64]
+ROUNDED_ARGS = [PTR, I64, ir.IntType(1)]
 """Arguments for rounded sums: address, row stride, and whether to use them."""
-WEIGHTS = [PTR, I64, PTR]
+WEIGHT_ARGS = [PTR, I64, PTR]
 """Arguments for weights: address, elements between neighbouring taps, and the table."""
 ENTRIES = 4
 """Words per table entry, at most."""
@@ -40,7 +40,7 @@ ENTRIES = 4
 
 def tile_function(
     module: ir.Module,
-    kind: type[StencilTile],
+    kind: type[DepthwiseTile],
     height: int,
     target: Target,
     short: DType | None,
@@ -48,7 +48,7 @@ def tile_function(
     *more: str,
 ) -> ir.Function:
     """Return the function of a register tile; `more` completes its name."""
-    tall, count = c.tall, len(c.taps)
+    tall, count = c.tile_axis, len(c.taps)
     name = ".".join(
         map(
             str,
@@ -59,21 +59,21 @@ def tile_function(
                 f"{count}x{tall.taps}",
                 tall.step,
                 tall.dilation,
-                "vector" if c.shared else "scalar",
+                "vector" if c.has_lane_weights else "scalar",
                 c.group,
                 short or "",
                 *more,
             ),
         )
     )
-    sums = SUMS if short is None else [*SUMS, *SHORT]
-    of = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHTS, *kind.operands])
+    sums = SUM_ARGS if short is None else [*SUM_ARGS, *ROUNDED_ARGS]
+    of = ir.FunctionType(ir.VoidType(), [*sums, *WEIGHT_ARGS, *kind.operands])
     return outline_function(
         module, name, of, lambda f: kind(f, c, height, target).fill(count, short)
     )
 
 
-def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
+def pin_order(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
     """Return a vector, ordered before all later loads.
 
     LLVM would otherwise load all rows at once and run out of registers.
@@ -84,7 +84,7 @@ def pinned(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
     return b.asm(kind, "", "=v,0,~{memory}", [vector], True)
 
 
-class StencilTile:
+class DepthwiseTile:
     """Emits sums[i] += left[o, u] * right[position of (o, i, u)] over all o, u."""
 
     name = "stencil"
@@ -92,7 +92,7 @@ class StencilTile:
     """Types of the arguments behind the common ones."""
     read: ClassVar[Sequence[ir.Type]] = ()
     """Types of the words of a table entry which say where an o is read."""
-    asks: ClassVar[bool] = False
+    prefetches: ClassVar[bool] = False
     """Whether the last o has a loop of its own, which prefetches what comes next."""
 
     def __init__(self, f: ir.Function, c: DepthwisePlan, height: int, target: Target) -> None:
@@ -100,12 +100,12 @@ class StencilTile:
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
         self.m = LLVMMachine(self.b, c.tile.lanes, target)
         self.scalar = LLVMMachine(self.b, None, target)
-        self.taps = c.tall.taps
-        self.held = self.taps + height + 2 <= target.registers
+        self.taps = c.tile_axis.taps
+        self.weights_in_registers = self.taps + height + 2 <= target.registers
         """Whether the weights of all taps fit registers."""
         common = len(f.args) - len(self.operands)
-        self.to, self.given = f.args[: common - len(WEIGHTS)], f.args[common:]
-        self.left, self.rise, self.table = f.args[common - len(WEIGHTS) : common]
+        self.to, self.extra_args = f.args[: common - len(WEIGHT_ARGS)], f.args[common:]
+        self.left, self.weight_stride, self.table = f.args[common - len(WEIGHT_ARGS) : common]
 
     def fill(self, count: int, short: DType | None) -> None:
         """Emit the function's body, for `count` table entries."""
@@ -124,23 +124,23 @@ class StencilTile:
             return self._add_rows(read, weights, list(sums))
 
         def run(span: tuple[Value, Value]) -> list[Value]:
-            return rounds(b, span, 1, step_at, zeros)
+            return reduction_loop(b, span, 1, step_at, zeros)
 
-        full_span, run_length = (number(0), number(count)), HELD_RUN // self.taps
-        if not is_short(count * self.taps, item.dtype):
-            totals = in_runs(self.m, item.dtype, full_span, self.height, run, run_length)
-        elif self.asks:
+        full_span, run_length = (number(0), number(count)), REGISTER_RUN // self.taps
+        if not fits_one_run(count * self.taps, item.dtype):
+            totals = sum_in_runs(self.m, item.dtype, full_span, self.height, run, run_length)
+        elif self.prefetches:
             last = number(count - 1)
             totals = step_at(last, run((number(0), last)) if count > 1 else zeros, -1)
         else:
             totals = run(full_span)
         tile = Tile(self.height, 1, self.c.tile.lanes)
-        places = Spot(to, row, item.dtype).places(b, tile)
-        rounded = None if short is None else (later[2], Spot(later[0], later[1], short))
-        put(self.m, self.c, tile, self.made(totals), places, last=rounded)
+        places = TileTarget(to, row, item.dtype).addresses(b, tile)
+        rounded = None if short is None else (later[2], TileTarget(later[0], later[1], short))
+        store_tile(self.m, self.c, tile, self.outputs(totals), places, last=rounded)
         b.ret_void()
 
-    def made(self, sums: list[Value]) -> list[Value]:
+    def outputs(self, sums: list[Value]) -> list[Value]:
         """Return what is stored for the sums."""
         return sums
 
@@ -158,7 +158,7 @@ class StencilTile:
         vector, `PackedTile` broadcasts a scalar itself.
         """
         b, c, lanes = self.b, self.c, self.c.tile.lanes
-        if not c.mixed or c.group == lanes:
+        if not c.mixing_axis or c.group == lanes:
             return read
         kind = ir.IntType(32)
         first = ir.Constant(ir.VectorType(kind, lanes), [k - k % c.group for k in range(lanes)])
@@ -167,15 +167,15 @@ class StencilTile:
 
     def _add_rows(self, read: Reader, weights: Value, sums: list[Value]) -> list[Value]:
         """Return the sums after every row which the tile reads, for one table entry."""
-        b, tall, item, rise = self.b, self.c.tall, self.c.item, self.rise
+        b, tall, item, rise = self.b, self.c.tile_axis, self.c.item, self.weight_stride
 
         def weight(u: int) -> Value:
             at = element_address(b, weights, b.mul(rise, number(u)), item.dtype)
-            if self.c.shared:
+            if self.c.has_lane_weights:
                 return load_vector(self.m, at, item.dtype, None)
             return splat(b, load_scalar(self.scalar, at, item.dtype, None), self.c.tile.lanes)
 
-        weights_held = [weight(u) for u in range(self.taps)] if self.held else []
+        weights_held = [weight(u) for u in range(self.taps)] if self.weights_in_registers else []
         for phase in range(tall.step):
             places = {u: tall.quotient(u) for u in range(self.taps) if tall.remainder(u) == phase}
             for at in range(self.height + max(places.values(), default=-self.height)):
@@ -185,14 +185,14 @@ class StencilTile:
                 x = read(phase, at)
                 for u in used:
                     i = at - places[u]
-                    w = weights_held[u] if self.held else weight(u)
+                    w = weights_held[u] if self.weights_in_registers else weight(u)
                     sums[i] = fma_step(self.m, w, x, sums[i], item)
                 newest = at - places[used[-1]]
-                sums[newest] = pinned(b, self.target, sums[newest])
+                sums[newest] = pin_order(b, self.target, sums[newest])
         return sums
 
 
-class PackedTile(StencilTile):
+class PackedTile(DepthwiseTile):
     """A tile over packed input; table entries are offsets from the output."""
 
     operands = (PTR, I64, I64)
@@ -200,8 +200,8 @@ class PackedTile(StencilTile):
 
     def reader(self, entry: Sequence[Value], newest: bool) -> Reader:
         b, c, dtype = self.b, self.c, self.c.item.dtype
-        right, step, plane = self.given
-        is_uniform = bool(c.mixed) and c.group == c.tile.lanes
+        right, step, plane = self.extra_args
+        is_uniform = bool(c.mixing_axis) and c.group == c.tile.lanes
         lane, place = entry
         first = b.add(place, lane) if is_uniform else place
         first = element_address(b, right, first, dtype)
@@ -216,4 +216,4 @@ class PackedTile(StencilTile):
         return read
 
 
-__all__ = ["ENTRIES", "PTR", "PackedTile", "Reader", "StencilTile", "tile_function"]
+__all__ = ["ENTRIES", "PTR", "DepthwiseTile", "PackedTile", "Reader", "tile_function"]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.loopir.input_tile import Slid
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.products.depthwise_microkernel import ENTRIES, PackedTile, tile_function
 from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.tile_sums import far
+from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-Place: TypeAlias = dict[str, Value]
+RowPosition: TypeAlias = dict[str, Value]
 """A position along each of some axes."""
 
 
@@ -39,29 +39,33 @@ class DepthwisePacked(Packer):
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
-        self.open()
-        self.tiles()
+        self.pack_operands()
+        self.full_tiles()
 
-    def open(self) -> None:
+    def pack_operands(self) -> None:
         """Emit what precedes the tiles: pack the operands."""
         home, c = self.home, self.c
-        self.strides = self.steps(c.right_order(), c.packed(home.s.local))
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
         self.to, self.results = self.places()
-        self.later = home.direct.last(c)
-        tap_stride = home.home.index(home.storage.extent(c.item, c.lane)) if c.shared else number(1)
-        self.apart = {c.flat: tap_stride, c.lane: number(1)}
+        self.next_runs = home.direct.rounded_output(c)
+        tap_stride = (
+            home.home.index(home.storage.extent(c.item, c.lane))
+            if c.has_lane_weights
+            else number(1)
+        )
+        self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         self._table()
         ranges = dict(home.ranges)
         home.ranges[c.flat] = (number(0), home.home.index(home.s.phase.axes[c.flat]))
         left, right = self.nest.packs
         self.pack(left)
-        self.widen(c.columns)
+        self.widen_ranges(c.columns)
         self.pack_lines(right)
         home.ranges = ranges
 
     def places(self) -> tuple[Value, dict[str, Value]]:
         """Return where tiles write, and the strides along all axes but the lanes'."""
-        to, strides = self.home.direct.places(self.c)
+        to, strides = self.home.direct.image_layout(self.c)
         return to, dict(zip((k.axis for k in self.c.columns[:-1]), strides, strict=True))
 
     def pack_lines(self, nest: Nest) -> None:
@@ -71,35 +75,37 @@ class DepthwisePacked(Packer):
     def _table(self) -> None:
         """Store a table entry for each position of the reduction but those along the tile."""
         c = self.c
-        reduced = [a for a in c.over if a != c.mixed]
-        for j, at in enumerate(self.summed()):
-            self.write(j, at, self.reach(c.columns, reduced, [at[a] for a in reduced]))
+        reduced = [a for a in c.over if a != c.mixing_axis]
+        for j, at in enumerate(self.outer_taps()):
+            self.write_entry(
+                j, at, self.window_offset(c.columns, reduced, [at[a] for a in reduced])
+            )
 
-    def summed(self) -> list[dict[str, int]]:
+    def outer_taps(self) -> list[dict[str, int]]:
         """Return positions of the reduction along all axes, with the first one along the tile."""
         c = self.c
         return [dict(zip(c.over, _position(first, c.extents), strict=True)) for first, *_ in c.taps]
 
-    def write(self, j: int, at: dict[str, int], *read: Value) -> None:
+    def write_entry(self, j: int, at: dict[str, int], *read: Value) -> None:
         """Store a table entry: weight offset, lane of a channel group, input offsets."""
         b, c = self.b, self.c
-        weights = b.mul(self.apart[c.flat], number(c.taps[j][0]))
+        weights = b.mul(self.packed_left_strides[c.flat], number(c.taps[j][0]))
         base = self.home.storage.at[c.item, TABLE_PART]
-        for k, value in enumerate((weights, number(at.get(c.mixed, 0)), *read)):
+        for k, value in enumerate((weights, number(at.get(c.mixing_axis, 0)), *read)):
             b.store(value, element_address(b, base, number(ENTRIES * j + k), i64))
 
-    def tiles(self) -> None:
+    def full_tiles(self) -> None:
         """Emit every tile of the task."""
         home, c, b = self.home, self.c, self.b
         sizes = self.sizes()
 
-        def loops(outer: list[Slid], row: Place, right: Value) -> None:
+        def loops(outer: list[WindowAxis], row: RowPosition, right: Value) -> None:
             if not outer:
                 home.loop(
                     number(0),
                     sizes[c.lane],
                     c.tile.lanes,
-                    lambda at: self._column(at, row, b.add(right, at), sizes[c.tall.axis]),
+                    lambda at: self._column(at, row, b.add(right, at), sizes[c.tile_axis.axis]),
                 )
                 return
             first, *inner = outer
@@ -110,17 +116,17 @@ class DepthwisePacked(Packer):
                 lambda at: loops(
                     inner,
                     {**row, first.axis: at},
-                    b.add(right, b.mul(at, self.strides[first.place])),
+                    b.add(right, b.mul(at, self.packed_right_strides[first.position_axis])),
                 ),
             )
 
         loops(self.rows(), {}, number(0))
 
-    def rows(self) -> list[Slid]:
+    def rows(self) -> list[WindowAxis]:
         """Return the output axes which tiles do not cover, outermost first."""
-        return [k for k in self.c.columns[:-1] if k is not self.c.tall]
+        return [k for k in self.c.columns[:-1] if k is not self.c.tile_axis]
 
-    def sizes(self) -> Place:
+    def sizes(self) -> RowPosition:
         """Return the number of the task's outputs along each axis."""
         ranges = self.home.ranges
         return {k.axis: self.b.sub(*ranges[k.axis][::-1]) for k in self.c.columns}
@@ -129,28 +135,32 @@ class DepthwisePacked(Packer):
         """Return the address of a vector's weights, and elements between taps."""
         c = self.c
         first, second = c.taps[0][0], c.taps[0][-1]
-        rise = number((second - first) // max(c.tall.taps - 1, 1))
-        left = self.at(LEFT_PART, lane if c.shared else number(0))
-        return [left, self.b.mul(self.apart[c.flat], rise)]
+        rise = number((second - first) // max(c.tile_axis.taps - 1, 1))
+        left = self.at(LEFT_PART, lane if c.has_lane_weights else number(0))
+        return [left, self.b.mul(self.packed_left_strides[c.flat], rise)]
 
-    def _column(self, at: Value, outer: Place, right: Value, size: Value) -> None:
+    def _column(self, at: Value, outer: RowPosition, right: Value, size: Value) -> None:
         """Emit all tiles of one vector."""
         b, c = self.b, self.c
-        step = self.strides[c.tall.place]
-        plane = self.strides[c.tall.rest] if c.tall.rest else number(0)
+        step = self.packed_right_strides[c.tile_axis.position_axis]
+        plane = (
+            self.packed_right_strides[c.tile_axis.remainder_axis]
+            if c.tile_axis.remainder_axis
+            else number(0)
+        )
         weights, table = self.weights(at), self.home.storage.at[c.item, TABLE_PART]
 
         def tile(y: Value, height: int) -> None:
             self.tile(
                 height,
-                {**outer, c.tall.axis: y},
+                {**outer, c.tile_axis.axis: y},
                 at,
                 [*weights, table, self.at(RIGHT_PART, b.add(right, b.mul(y, step))), step, plane],
             )
 
-        self.each_height(size, tile)
+        self.for_each_height(size, tile)
 
-    def each_height(self, size: Value, tile: Callable[[Value, int], None]) -> None:
+    def for_each_height(self, size: Value, tile: Callable[[Value, int], None]) -> None:
         """Emit `tile(position, height)` for all tiles over `size` outputs, tallest first.
 
         The lowest tiles overlap earlier ones rather than reach past the end.
@@ -176,17 +186,17 @@ class DepthwisePacked(Packer):
         last_start = b.select(b.icmp_signed("<", last_start, number(0)), number(0), last_start)
         return b.select(b.icmp_signed("<", last_start, y), last_start, y)
 
-    def tile(self, height: int, row: Place, lane: Value, operands: list[Value]) -> None:
+    def tile(self, height: int, row: RowPosition, lane: Value, operands: list[Value]) -> None:
         """Call the function of a tile whose sums begin at a position."""
-        b, c, tall = self.b, self.c, self.c.tall.axis
+        b, c, tall = self.b, self.c, self.c.tile_axis.axis
         order = [k.axis for k in c.columns[:-1]]
         rows = [row[a] for a in order]
-        to = b.add(far(b, [self.results[a] for a in order], rows), lane)
+        to = b.add(row_offset(b, [self.results[a] for a in order], rows), lane)
         args, short = [element_address(b, self.to, to, c.item.dtype), self.results[tall]], None
-        if (later := self.later) is not None:
-            offset = b.add(far(b, later.apart, rows), lane)
+        if (later := self.next_runs) is not None:
+            offset = b.add(row_offset(b, later.strides, rows), lane)
             args += [element_address(b, later.base, offset, later.dtype)]
-            args += [later.apart[order.index(tall)], later.holds]
+            args += [later.strides[order.index(tall)], later.enabled]
             short = later.dtype
         b.call(self.function(height, short), [*args, *operands])
 
@@ -205,4 +215,4 @@ def _position(number: int, extents: Sequence[int]) -> list[int]:
     return position
 
 
-__all__ = ["DepthwisePacked", "Place"]
+__all__ = ["DepthwisePacked", "RowPosition"]

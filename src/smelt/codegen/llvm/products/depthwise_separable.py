@@ -15,9 +15,9 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_
 from smelt.codegen.llvm.instructions.indexing import splat
 from smelt.codegen.llvm.instructions.machine import emit
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace, LyingTile
+from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace, InPlaceTile
 from smelt.codegen.llvm.products.depthwise_microkernel import PTR
-from smelt.codegen.llvm.products.tile_loops import in_blocks
+from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
@@ -35,19 +35,21 @@ Value = ir.Value
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class Epilogue:
     """Epilogue of a depthwise convolution: scalar operators in order, and the per-channel loads.
 
-    `dtypes` are the types of `reads` in memory.
+    `dtypes` are the types of `loads` in memory.
     """
 
     sums: Item
-    made: tuple[Item, ...]
-    reads: tuple[Item, ...]
+    ops: tuple[Item, ...]
+    loads: tuple[Item, ...]
     dtypes: tuple[DType, ...]
 
 
-def after(s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]) -> After | None:
+def find_epilogue(
+    s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]
+) -> Epilogue | None:
     """Return the epilogue which makes the input of a product from a depthwise convolution's sums.
 
     None if it needs more than the sums and per-channel values, or other types.
@@ -66,7 +68,7 @@ def after(s: Schedule, c: DepthwisePlan, image: Item, dtypes: dict[str, DType]) 
         if item.dtype != c.item.dtype:
             return None
     stored = tuple(dtypes[i.payload.buffer] for i in reads if isinstance(i.payload, Access))
-    return After(c.item, tuple(ops), tuple(reads), stored) if image in needed else None
+    return Epilogue(c.item, tuple(ops), tuple(reads), stored) if image in needed else None
 
 
 def _needed(image: Item, sums: Item) -> list[Item]:
@@ -94,12 +96,12 @@ class DepthwiseSeparable(DepthwiseInPlace):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan, image: Item) -> None:
         super().__init__(home, nest, c)
-        self.after = after(home.s, c, image, home.home.dtypes)
+        self.epilogue = find_epilogue(home.s, c, image, home.home.dtypes)
 
-    def more(self, lane: Value) -> list[Value]:
+    def extra_operands(self, lane: Value) -> list[Value]:
         """Return addresses of the epilogue's per-channel values."""
         b, home, addresses = self.b, self.home, list[Value]()
-        for item in self.after.reads if self.after else ():
+        for item in self.epilogue.loads if self.epilogue else ():
             access = item.payload
             assert isinstance(access, Access)
             at = home.index(substitute(access.offset, {self.c.lane: 0}), home.top)
@@ -109,28 +111,28 @@ class DepthwiseSeparable(DepthwiseInPlace):
             addresses.append(element_address(b, home.home.buffers[access.buffer], at, dtype))
         return addresses
 
-    def tile_kind(self) -> tuple[type[LyingTile], list[str]]:
+    def tile_kind(self) -> tuple[type[InPlaceTile], list[str]]:
         """Return the tile class, with the epilogue if there is one."""
         kind, names = super().tile_kind()
-        if self.after is None:
+        if self.epilogue is None:
             return kind, names
-        operands = (*kind.operands, *[PTR] * len(self.after.reads))
-        more = {"after": self.after, "operands": operands}
-        return type("HostedTile", (HostedTile, kind), more), [*names, f"of{self.c.item.number}"]
+        operands = (*kind.operands, *[PTR] * len(self.epilogue.loads))
+        more = {"after": self.epilogue, "operands": operands}
+        return type("HostedTile", (SeparableTile, kind), more), [*names, f"of{self.c.item.number}"]
 
 
-class HostedTile(LyingTile):
+class SeparableTile(InPlaceTile):
     """A tile which applies an epilogue to its sums."""
 
-    after: ClassVar[After]
+    epilogue: ClassVar[Epilogue]
 
-    def made(self, sums: list[Value]) -> list[Value]:
+    def outputs(self, sums: list[Value]) -> list[Value]:
         """Return the outputs of the epilogue."""
         m, outputs = self.m, list[Value]()
-        addresses = self.given[len(self.given) - len(self.after.reads) :]
+        addresses = self.extra_args[len(self.extra_args) - len(self.epilogue.loads) :]
         fixed: dict[Item, Value] = {}
         for item, address, dtype in zip(
-            self.after.reads, addresses, self.after.dtypes, strict=True
+            self.epilogue.loads, addresses, self.epilogue.dtypes, strict=True
         ):
             if self.c.lane in item.axes:
                 fixed[item] = load_vector(m, address, dtype, self.mask())
@@ -138,8 +140,8 @@ class HostedTile(LyingTile):
                 scalar = load_scalar(self.scalar, address, dtype, None)
                 fixed[item] = splat(self.b, scalar, self.c.tile.lanes)
         for total in sums:
-            values = {**fixed, self.after.sums: total}
-            for item in self.after.made:
+            values = {**fixed, self.epilogue.sums: total}
+            for item in self.epilogue.ops:
                 if isinstance(item.payload, str):
                     args = [values[a] for a in item.args]
                     dtypes = [a.dtype for a in item.args]
@@ -147,13 +149,15 @@ class HostedTile(LyingTile):
                 else:
                     assert isinstance(item.payload, (int, float, bool))
                     values[item] = m.const(item.dtype, item.payload)
-            outputs.append(values[self.after.made[-1]] if self.after.made else total)
+            outputs.append(values[self.epilogue.ops[-1]] if self.epilogue.ops else total)
         return outputs
 
 
-def hosted(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
+def fused_depthwise(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
     """Return the depthwise convolutions which are fused into the product of an image."""
-    inner = [n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.within]
+    inner = [
+        n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.fused_lanes
+    ]
     return [
         DepthwiseSeparable(home, n, n.product, image)
         for n in inner
@@ -161,7 +165,7 @@ def hosted(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
     ]
 
 
-def pack_by_lines(
+def pack_by_rows(
     packer: ImplicitGemmNhwc, nest: Nest, fused: Sequence[DepthwiseSeparable], outer: Sequence[str]
 ) -> None:
     """Pack an image row by row, with the depthwise convolutions fused in.
@@ -172,20 +176,22 @@ def pack_by_lines(
     home, starts = packer.home, {a: packer.home.ranges[a][0] for a in nest.order}
     for stencil in fused:
         home.products = stencil
-        stencil.open()
+        stencil.pack_operands()
         home.starts[None, stencil.c.lane] = home.ranges[stencil.c.lane][0]
 
     def rows(axes: Sequence[str]) -> None:
         if axes:
-            in_blocks(home, axes[0], 1, lambda: rows(axes[1:]))
+            strip_mine_axis(home, axes[0], 1, lambda: rows(axes[1:]))
             return
         home.starts |= {(None, a): home.ranges[a][0] for a in outer}
         for stencil in fused:
-            if stencil.after is not None:
-                stencil.results = {k.axis: packer.strides[k.axis] for k in stencil.c.columns[:-1]}
-                stencil.to = packer.at(RIGHT_PART, far_of(packer, starts, outer))
-            stencil.tiles()
-        if any(stencil.after is None for stencil in fused):
+            if stencil.epilogue is not None:
+                stencil.results = {
+                    k.axis: packer.packed_right_strides[k.axis] for k in stencil.c.columns[:-1]
+                }
+                stencil.to = packer.at(RIGHT_PART, packed_row_offset(packer, starts, outer))
+            stencil.full_tiles()
+        if any(stencil.epilogue is None for stencil in fused):
             home.products = packer
             packer.pack(nest, starts=starts)
 
@@ -194,13 +200,15 @@ def pack_by_lines(
     home.products, home.starts = packer, home_starts
 
 
-def far_of(packer: ImplicitGemmNhwc, starts: dict[str, Value], outer: Sequence[str]) -> Value:
+def packed_row_offset(
+    packer: ImplicitGemmNhwc, starts: dict[str, Value], outer: Sequence[str]
+) -> Value:
     """Return the packed offset of the current row."""
     b, total = packer.b, ir.Constant(ir.IntType(64), 0)
     for a in outer:
         position = b.sub(packer.home.ranges[a][0], starts[a])
-        total = b.add(total, b.mul(position, packer.strides[a]))
+        total = b.add(total, b.mul(position, packer.packed_right_strides[a]))
     return total
 
 
-__all__ = ["DepthwiseSeparable", "hosted", "pack_by_lines"]
+__all__ = ["DepthwiseSeparable", "fused_depthwise", "pack_by_rows"]

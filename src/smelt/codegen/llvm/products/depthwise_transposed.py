@@ -14,7 +14,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.input_tile import Slid
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
@@ -33,8 +33,8 @@ class DepthwiseTransposed(DepthwisePacked):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: DepthwisePlan) -> None:
         super().__init__(home, nest, c)
-        assert c.lines is not None
-        self.lines, self.lanes = c.lines, c.tile.lanes
+        assert c.transposed_rows is not None
+        self.right_rows, self.lanes = c.transposed_rows, c.tile.lanes
         self.m = LLVMMachine(self.b, self.lanes, home.home.target)
 
     def run(self) -> None:
@@ -46,25 +46,25 @@ class DepthwiseTransposed(DepthwisePacked):
         """Return where tiles write, and strides of the transposed sums."""
         axes = tuple(k.axis for k in self.c.columns)
         extents = [*(self.home.s.local[a] for a in axes[:-1]), self.lanes]
-        return self.home.storage.at[self.item, SUMS_PART], self.steps(axes, extents)
+        return self.home.storage.at[self.item, SUMS_PART], self.dense_strides(axes, extents)
 
     # ---- the operand -----------------------------------------------------------------------------
 
     def pack_lines(self, nest: Nest) -> None:
         """Pack the input, transposing tiles of it."""
-        home, b, c, rows_in_place = self.home, self.b, self.c, self.lines
-        if any(rows_in_place.inside):
+        home, b, c, rows_in_place = self.home, self.b, self.c, self.right_rows
+        if any(rows_in_place.bounds):
             self._clear()
         low, high = home.ranges[c.lane]
         start = b.add(
             home.index(rows_in_place.start, home.top),
-            b.mul(low, home.home.index(rows_in_place.apart)),
+            b.mul(low, home.home.index(rows_in_place.lane_stride)),
         )
         last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
         channel_offsets = [
             b.mul(
                 b.select(b.icmp_signed("<", number(k), last), number(k), last),
-                home.home.index(rows_in_place.apart),
+                home.home.index(rows_in_place.lane_stride),
             )
             for k in range(self.lanes)
         ]
@@ -88,28 +88,31 @@ class DepthwiseTransposed(DepthwisePacked):
         first = b.mul(low, number(c.step))
         reach = (c.taps - 1) * c.dilation + 1 - c.step
         end = b.add(b.mul(high, number(c.step)), number(reach))
-        for before, extent in self.lines.inside[k]:
+        for before, extent in self.right_rows.bounds[k]:
             begin = number(-before)
             first = b.select(b.icmp_signed("<", first, begin), begin, first)
             image_end = b.sub(self.home.home.index(extent), number(before))
             end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
         return first, end
 
-    def _packed_offset(self, c: Slid, at: Value) -> Value:
+    def _packed_offset(self, c: WindowAxis, at: Value) -> Value:
         """Return the packed offset of an input position along an axis, in elements."""
         b = self.b
         position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
         if c.step == 1:
-            return b.mul(position, self.strides[c.place])
+            return b.mul(position, self.packed_right_strides[c.position_axis])
         quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
-        return b.add(b.mul(quotient, self.strides[c.place]), b.mul(phase, self.strides[c.rest]))
+        return b.add(
+            b.mul(quotient, self.packed_right_strides[c.position_axis]),
+            b.mul(phase, self.packed_right_strides[c.remainder_axis]),
+        )
 
     def _pack_rows(self, k: int, start: Value, to: Value, channel_offsets: list[Value]) -> None:
         """Pack all rows inside the image, looping over the axes from the k-th on."""
         b, home, c = self.b, self.home, self.c.columns[k]
         first, end = self._span(k)
         if k < len(self.c.columns) - 2:
-            step = home.home.index(self.lines.steps[k])
+            step = home.home.index(self.right_rows.steps[k])
             home.loop(
                 first,
                 end,
@@ -150,11 +153,13 @@ class DepthwiseTransposed(DepthwisePacked):
         long.
         """
         b, home = self.b, self.home
-        dtype = home.home.dtypes[self.lines.buffer]
+        dtype = home.home.dtypes[self.right_rows.buffer]
         left = b.sub(end, at)
         mask = b.icmp_signed("<", iota(count), splat(b, left, count))
         m = LLVMMachine(b, count, home.home.target)
-        base = element_address(b, home.home.buffers[self.lines.buffer], b.add(start, at), dtype)
+        base = element_address(
+            b, home.home.buffers[self.right_rows.buffer], b.add(start, at), dtype
+        )
         rows = [
             load_vector(m, element_address(b, base, offset, dtype), dtype, mask)
             for offset in channel_offsets

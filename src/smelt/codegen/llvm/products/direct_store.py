@@ -22,13 +22,13 @@ from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
-from smelt.codegen.llvm.loops.split_store_ranges import ends
-from smelt.codegen.llvm.products.tile_sums import Last
+from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.products.tile_sums import RoundedOutput
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.depthwise import HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.schedule.lanes import lane_of
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
+from smelt.codegen.llvm.schedule.lanes import lane_axis
 from smelt.codegen.llvm.scratch.workspace import SUMS_PART, reads
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -43,42 +43,44 @@ Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]
 """Products which are stored unchanged, with their stores."""
 
 
-class Direct:
+class DirectStores:
     """The products of a task which tiles may store directly."""
 
     def __init__(self, home: NestEmitter) -> None:
         self.home = home
-        streamed = home.home.streaming or home.bands
-        self.stores = {} if streamed else dict(stored(home.s, home.home.dtypes))
+        streamed = home.home.streaming or home.row_groups
+        self.stores = {} if streamed else dict(stored_products(home.s, home.home.dtypes))
         self.nests = {id(n) for n, only_stores in _nests(home.s, self.stores) if only_stores}
-        self.short = {
+        self.rounded = {
             item
             for item, stores in self.stores.items()
             if home.home.dtypes[stores[0].access.buffer] != item.dtype
         }
         """Products which are rounded as they are stored; partial sums stay in scratch."""
-        self.holds: Value = ir.IntType(1)(1)
+        self.enabled: Value = ir.IntType(1)(1)
         """Whether the tiles of this task write outputs directly (i1)."""
         if not self.stores:
             return
         for c in home.s.products.values():
             if c.item in self.stores:
                 assert isinstance(c, Tiled)
-                self.holds = home.b.and_(self.holds, self._is_whole(c))
+                self.enabled = home.b.and_(self.enabled, self._is_whole(c))
                 if len(self.stores[c.item]) > 1:
-                    self.holds = home.b.and_(self.holds, self._is_inside(c))
+                    self.enabled = home.b.and_(self.enabled, self._is_inside(c))
 
     def _is_whole(self, c: Tiled) -> Value:
         """Return whether this task's part of a product is exactly full tiles (i1)."""
         b, ranges = self.home.b, self.home.ranges
-        if isinstance(c, NhwcConvPlan) and c.across:
+        if isinstance(c, NhwcConvPlan) and c.transposes_result:
             return ir.IntType(1)(1)  # transposed tiles of sums are cut anywhere
         low, high = ranges[c.n]
         remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
         is_full = b.icmp_signed("==", remainder, number(0))
         if isinstance(c, DepthwisePlan):
-            first, last = ranges[c.tall.axis]
-            return b.and_(is_full, b.icmp_signed(">=", b.sub(last, first), number(HEIGHTS[-1])))
+            first, last = ranges[c.tile_axis.axis]
+            return b.and_(
+                is_full, b.icmp_signed(">=", b.sub(last, first), number(TILE_HEIGHTS[-1]))
+            )
         if isinstance(c, Contraction):
             first, last = ranges[c.k]
             has_k = b.icmp_signed("<", first, last)
@@ -102,28 +104,28 @@ class Direct:
         b, (low, high) = self.home.b, self.home.ranges[c.n]
         within = stored_range(store)
         assert within is not None
-        first, stop = ends(self.home, within)
+        first, stop = range_ends(self.home, within)
         begins = b.icmp_signed("<=", first, low)
         return begins if stop is None else b.and_(begins, b.icmp_signed("<=", high, stop))
 
-    def place(self, c: Contraction) -> tuple[Value, Value]:
+    def row_layout(self, c: Contraction) -> tuple[Value, Value]:
         """Return the address of a task's first element of a product, and the row stride."""
         stride = self.home.home.index(self.home.storage.extent(c.item, c.n))
         base, strides = self._destination(c, _rows(c), [stride])
         return base, strides[0]
 
-    def places(self, c: NhwcConvPlan | DepthwisePlan) -> tuple[Value, list[Value]]:
+    def image_layout(self, c: NhwcConvPlan | DepthwisePlan) -> tuple[Value, list[Value]]:
         """Return the address of a task's first element, and strides along the row axes."""
         home, strides = self.home, list[Value]()
         step = home.home.index(home.storage.extent(c.item, c.n))
         for a in _rows(c)[::-1]:
             strides.insert(0, step)
             step = home.b.mul(step, home.home.index(home.storage.extent(c.item, a)))
-        if isinstance(c, NhwcConvPlan) and c.across:
+        if isinstance(c, NhwcConvPlan) and c.transposes_result:
             return home.storage.at[c.item, SUMS_PART], strides
         return self._destination(c, _rows(c), strides)
 
-    def turned(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
+    def transposed_layout(self, c: NhwcConvPlan) -> tuple[Value, dict[str, Value]]:
         """Return where transposed tiles of sums go, and the stride along each axis."""
         home, strides, step = self.home, dict[str, Value](), number(1)
         for a in reversed(c.axes):
@@ -136,32 +138,32 @@ class Direct:
         if c.item in self.stores:
             (access,) = (s.access for s in self.stores[c.item])
             output_stride = home.home.index(coefficient(access.offset, c.n) or 0)
-            strides[c.n] = home.b.select(self.holds, output_stride, strides[c.n])
+            strides[c.n] = home.b.select(self.enabled, output_stride, strides[c.n])
         return base, strides | dict(zip(order[:-1], steps, strict=True))
 
-    def is_run(self, c: NhwcConvPlan) -> bool:
+    def rows_are_contiguous(self, c: NhwcConvPlan) -> bool:
         """Return whether consecutive rows of a product's output are contiguous."""
         if c.item not in self.stores or len(c.columns) < 2:
             return len(c.columns) > 1
         offset, (outer, inner) = self.stores[c.item][0].access.offset, c.axes[-2:]
         return coefficient(offset, outer) == self.home.s.local[inner]
 
-    def last(self, c: Tiled) -> Last | None:
+    def rounded_output(self, c: Tiled) -> RoundedOutput | None:
         """Return the destination of final sums which are rounded as they are stored, or None."""
-        if c.item not in self.short:
+        if c.item not in self.rounded:
             return None
-        return Last(*self._output_address(c, _rows(c)), self._dtype(c), self.holds)
+        return RoundedOutput(*self._output_address(c, _rows(c)), self._dtype(c), self.enabled)
 
     def _destination(
         self, c: Tiled, rows: Sequence[str], strides: list[Value]
     ) -> tuple[Value, list[Value]]:
         """Return address and strides of a product, whose strides in scratch are given."""
         b, base = self.home.b, self.home.storage.at[c.item, 0]
-        if c.item not in self.stores or c.item in self.short:
+        if c.item not in self.stores or c.item in self.rounded:
             return base, strides
         output, output_strides = self._output_address(c, rows)
         both = zip(output_strides, strides, strict=True)
-        return b.select(self.holds, output, base), [b.select(self.holds, x, y) for x, y in both]
+        return b.select(self.enabled, output, base), [b.select(self.enabled, x, y) for x, y in both]
 
     def _output_address(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
         """Return the address of a task's first output, and its row strides.
@@ -198,19 +200,21 @@ class Direct:
         """Return the element type of a product's output."""
         return self.home.home.dtypes[self.stores[c.item][0].access.buffer]
 
-    def unless(self, nest: Nest, run: Callable[[], None]) -> None:
+    def run_unless_stored(self, nest: Nest, run: Callable[[], None]) -> None:
         """Emit a nest, to be skipped where its outputs are already stored."""
         if id(nest) not in self.nests:
             run()
             return
-        with self.home.b.if_then(self.home.b.not_(self.holds)):
+        with self.home.b.if_then(self.home.b.not_(self.enabled)):
             run()
 
 
 def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
     """Yield every nest, and whether it does nothing but store such products."""
     for nest in s.nests:
-        does_more = nest.saves or nest.folds or nest.settings or nest.fixed or nest.product
+        does_more = (
+            nest.saves or nest.reductions or nest.state_updates or nest.scalars or nest.product
+        )
         yield (
             nest,
             bool(nest.stores)
@@ -224,7 +228,9 @@ def _is_among(store: StoreItem, stores: Sequence[StoreItem]) -> bool:
     return any(x.access == store.access for x in stores)
 
 
-def stored(s: Schedule, dtypes: dict[str, Any]) -> Iterator[tuple[Item, tuple[StoreItem, ...]]]:
+def stored_products(
+    s: Schedule, dtypes: dict[str, Any]
+) -> Iterator[tuple[Item, tuple[StoreItem, ...]]]:
     """Yield products whose only readers are nests which store them unchanged, with these stores.
 
     There are several stores where ranges of the columns are separate outputs.
@@ -279,15 +285,15 @@ def _rows(c: Tiled) -> tuple[str, ...]:
 def _is_plain(c: Tiled, s: Schedule) -> bool:
     """Return whether a product's tiles write output rows only, at a uniform stride."""
     if isinstance(c, DepthwisePlan):
-        return c.lines is None
+        return c.transposed_rows is None
     if isinstance(c, NhwcConvPlan):
-        return c.ends_lines(s.local[c.columns[-1].axis])
+        return c.tiles_end_with_rows(s.local[c.columns[-1].axis])
     return c.kind != "thin" and c.m is not None and not c.outer
 
 
 def _is_written(c: Tiled, dtype: DType) -> bool:
     """Return whether tiles can store sums as a type: their own, or by rounding."""
-    if isinstance(c, NhwcConvPlan) and c.across:
+    if isinstance(c, NhwcConvPlan) and c.transposes_result:
         return dtype == c.item.dtype
     matrix = isinstance(c, Contraction) and c.group is not None and c.group.matrix
     return dtype == c.item.dtype or (
@@ -310,7 +316,7 @@ def _writes_rows(store: StoreItem, c: Tiled) -> bool:
     if store.access.limits or is_broadcast:
         return False
     steps = [coefficient(offset, a) for a in (*_rows(c), c.n)]
-    return coefficient(offset, lane_of(c)) == 1 and None not in steps
+    return coefficient(offset, lane_axis(c)) == 1 and None not in steps
 
 
-__all__ = ["Direct", "stored"]
+__all__ = ["DirectStores", "stored_products"]

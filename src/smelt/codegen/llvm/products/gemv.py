@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from smelt.blocks import LINES_RUN
+from smelt.blocks import AXPY_RUN
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -29,18 +29,24 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.dot_product import BFLOATS, interleaved, narrow, step, units
-from smelt.codegen.llvm.instructions.horizontal_sums import across, together
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.dot_product import (
+    BF16_DOT,
+    as_units,
+    dot_step,
+    interleave_rows,
+    to_packed_bits,
+)
+from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.operand_rows import along, lines_from
-from smelt.codegen.llvm.products.tile_loops import blocks
+from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
+from smelt.codegen.llvm.products.tile_loops import strip_mine
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, SUMS_PART, lines_apart
+from smelt.codegen.llvm.scratch.workspace import LEFT_PART, SUMS_PART, sums_runs_apart
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 
@@ -48,32 +54,32 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-LINES = 8
+STREAMS = 8
 """Rows along n read side by side, given registers for two vectors of each.
 
 Hardware prefetchers do not follow more streams.
 """
-FEW = 4
+FEW_STREAMS = 4
 """Rows side by side for a single left row, costly rows, remainders, and dot products."""
-LONG_LINE = 1536
+LONG_ROW = 1536
 """Elements from which a single left row meets the rows one at a time.
 
 The horizontal sum at the end of each costs as much as 100 elements.
 """
-AHEAD = 2048
+DOT_PREFETCH_BYTES = 2048
 """Bytes between what dot products read and what they prefetch."""
-NEXT, ONE_AHEAD = 1024, 4096
+AXPY_PREFETCH_BYTES, SINGLE_ROW_PREFETCH_BYTES = 1024, 4096
 """Prefetch distances in bytes: of the axpy form, and of rows read singly."""
-CHUNK, NEXT_PIECES = 4096, 2
+CHUNK_BYTES, PREFETCH_GROUPS = 4096, 2
 """Bytes of each left row multiplied at a time; all rows' chunks stay in L1.
 
-The horizontal sums at a chunk's end cost as much as half a kilobyte of it.  `NEXT_PIECES` is the
-number of row groups between what is multiplied and what is prefetched into L2; L1 has little room
-beside the chunks.
+The horizontal sums at a chunk's end cost as much as half a kilobyte of it.  `PREFETCH_GROUPS` is
+the number of row groups between what is multiplied and what is prefetched into L2; L1 has little
+room beside the chunks.
 """
-CHUNK_MANY, NEXT_PIECES_MANY = 1024, 8
-"""`CHUNK` and `NEXT_PIECES` for more rows, which are visited in several groups."""
-SHORT = 6
+CHUNK_BYTES_MANY_ROWS, PREFETCH_GROUPS_MANY_ROWS = 1024, 8
+"""`CHUNK_BYTES` and `PREFETCH_GROUPS` for more rows, which are visited in several groups."""
+CHEAP_VALUES = 6
 """Values per element up to which a row counts as cheap to compute."""
 
 
@@ -94,28 +100,28 @@ class Gemv:
             self.rows = self.b.sub(high, low)
         self.stride = home.home.index(home.storage.extent(c.item, c.n))
         self.sums: Value = home.storage.at[c.item, 0]
-        self.lanes, self.wide = c.tile.lanes, c.tile.lanes * c.together
-        if c.along == c.n and c.group is None and c.m is not None:
-            self.wide *= 2  # one broadcast of the left operand serves two vectors
+        self.lanes, self.vector_elements = c.tile.lanes, c.tile.lanes * c.group_size
+        if c.vector_axis == c.n and c.group is None and c.m is not None:
+            self.vector_elements *= 2  # one broadcast of the left operand serves two vectors
         s = home.s
-        blocks = c.along == c.k and s.region(c.item) is None and c.k not in s.phase.cut
-        self.apart = self.wide if blocks else 1
+        blocks = c.vector_axis == c.k and s.region(c.item) is None and c.k not in s.phase.cut
+        self.alignment = self.vector_elements if blocks else 1
         """Multiple at which vectors of the right operand begin."""
-        self.ahead = dict[int, tuple[Value, Value]]()
+        self.prefetch_distance = dict[int, tuple[Value, Value]]()
         """Prefetch distance by element size: groups of rows, and elements beyond."""
-        self.far = False
+        self.prefetch_to_l2 = False
         """Whether to prefetch into L2 rather than L1."""
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
-    def clear_ends(self) -> None:
+    def zero_row_ends(self) -> None:
         """Store zeros behind the left operand's rows, before they are packed.
 
         Full vectors of them are multiplied, and complete units for complete groups of rows.
         """
         low, high = self.ranges[self.c.k]
-        b, count = self.b, max(self.lanes, FEW)
-        end = b.add(low, b.and_(b.sub(high, low), number(-count * self.c.together)))
+        b, count = self.b, max(self.lanes, FEW_STREAMS)
+        end = b.add(low, b.and_(b.sub(high, low), number(-count * self.c.group_size)))
         zero = self.machine.const(self.c.unit, 0)
 
         def clear(row: Value) -> None:
@@ -130,9 +136,9 @@ class Gemv:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
         self.top = self.home.open(self.right, self.scope)
         self.home.prefetch_enabled = False
-        if lines_apart(self.c, self.home.s):
+        if sums_runs_apart(self.c, self.home.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
-        elif self.c.along == self.c.n:
+        elif self.c.vector_axis == self.c.n:
             self._axpy()
         else:
             self._dot_products()
@@ -140,13 +146,13 @@ class Gemv:
 
     def _summed_runs(self, fresh: Value) -> None:
         """Emit the axpy form in runs of rows which end at fixed multiples."""
-        b, span, run_length = self.b, self.ranges[self.c.k], LINES_RUN * self.c.together
+        b, span, run_length = self.b, self.ranges[self.c.k], AXPY_RUN * self.c.group_size
 
         def run(start: Value, end: Value) -> None:
             self.ranges[self.c.k] = start, end
             self._summed_run(b.not_(b.and_(fresh, b.icmp_signed("==", start, span[0]))))
 
-        blocks(self.home, span, run_length, run, at_multiples=True)
+        strip_mine(self.home, span, run_length, run, at_multiples=True)
         self.ranges[self.c.k] = span
 
     def _summed_run(self, later: Value) -> None:
@@ -181,21 +187,21 @@ class Gemv:
     def _right_vector(self, row: Scope, at: Value, mask: Value | None) -> Value:
         """Return a vector of a right row, ready to multiply; 0 outside the mask."""
         c = self.c
-        lanes = Lanes(c.along, at, self.wide, mask, self.apart)
-        inner = Scope(row, {c.along: at}, lanes=lanes)
+        lanes = Lanes(c.vector_axis, at, self.vector_elements, mask, self.alignment)
+        inner = Scope(row, {c.vector_axis: at}, lanes=lanes)
         self.home.enter(inner, 2)
         value = self.home.get(c.right, inner, True)
         if c.group is not None:
-            m = LLVMMachine(self.b, self.wide, self.home.home.target)
-            value = narrow(m, value, c.right, c.group)
+            m = LLVMMachine(self.b, self.vector_elements, self.home.home.target)
+            value = to_packed_bits(m, value, c.right, c.group)
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
     def _left_address(self, row: Value, k: Value, more: int = 0) -> Value:
         """Return the address of the unit of left[row] `more` units behind k."""
         b = self.b
         at = b.sub(k, self.start)
-        if self.c.together > 1:
-            at = b.udiv(at, number(self.c.together))
+        if self.c.group_size > 1:
+            at = b.udiv(at, number(self.c.group_size))
         at = b.add(b.mul(row, number(self.c.pitch)), b.add(at, number(more)) if more else at)
         base = self.home.storage.at[self.c.item, LEFT_PART]
         return element_address(b, base, at, self.c.unit)
@@ -209,7 +215,7 @@ class Gemv:
     def _multiply_add(self, left: Value, value: Value, total: Value) -> Value:
         if self.c.group is None:
             return fma_step(self.machine, left, value, total, self.c.item)
-        return step(self.machine, self.c.group, left, value, total)
+        return dot_step(self.machine, self.c.group, left, value, total)
 
     def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
         """Return units of the left operand from k on, each broadcast."""
@@ -254,18 +260,20 @@ class Gemv:
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
-        streams = LINES if self.home.home.target.registers >= 32 else LINES // 2
-        streams = FEW if self.c.m is None or len(self.right.items) > SHORT else streams
+        streams = STREAMS if self.home.home.target.registers >= 32 else STREAMS // 2
+        streams = (
+            FEW_STREAMS if self.c.m is None or len(self.right.items) > CHEAP_VALUES else streams
+        )
         middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
-        self._set_prefetch_distance(self.c.n, NEXT)
+        self._set_prefetch_distance(self.c.n, AXPY_PREFETCH_BYTES)
         self.home.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
-        self.home.loop(middle, high, FEW, lambda k: self._row_group(k, FEW, True))
+        self.home.loop(middle, high, FEW_STREAMS, lambda k: self._row_group(k, FEW_STREAMS, True))
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
-        b, unit_size = self.b, self.c.together
+        b, unit_size = self.b, self.c.group_size
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        rows = lines_from(self.home, self.top, self.c.k, k, count, last)
+        rows = row_scopes(self.home, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         only = (
@@ -284,9 +292,9 @@ class Gemv:
                 self._add(k, at, [self._vectors(value) for value in values], only)
                 return
             groups = (values[r : r + unit_size] for r in range(0, count, unit_size))
-            self._add(k, at, [interleaved(b, group) for group in groups], only)
+            self._add(k, at, [interleave_rows(b, group) for group in groups], only)
 
-        along(self.home, self.ranges[self.c.along], self.wide, put)
+        vector_loop(self.home, self.ranges[self.c.vector_axis], self.vector_elements, put)
 
     # ---- lines along k -----------------------------------------------------------------------
 
@@ -297,20 +305,24 @@ class Gemv:
         of its bytes.
         """
         b, many_registers = self.b, self.home.home.target.registers >= 32
-        has_long_form = self.c.group is None and self.home.home.target.foresees_pages
+        has_long_form = self.c.group is None and self.home.home.target.prefetches_across_pages
         if self.c.m is None and not has_long_form:
-            self._all_dots(1, FEW)
+            self._all_dots(1, FEW_STREAMS)
             return
         if self.c.m is None:
             low, high = self.ranges[self.c.k]
-            long = b.icmp_signed(">=", b.sub(high, low), number(LONG_LINE))
+            long = b.icmp_signed(">=", b.sub(high, low), number(LONG_ROW))
             with b.if_else(long) as (then, otherwise):
                 with then:
                     self.home.loop(*self.ranges[self.c.n], 1, self._single_dot)
                 with otherwise:
-                    self._all_dots(1, FEW)
+                    self._all_dots(1, FEW_STREAMS)
             return
-        heights, group_rows = ((FEW // 2, FEW), 2 * FEW) if many_registers else ((FEW // 2,), FEW)
+        heights, group_rows = (
+            ((FEW_STREAMS // 2, FEW_STREAMS), 2 * FEW_STREAMS)
+            if many_registers
+            else ((FEW_STREAMS // 2,), FEW_STREAMS)
+        )
 
         def rows(heights: tuple[int, ...]) -> None:
             if not heights:
@@ -319,7 +331,7 @@ class Gemv:
             is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
             with b.if_else(is_few) as (then, otherwise):
                 with then:
-                    self._all_dots(heights[0], FEW)
+                    self._all_dots(heights[0], FEW_STREAMS)
                 with otherwise:
                     rows(heights[1:])
 
@@ -327,13 +339,13 @@ class Gemv:
 
     def _chunks(self, group_rows: int) -> None:
         """Emit dot products of many left rows, `group_rows` at once, chunk by chunk of k."""
-        b, elements_per_byte = self.b, self.c.together / self.c.unit.itemsize
+        b, elements_per_byte = self.b, self.c.group_size / self.c.unit.itemsize
         many_rows_size, few_rows_size = (
-            number(int(size * elements_per_byte)) for size in (CHUNK_MANY, CHUNK)
+            number(int(size * elements_per_byte)) for size in (CHUNK_BYTES_MANY_ROWS, CHUNK_BYTES)
         )
         is_one_group = b.icmp_signed("<=", self.rows, number(group_rows))
         size = b.select(is_one_group, few_rows_size, many_rows_size)
-        groups = b.select(is_one_group, number(NEXT_PIECES), number(NEXT_PIECES_MANY))
+        groups = b.select(is_one_group, number(PREFETCH_GROUPS), number(PREFETCH_GROUPS_MANY_ROWS))
         self.home.loop(
             *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, group_rows, groups)
         )
@@ -345,15 +357,18 @@ class Gemv:
         follow.
         """
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
-        (row,) = lines_from(self.home, self.top, c.n, n, 1, None)
+        (row,) = row_scopes(self.home, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
-        places = [self._stack_slot(zero) for _ in range(FEW)]
+        places = [self._stack_slot(zero) for _ in range(FEW_STREAMS)]
         low, high = self.ranges[c.k]
-        middle = b.add(low, b.and_(b.sub(high, low), number(-FEW * lanes)))
+        middle = b.add(low, b.and_(b.sub(high, low), number(-FEW_STREAMS * lanes)))
 
         # Single vectors where lanes gather: wide ones would be concatenated and split again.
         loads = [x.payload.offset for x in self.right.items if isinstance(x.payload, Access)]
-        usual, each = self.wide, FEW if all(coefficient(e, c.k) is not None for e in loads) else 1
+        usual, each = (
+            self.vector_elements,
+            FEW_STREAMS if all(coefficient(e, c.k) is not None for e in loads) else 1,
+        )
 
         def put(at: Value, mask: Value | None, first: int = 0) -> None:
             for k, value in enumerate(self._vectors(self._right_vector(row, at, mask))):
@@ -362,26 +377,26 @@ class Gemv:
                 b.store(self._multiply_add(left, value, total), places[first + k])
 
         def unrolled(at: Value) -> None:
-            self._prefetch([row], at, (c.n, c.k), length=FEW * lanes)
-            for k in range(0, FEW, each):
+            self._prefetch([row], at, (c.n, c.k), length=FEW_STREAMS * lanes)
+            for k in range(0, FEW_STREAMS, each):
                 put(b.add(at, number(k * lanes)) if k else at, None, k)
 
-        self._set_prefetch_distance(c.k, ONE_AHEAD)
-        self.wide = each * lanes
-        self.home.loop(low, middle, FEW * lanes, unrolled)
-        self.wide = usual
-        along(self.home, (middle, high), lanes, put)
+        self._set_prefetch_distance(c.k, SINGLE_ROW_PREFETCH_BYTES)
+        self.vector_elements = each * lanes
+        self.home.loop(low, middle, FEW_STREAMS * lanes, unrolled)
+        self.vector_elements = usual
+        vector_loop(self.home, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
-        self._add_scalar(self._sum_address(number(0), n), across(self.machine, totals[0]))
+        self._add_scalar(self._sum_address(number(0), n), sum_lanes(self.machine, totals[0]))
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """Emit one chunk of k, whose left rows stay in L1."""
         b, (low, high) = self.b, self.ranges[self.c.k]
         end = b.add(at, size)
         self.ranges[self.c.k] = at, b.select(b.icmp_signed("<", end, high), end, high)
-        self._all_dots(rows, FEW // 2, groups)
+        self._all_dots(rows, FEW_STREAMS // 2, groups)
         self.ranges[self.c.k] = low, high
 
     def _all_dots(self, rows: int, count: int, groups: Value | None = None) -> None:
@@ -391,15 +406,15 @@ class Gemv:
         """
         b, (low, high) = self.b, self.ranges[self.c.n]
         middle = b.add(low, b.and_(b.sub(high, low), number(-count)))
-        self.far = groups is not None
+        self.prefetch_to_l2 = groups is not None
         if groups is None:
-            self._set_prefetch_distance(self.c.k, AHEAD)
+            self._set_prefetch_distance(self.c.k, DOT_PREFETCH_BYTES)
         else:  # no remainder of elements here: LLVM schedules loads and prefetches better
-            self.ahead = {size: (groups, number(0)) for size in self._sizes()}
+            self.prefetch_distance = {size: (groups, number(0)) for size in self._sizes()}
         for first, last, group_size in ((low, middle, count), (middle, high, 1)):
 
             def row_group(n: Value, group_size: int = group_size) -> None:
-                right_rows = lines_from(self.home, self.top, self.c.n, n, group_size, None)
+                right_rows = row_scopes(self.home, self.top, self.c.n, n, group_size, None)
                 self.home.loop(
                     number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, right_rows)
                 )
@@ -414,7 +429,7 @@ class Gemv:
 
         def put(at: Value, mask: Value | None) -> None:
             values = [self._right_vector(right_row, at, mask) for right_row in right_rows]
-            values = values if c.group is None else [units(b, x) for x in values]
+            values = values if c.group is None else [as_units(b, x) for x in values]
             for g, sums in enumerate(places):
                 left = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
@@ -422,14 +437,14 @@ class Gemv:
 
         def prefetching_put(at: Value) -> None:
             self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
-            for v in range(0, step, self.wide):
+            for v in range(0, step, self.vector_elements):
                 put(b.add(at, number(v)) if v else at, None)
 
-        low, high = self.ranges[c.along]
-        step = max(self.wide, LINE // min(self._sizes(), default=LINE))
+        low, high = self.ranges[c.vector_axis]
+        step = max(self.vector_elements, CACHE_LINE // min(self._sizes(), default=CACHE_LINE))
         middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
         self.home.loop(low, middle, step, prefetching_put)
-        along(self.home, (middle, high), self.wide, put)
+        vector_loop(self.home, (middle, high), self.vector_elements, put)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
@@ -448,9 +463,9 @@ class Gemv:
         """
         b, dtype = self.b, self.c.item.dtype
         if len(totals) == 1:
-            self._add_scalar(self._sum_address(i, n), across(self.machine, totals[0]))
+            self._add_scalar(self._sum_address(i, n), sum_lanes(self.machine, totals[0]))
             return
-        sums, run = together(self.machine, totals), min(right_rows, self.lanes)
+        sums, run = sum_each(self.machine, totals), min(right_rows, self.lanes)
         for at in range(first, min(first + self.lanes, rows * right_rows), run):
             row, right_row = divmod(at, right_rows)
             address = self._sum_address(
@@ -497,7 +512,7 @@ class Gemv:
             dtype = home.home.dtypes[access.buffer]
             low, high = self.ranges[column_axis]
             group_stride = b.mul(home.index(step, self.top), number(len(rows)))
-            groups, excess = self.ahead[dtype.itemsize]
+            groups, excess = self.prefetch_distance[dtype.itemsize]
             inside = b.icmp_signed("<", b.add(at, excess), high)
             distance = b.select(
                 inside, excess, b.add(b.sub(excess, b.sub(high, low)), group_stride)
@@ -508,12 +523,14 @@ class Gemv:
             distance = b.add(at, distance)
             for row in rows:
                 place = b.add(row.offset(access), distance)
-                for k in range(0, length or self.wide, max(LINE // dtype.itemsize, 1)):
+                for k in range(
+                    0, length or self.vector_elements, max(CACHE_LINE // dtype.itemsize, 1)
+                ):
                     position = b.add(place, number(k))
                     prefetch(
                         b,
                         element_address(b, home.home.buffers[access.buffer], position, dtype),
-                        near=not self.far,
+                        near=not self.prefetch_to_l2,
                     )
 
     def _set_prefetch_distance(self, axis: str, distance: int) -> None:
@@ -527,7 +544,10 @@ class Gemv:
         length = b.select(b.icmp_signed("<", length, number(1)), number(1), length)
         for size in self._sizes():
             groups = b.udiv(number(distance // size), length)
-            self.ahead[size] = groups, b.sub(number(distance // size), b.mul(groups, length))
+            self.prefetch_distance[size] = (
+                groups,
+                b.sub(number(distance // size), b.mul(groups, length)),
+            )
 
     def _sizes(self) -> set[int]:
         """Return the element sizes of what is read along a row."""
@@ -558,7 +578,7 @@ def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
     With units, add the dot product of the units `a` and `b` to c.
     """
     if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
-        return step(m, BFLOATS, a, b, c)
+        return dot_step(m, BF16_DOT, a, b, c)
     if item.dtype.is_float and (m.target.has("fma") or m.target.isa == "neon"):
         return m.fma(a, b, c)
     return m.add(m.mul(a, b), c)

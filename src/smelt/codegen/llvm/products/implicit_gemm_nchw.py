@@ -19,16 +19,16 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.pack_filter_pairs import TapsPacker, lies_by_taps
-from smelt.codegen.llvm.products.pack_short_rows import each_length
+from smelt.codegen.llvm.products.pack_filter_pairs import FilterPairPacker, pair_loads
+from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_loops import for_each_tile, outline_function
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
-from smelt.codegen.llvm.schedule.conv_plan import DEPTH, PITCH, ConvPlan
-from smelt.codegen.llvm.schedule.operands import Dealt, load_of
+from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
+from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -46,32 +46,38 @@ class ImplicitGemmNchw(Packer):
     def __init__(self, home: NestEmitter, nest: Nest, c: ConvPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c = nest, c
-        self.walk = number(0)
-        self.apart = {c.m: number(PITCH), c.depth: number(c.taps), c.flat: number(1)}
+        self.left_table = number(0)
+        self.packed_left_strides = {
+            c.m: number(LEFT_PITCH),
+            c.depth: number(c.taps),
+            c.flat: number(1),
+        }
 
-    def plain(self, nest: Nest) -> Collection[str]:
+    def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         def run(vectors: int) -> None:
-            self.vectors = vectors
+            self.row_vectors = vectors
             super(ImplicitGemmNchw, self)._pack(nest, scope)
-            self.vectors = 0
+            self.row_vectors = 0
 
-        each_length(self.home, nest, run)
+        for_each_row_length(self.home, nest, run)
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
         home, b, c = self.home, self.b, self.c
         packed = c.packed(home.s.local)
-        self.strides = self.steps(c.right_order(), packed, c.apart, c.tile.lanes)
+        self.packed_right_strides = self.dense_strides(
+            c.right_order(), packed, c.aligned_axes, c.tile.lanes
+        )
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
         self._table()
         ranges = dict(home.ranges)
-        self.widen(c.columns)
+        self.widen_ranges(c.columns)
         if c.depth:
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
@@ -104,13 +110,13 @@ class ImplicitGemmNchw(Packer):
     def _reduction_block(self, low: Value, high: Value, first: Value) -> None:
         """Emit one block of the reduction: pack both operands and multiply."""
         c, taps = self.c, number(self.c.taps)
-        if c.flat != c.depth and not c.apart_taps:
+        if c.flat != c.depth and not c.packs_by_tap:
             self.home.ranges[c.flat] = (self.b.mul(low, taps), self.b.mul(high, taps))
         left, right = self.nest.packs
         self._locate_left(left)
         column_ranges = {k.axis: self.home.ranges[k.axis] for k in c.columns}
         for column in c.columns:  # the range of input pixels, even where these are the columns
-            self.home.ranges[column.axis] = self.home.ranges[column.place]
+            self.home.ranges[column.axis] = self.home.ranges[column.position_axis]
         self.pack(right)
         self.home.ranges.update(column_ranges)
         self._tiles(self.b.mul(self.b.sub(high, low), taps), first)
@@ -121,12 +127,12 @@ class ImplicitGemmNchw(Packer):
         It is read in place where full tiles cover its rows.
         """
         b, c, home = self.b, self.c, self.home
-        packed = self.at(LEFT_PART, number(0)), number(PITCH)
-        access = load_of(c.left)
-        if access is None or not (c.lies or c.dealt):
-            loads = lies_by_taps(c)
+        packed = self.at(LEFT_PART, number(0)), number(LEFT_PITCH)
+        access = plain_load(c.left)
+        if access is None or not (c.is_left_contiguous or c.strided_left):
+            loads = pair_loads(c)
             if loads is not None:
-                TapsPacker(home, nest, c, loads).run()
+                FilterPairPacker(home, nest, c, loads).run()
             else:
                 self.pack(nest)
             self.left, self.row_step = packed
@@ -135,20 +141,23 @@ class ImplicitGemmNchw(Packer):
         rows = b.sub(high, low)
         is_full = b.and_(
             b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
-            b.icmp_signed(">=", rows, number(c.fewer)),
+            b.icmp_signed(">=", rows, number(c.tail_rows)),
         )
         with b.if_then(b.not_(is_full)):
             self.pack(nest)
         top = home.open(nest, Scope(home.top))
         row_stride = home.index(
-            c.dealt.row if c.dealt else coefficient(access.offset, c.m) or 0, top
+            c.strided_left.row if c.strided_left else coefficient(access.offset, c.m) or 0, top
         )
-        if c.dealt:
+        if c.strided_left:
             start = home.ranges[c.depth][0] if c.depth else number(0)
             start = b.add(
-                home.index(c.dealt.start, top), b.mul(start, self._depth_step(c.dealt, top))
+                home.index(c.strided_left.start, top),
+                b.mul(start, self._depth_step(c.strided_left, top)),
             )
-            self.walk = self._table_at(b.select(is_full, number(DEPTH), number(2 * DEPTH)))
+            self.left_table = self._table_at(
+                b.select(is_full, number(MAX_TAPS), number(2 * MAX_TAPS))
+            )
         else:
             start = b.add(top.offset(access), home.ranges[c.flat][0])
         at = b.add(start, b.mul(low, row_stride))
@@ -156,7 +165,7 @@ class ImplicitGemmNchw(Packer):
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
 
-    def _depth_step(self, dealt: Dealt, top: Scope) -> Value:
+    def _depth_step(self, dealt: StridedOperand, top: Scope) -> Value:
         """Return the distance of neighbours along `depth`."""
         return self.home.index(dealt.steps[0], top) if self.c.depth else number(0)
 
@@ -179,10 +188,10 @@ class ImplicitGemmNchw(Packer):
         """Store the offset from a column, for each position of a block of the reduction."""
         b, c = self.b, self.c
         tap_offsets = [
-            self.reach(c.columns, c.others, at) for at in positions(*map(range, c.extents))
+            self.window_offset(c.columns, c.others, at) for at in positions(*map(range, c.extents))
         ]
-        depth_stride = self.strides[c.depth] if c.depth else number(0)
-        dealt = self._dealt_table() if c.dealt else None
+        depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
+        dealt = self._dealt_table() if c.strided_left else None
 
         def store_entries(position: Value) -> None:
             first, start = b.mul(position, number(c.taps)), b.mul(position, depth_stride)
@@ -200,8 +209,8 @@ class ImplicitGemmNchw(Packer):
         packed ones.
         """
         b, c, home = self.b, self.c, self.home
-        assert c.dealt is not None
-        steps = [home.index(n, home.top) for n in c.dealt.steps]
+        assert c.strided_left is not None
+        steps = [home.index(n, home.top) for n in c.strided_left.steps]
         depth_stride = steps.pop(0) if c.depth else number(0)
         tap_offsets: list[Value] = []
         for at in positions(*map(range, c.extents)):
@@ -215,9 +224,9 @@ class ImplicitGemmNchw(Packer):
                 k = b.add(first, number(j))
                 b.store(
                     b.add(b.mul(position, depth_stride), offset),
-                    self._table_at(b.add(k, number(DEPTH))),
+                    self._table_at(b.add(k, number(MAX_TAPS))),
                 )
-                b.store(k, self._table_at(b.add(k, number(2 * DEPTH))))
+                b.store(k, self._table_at(b.add(k, number(2 * MAX_TAPS))))
 
         return store_entries
 
@@ -234,12 +243,14 @@ class ImplicitGemmNchw(Packer):
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
-            columns = b.add(columns, b.mul(b.sub(size, number(1)), self.strides[k.place]))
+            columns = b.add(
+                columns, b.mul(b.sub(size, number(1)), self.packed_right_strides[k.position_axis])
+            )
 
         def put(tile: Tile, row: Value, column: Value) -> None:
             self._tile(tile, row, column, depth, first)
 
-        for_each_tile(home, c.tile, c.fewer, rows, columns, put)
+        for_each_tile(home, c.tile, c.tail_rows, rows, columns, put)
 
     def _tile(self, tile: Tile, row: Value, column: Value, depth: Value, first: Value) -> None:
         """Call a tile: acc[rows, columns] += left[rows, depth] * right[table[depth] + columns]."""
@@ -248,9 +259,9 @@ class ImplicitGemmNchw(Packer):
         left = element_address(b, self.left, b.mul(row, self.row_step), self.c.unit)
         right = self.at(RIGHT_PART, column)
         table = self.home.storage.at[item, TABLE_PART]
-        dealt = self.c.dealt is not None
+        dealt = self.c.strided_left is not None
         function = tile_function(b.module, item, tile, self.home.home.target, dealt=dealt)
-        more = [self.walk] if dealt else []
+        more = [self.left_table] if dealt else []
         b.call(function, [to, self.row, left, self.row_step, right, table, depth, first, *more])
 
 
@@ -263,7 +274,7 @@ def tile_function(
 ) -> ir.Function:
     """Return the function of a register tile.
 
-    With `dealt` the tile reads the left operand through a table as well.
+    With `strided_left` the tile reads the left operand through a table as well.
     """
     kinds = f"{item.args[0].dtype}.{item.dtype}"
     name = f"tile.{kinds}.{tile.rows}x{tile.columns}{'.dealt' if dealt else ''}"
@@ -324,7 +335,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
         phi.add_incoming(s, loop)
     b.cbranch(b.icmp_signed("<", after, depth), loop, done)
     b.position_at_end(done)
-    following = with_before(m, places, dtype, following, fresh)
+    following = add_previous_blocks(m, places, dtype, following, fresh)
     for p, s in zip(places, following, strict=True):
         store_vector(m, p, s, dtype, None)
     b.ret_void()

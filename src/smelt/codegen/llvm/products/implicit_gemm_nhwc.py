@@ -20,24 +20,24 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.products.depthwise_separable import hosted, pack_by_lines
-from smelt.codegen.llvm.products.layout_transpose import pack_turned, turn_back
-from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY, tile_function, tile_type
-from smelt.codegen.llvm.products.operand_rows import along, lines_from
-from smelt.codegen.llvm.products.pack_filter_transposed import WeightSquares
+from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
+from smelt.codegen.llvm.products.layout_transpose import pack_nchw, store_nchw
+from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_function, tile_type
+from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
+from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
 from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.prefetch_filter import WHOLE, Share, part
-from smelt.codegen.llvm.products.skip_padding_taps import Margins
+from smelt.codegen.llvm.products.prefetch_filter import ALL_TILES, Share, prefetch_args
+from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.products.tile_loops import (
-    every_width,
+    for_each_column_tile,
     for_each_tile,
-    in_blocks,
+    strip_mine_axis,
 )
-from smelt.codegen.llvm.products.tile_sums import far
+from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.types.affine import coefficient
@@ -47,14 +47,14 @@ from smelt.types.expr import substitute
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-LINES = 16
+PACK_CHANNELS = 16
 """Channels whose filter weights are packed together.
 
 All taps of a panel's columns then stay in L1, since consecutive taps share cache lines.
 """
 
 Value = ir.Value
-Ends: TypeAlias = tuple[Value, Value]
+BlockEnds: TypeAlias = tuple[Value, Value]
 """Whether a block of channels is the first, and whether the last (i1 each)."""
 Begin: TypeAlias = Callable[[Value, int], None]
 """Emitted before the tiles of a column block: packs that many vectors of weights."""
@@ -66,37 +66,40 @@ class ImplicitGemmNhwc(Packer):
     def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
         super().__init__(home, c.item)
         self.nest, self.c, self.image = nest, c, c.image
-        self.hosted = hosted(home, c.right)
+        self.depthwise = fused_depthwise(home, c.right)
         """Depthwise convolutions which produce the input, fused into its packing."""
         self.tap: Value = number(0)
         """Index of the tap whose weights are being packed."""
         self.firsts: dict[str, Value] = {}
         """Beginning of the filter block which is packed piece by piece."""
-        self.margins: Margins | None = None
-        self.squares: WeightSquares | None = None
+        self.padding: PaddingTaps | None = None
+        self.filter_packer: TransposedFilterPacker | None = None
 
-    def plain(self, nest: Nest) -> Collection[str]:
+    def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
         home, c, b = self.home, self.c, self.b
-        self.strides = self.steps(c.packed_axes(), c.packed(home.s.local))
+        self.packed_right_strides = self.dense_strides(c.packed_axes(), c.packed(home.s.local))
         last = c.columns[-1]
-        if c.few:
-            self.strides |= {last.place: number(c.pitch), last.rest: number(c.few)}
-        self.to, self.rows = home.direct.places(c)
-        self.later = home.direct.last(c)
+        if c.few_channels:
+            self.packed_right_strides |= {
+                last.position_axis: number(c.pitch),
+                last.remainder_axis: number(c.few_channels),
+            }
+        self.to, self.rows = home.direct.image_layout(c)
+        self.next_runs = home.direct.rounded_output(c)
         self._table()
-        if lies_in_runs(c) is not None:
-            self.squares = WeightSquares(home, self.nest.packs[0], c)
+        if contiguous_filters(c) is not None:
+            self.filter_packer = TransposedFilterPacker(home, self.nest.packs[0], c)
         ranges = dict(home.ranges)
         low, high = home.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)
 
-        has_full_blocks = self.is_even(c.depth, c.block)  # packing loops need no remainder
+        has_full_blocks = self.is_multiple(c.depth, c.block)  # packing loops need no remainder
 
         def block(at: Value) -> None:
             end = b.add(at, number(c.block))
@@ -106,28 +109,30 @@ class ImplicitGemmNhwc(Packer):
             self._pack_both()
             ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
             self._tiles(
-                b.sub(end, at), ends, self.squares.pack if self.squares else lambda *_: None
+                b.sub(end, at),
+                ends,
+                self.filter_packer.pack if self.filter_packer else lambda *_: None,
             )
 
         def blocks() -> None:
             home.loop(low, high, c.block, block)
 
-        if self.skips():
-            self.margins = Margins(home, c)
-            self.margins.around(blocks, self.to, self.rows)
+        if self.skips_padding():
+            self.padding = PaddingTaps(home, c)
+            self.padding.run_checked(blocks, self.to, self.rows)
         else:
             blocks()
-        if c.across:
-            turn_back(self)
+        if c.transposes_result:
+            store_nchw(self)
         home.ranges = ranges
 
-    def skips(self) -> bool:
+    def skips_padding(self) -> bool:
         """Return whether taps which reach no row of the image are skipped."""
         c = self.c
-        ends_rows = c.ends_lines(self.home.s.local[c.columns[-1].axis])
-        return c.lines is not None and ends_rows and self.later is None
+        ends_rows = c.tiles_end_with_rows(self.home.s.local[c.columns[-1].axis])
+        return c.image_rows is not None and ends_rows and self.next_runs is None
 
-    def is_even(self, axis: str, step: int) -> bool:
+    def is_multiple(self, axis: str, step: int) -> bool:
         """Return whether every task has a known multiple of `step` positions along an axis."""
         sizes = self.home.s.local[axis], self.home.s.phase.axes[axis]
         return all(isinstance(n, int) and n % step == 0 for n in sizes)
@@ -141,30 +146,30 @@ class ImplicitGemmNhwc(Packer):
         self.firsts = {a: home.ranges[a][0] for a in c.left_order()}
         ranges = dict(home.ranges)
         if c.flat:
-            in_blocks(home, c.n, c.tile.columns, lambda: self.pack(left))
-        elif not c.panels and self.squares is None:
-            in_blocks(
+            strip_mine_axis(home, c.n, c.tile.columns, lambda: self.pack(left))
+        elif not c.prepacked and self.filter_packer is None:
+            strip_mine_axis(
                 home,
                 c.n,
                 c.tile.columns,
-                lambda: in_blocks(
+                lambda: strip_mine_axis(
                     home,
                     c.depth,
-                    LINES,
+                    PACK_CHANNELS,
                     lambda: self._pack_taps(left, c.others, number(0), Scope(home.top)),
                 ),
             )
         home.ranges = dict(ranges)
-        if c.few:  # all elements of the row, from the first pixel reached to the last one
+        if c.few_channels:  # all elements of the row, from the first pixel reached to the last one
             low, high = home.ranges[c.columns[-1].axis]
-            end = self.b.add(high, number(c.columns[-1].margin))
-            each = number(c.columns[-1].step if c.image_across else c.pitch)
-            home.ranges[c.line] = self.b.mul(low, each), self.b.mul(end, each)
-        self.widen(c.columns)
-        if self.hosted:
-            pack_by_lines(self, right, self.hosted, [k.axis for k in c.columns[:-1]])
-        elif c.image_across:
-            pack_turned(self, right)
+            end = self.b.add(high, number(c.columns[-1].halo))
+            each = number(c.columns[-1].step if c.transposes_image else c.pitch)
+            home.ranges[c.row_axis] = self.b.mul(low, each), self.b.mul(end, each)
+        self.widen_ranges(c.columns)
+        if self.depthwise:
+            pack_by_rows(self, right, self.depthwise, [k.axis for k in c.columns[:-1]])
+        elif c.transposes_image:
+            pack_nchw(self, right)
         else:
             self.pack(right)
         home.ranges = ranges
@@ -176,7 +181,7 @@ class ImplicitGemmNhwc(Packer):
         home, c, b = self.home, self.c, self.b
         if not inner_axes:
             self.tap = done
-            if c.turned:
+            if c.transposes_weights:
                 self._pack_transposed(left, scope)
             else:
                 self.pack(left, scope)
@@ -200,7 +205,7 @@ class ImplicitGemmNhwc(Packer):
         low, high = home.ranges[c.n]
 
         def columns(n: Value) -> None:
-            scopes = lines_from(home, top, c.n, n, lanes, b.sub(high, number(1)))
+            scopes = row_scopes(home, top, c.n, n, lanes, b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
                 rows: list[Value] = []
@@ -213,7 +218,7 @@ class ImplicitGemmNhwc(Packer):
                     to = self.at(LEFT_PART, self.offset(left, place))
                     store_vector(m, to, column, c.unit, None)
 
-            along(home, home.ranges[c.depth], lanes, put)
+            vector_loop(home, home.ranges[c.depth], lanes, put)
 
         home.loop(low, high, lanes, columns)
 
@@ -238,25 +243,26 @@ class ImplicitGemmNhwc(Packer):
         base = self.home.storage.at[c.item, TABLE_PART]
         taps = list(positions(*map(range, c.extents)))
         reached = [
-            (self.reach(c.columns, c.others, at), self._weights(j, at)) for j, at in enumerate(taps)
+            (self.window_offset(c.columns, c.others, at), self._weights(j, at))
+            for j, at in enumerate(taps)
         ]
         channel_stride = 2 if c.pairs else 1
-        per_tap = c.pairs or c.few or 1
+        per_tap = c.pairs or c.few_channels or 1
         for j, (x, y) in enumerate(reached):
             for k in range(per_tap):
                 image, weights = (
                     b.add(x, number(channel_stride * k)),
                     b.add(y, number(k * c.tile.columns)),
                 )
-                last = c.ends and k == per_tap - 1
+                last = c.has_odd_end and k == per_tap - 1
                 for i, value in enumerate((image, weights, number(0xFFFF if last else -1))):
-                    place = number(ENTRY * (j * per_tap + k) + i)
+                    place = number(ENTRY_WORDS * (j * per_tap + k) + i)
                     b.store(value, element_address(b, base, place, i64))
 
     def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
-        """Return elements from the first tap's weights to those of `tap`, at position `at`."""
+        """Return elements from the first tap's weights to those of `tap`, at position `target`."""
         b, c, home = self.b, self.c, self.home
-        if not c.panels:
+        if not c.prepacked:
             return number(tap * c.block * c.tile.columns)
         total, (access, _) = number(0), c.weights()
         for a, count in zip(c.others, at, strict=True):
@@ -267,9 +273,9 @@ class ImplicitGemmNhwc(Packer):
     def _panel(self, column: Value, depth: Value) -> Value:
         """Return the address of the weights for columns from one on, in a channel block."""
         b, c, home = self.b, self.c, self.home
-        if self.squares is not None:  # one panel at a time
+        if self.filter_packer is not None:  # one panel at a time
             return self.at(LEFT_PART, number(0))
-        if not c.panels:
+        if not c.prepacked:
             return self.at(LEFT_PART, b.mul(column, number(c.taps * c.block)))
         access, pitch = c.weights()
         zeros = dict.fromkeys((*c.others, c.depth, c.n), 0)
@@ -283,7 +289,7 @@ class ImplicitGemmNhwc(Packer):
         """Return the address of the weights which are multiplied after those of a column block.
 
         After the task's last columns come those of the next channel block, or those of the next
-        task if this block is the `last`.
+        task if this block is the `rounded_output`.
         """
         b, c, home = self.b, self.c, self.home
         (low, high), (start, end) = home.ranges[c.n], home.ranges[c.depth]
@@ -292,10 +298,10 @@ class ImplicitGemmNhwc(Packer):
         is_past = b.and_(is_past, b.not_(last))
         return self._panel(b.select(is_past, number(0), next_column), b.select(is_past, end, depth))
 
-    def _tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
+    def _tiles(self, depth: Value, ends: BlockEnds, begin: Begin) -> None:
         """Emit every register tile of the packed blocks."""
         b, home, c = self.b, self.home, self.c
-        if c.ends_lines(home.s.local[c.columns[-1].axis]):
+        if c.tiles_end_with_rows(home.s.local[c.columns[-1].axis]):
             self._row_tiles(depth, ends, begin)
             return
         sizes = [b.sub(end, start) for start, end in (home.ranges[k.axis] for k in c.columns)]
@@ -311,14 +317,17 @@ class ImplicitGemmNhwc(Packer):
             function = self._function(tile.rows, tile.vectors)
             self._tile(function, [row], image, column, depth, ends, share)
 
-        for_each_tile(home, c.tile, c.fewer, rows, columns, put, begin)
+        for_each_tile(home, c.tile, c.tail_rows, rows, columns, put, begin)
 
-    def _row_tiles(self, depth: Value, ends: Ends, begin: Begin) -> None:
+    def _row_tiles(self, depth: Value, ends: BlockEnds, begin: Begin) -> None:
         """Emit every register tile, where tiles end with the rows of the image."""
         b, home, c = self.b, self.home, self.c
         *outer, _ = c.columns
-        steps, parts = [self.strides[x.place] for x in c.columns], list(self._parts())
-        has_full_tiles = self.is_even(c.n, c.tile.columns)
+        steps, parts = (
+            [self.packed_right_strides[x.position_axis] for x in c.columns],
+            list(self._parts()),
+        )
+        has_full_tiles = self.is_multiple(c.n, c.tile.columns)
         tiles = {
             n: [self._function(rows, n) for rows, *_ in parts]
             for n in (c.tile.vectors, *(() if has_full_tiles else (1,)))
@@ -332,7 +341,7 @@ class ImplicitGemmNhwc(Packer):
                     number(0),
                     count,
                     1,
-                    lambda y: row_loops(column, vectors, [*at, y], share.among(b, y, count)),
+                    lambda y: row_loops(column, vectors, [*at, y], share.split(b, y, count)),
                 )
                 return
             for tile, (rows, start, end) in zip(tiles[vectors], parts, strict=True):
@@ -341,16 +350,16 @@ class ImplicitGemmNhwc(Packer):
                     end,
                     rows,
                     lambda x, f=tile: self._tile(
-                        f, [*at, x], far(b, steps, [*at, x]), column, depth, ends, share
+                        f, [*at, x], row_offset(b, steps, [*at, x]), column, depth, ends, share
                     ),
                 )
 
         def panel(column: Value, vectors: int) -> None:
             begin(column, vectors)
-            row_loops(column, vectors, [], WHOLE)
+            row_loops(column, vectors, [], ALL_TILES)
 
         low, high = home.ranges[c.n]
-        every_width(home, c.tile, b.sub(high, low), panel, has_full_tiles)
+        for_each_column_tile(home, c.tile, b.sub(high, low), panel, has_full_tiles)
 
     def _parts(self) -> Iterator[tuple[int | Value, Value, Value]]:
         """Yield the height of tiles along an image row, and the range which it covers.
@@ -384,7 +393,7 @@ class ImplicitGemmNhwc(Packer):
     def _function(self, rows: int | Value, vectors: int) -> Value:
         """Return the tile function of a height, selected at run time if necessary."""
         b, c, target = self.b, self.c, self.home.home.target
-        rounded = None if self.later is None else self.later.dtype
+        rounded = None if self.next_runs is None else self.next_runs.dtype
 
         def of_height(height: int) -> Value:
             tile = replace(c.tile, rows=height, vectors=vectors)
@@ -407,7 +416,7 @@ class ImplicitGemmNhwc(Packer):
         image: Value,
         column: Value,
         depth: Value,
-        ends: Ends,
+        ends: BlockEnds,
         share: Share,
     ) -> None:
         """Call a tile.
@@ -415,19 +424,21 @@ class ImplicitGemmNhwc(Packer):
         sums[rows, columns] += image[table[tap] + rows, k] * panel[tap, k, columns].
         """
         b, c = self.b, self.c
-        to = b.add(far(b, self.rows, row), column)
+        to = b.add(row_offset(b, self.rows, row), column)
         to = element_address(b, self.to, to, c.item.dtype)
         image = self.at(RIGHT_PART, image)
         panel = self._panel(column, self.home.ranges[c.depth][0])
         table = self.home.storage.at[c.item, TABLE_PART]
         first, last = ends
         taps = number(0), number(c.steps)
-        if self.margins is not None:
-            taps = self.margins.taps(row[-2])
+        if self.padding is not None:
+            taps = self.padding.taps(row[-2])
         args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
-        if c.asks:
-            args += part(b, c, self._next_panel(column, last), depth, share)
-        if (later := self.later) is not None:
-            holds, spot = later.at(b, row, column, last)
-            args += [spot.address, spot.apart, holds]
-        b.call_at(function, tile_type(c, None if self.later is None else self.later.dtype), args)
+        if c.prefetches_weights:
+            args += prefetch_args(b, c, self._next_panel(column, last), depth, share)
+        if (later := self.next_runs) is not None:
+            holds, spot = later.target(b, row, column, last)
+            args += [spot.address, spot.row_stride, holds]
+        b.call_at(
+            function, tile_type(c, None if self.next_runs is None else self.next_runs.dtype), args
+        )

@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Self
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import LINE, ask_ahead
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE, prefetch_packed_rows
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
-from smelt.codegen.llvm.products.tile_loops import rounds
+from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
 from smelt.dataclass import dataclass
@@ -48,26 +48,26 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-TOGETHER = 4
+STRIP_GROUP = 4
 """Number of consecutive rows, from a multiple of it on, which share a strip."""
-ROWS_AHEAD = 8
+PACK_PREFETCH_ROWS = 8
 """Rows between what is packed and what is prefetched into L1.
 
 Four of these short rows are packed before memory answers; packing evicts nothing needed sooner.
 """
-NARROW_AHEAD = 2
+NARROW_PREFETCH_ROWS = 2
 """Rows between packing and prefetch on processors which issue few instructions."""
-PANEL_AHEAD = 1024
+PANEL_PREFETCH_BYTES = 1024
 """Bytes of a panel between what a tile multiplies and what it prefetches into L1.
 
 Used where a tile prefetches nothing else.
 """
-UNROLLED = 4
+UNROLL = 4
 """Positions along k per iteration of the tile's loop.
 
 The loop counter takes a tenth of the issue slots otherwise, which hyperthreads share.
 """
-WHOLE = 32
+K_ALIGNMENT = 32
 """Multiple of positions along k at which blocks begin: lanes of the widest 16-bit vectors.
 
 Vectors must not cross from one segment of k (an attention head) into the next.
@@ -75,13 +75,13 @@ Vectors must not cross from one segment of k (an attention head) into the next.
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class PrefetchRuns:
     """Contiguous runs of an operand, all of the same length, to be prefetched."""
 
     base: Value
-    apart: Value
+    stride_bytes: Value
     """Bytes between the beginnings of runs."""
-    length: Value
+    length_bytes: Value
     """Bytes of a run."""
     count: Value
     """Number of runs; 0 if no block follows."""
@@ -92,17 +92,18 @@ class KBlockedGemm(TallSkinnyGemm):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
-        self.apart = {c.m: number(self.c.pitch), c.k: number(1)}
+        self.packed_left_strides = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._round_down(
             self.b.add(self.columns, number(c.tile.columns - 1)), c.tile.columns
         )
-        self.later = list[Runs]()
-        self.fresh: Value = ir.IntType(1)(0)
-        self.final: Value = ir.IntType(1)(0)
-        """Whether the current block is the first one (`fresh`), or the last one (`final`)."""
-        self.low = self.high = number(0)
+        self.next_runs = list[PrefetchRuns]()
+        self.is_first_block: Value = ir.IntType(1)(0)
+        self.is_last_block: Value = ir.IntType(1)(0)
+        """Whether the current block is the first one (`is_first_block`), or the last one
+        (`is_last_block`)."""
+        self.k_begin = self.k_end = number(0)
         """Range of the reduction over all blocks."""
-        self.each = number(c.depth)
+        self.block_depth = number(c.depth)
         """Positions per block."""
 
     def run(self) -> None:
@@ -128,13 +129,13 @@ class KBlockedGemm(TallSkinnyGemm):
             )
             for product in products:
                 home.products = product
-                product.low, product.high, product.each, product.first = (
+                product.k_begin, product.k_end, product.block_depth, product.first_row = (
                     low,
                     high,
                     each,
                     home.ranges[c.m][0],
                 )
-                product.depth, product.fresh, product.final = position
+                product.depth, product.is_first_block, product.is_last_block = position
                 product._block()
             home.ranges[c.k] = low, high
 
@@ -161,26 +162,26 @@ class KBlockedGemm(TallSkinnyGemm):
         is_empty = b.icmp_signed("==", pieces, number(0))
         pieces, depth = (b.select(is_empty, number(1), x) for x in (pieces, depth))
         size = b.udiv(b.add(depth, b.sub(pieces, number(1))), pieces)
-        size = self._round_down(b.add(size, number(WHOLE - 1)), WHOLE)
+        size = self._round_down(b.add(size, number(K_ALIGNMENT - 1)), K_ALIGNMENT)
         return b.select(b.icmp_signed("<", size, limit), size, limit)
 
     def _next_depth(self) -> Value:
         """Return the size of the next block of k; 0 if there is none."""
         b = self.b
-        left = b.sub(self.high, self.home.ranges[self.c.k][1])
-        return b.select(b.icmp_signed("<", left, self.each), left, self.each)
+        left = b.sub(self.k_end, self.home.ranges[self.c.k][1])
+        return b.select(b.icmp_signed("<", left, self.block_depth), left, self.block_depth)
 
     def _block(self) -> None:
         """Emit one block of k: pack, multiply, and the epilogue of the last block."""
         home, b, c = self.home, self.b, self.c
-        if not c.panels:
+        if not c.prepacked:
             self._zero_panel_tail()
             self._pack_right()
         self._locate_left()
         if not (c.direct or c.by_tiles) and c.leader is None:
             self.pack(self.nest.packs[0])
         self._locate_next_block()
-        if c.panels:
+        if c.prepacked:
             self.right_top = home.open(self.nest.packs[1], Scope(home.top))
         self._prepare_tiles()
         low, high = home.ranges[c.m]
@@ -193,9 +194,9 @@ class KBlockedGemm(TallSkinnyGemm):
             home.loop(end, high, c.tile.rows, self._tiles)
         else:
             home.loop(low, high, c.tile.rows, self._tiles)
-        if c.kept:
+        if c.keeps_sums:
             return
-        with b.if_then(self.final):
+        with b.if_then(self.is_last_block):
             home.loop(
                 low,
                 high,
@@ -236,22 +237,22 @@ class KBlockedGemm(TallSkinnyGemm):
             runs = self._prefetch_runs(
                 c.left, packs[0], c.m, (self.home.ranges[c.k][0], self.depth)
             )
-            self.later = [runs] if runs is not None else []
+            self.next_runs = [runs] if runs is not None else []
             return
-        skips = c.direct or c.panels or c.narrow
+        skips = c.direct or c.prepacked or c.issue_bound
         sides = () if skips else ((c.right, packs[1], c.n), (c.left, packs[0], c.m))
         candidates = (self._prefetch_runs(*side) for side in sides[: 2 if c.leader is None else 1])
-        self.later = [runs for runs in candidates if runs is not None]
+        self.next_runs = [runs for runs in candidates if runs is not None]
 
     def _prefetch_runs(
         self, item: Item, nest: Nest, row_axis: str, part: tuple[Value, Value] | None = None
-    ) -> Runs | None:
+    ) -> PrefetchRuns | None:
         """Return the runs of the next block of an operand, or of `part` (first k, count).
 
         None if it is computed or gathered.
         """
         b, home, k = self.b, self.home, self.c.k
-        access = load_of(item)
+        access = plain_load(item)
         if access is None or access.positions:
             return None
         steps = {a: coefficient(access.offset, a) for a in (k, row_axis)}
@@ -270,8 +271,8 @@ class KBlockedGemm(TallSkinnyGemm):
             length, count = count, length
         size, run_axis = number(dtype.itemsize), k if unit_axis == row_axis else row_axis
         if part is None:
-            count = b.select(self.final, number(0), count)
-        return Runs(base, b.mul(strides[run_axis], size), b.mul(length, size), count)
+            count = b.select(self.is_last_block, number(0), count)
+        return PrefetchRuns(base, b.mul(strides[run_axis], size), b.mul(length, size), count)
 
     def _rows_ahead(self, count: int) -> int:
         """Return 0: a tile's own sums take long enough for its prefetches."""
@@ -286,18 +287,18 @@ class KBlockedGemm(TallSkinnyGemm):
         if self.c.by_tiles:
             nth = b.add(b.add(row, number(tile.rows)), b.udiv(column, number(tile.columns)))
             end = b.add(row, number(2 * tile.rows))
-        elif self.c.panels:
+        elif self.c.prepacked:
             return [self._panel_ahead(row, column)]
         else:
             panels = b.udiv(self.pitch, number(tile.columns))
             nth = b.mul(b.udiv(row, number(tile.rows)), panels)
             nth, end = b.add(nth, b.udiv(column, number(tile.columns))), None
-        for runs in self.later:
+        for runs in self.next_runs:
             exists = b.icmp_signed("<", nth, runs.count)
             exists = exists if end is None else b.and_(exists, b.icmp_signed("<", nth, end))
-            at = b.mul(b.select(exists, nth, number(0)), runs.apart)
+            at = b.mul(b.select(exists, nth, number(0)), runs.stride_bytes)
             first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
-            targets.append((first, b.select(exists, runs.length, number(0))))
+            targets.append((first, b.select(exists, runs.length_bytes, number(0))))
         return targets
 
     # ---- operands --------------------------------------------------------------------------------
@@ -306,22 +307,32 @@ class KBlockedGemm(TallSkinnyGemm):
         """Locate the left operand and set the strides of its packed form."""
         super()._locate_left()
         if not self.c.direct:
-            self.left_steps = [
+            self.left_strides = [
                 number(self.c.pitch),
-                number(self.c.tile.lanes if self.c.across else 1),
+                number(self.c.tile.lanes if self.c.packs_transposed else 1),
             ]
 
-    def unit(self, nest: Nest) -> int:
+    def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which packed vectors begin; strips are full vectors of rows."""
-        return self.c.tile.lanes if nest.packed == "left" and self.c.across else super().unit(nest)
+        return (
+            self.c.tile.lanes
+            if nest.packed == "left" and self.c.packs_transposed
+            else super().vector_alignment(nest)
+        )
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; vectors of a strip whole, at their position."""
         b, c = self.b, self.c
-        is_prefetched = c.by_tiles and nest.packed == "left" and load_of(c.left) is not None
+        is_prefetched = c.by_tiles and nest.packed == "left" and plain_load(c.left) is not None
         if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
-            ask_ahead(self.home, nest, scope, NARROW_AHEAD if c.narrow else ROWS_AHEAD, near=True)
-        if nest.packed == "right" or not c.across:
+            prefetch_packed_rows(
+                self.home,
+                nest,
+                scope,
+                NARROW_PREFETCH_ROWS if c.issue_bound else PACK_PREFETCH_ROWS,
+                near=True,
+            )
+        if nest.packed == "right" or not c.packs_transposed:
             super().put(nest, value, scope)
             return
         k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
@@ -335,15 +346,16 @@ class KBlockedGemm(TallSkinnyGemm):
 
         A narrow machine has no issue slots to reload addresses which do not fit registers.
         """
-        c, stride = self.c, self.left_steps[0]
-        return c.narrow and c.direct and not c.picked and isinstance(stride, ir.Constant)
+        c, stride = self.c, self.left_strides[0]
+        return c.issue_bound and c.direct and not c.gathers_rows and isinstance(stride, ir.Constant)
 
     def _strided_starts(self, row: Value, count: int) -> list[Value]:
         """Return row addresses of a full tile at a constant stride."""
-        b, stride = self.b, self.left_steps[0]
-        first = element_address(b, self.base, b.mul(row, stride), self.stored)
+        b, stride = self.b, self.left_strides[0]
+        first = element_address(b, self.base, b.mul(row, stride), self.left_dtype)
         return [
-            element_address(b, first, b.mul(number(i), stride), self.stored) for i in range(count)
+            element_address(b, first, b.mul(number(i), stride), self.left_dtype)
+            for i in range(count)
         ]
 
     def _starts(self, row: Value, count: int) -> list[Value]:
@@ -354,19 +366,20 @@ class KBlockedGemm(TallSkinnyGemm):
         b, c, addresses = self.b, self.c, list[Value]()
         if c.direct:
             return self._clamped(row, count)
-        if not c.across:  # a constant stride: one address register serves all rows
-            at = number(0) if c.by_tiles else b.mul(b.sub(row, self.first), number(c.pitch))
-            first = element_address(b, self.base, at, self.stored)
+        if not c.packs_transposed:  # a constant stride: one address register serves all rows
+            at = number(0) if c.by_tiles else b.mul(b.sub(row, self.first_row), number(c.pitch))
+            first = element_address(b, self.base, at, self.left_dtype)
             return [
-                element_address(b, first, number(i * c.pitch), self.stored) for i in range(count)
+                element_address(b, first, number(i * c.pitch), self.left_dtype)
+                for i in range(count)
             ]
-        for i in range(0, count, TOGETHER):
-            place = b.add(b.sub(row, self.first), number(i))
+        for i in range(0, count, STRIP_GROUP):
+            place = b.add(b.sub(row, self.first_row), number(i))
             strip = self._round_down(place, c.tile.lanes)
             at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
             addresses += [
-                element_address(b, self.base, b.add(at, number(j)), self.stored)
-                for j in range(min(TOGETHER, count - i))
+                element_address(b, self.base, b.add(at, number(j)), self.left_dtype)
+                for j in range(min(STRIP_GROUP, count - i))
             ]
         return addresses
 
@@ -381,20 +394,24 @@ class KBlockedGemm(TallSkinnyGemm):
         starts = (self._strided_starts if one_base else self._starts)(row, c.tile.rows)
         low, high = home.ranges[c.n]
         is_full = b.icmp_signed("<=", b.add(row, number(c.tile.rows)), home.ranges[c.m][1])
-        read = b.and_(is_full, self.final)
+        read = b.and_(is_full, self.is_last_block)
         origins = self._origins(row)
 
         def panel(at: Value) -> None:
-            prefetches = self.later or (c.panels and not c.narrow)
+            prefetches = self.next_runs or (c.prepacked and not c.issue_bound)
             targets = (
-                self._prefetch_targets(b.sub(row, self.first), b.sub(at, low)) if prefetches else []
+                self._prefetch_targets(b.sub(row, self.first_row), b.sub(at, low))
+                if prefetches
+                else []
             )
             sum_places = self._sum_places(row, at, c.tile.rows, c.tile.vectors)
-            if not c.narrow:
+            if not c.issue_bound:
                 self._prefetch_results(row, at, origins)
             totals = self._total(starts, b.sub(at, low), targets)
-            totals = with_before(self.m, sum_places, c.item.dtype, totals, self.fresh)
-            if c.late:
+            totals = add_previous_blocks(
+                self.m, sum_places, c.item.dtype, totals, self.is_first_block
+            )
+            if c.stores_sums:
                 self._store_sums(sum_places, totals)
                 return
             inside = b.icmp_signed("<=", b.add(at, number(c.tile.columns)), high)
@@ -417,9 +434,9 @@ class KBlockedGemm(TallSkinnyGemm):
         ):
             prefetch(b, place, near=True)
         if origins:
-            with b.if_then(self.final):
+            with b.if_then(self.is_last_block):
                 for stream in self._prefetch_streams(origins, column, tile.rows, tile.vectors):
-                    stream.at_once()
+                    stream.prefetch_all()
 
     def _epilogue_full_tile(
         self, row: Value, count: int, column: Value, mask: Value | None, totals: list[Value]
@@ -453,34 +470,34 @@ class KBlockedGemm(TallSkinnyGemm):
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             places = self._panel(k, nth, first, c.tile.vectors)
-            for place in places if c.narrow else ():
-                ahead = b.gep(place, [number(PANEL_AHEAD)], source_etype=ir.IntType(8))
+            for place in places if c.issue_bound else ():
+                ahead = b.gep(place, [number(PANEL_PREFETCH_BYTES)], source_etype=ir.IntType(8))
                 prefetch(b, ahead, near=True)
             right_vectors = [load_vector(self.m, place, c.item.dtype, None) for place in places]
             return self._add_products(starts, k, nth, right_vectors, totals)
 
         def prefetching_step(k: Value, totals: list[Value], nth: int) -> list[Value]:
             for first, length in () if nth else targets:
-                ahead = b.mul(k, number(LINE // UNROLLED))
+                ahead = b.mul(k, number(CACHE_LINE // UNROLL))
                 ahead = b.select(b.icmp_signed("<", ahead, length), ahead, length)
                 prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
             return step_at(k, totals, nth)
 
-        unrolled_end = self._round_down(self.depth, UNROLLED)
+        unrolled_end = self._round_down(self.depth, UNROLL)
         begin = [self.m.const(c.item.dtype, 0)] * (c.tile.rows * c.tile.vectors)
-        begin = rounds(self.b, (number(0), unrolled_end), UNROLLED, prefetching_step, begin)
-        return rounds(self.b, (unrolled_end, self.depth), 1, step_at, begin)
+        begin = reduction_loop(self.b, (number(0), unrolled_end), UNROLL, prefetching_step, begin)
+        return reduction_loop(self.b, (unrolled_end, self.depth), 1, step_at, begin)
 
     def _first(self, column: Value) -> Value:
         """Return the address of a panel of this block."""
-        if not self.c.panels:
+        if not self.c.prepacked:
             return self.at(RIGHT_PART, self._packed_offset(number(0), column))
         return self._panel_at(column, self.home.ranges[self.c.k][0])
 
     def _panel_at(self, column: Value, k: Value) -> Value:
         """Return the address of a prepacked panel, from a position along k."""
         home, b, c = self.home, self.b, self.c
-        access = load_of(c.right)
+        access = plain_load(c.right)
         assert access is not None
         place = {c.n: b.add(home.ranges[c.n][0], column), c.k: k}
         at = home.index(access.offset, Scope(self.right_top, place))
@@ -493,12 +510,12 @@ class KBlockedGemm(TallSkinnyGemm):
         """
         home, b, c = self.home, self.b, self.c
         (first, last), (_, end) = home.ranges[c.m], home.ranges[c.k]
-        next_column = b.add(column, b.select(self.final, self.columns, number(0)))
-        begin = self._panel_at(next_column, b.select(self.final, self.low, end))
+        next_column = b.add(column, b.select(self.is_last_block, self.columns, number(0)))
+        begin = self._panel_at(next_column, b.select(self.is_last_block, self.k_begin, end))
         tiles = b.udiv(b.add(b.sub(last, first), number(c.tile.rows - 1)), number(c.tile.rows))
         size = number(c.tile.columns * c.item.dtype.itemsize)
-        share = b.udiv(b.mul(self.depth, size), b.mul(tiles, number(LINE)))
-        share = b.mul(b.add(share, number(1)), number(LINE))
+        share = b.udiv(b.mul(self.depth, size), b.mul(tiles, number(CACHE_LINE)))
+        share = b.mul(b.add(share, number(1)), number(CACHE_LINE))
         part = b.mul(b.udiv(row, number(c.tile.rows)), share)
         return b.gep(begin, [part], source_etype=ir.IntType(8)), share
 
@@ -525,7 +542,7 @@ class KBlockedGemm(TallSkinnyGemm):
         b, c, home, lanes = self.b, self.c, self.home, self.c.tile.lanes
         low, high = home.ranges[c.n]
         first = low
-        if not c.late:
+        if not c.stores_sums:
             first = b.select(
                 in_full_tile, b.add(low, self._round_down(self.columns, c.tile.columns)), low
             )

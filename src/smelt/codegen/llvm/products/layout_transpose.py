@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 
-def pack_turned(packer: ImplicitGemmNhwc, nest: Nest) -> None:
+def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
     """Pack a block of an NCHW image, row by row.
 
     What a tile has past the end of its row is overwritten by the next one; there is room behind the
@@ -42,14 +42,14 @@ def pack_turned(packer: ImplicitGemmNhwc, nest: Nest) -> None:
         and local_size
         and size % local_size == 0
     ):
-        row_length = (local_size + column.margin) * (column.step if c.few else 1)
+        row_length = (local_size + column.halo) * (column.step if c.few_channels else 1)
     piece = _Piece(packer, nest)
 
     def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
         if inner_axes:
             home.loop(*home.ranges[inner_axes[0]], 1, lambda at: step(scope, inner_axes, at, done))
             return
-        home.loop(*home.ranges[depth], c.few or lanes, lambda k: pieces(scope, k))
+        home.loop(*home.ranges[depth], c.few_channels or lanes, lambda k: pieces(scope, k))
 
     def step(scope: Scope, inner_axes: list[str], at: Value, done: int) -> None:
         inner = Scope(scope, {inner_axes[0]: at})
@@ -87,8 +87,10 @@ class _Piece:
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None, count: int) -> None:
         """Pack channels from k on of `count` pixels."""
-        if self.c.few:
-            self._interleave_channels(scope, at, self._rows(scope, (k, at), mask, self.c.few))
+        if self.c.few_channels:
+            self._interleave_channels(
+                scope, at, self._rows(scope, (k, at), mask, self.c.few_channels)
+            )
             return
         for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
@@ -118,10 +120,13 @@ class _Piece:
 
     def _interleave_channels(self, scope: Scope, at: Value, rows: list[Value]) -> None:
         """Interleave a few channels, pixel by pixel."""
-        b, packer, lanes, channels = self.b, self.packer, self.lanes, self.c.few
+        b, packer, lanes, channels = self.b, self.packer, self.lanes, self.c.few_channels
         offset = b.mul(b.sub(at, packer.starts[self.last]), number(channels))
         for a in self.nest.order[:-2]:
-            offset = b.add(offset, b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.strides[a]))
+            offset = b.add(
+                offset,
+                b.mul(b.sub(scope.axis(a), packer.starts[a]), packer.packed_right_strides[a]),
+            )
         for j in range(channels):
             sources, mixed = [divmod(j * lanes + i, channels) for i in range(lanes)], rows[0]
             for k in range(1, channels):
@@ -133,20 +138,20 @@ class _Piece:
             self._store(b.add(offset, number(j * lanes)), mixed)
 
 
-def turn_back(packer: ImplicitGemmNhwc) -> None:
+def store_nchw(packer: ImplicitGemmNhwc) -> None:
     """Store the sums of a block, transposed from NHWC to NCHW."""
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
     m, dtype = LLVMMachine(b, lanes, home.home.target), c.item.dtype
-    base, strides = home.direct.turned(c)
+    base, strides = home.direct.transposed_layout(c)
     columns = [k.axis for k in c.columns]
     spans = {a: b.sub(high, low) for a in (c.n, *columns) for low, high in (home.ranges[a],)}
     row_length = spans[columns[-1]]
-    if home.direct.is_run(c):
+    if home.direct.rows_are_contiguous(c):
         row_length = b.mul(spans[columns[-2]], packer.rows[-2])
         row_length = b.udiv(row_length, packer.rows[-1])
         columns.pop(-2)
 
-    has_full_tiles = packer.is_even(c.n, lanes)
+    has_full_tiles = packer.is_multiple(c.n, lanes)
 
     def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
         rows = [
@@ -193,4 +198,4 @@ def turn_back(packer: ImplicitGemmNhwc) -> None:
     home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
-__all__ = ["pack_turned", "turn_back"]
+__all__ = ["pack_nchw", "store_nchw"]

@@ -16,23 +16,27 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import next_task
-from smelt.codegen.llvm.instructions.dot_product import ones, step
+from smelt.codegen.llvm.instructions.dot_product import dot_step, ones
 from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Item, seen_axes
-from smelt.codegen.llvm.products.amx import COLUMNS as AMX_COLUMNS
-from smelt.codegen.llvm.products.amx import loads_well, multiply, panel_places
-from smelt.codegen.llvm.products.block_sums import Masks, with_before
-from smelt.codegen.llvm.products.microkernel import Microkernel, Place
+from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
+from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
+from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
+from smelt.codegen.llvm.products.block_sums import Masks, add_previous_blocks
+from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
-from smelt.codegen.llvm.products.prefetch_tile import TileAhead
-from smelt.codegen.llvm.products.tile_loops import heights, lies_well, whole_units
-from smelt.codegen.llvm.products.tile_sums import Spot, put
+from smelt.codegen.llvm.products.prefetch_tile import TilePrefetcher
+from smelt.codegen.llvm.products.tile_loops import (
+    ends_with_whole_unit,
+    reads_well_in_place,
+    tile_heights,
+)
+from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
-from smelt.codegen.llvm.schedule.operands import load_of, panel_step
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, SUMS_PART, may_be_long
+from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
+from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, SUMS_PART, needs_run_sums
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i8, i32
 from smelt.types.expr import floordiv
@@ -42,12 +46,12 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-SHORT = 4
+UNPACKED_PANELS = 4
 """Right operands whose rows are at most this many panels long are not packed.
 
 Their panels touch few more pages of memory than packed ones would.
 """
-LINES = 24
+SHORT_ROW_DISTANCE = 24
 """Short rows between what a tile multiplies and what it prefetches: the latency of L3."""
 
 
@@ -56,38 +60,42 @@ class Macrokernel(Microkernel):
 
     def __init__(self, home: NestEmitter, c: Contraction, left: Nest, scope: Scope) -> None:
         self.home, self.b, self.c = home, home.b, c
-        self.short: Value | None = None
+        self.right_in_place: Value | None = None
         """Whether a right operand with short rows is read in place instead of packed (i1)."""
         self.rows = number(1)
         if c.m is not None:
             low, high = home.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.part = c.m if c.m in seen_axes(home.s.region(c.item)) else None
+        self.row_axis = c.m if c.m in bounded_axes(home.s.region(c.item)) else None
         """The row axis, where the block covers only a part of it."""
-        self.bands = next((x for x in home.bands if x.bands.takes(c)), None)
+        self.bands = next((x for x in home.row_groups if x.groups.takes(c)), None)
         """Range of columns, or of k, which each band of rows uses (causal masks, windows)."""
-        self.joined = may_be_long(c, home.s)
+        self.adds_previous_last = needs_run_sums(c, home.s)
         """Whether sums of earlier blocks are added after the block's own sums, not before."""
         low, high = home.ranges[c.k]
-        self.first, self.depth = number(0), self.b.sub(high, low)
+        self.first_k, self.end_k = number(0), self.b.sub(high, low)
         if c.group is not None:
-            self.depth = self.b.add(self.depth, number(c.together - 1))
-            self.depth = self.b.udiv(self.depth, number(c.together))
-        self.far = self.asks_far()
+            self.end_k = self.b.add(self.end_k, number(c.group_size - 1))
+            self.end_k = self.b.udiv(self.end_k, number(c.group_size))
+        self.prefetch_bytes = self.prefetch_distance()
         self.panel_units = panel_units(home, c)
-        self.base, self.stride = home.direct.place(c)
-        self.later = home.direct.last(c)
+        self.base, self.stride = home.direct.row_layout(c)
+        self.rounded_output = home.direct.rounded_output(c)
         dtype = c.unit
-        self.whole: Value | None = None  # whether a left operand in units is read in place (i1)
+        self.left_in_place: Value | None = (
+            None  # whether a left operand in units is read in place (i1)
+        )
         part = home.storage.at.get((c.item, RIGHT_PART))
-        self.right = Place(part, number(0), (number(c.tile.columns), number(1)), dtype, True)
-        if c.m is not None and c.reads_left():
+        self.right = OperandLayout(
+            part, number(0), (number(c.tile.columns), number(1)), dtype, True
+        )
+        if c.m is not None and c.reads_left_in_place():
             self.left = self._open(left, c.left, (c.m, c.k), scope)
             return
         if c.m is not None and c.units:
             self.left = self._unit_rows(self._open(left, c.left, (c.m, c.k), scope))
             return
-        self.left = Place(
+        self.left = OperandLayout(
             home.storage.at.get((c.item, LEFT_PART)),
             number(0),
             (number(c.steps[0]), number(c.steps[1])),
@@ -97,10 +105,10 @@ class Macrokernel(Microkernel):
         if c.direct:
             self.left.base = home.storage.at[c.left, 0]
             offset = self._positions_before(c.left, c.k)
-            offset = self.b.mul(offset, number(c.pitch)) if c.down else offset
-            if self.part is not None:
+            offset = self.b.mul(offset, number(c.pitch)) if c.m_contiguous else offset
+            if self.row_axis is not None:
                 row_offset = self.b.mul(
-                    self._positions_before(c.left, self.part), number(c.steps[0])
+                    self._positions_before(c.left, self.row_axis), number(c.steps[0])
                 )
                 offset = self.b.add(offset, row_offset)
             self.left.origin = offset
@@ -111,15 +119,17 @@ class Macrokernel(Microkernel):
 
     def open_right(self, nest: Nest, scope: Scope) -> None:
         """Locate the right operand's block which is read in place."""
-        if not self.c.panels:
+        if not self.c.prepacked:
             self.right = self._open(nest, self.c.right, (self.c.k, self.c.n), scope)
             return
-        home, access = self.home, load_of(self.c.right)
+        home, access = self.home, plain_load(self.c.right)
         assert access is not None
         top = Scope(home.open(nest, scope), {self.c.k: home.ranges[self.c.k][0]})
-        line_stride = floordiv(panel_step(access, self.c.k, self.c.together) or 0, self.c.together)
+        line_stride = floordiv(
+            panel_step(access, self.c.k, self.c.group_size) or 0, self.c.group_size
+        )
         step = home.index(line_stride, top)
-        self.right = Place(
+        self.right = OperandLayout(
             home.home.buffers[access.buffer],
             number(0),
             (step, number(1)),
@@ -128,7 +138,7 @@ class Macrokernel(Microkernel):
             (access, top),
         )
 
-    def open_short(self, nest: Nest, scope: Scope) -> Value:
+    def choose_right_in_place(self, nest: Nest, scope: Scope) -> Value:
         """Choose between reading the right operand in place and reading packed panels (i1).
 
         It is read in place where its rows are short, full panels wide and well aligned for the
@@ -140,28 +150,33 @@ class Macrokernel(Microkernel):
             return ir.IntType(1)(0)
         (low, high), row_stride = self.home.ranges[c.n], place.steps[0]
         remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
-        short = b.icmp_unsigned("<=", row_stride, number(SHORT * c.tile.columns))
+        short = b.icmp_unsigned("<=", row_stride, number(UNPACKED_PANELS * c.tile.columns))
         short = b.and_(short, b.icmp_signed("==", remainder, number(0)))
         first = element_address(b, place.base, place.origin, place.dtype)
-        self.short = b.and_(short, lies_well(self.home, c, (first, row_stride), self.rows))
-        steps = b.select(self.short, row_stride, packed.steps[0]), packed.steps[1]
-        packed.base, packed.steps = b.select(self.short, first, packed.base), steps
+        self.right_in_place = b.and_(
+            short, reads_well_in_place(self.home, c, (first, row_stride), self.rows)
+        )
+        steps = b.select(self.right_in_place, row_stride, packed.steps[0]), packed.steps[1]
+        packed.base, packed.steps = b.select(self.right_in_place, first, packed.base), steps
         if self.home.s.region(c.item):  # a stream reads each block only a few times
-            self.far = b.mul(steps[0], number(LINES * place.dtype.itemsize))
-        return self.short
+            self.prefetch_bytes = b.mul(steps[0], number(SHORT_ROW_DISTANCE * place.dtype.itemsize))
+        return self.right_in_place
 
     def run(self, fresh: Value | None, tile: Tile | None = None, last: Value | None = None) -> None:
         """Emit the block's products into the result in scratch.
 
-        Sums are added to the array, or stored where `fresh` holds.  `tile` replaces the
-        contraction's own register tile; `last` says whether this is the last block along k.
+        Sums are added to the array, or stored where `is_first_block` holds.  `begin_tile` replaces
+        the contraction's own register tile; `rounded_output` says whether this is the last block
+        along k.
         """
         c, b, home = self.c, self.b, self.home
-        self.ahead = TileAhead(home, c, (self.left, self.right), (self.rows, self.depth), last)
-        self.most, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
+        self.prefetcher = TilePrefetcher(
+            home, c, (self.left, self.right), (self.rows, self.end_k), last
+        )
+        self.tile_rows, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
         low, high = home.ranges[c.n]
-        self.fresh, self.last, columns = fresh, last, b.sub(high, low)
+        self.is_first_block, self.is_last_block, columns = fresh, last, b.sub(high, low)
         self.column = b.sub(low, home.scratch.start(c.item, c.n))
         if c.group is not None and c.group.matrix and self.bands is None:
             self._amx_tiles(number(0), self.rows, number(0), columns)
@@ -183,25 +198,25 @@ class Macrokernel(Microkernel):
         home.loop(number(0), full_columns, tile_columns, lambda at: columns_from(at, vectors))
         home.loop(full_columns, columns, lanes, lambda at: columns_from(at, 1))
 
-    def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> Place:
+    def _open(self, nest: Nest, item: Item, axes: tuple[str, str], scope: Scope) -> OperandLayout:
         """Return the layout of an operand which is read in place."""
-        b, home, access = self.b, self.home, load_of(item)
+        b, home, access = self.b, self.home, plain_load(item)
         assert access is not None
         top = home.open(nest, scope)
         steps = [home.index(coefficient(access.offset, a) or 0, top) for a in axes]
         origin = top.offset(access)
         for a, stride in zip(axes, steps, strict=True):
             origin = b.add(origin, b.mul(home.ranges[a][0], stride))
-        return Place(
+        return OperandLayout(
             home.home.buffers[access.buffer],
             origin,
             (steps[0], steps[1]),
             home.home.dtypes[access.buffer],
             False,
-            later=self._next_task_step(access),
+            next_task_step=self._next_task_step(access),
         )
 
-    def _unit_rows(self, place: Place) -> Place:
+    def _unit_rows(self, place: OperandLayout) -> OperandLayout:
         """Return the layout of a left operand in 32-bit units, in bytes.
 
         It is read in place if the block ends with a complete unit and tiles load the rows well;
@@ -209,16 +224,16 @@ class Macrokernel(Microkernel):
         """
         b, c = self.b, self.c
         in_place, itemsize, unit_bytes = (
-            whole_units(self.home, c),
+            ends_with_whole_unit(self.home, c),
             place.dtype.itemsize,
             c.unit.itemsize,
         )
         row_bytes = b.mul(place.steps[0], number(itemsize)), number(c.pitch * unit_bytes)
         if c.group is not None and c.group.matrix:
             first = element_address(b, place.base, place.origin, place.dtype)
-            in_place = b.and_(in_place, loads_well(b, first, row_bytes[0]))
-        self.whole = in_place
-        return Place(
+            in_place = b.and_(in_place, rows_load_well(b, first, row_bytes[0]))
+        self.left_in_place = in_place
+        return OperandLayout(
             b.select(in_place, place.base, self.home.storage.at[c.item, LEFT_PART]),
             b.select(in_place, b.mul(place.origin, number(itemsize)), number(0)),
             (b.select(in_place, *row_bytes), number(1)),
@@ -241,7 +256,7 @@ class Macrokernel(Microkernel):
         assert c.group is not None
         m = LLVMMachine(b, lanes, self.home.home.target)
         zero, unit_ones, group = m.const(i32, 0), ones(lanes), c.group
-        shift = m.const(i32, -group.moved)
+        shift = m.const(i32, -group.left_offset)
         with b.goto_entry_block():
             places = [b.alloca(zero.type) for _ in range(c.tile.vectors)]
 
@@ -256,9 +271,11 @@ class Macrokernel(Microkernel):
                 for place, right in zip(
                     places, self._load_right_row(m, at, len(places), None), strict=True
                 ):
-                    b.store(step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place)
+                    b.store(
+                        dot_step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place
+                    )
 
-            self.home.loop(number(0), self.depth, 1, add)
+            self.home.loop(number(0), self.end_k, 1, add)
             sums = self.home.storage.at[c.item, SUMS_PART]
             for v, place in enumerate(places):
                 correction = m.mul(b.load(place, typ=zero.type), shift)
@@ -276,9 +293,9 @@ class Macrokernel(Microkernel):
         if (bands := self.bands) is None:
             self._row_tiles(number(0), self.rows, column, vectors, mask)
             return
-        low, high = home.ranges[bands.bands.columns]
-        first, depth, fresh = self.first, self.depth, self.fresh
-        summed = bands.bands.sums(c)
+        low, high = home.ranges[bands.groups.columns]
+        first, depth, fresh = self.first_k, self.end_k, self.is_first_block
+        summed = bands.groups.sums(c)
 
         def band(rows: tuple[Value, Value], used_range: tuple[Value, Value], begins: Value) -> None:
             start, stop = used_range
@@ -292,10 +309,10 @@ class Macrokernel(Microkernel):
                     self._row_tiles(*rows, column, vectors, mask)
                 return
             assert fresh is not None
-            each = number(c.together)
-            self.first = b.sdiv(b.sub(start, low), each)
-            self.depth = b.sdiv(b.add(b.sub(stop, low), number(c.together - 1)), each)
-            self.fresh = begins
+            each = number(c.group_size)
+            self.first_k = b.sdiv(b.sub(start, low), each)
+            self.end_k = b.sdiv(b.add(b.sub(stop, low), number(c.group_size - 1)), each)
+            self.is_first_block = begins
             with b.if_else(b.icmp_signed("<", start, stop)) as (used, unused):
                 with used:
                     self._row_tiles(*rows, column, vectors, mask)
@@ -303,7 +320,7 @@ class Macrokernel(Microkernel):
                     self._clear(rows, column, vectors)
 
         bands.over(self.rows, (low, high), summed, band)
-        self.first, self.depth, self.fresh = first, depth, fresh
+        self.first_k, self.end_k, self.is_first_block = first, depth, fresh
 
     def _clear(self, rows: tuple[Value, Value], column: Value, vectors: int) -> None:
         """Store zeros for rows which use nothing of the first block."""
@@ -323,7 +340,7 @@ class Macrokernel(Microkernel):
         if self.c.group is not None and self.c.group.matrix:
             self._amx_tiles(done, rows, column, b.add(column, number(AMX_COLUMNS)))
             return
-        for height in heights(self.most):
+        for height in tile_heights(self.tile_rows):
             left = b.sub(rows, done)
             end = b.add(done, b.sub(left, b.urem(left, number(height))))
             self.home.loop(
@@ -338,33 +355,44 @@ class Macrokernel(Microkernel):
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
     ) -> None:
         """Emit a tile over all of the block, in runs if sums are long."""
-        if self.c.depth <= RUN * self.c.together or not self.joined:
+        if self.c.depth <= RUN * self.c.group_size or not self.adds_previous_last:
             self._tile(height, vectors, row, column, mask)
             return
-        b, first, depth, fresh, last = self.b, self.first, self.depth, self.fresh, self.last
+        b, first, depth, fresh, last = (
+            self.b,
+            self.first_k,
+            self.end_k,
+            self.is_first_block,
+            self.is_last_block,
+        )
 
         def run(at: Value) -> None:
             end = b.add(at, number(RUN))
             more = b.icmp_signed("<", end, depth)
-            self.first, self.depth = at, b.select(more, end, depth)
+            self.first_k, self.end_k = at, b.select(more, end, depth)
             if fresh is not None:
-                self.fresh = b.and_(fresh, b.icmp_signed("==", at, first))
-            self.last = None if last is None else b.and_(last, b.not_(more))
+                self.is_first_block = b.and_(fresh, b.icmp_signed("==", at, first))
+            self.is_last_block = None if last is None else b.and_(last, b.not_(more))
             self._tile(height, vectors, row, column, mask)
 
         self.home.loop(first, depth, RUN, run)
-        self.first, self.depth, self.fresh, self.last = first, depth, fresh, last
+        self.first_k, self.end_k, self.is_first_block, self.is_last_block = (
+            first,
+            depth,
+            fresh,
+            last,
+        )
 
     def _amx_tiles(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Emit tiles of some rows and columns by matrix instructions (AMX)."""
         b, c, left, right, unit = self.b, self.c, self.left, self.right, self.c.unit
         assert c.group is not None and c.tile.columns == AMX_COLUMNS
-        first, size = b.mul(self.first, right.steps[0]), number(unit.itemsize)
-        places, panels = panel_places(
+        first, size = b.mul(self.first_k, right.steps[0]), number(unit.itemsize)
+        places, panels = panel_offsets(
             self.home, column, end, lambda at: b.mul(b.add(self._right_offset(at), first), size)
         )
         to, start = self._sum_places(1, 1, done, column)[0], self._starts(1, done)[0]
-        at = element_address(b, start, self.first, left.unit or left.dtype)
+        at = element_address(b, start, self.first_k, left.unit or left.dtype)
         multiply(
             b,
             c.group.matrix,
@@ -378,8 +406,8 @@ class Macrokernel(Microkernel):
                 b.mul(right.steps[0], size),
                 panels,
                 b.sub(rows, done),
-                b.sub(self.depth, self.first),
-                self.fresh or ir.Constant(ir.IntType(1), 0),
+                b.sub(self.end_k, self.first_k),
+                self.is_first_block or ir.Constant(ir.IntType(1), 0),
             ],
         )
 
@@ -392,10 +420,12 @@ class Macrokernel(Microkernel):
             access, top = place.panels
             first = b.add(self.home.ranges[self.c.n][0], column)
             at = self.home.index(access.offset, Scope(top, {self.c.n: first}))
-            return at if self.c.together == 1 else b.udiv(at, number(self.c.together))
+            return at if self.c.group_size == 1 else b.udiv(at, number(self.c.group_size))
         inside = b.and_(column, number(self.c.tile.columns - 1))
         panel = b.add(b.mul(b.sub(column, inside), self.panel_units), inside)
-        return panel if self.short is None else b.select(self.short, column, panel)
+        return (
+            panel if self.right_in_place is None else b.select(self.right_in_place, column, panel)
+        )
 
     def _tile(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
@@ -405,22 +435,30 @@ class Macrokernel(Microkernel):
         m = LLVMMachine(b, lanes, self.home.home.target)
         starts = self._starts(height, row)
         for start in starts:
-            self.ask(self.left, start, 2)
+            self.prefetch_next_task(self.left, start, 2)
         right_row = element_address(
             b, self.right.base, self._right_offset(column), self.right.dtype
         )
         places = self._sum_places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
-        part = self.ahead.tile((row, self.column, column), height, vectors) if full else None
+        part = (
+            self.prefetcher.begin_tile((row, self.column, column), height, vectors)
+            if full
+            else None
+        )
         masks = self._masks(height, vectors, mask)
         begin = self._initial_sums(m, places, masks, vectors, column)
-        rows = self.ahead.rows(starts, self.first) if full else None
+        rows = self.prefetcher.next_rows(starts, self.first_k) if full else None
         across, asks = (vectors, mask), (rows, part)
-        following = self.multiplied(m, starts, right_row, begin, across, asks)
-        if self.joined:
-            following = with_before(m, places, item.dtype, following, self.fresh, masks)
-        later = self.later and self.later.at(b, [row], b.add(self.column, column), self.last)
-        put(m, self.c, Tile(height, vectors, lanes), following, places, masks, later)
+        following = self.accumulate(m, starts, right_row, begin, across, asks)
+        if self.adds_previous_last:
+            following = add_previous_blocks(
+                m, places, item.dtype, following, self.is_first_block, masks
+            )
+        later = self.rounded_output and self.rounded_output.target(
+            b, [row], b.add(self.column, column), self.is_last_block
+        )
+        store_tile(m, self.c, Tile(height, vectors, lanes), following, places, masks, later)
 
     def _masks(self, height: int, vectors: int, mask: Value | None) -> Masks:
         """Return the store mask of each vector; scratch has room for full vectors."""
@@ -442,11 +480,11 @@ class Macrokernel(Microkernel):
     def _sum_places(self, height: int, vectors: int, row: Value, column: Value) -> list[Value]:
         """Return addresses of the tile's vectors in the result."""
         b, item = self.b, self.c.item
-        if self.part is not None:
-            row = b.add(row, self._positions_before(item, self.part))
+        if self.row_axis is not None:
+            row = b.add(row, self._positions_before(item, self.row_axis))
         at = b.add(b.mul(row, self.stride), b.add(self.column, column))
-        first = Spot(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
-        return first.places(b, Tile(height, vectors, self.c.tile.lanes))
+        first = TileTarget(element_address(b, self.base, at, item.dtype), self.stride, item.dtype)
+        return first.addresses(b, Tile(height, vectors, self.c.tile.lanes))
 
     def _initial_sums(
         self, m: LLVMMachine, places: list[Value], masks: Masks, vectors: int, column: Value
@@ -458,9 +496,9 @@ class Macrokernel(Microkernel):
         """
         b, c = self.b, self.c
         begin = [m.const(c.item.dtype, 0)] * len(places)
-        if not self.joined:
-            begin = with_before(m, places, c.item.dtype, begin, self.fresh, masks)
-        if c.group is None or not c.group.moved:
+        if not self.adds_previous_last:
+            begin = add_previous_blocks(m, places, c.item.dtype, begin, self.is_first_block, masks)
+        if c.group is None or not c.group.left_offset:
             return begin
         first = element_address(b, self.home.storage.at[c.item, SUMS_PART], column, c.unit)
         sums = [

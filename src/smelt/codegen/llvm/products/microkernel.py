@@ -18,18 +18,24 @@ from smelt.codegen.llvm.access.memory import (
     load_vector,
     prefetch,
 )
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.counting import abreast, count_on, counted, stepped, times
-from smelt.codegen.llvm.instructions.dot_product import step
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import (
+    advance_counter,
+    multiple_of_counter,
+    row_addresses,
+    start_counter,
+    step_address,
+)
+from smelt.codegen.llvm.instructions.dot_product import dot_step
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_panel import Part
-from smelt.codegen.llvm.products.prefetch_tile import TileAhead
-from smelt.codegen.llvm.products.tile_loops import rounds
+from smelt.codegen.llvm.products.prefetch_panel import PanelShare
+from smelt.codegen.llvm.products.prefetch_tile import TilePrefetcher
+from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, i8
@@ -38,19 +44,19 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-FAR = 8192
+DEEP_PREFETCH_BYTES = 8192
 """Bytes between what few rows multiply of a panel and what they prefetch.
 
 Hardware prefetchers stop at the end of a page.
 """
-PANEL_FAR = 1024
+L1_PREFETCH_BYTES = 1024
 """Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
-TOGETHER = 4
+UNROLL = 4
 """Positions along k per loop iteration, on processors which issue few instructions."""
 
 
 @dataclass
-class Place:
+class OperandLayout:
     """Layout of an operand: element (a, b) is at origin + a*steps[0] + b*steps[1]."""
 
     base: Any
@@ -61,7 +67,7 @@ class Place:
     panels: tuple[Access, Scope] | None = None
     """For a right operand prepacked in panels: its access and scope."""
     unit: DType | None = None  # type of a unit if k counts units rather than elements
-    later: Value | None = None
+    next_task_step: Value | None = None
     """Elements to the same place in the next task, if small enough to prefetch."""
 
 
@@ -71,35 +77,35 @@ class Microkernel:
     home: NestEmitter
     b: ir.IRBuilder
     c: Contraction
-    left: Place
-    right: Place
-    ahead: TileAhead
-    first: Value
-    depth: Value
-    """The block's first position along k is `first`; its end is `depth`."""
+    left: OperandLayout
+    right: OperandLayout
+    prefetcher: TilePrefetcher
+    first_k: Value
+    end_k: Value
+    """The block's first position along k is `first_k`; its end is `end_k`."""
 
-    def asks_far(self) -> Value | None:
+    def prefetch_distance(self) -> Value | None:
         """Return the prefetch distance of the right operand in bytes, or None."""
         b, c, target = self.b, self.c, self.home.home.target
-        if c.deep:
-            return number(FAR)
-        if c.kind != "packed" or c.panels or not target.starts_few:
+        if c.by_panels:
+            return number(DEEP_PREFETCH_BYTES)
+        if c.kind != "packed" or c.prepacked or not target.is_issue_bound:
             return None
         fill = target.l1_bytes // (c.tile.columns * c.unit.itemsize)
-        fills = b.icmp_signed(">=", self.depth, number(fill))
-        return b.select(fills, number(PANEL_FAR), number(0))
+        fills = b.icmp_signed(">=", self.end_k, number(fill))
+        return b.select(fills, number(L1_PREFETCH_BYTES), number(0))
 
-    far: Value | None
+    prefetch_bytes: Value | None
     """Prefetch distance of the current block in bytes."""
 
-    def multiplied(
+    def accumulate(
         self,
         m: LLVMMachine,
         starts: list[Value],
         right_row: Value,
         begin: list[Value],
         across: tuple[int, Value | None],
-        prefetches: tuple[tuple[Value, Value] | None, Part | None],
+        prefetches: tuple[tuple[Value, Value] | None, PanelShare | None],
     ) -> list[Value]:
         """Return the sums `begin` after all products of a tile.
 
@@ -111,23 +117,23 @@ class Microkernel:
         height = len(begin) // across[0]
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
-            self.ahead.panel(part, k)
+            self.prefetcher.prefetch_panel(part, k)
             vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
         if rows or part or not self._is_dense(len(begin)):
             return self._simple_loop(begin, rows, step_at)
-        count = b.sub(self.depth, self.first)
-        unrolled_end = b.sub(self.depth, b.and_(count, number(TOGETHER - 1)))
-        sums = rounds(b, (self.first, unrolled_end), TOGETHER, step_at, begin)
-        return rounds(b, (unrolled_end, self.depth), 1, step_at, sums)
+        count = b.sub(self.end_k, self.first_k)
+        unrolled_end = b.sub(self.end_k, b.and_(count, number(UNROLL - 1)))
+        sums = reduction_loop(b, (self.first_k, unrolled_end), UNROLL, step_at, begin)
+        return reduction_loop(b, (unrolled_end, self.end_k), 1, step_at, sums)
 
     def _is_dense(self, vectors: int) -> bool:
         """Return whether a tile of so many accumulators fills all issue slots."""
         c, target = self.c, self.home.home.target
         full = vectors == c.tile.rows * c.tile.vectors and c.kind == "packed"
         steps = self.right.steps[0], self.left.steps[1]
-        return full and target.starts_few and all(isinstance(x, ir.Constant) for x in steps)
+        return full and target.is_issue_bound and all(isinstance(x, ir.Constant) for x in steps)
 
     def _simple_loop(
         self,
@@ -141,28 +147,30 @@ class Microkernel:
         loop, done = b.append_basic_block("tile"), b.append_basic_block("tiled")
         b.branch(loop)
         b.position_at_end(loop)
-        k = counted(b, self.first, number(1), before)
+        k = start_counter(b, self.first_k, number(1), before)
         totals = [b.phi(x.type) for x in begin]
         if rows is not None:
             (address := b.phi(rows[0].type)).add_incoming(rows[0], before)
             prefetch(b, address)
             address.add_incoming(b.gep(address, [rows[1]], source_etype=ir.IntType(8)), loop)
         following = step_at(k, [*totals], 0)
-        after = count_on(b, k)
+        after = advance_counter(b, k)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(value, loop)
-        b.cbranch(b.icmp_signed("<", after, self.depth), loop, done)
+        b.cbranch(b.icmp_signed("<", after, self.end_k), loop, done)
         b.position_at_end(done)
         return following
 
-    def ask(self, place: Place, address: Value, lines: int) -> None:
+    def prefetch_next_task(self, place: OperandLayout, address: Value, lines: int) -> None:
         """Prefetch what the next task reads at the counterpart of an address."""
-        if place.later is None:
+        if place.next_task_step is None:
             return
-        next_address = element_address(self.b, address, place.later, place.dtype)
+        next_address = element_address(self.b, address, place.next_task_step, place.dtype)
         for nth_line in range(lines):
-            prefetch(self.b, element_address(self.b, next_address, number(nth_line * LINE), i8))
+            prefetch(
+                self.b, element_address(self.b, next_address, number(nth_line * CACHE_LINE), i8)
+            )
 
     def _right_row_at(self, first_row: Value, k: Value, nth: int) -> Value:
         """Return the address of the right operand's row at position k + nth.
@@ -170,7 +178,7 @@ class Microkernel:
         `first_row` is the row at k = 0.
         """
         b, place = self.b, self.right
-        at = stepped(b, first_row, k, place.steps[0], memory_type(place.dtype))
+        at = step_address(b, first_row, k, place.steps[0], memory_type(place.dtype))
         offset = b.mul(number(nth), place.steps[0])
         return element_address(b, at, offset, place.dtype) if nth else at
 
@@ -179,10 +187,14 @@ class Microkernel:
     ) -> list[Value]:
         """Load one row of the right operand, from its address."""
         b, place = self.b, self.right
-        self.ask(place, first, vectors)
-        if self.far is not None:
+        self.prefetch_next_task(place, first, vectors)
+        if self.prefetch_bytes is not None:
             for v in range(vectors):
-                at = b.gep(first, [b.add(self.far, number(v * LINE))], source_etype=ir.IntType(8))
+                at = b.gep(
+                    first,
+                    [b.add(self.prefetch_bytes, number(v * CACHE_LINE))],
+                    source_etype=ir.IntType(8),
+                )
                 prefetch(b, at, near=True)
         steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
         masks = [*[None] * (vectors - 1), None if place.packed else mask]
@@ -196,12 +208,12 @@ class Microkernel:
         b, place = self.b, self.left
         unit = place.unit or place.dtype
         if place.packed:
-            at = element_address(b, starts[0], times(b, k, place.steps[1]), unit)
+            at = element_address(b, starts[0], multiple_of_counter(b, k, place.steps[1]), unit)
             rows = (number(i * self.c.steps[0]) for i in range(height))
             addresses = [element_address(b, at, row, unit) for row in rows]
         else:
             row_stride = place.steps[0], memory_type(place.dtype)
-            addresses = abreast(b, starts, row_stride, k, place.steps[1], memory_type(unit))
+            addresses = row_addresses(b, starts, row_stride, k, place.steps[1], memory_type(unit))
         offset = b.mul(number(nth), place.steps[1])
         return [element_address(b, at, offset, unit) for at in addresses] if nth else addresses
 
@@ -220,10 +232,10 @@ class Microkernel:
                 more = (
                     fma_step(m, value, right, total, self.c.item)
                     if self.c.group is None
-                    else step(m, self.c.group, value, right, total)
+                    else dot_step(m, self.c.group, value, right, total)
                 )
                 sums.append(more)
         return sums
 
 
-__all__ = ["Microkernel", "Place"]
+__all__ = ["Microkernel", "OperandLayout"]

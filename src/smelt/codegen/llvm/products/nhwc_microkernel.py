@@ -12,11 +12,11 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_filter import PART, ask, ask_at_once
-from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
-from smelt.codegen.llvm.products.tile_sums import Spot, put
+from smelt.codegen.llvm.products.prefetch_filter import PREFETCH_TYPES, prefetch_all, prefetch_at
+from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
+from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.target import Target
@@ -24,11 +24,11 @@ from smelt.types.dtype import DType, i64
 
 Value = ir.Value
 BIT, I32 = ir.IntType(1), ir.IntType(32)
-ENTRY = 3
+ENTRY_WORDS = 3
 """Words per entry of the indirection table: input offset, weight offset, pair mask."""
 PTR = ir.PointerType()
-TILE = [PTR, I64, PTR, PTR, PTR, I64, BIT, I64, I64]
-LAST = [PTR, I64, BIT]
+BASE_ARGS = [PTR, I64, PTR, PTR, PTR, I64, BIT, I64, I64]
+ROUNDED_ARGS = [PTR, I64, BIT]
 """Arguments for rounded final sums: address, row stride, and whether to use them."""
 
 
@@ -36,8 +36,13 @@ def tile_function(
     module: ir.Module, c: NhwcConvPlan, tile: Tile, target: Target, short: DType | None
 ) -> ir.Function:
     """Return the function of a register tile; its final sums may be stored as `short`."""
-    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}.{c.few}"
-    name += f".{c.pitch}" + (f".{c.pairs}.{c.ends}" if c.pairs else "") + ".asks" * c.asks
+    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
+    name += f".{c.few_channels}"
+    name += (
+        f".{c.pitch}"
+        + (f".{c.pairs}.{c.has_odd_end}" if c.pairs else "")
+        + ".asks" * c.prefetches_weights
+    )
     name += f".{short}" if short is not None else ""
     return outline_function(
         module, name, tile_type(c, short), lambda f: _Tile(f, c, tile, target).fill(short)
@@ -46,7 +51,11 @@ def tile_function(
 
 def tile_type(c: NhwcConvPlan, short: DType | None) -> ir.FunctionType:
     """Return the function type which all tiles of a product share."""
-    args = [*TILE, *(PART if c.asks else ()), *(LAST if short is not None else ())]
+    args = [
+        *BASE_ARGS,
+        *(PREFETCH_TYPES if c.prefetches_weights else ()),
+        *(ROUNDED_ARGS if short is not None else ()),
+    ]
     return ir.FunctionType(ir.VoidType(), args)
 
 
@@ -67,32 +76,32 @@ class _Tile:
         """Emit the function's body."""
         b, f, dtype = self.b, self.f, self.c.item.dtype
         to, stride, image, panel, table, depth, fresh, low, high, *spot = f.args
-        if self.c.asks:
-            self.ask, self.rate, *spot = spot
-        places = Spot(to, stride, dtype).places(b, self.tile)
+        if self.c.prefetches_weights:
+            self.prefetch_base, self.rate, *spot = spot
+        places = TileTarget(to, stride, dtype).addresses(b, self.tile)
         zero = self.m.const(dtype, 0)
-        if self.c.asks and self.c.lines is not None:
+        if self.c.prefetches_weights and self.c.image_rows is not None:
             for left in ((number(0), low), (high, number(self.c.steps))):
-                rounds(b, left, 1, lambda t, *_: self._prefetch_tap(table, t, depth), [])
+                reduction_loop(b, left, 1, lambda t, *_: self._prefetch_tap(table, t, depth), [])
         entry = b.block
         taps, done = f.append_basic_block("taps"), f.append_basic_block("done")
         b.cbranch(b.icmp_signed("<", low, high), taps, done)
         b.position_at_end(taps)
         tap = b.phi(I64)
         before = [b.phi(zero.type) for _ in places]
-        entries = element_address(b, table, b.mul(tap, number(ENTRY)), i64)
+        entries = element_address(b, table, b.mul(tap, number(ENTRY_WORDS)), i64)
         input_address, weights, counts = (
-            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY)
+            b.load(element_address(b, entries, number(k), i64), typ=I64) for k in range(ENTRY_WORDS)
         )
-        if self.c.ends:  # else LLVM masks scalars, then broadcasts the result
+        if self.c.has_odd_end:  # else LLVM masks scalars, then broadcasts the result
             kind = ir.VectorType(I32, self.tile.lanes)
             counts = splat(b, b.trunc(counts, I32), self.tile.lanes)
             self.counts = b.asm(ir.FunctionType(kind, [kind]), "", "=v,0", [counts], False)
         input_address = element_address(b, image, input_address, self.c.image)
-        if self.c.asks:
-            self.asked = element_address(b, self.ask, weights, self.c.unit)
+        if self.c.prefetches_weights:
+            self.prefetch_address = element_address(b, self.prefetch_base, weights, self.c.unit)
         weights = element_address(b, panel, weights, self.c.unit)
-        if self.c.few:
+        if self.c.few_channels:
             totals = self._step(input_address, weights, number(0), before)
         else:
             totals = self._channels(input_address, weights, depth, before)
@@ -107,17 +116,17 @@ class _Tile:
             for phi in phis:
                 phi.add_incoming(zero, entry)
                 phi.add_incoming(value, end)
-        totals = with_before(self.m, places, dtype, [*sums], fresh)
-        last = None if short is None else (spot[2], Spot(spot[0], spot[1], short))
-        put(self.m, self.c, self.tile, totals, places, last=last)
+        totals = add_previous_blocks(self.m, places, dtype, [*sums], fresh)
+        last = None if short is None else (spot[2], TileTarget(spot[0], spot[1], short))
+        store_tile(self.m, self.c, self.tile, totals, places, last=last)
         b.ret_void()
 
     def _prefetch_tap(self, table: Value, tap: Value, depth: Value) -> list[Value]:
         """Prefetch this tile's share of a tap which it skips."""
         b = self.b
-        place = element_address(b, table, b.add(b.mul(tap, number(ENTRY)), number(1)), i64)
-        begin = element_address(b, self.ask, b.load(place, typ=I64), self.c.unit)
-        ask_at_once(b, begin, self.rate, depth)
+        place = element_address(b, table, b.add(b.mul(tap, number(ENTRY_WORDS)), number(1)), i64)
+        begin = element_address(b, self.prefetch_base, b.load(place, typ=I64), self.c.unit)
+        prefetch_all(b, begin, self.rate, depth)
         return []
 
     def _channels(
@@ -130,8 +139,8 @@ class _Tile:
         b.position_at_end(loop)
         k, panel = b.phi(I64), b.phi(weights.type)
         sums = [b.phi(x.type) for x in before]
-        if self.c.asks:
-            ask(b, self.asked, self.rate, k)
+        if self.c.prefetches_weights:
+            prefetch_at(b, self.prefetch_address, self.rate, k)
         following = self._step(input_address, panel, k, sums)
         next_row = element_address(b, panel, number(self.c.tile.columns), self.c.unit)
         after = b.add(k, number(1))
@@ -155,7 +164,7 @@ class _Tile:
         if not c.pairs:
             return splat(b, load_scalar(self.scalar, place, c.unit, None), lanes)
         pair = splat(b, b.load(place, align=c.image.itemsize, typ=I32), lanes)
-        return b.and_(pair, self.counts) if c.ends else pair
+        return b.and_(pair, self.counts) if c.has_odd_end else pair
 
     def _step(
         self, input_address: Value, weights: Value, k: Value, sums: Sequence[Value]
@@ -179,4 +188,4 @@ class _Tile:
         return totals
 
 
-__all__ = ["BIT", "ENTRY", "tile_function", "tile_type"]
+__all__ = ["BIT", "ENTRY_WORDS", "tile_function", "tile_type"]

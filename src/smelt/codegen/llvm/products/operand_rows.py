@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Value = ir.Value
 
 
-def lines_from(
+def row_scopes(
     home: NestEmitter, top: Scope, axis: str, at: Value, count: int, last: Value | None
 ) -> list[Scope]:
     """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last."""
@@ -33,7 +33,7 @@ def lines_from(
     return scopes
 
 
-def along(
+def vector_loop(
     home: NestEmitter,
     span: tuple[Value, Value],
     wide: int,
@@ -43,10 +43,10 @@ def along(
     b, (low, high) = home.b, span
     middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
     home.loop(low, middle, wide, lambda at: put(at, None))
-    masked_along(home, (middle, high), wide, put)
+    masked_vector_loop(home, (middle, high), wide, put)
 
 
-def masked_along(
+def masked_vector_loop(
     home: NestEmitter, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
 ) -> None:
     """Emit `put(position, mask)` for vectors of `wide` elements, all of them masked."""
@@ -58,4 +58,4 @@ def masked_along(
     home.loop(low, high, wide, masked)
 
 
-__all__ = ["along", "lines_from", "masked_along"]
+__all__ = ["masked_vector_loop", "row_scopes", "vector_loop"]

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import PACKED_AHEAD
-from smelt.codegen.llvm.instructions.dot_product import paired
+from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
+from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.conv_plan import PITCH, ConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i32
@@ -36,9 +36,9 @@ Value = ir.Value
 BIT = ir.IntType(1)
 
 
-def lies_by_taps(c: ConvPlan) -> tuple[Access, Access] | None:
+def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
     """Return the loads of the left operand's pairs, if both are contiguous runs of taps."""
-    if not c.apart_taps or c.left.kind != "unit" or len(c.left.args) != 2:
+    if not c.packs_by_tap or c.left.kind != "unit" or len(c.left.args) != 2:
         return None
     first_load, second_load = (x.payload for x in c.left.args)
     if (
@@ -54,7 +54,7 @@ def lies_by_taps(c: ConvPlan) -> tuple[Access, Access] | None:
     return (first_load, second_load) if plain and lies else None
 
 
-class TapsPacker:
+class FilterPairPacker:
     """Packs one block of such a filter in the task that `home` is emitting."""
 
     def __init__(
@@ -72,7 +72,7 @@ class TapsPacker:
         first, last = home.ranges[c.m]
         low, high = home.ranges[c.depth]
         row_stride = home.index(coefficient(self.access.offset, c.m) or 0, self.top)
-        prefetch_distance = b.mul(row_stride, number(PACKED_AHEAD))
+        prefetch_distance = b.mul(row_stride, number(PACK_PREFETCH_ROWS))
         zeros = dict.fromkeys((c.m, c.depth, c.flat), 0)
         origin = home.index(substitute(self.access.offset, zeros), self.top)
         origin = b.add(origin, b.mul(low, number(2 * c.taps)))
@@ -88,7 +88,7 @@ class TapsPacker:
                 b.add(origin, b.mul(m, row_stride)),
                 self.dtype,
             )
-            to = b.mul(b.sub(m, first), number(PITCH))
+            to = b.mul(b.sub(m, first), number(LEFT_PITCH))
             to = element_address(b, home.storage.at[c.item, LEFT_PART], to, i32)
 
             def pair(k: Value, is_single: bool) -> None:
@@ -116,7 +116,7 @@ class TapsPacker:
             ]
             runs += [m.const(self.c.item.dtype, 0)] * is_single
             place = element_address(b, to, number(j), i32)
-            store_vector(m, place, paired(m, runs), i32, None)
+            store_vector(m, place, pack_pairs(m, runs), i32, None)
 
 
-__all__ = ["TapsPacker", "lies_by_taps"]
+__all__ = ["FilterPairPacker", "pair_loads"]

@@ -22,11 +22,11 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, prefe
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.products.tall_skinny_packing import converted
-from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
+from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
+from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RUNS_PART
 from smelt.target import Target
@@ -47,18 +47,18 @@ positions of each, the table, and the first run which is packed next.
 """
 
 
-class WeightSquares:
+class TransposedFilterPacker:
     """Packs the weights of one product, panel by panel."""
 
     def __init__(self, home: NestEmitter, nest: Nest, c: NhwcConvPlan) -> None:
         self.home, self.b, self.c = home, home.b, c
-        access = lies_in_runs(c)
+        access = contiguous_filters(c)
         assert access is not None
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         top = home.open(nest, Scope(home.top))
         zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
         self.origin = home.index(substitute(access.offset, zeros), top)
-        self.apart = home.index(coefficient(access.offset, c.n) or 0, top)
+        self.run_stride = home.index(coefficient(access.offset, c.n) or 0, top)
         self._fill_table([coefficient(access.offset, a) for a in c.others])
 
     def _fill_table(self, steps: Sequence[object]) -> None:
@@ -99,13 +99,13 @@ class WeightSquares:
             to = element_address(b, panel, number(v * lanes), c.unit)
             following = self._run(n, low) if v + 1 < vectors else later
             left = b.sub(last, b.sub(n, number(lanes)))
-            args = [to, begin, self.apart, left, length, self._table(), following]
+            args = [to, begin, self.run_stride, left, length, self._table(), following]
             b.call(function, args)
 
     def _run(self, n: Value, k: Value) -> Value:
         """Return the address of a column's run, from a channel on."""
         b = self.b
-        at = b.add(self.origin, b.add(b.mul(n, self.apart), b.mul(k, number(self.c.taps))))
+        at = b.add(self.origin, b.add(b.mul(n, self.run_stride), b.mul(k, number(self.c.taps))))
         return element_address(b, self.base, at, self.dtype)
 
 
@@ -147,7 +147,7 @@ class _Pack:
         with b.if_else(b.icmp_signed(">=", length, side)) as (then, otherwise):
             with then:
                 count = b.udiv(b.add(length, number(lanes - 1)), side)
-                rounds(b, (number(0), count), 1, tile, [])
+                reduction_loop(b, (number(0), count), 1, tile, [])
             with otherwise:
                 mask = b.icmp_signed("<", iota(lanes), splat(b, length, lanes))
                 self._transpose_tile(begins, number(0), mask)
@@ -161,11 +161,11 @@ class _Pack:
             raw = load_vector(self.m, element_address(b, begin, at, self.dtype), self.dtype, mask)
             prefetch_offset = b.add(at, b.mul(run_stride, number(i)))
             prefetch(b, element_address(b, later, prefetch_offset, self.dtype))
-            rows.append(converted(self.m, raw, c.left))
+            rows.append(apply_casts(self.m, raw, c.left))
         for k, column in enumerate(transpose(b, rows)):
             entry = element_address(b, table, b.add(at, number(k)), i64)
             place = element_address(b, to, b.load(entry, typ=I64), c.unit)
             store_vector(self.m, place, column, c.unit, None)
 
 
-__all__ = ["WeightSquares", "pack_function"]
+__all__ = ["TransposedFilterPacker", "pack_function"]

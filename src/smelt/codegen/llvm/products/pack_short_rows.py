@@ -19,14 +19,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import unlike
-from smelt.codegen.llvm.access.prefetch import ask_later
-from smelt.codegen.llvm.access.proven_bounds import Inside, Limit, tested
+from smelt.codegen.llvm.access.memory import opaque_mask
+from smelt.codegen.llvm.access.prefetch import prefetch_later
+from smelt.codegen.llvm.access.proven_bounds import LaneBounds, Limit, test_lanes
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
-from smelt.codegen.llvm.loops.partition_interior import goes_on, narrowed
+from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.dataclass import dataclass
 from smelt.types.expr import atoms, axes_of, sub
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 I1 = ir.IntType(1)
-VECTORS = (1, 2, 4)
+ROW_VECTORS = (1, 2, 4)
 """Vectors per row for which loops are emitted; with more, tests are a small part."""
-KINDS = ("const", "index", "load", "apply", "cast", "unit")
+PACKED_KINDS = ("const", "index", "load", "apply", "cast", "unit")
 """Kinds of items which are computed lane by lane, whatever the other lanes hold."""
 
 
@@ -49,14 +49,14 @@ class _Tests:
 
     rows: tuple[Limit, ...]
     others: tuple[Limit, ...]
-    alike: bool
+    same_bounds: bool
     """Whether all bounded accesses have the same bounds along the row axis."""
 
 
-def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> None:
+def for_each_row_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> None:
     """Emit a packing nest by `run(vectors)`, for each number of vectors a row may need.
 
-    `vectors` is 0 for rows of any length.
+    `row_vectors` is 0 for rows of any length.
     """
     if _tests(home, nest) is None:
         run(0)
@@ -64,7 +64,7 @@ def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> No
     b, lanes, row_axis = home.b, home.s.lanes, nest.order[-1]
     low, high = home.ranges[row_axis]
     longest = home.s.phase.axes[row_axis]
-    if isinstance(longest, int) and 0 < longest <= VECTORS[-1] * lanes:
+    if isinstance(longest, int) and 0 < longest <= ROW_VECTORS[-1] * lanes:
         run(-(-longest // lanes))
         return
 
@@ -79,18 +79,18 @@ def each_length(home: NestEmitter, nest: Nest, run: Callable[[int], None]) -> No
             with long:
                 try_counts(counts[1:])
 
-    try_counts(VECTORS)
+    try_counts(ROW_VECTORS)
 
 
-def packs_lines(home: NestEmitter, scope: Scope, depth: int) -> bool:
+def emit_short_rows(home: NestEmitter, scope: Scope, depth: int) -> bool:
     """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
-    if not isinstance(packer, Packer) or not packer.vectors:
+    if not isinstance(packer, Packer) or not packer.row_vectors:
         return False
     tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
     if tests is None:
         return False
-    _emit_loops(home, scope, depth, packer.vectors, tests)
+    _emit_loops(home, scope, depth, packer.row_vectors, tests)
     return True
 
 
@@ -100,21 +100,21 @@ def _tests(home: NestEmitter, nest: Nest) -> _Tests | None:
     No bound may move along rows and across them, and everything it computes must be possible in
     full vectors.
     """
-    if len(nest.order) < 2 or not nest.once or nest.packed != "right" or nest.turned:
+    if len(nest.order) < 2 or not nest.single_use or nest.packed != "right" or nest.transposed:
         return None
     row, pixel = nest.order[-2:]
-    if home.bands or nest.vector != pixel:
+    if home.row_groups or nest.vector != pixel:
         return None
-    if any(i.kind not in KINDS or i in home.s.kept for i in nest.items):
+    if any(i.kind not in PACKED_KINDS or i in home.s.materialised for i in nest.items):
         return None
     loads = [a for a in accesses_of(nest.items) if a.limits]
-    pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in home.assumed)
+    pairs = dict.fromkeys(p for a in loads for p in a.limits if p not in home.proven_limits)
     rows: list[Limit] = []
     for e, n in pairs:
         if any(x.kind == "value" for x in atoms(e)) or {row, pixel} & {*axes_of(n)}:
             return None
         if row in axes_of(e):
-            if pixel in axes_of(e) or not goes_on(e, row):
+            if pixel in axes_of(e) or not has_small_step(e, row):
                 return None
             rows.append((e, n))
     alike = all({*rows} <= {*a.limits} for a in loads)
@@ -130,22 +130,23 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
     for k in range(count):
         at = b.add(low, number(k * lanes))
         mask = b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes))
-        lanes_at = Lanes(pixel, at, lanes, unlike(m, mask))
+        lanes_at = Lanes(pixel, at, lanes, opaque_mask(m, mask))
         place = Scope(scope, {pixel: at}, lanes=lanes_at)
-        tests_by_limit = {pair: tested(home, *pair, place) for pair in tests.others}
+        tests_by_limit = {pair: test_lanes(home, *pair, place) for pair in tests.others}
         tests_done = {
-            p: Inside(unlike(m, test.mask), test.some) for p, test in tests_by_limit.items()
+            p: LaneBounds(opaque_mask(m, test.mask), test.some)
+            for p, test in tests_by_limit.items()
         }
-        vectors.append(replace(lanes_at, inside=tests_done))
+        vectors.append(replace(lanes_at, tested_limits=tests_done))
 
-    def emit_rows(start: Value, end: Value, row_limits: dict[Limit, Inside]) -> None:
+    def emit_rows(start: Value, end: Value, row_limits: dict[Limit, LaneBounds]) -> None:
         def inside(position: Value) -> None:
             inner = Scope(scope, {row: position})
             home.enter(inner, depth + 1)
             if count > 1:
                 _prefetch(home, Scope(inner, {pixel: low}), count)
             for lanes_at in vectors:
-                lanes_at = replace(lanes_at, inside={**lanes_at.inside, **row_limits})
+                lanes_at = replace(lanes_at, tested_limits={**lanes_at.tested_limits, **row_limits})
                 place = Scope(inner, {pixel: lanes_at.base}, lanes=lanes_at)
                 home.enter(place, depth + 2)
                 home.body(place)
@@ -159,7 +160,7 @@ def _emit_loops(home: NestEmitter, scope: Scope, depth: int, count: int, tests: 
         _emit_inside_and_outside(home, scope, tests, emit_rows)
 
 
-AHEAD = 2
+PREFETCH_PLANES = 2
 """Positions of the outermost axis between what is packed and what is prefetched."""
 
 
@@ -170,35 +171,37 @@ def _prefetch(home: NestEmitter, scope: Scope, vectors: int) -> None:
     """
     home.enter(scope, len(home.nest.order))
     for access in dict.fromkeys(accesses_of(home.items)):
-        ask_later(home, access, home.nest.order[0], AHEAD, scope, vectors * home.s.lanes)
+        prefetch_later(
+            home, access, home.nest.order[0], PREFETCH_PLANES, scope, vectors * home.s.lanes
+        )
 
 
 def _emit_inside_and_outside(
     home: NestEmitter,
     scope: Scope,
     tests: _Tests,
-    emit_rows: Callable[[Value, Value, dict[Limit, Inside]], None],
+    emit_rows: Callable[[Value, Value, dict[Limit, LaneBounds]], None],
 ) -> None:
     """Emit rows inside the image, and those outside before and after."""
     b, row, lanes = home.b, home.nest.order[-2], home.s.lanes
     low, high = home.ranges[row]
     gaps = (g for e, n in tests.rows for g in (e, sub(sub(n, 1), e)))
-    first, last = narrowed(home, scope, gaps, row)
+    first, last = interior_range(home, scope, gaps, row)
     first = b.select(b.icmp_signed("<", first, high), first, high)
     last = b.select(b.icmp_signed("<", last, first), first, last)
-    nothing_inside = Inside(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
-    outside = dict.fromkeys(tests.rows, nothing_inside) if tests.alike else {}
+    nothing_inside = LaneBounds(ir.Constant(ir.VectorType(I1, lanes), None), I1(0))
+    outside = dict.fromkeys(tests.rows, nothing_inside) if tests.same_bounds else {}
 
     def side(k: Value) -> None:
         before = b.icmp_signed("==", k, number(0))
         emit_rows(b.select(before, low, last), b.select(before, first, high), outside)
         with b.if_then(before):
-            assumed = home.assumed
-            home.assumed = assumed | {*tests.rows}
+            assumed = home.proven_limits
+            home.proven_limits = assumed | {*tests.rows}
             emit_rows(first, last, {})
-            home.assumed = assumed
+            home.proven_limits = assumed
 
     home.loop(number(0), number(2), 1, side)
 
 
-__all__ = ["each_length", "packs_lines"]
+__all__ = ["emit_short_rows", "for_each_row_length"]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.dot_product import interleaved, narrow, units
+from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_rows, to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.products.operand_rows import along, lines_from, masked_along
+from smelt.codegen.llvm.products.operand_rows import masked_vector_loop, row_scopes, vector_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.scratch.transpose import transpose
@@ -38,11 +38,11 @@ def panel_units(home: NestEmitter, c: Contraction) -> Value:
     if c.group is None or not c.group.matrix:
         return number(c.packed_units)
     low, high = home.ranges[c.k]
-    more = home.b.add(home.b.sub(high, low), number(c.together - 1))
-    return home.b.udiv(more, number(c.together))
+    more = home.b.add(home.b.sub(high, low), number(c.group_size - 1))
+    return home.b.udiv(more, number(c.group_size))
 
 
-class GroupPacker:
+class VnniPacker:
     """Packs one block of a right operand into panels of 32-bit units."""
 
     def __init__(self, home: NestEmitter, c: Contraction, right: Nest, scope: Scope) -> None:
@@ -58,7 +58,7 @@ class GroupPacker:
 
     def run(self) -> None:
         """Emit the packing of complete groups; 0 past the last position of the reduction."""
-        if self.c.along == self.c.k:
+        if self.c.vector_axis == self.c.k:
             self.home.loop(*self.n, self.lanes, self._columns)
             return
         b, (low, high), count = self.b, self.k, self.group.count
@@ -71,7 +71,7 @@ class GroupPacker:
         inner = Scope(row_scope, {axis: at}, lanes=Lanes(axis, at, self.wide, mask))
         self.home.enter(inner, 2)
         m = LLVMMachine(self.b, self.wide, self.home.home.target)
-        bits = narrow(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
+        bits = to_packed_bits(m, self.home.get(self.c.right, inner, True), self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
     def _store(self, k: Value, column: Value, value: Value) -> None:
@@ -89,7 +89,7 @@ class GroupPacker:
         """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        scopes = lines_from(self.home, self.top, self.c.k, k, count, last)
+        scopes = row_scopes(self.home, self.top, self.c.k, k, count, last)
         exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
@@ -98,26 +98,26 @@ class GroupPacker:
                 bits = self._bits(row_scope, self.c.n, at, mask)
                 zero = ir.Constant(bits.type, None)
                 rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
-            for j, units_at in enumerate(interleaved(b, rows)):
+            for j, units_at in enumerate(interleave_rows(b, rows)):
                 self._store(k, b.add(at, number(j * self.lanes)), units_at)
 
         if ends:
-            masked_along(self.home, self.n, self.wide, put)
+            masked_vector_loop(self.home, self.n, self.wide, put)
         else:
-            along(self.home, self.n, self.wide, put)
+            vector_loop(self.home, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        scopes = lines_from(self.home, self.top, self.c.n, n, self.lanes, last)
+        scopes = row_scopes(self.home, self.top, self.c.n, n, self.lanes, last)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows = [units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in scopes]
+            rows = [as_units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in scopes]
             for t, column in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 
-        along(self.home, self.k, self.wide, put)
+        vector_loop(self.home, self.k, self.wide, put)
 
 
-__all__ = ["GroupPacker", "panel_units"]
+__all__ = ["VnniPacker", "panel_units"]

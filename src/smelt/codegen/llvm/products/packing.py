@@ -16,10 +16,10 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.input_tile import Slid
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.partition_loops import in_stretches, stretched
-from smelt.codegen.llvm.products.tile_loops import in_squares
+from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
+from smelt.codegen.llvm.products.tile_loops import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
 from smelt.types.expr import Index
@@ -40,24 +40,25 @@ class Packer:
         self.image = self.element
         """Element type of the packed right operand."""
         self.starts: dict[str, Value] = {}
-        self.apart: dict[str, Value] = {}
+        self.packed_left_strides: dict[str, Value] = {}
         """Strides of the packed left operand, in elements."""
-        self.strides: dict[str, Value] = {}
+        self.packed_right_strides: dict[str, Value] = {}
         """Strides of the packed right operand, in elements."""
-        self.parted = False
+        self.in_parts = False
         """Whether the operand being packed is packed segment by segment."""
-        self.vectors = 0
+        self.row_vectors = 0
         """Vectors per row, where rows are stored in full vectors without masks.
 
         What a vector has past the end of its row is overwritten by the next row.
         """
 
-    def steps(
+    def dense_strides(
         self, order: tuple[str, ...], extents: Iterable[Index], even: int = 0, unit: int = 1
     ) -> dict[str, Value]:
         """Return the strides of a dense array with axes `order`, in elements.
 
-        Strides of the first `even` axes are rounded up to multiples of `unit`, a power of two.
+        Strides of the first `even` axes are rounded up to multiples of `vector_alignment`, a power
+        of two.
         """
         b, strides = self.b, dict[str, Value]()
         step: Value = number(1)
@@ -67,25 +68,31 @@ class Packer:
             strides[a], step = step, b.mul(step, n)
         return strides
 
-    def reach(self, columns: Sequence[Slid], over: Sequence[str], at: Sequence[int]) -> Value:
+    def window_offset(
+        self, columns: Sequence[WindowAxis], over: Sequence[str], at: Sequence[int]
+    ) -> Value:
         """Return the right operand's offset from an output, `at` positions along `over`."""
         b, total = self.b, number(0)
         slid = {c.tap: c for c in columns if c.tap}
         for a, k in zip(over, at, strict=True):
             steps = [(a, k)]
             if a in slid:
-                steps = [(slid[a].place, slid[a].quotient(k))]
-                steps += [(slid[a].rest, slid[a].remainder(k))] if slid[a].rest else []
+                steps = [(slid[a].position_axis, slid[a].quotient(k))]
+                steps += (
+                    [(slid[a].remainder_axis, slid[a].remainder(k))]
+                    if slid[a].remainder_axis
+                    else []
+                )
             for name, count in steps:
-                total = b.add(total, b.mul(self.strides[name], number(count)))
+                total = b.add(total, b.mul(self.packed_right_strides[name], number(count)))
         return total
 
-    def widen(self, columns: Sequence[Slid]) -> None:
+    def widen_ranges(self, columns: Sequence[WindowAxis]) -> None:
         """Set the ranges of input positions: those of the task's outputs plus the halo."""
         ranges = self.home.ranges
         for c in columns:
             low, high = ranges[c.axis]
-            ranges[c.place] = (low, self.b.add(high, number(c.margin)))
+            ranges[c.position_axis] = (low, self.b.add(high, number(c.halo)))
 
     def pack(
         self, nest: Nest, scope: Scope | None = None, starts: dict[str, Value] | None = None
@@ -97,22 +104,24 @@ class Packer:
         """
         self.starts = starts or {a: self.home.ranges[a][0] for a in nest.order}
         inner = scope or Scope(self.home.top)
-        plain = self.plain(nest)
-        axes = [a for a in stretched(self.home, nest, self.unit(nest)) if a.name in plain]
-        self.parted = bool(axes)
-        in_stretches(self.home, axes, lambda: self._pack(nest, inner))
+        plain = self.partitionable_axes(nest)
+        axes = [
+            a for a in segment_axes(self.home, nest, self.vector_alignment(nest)) if a.name in plain
+        ]
+        self.in_parts = bool(axes)
+        for_each_segment(self.home, axes, lambda: self._pack(nest, inner))
 
-    def plain(self, nest: Nest) -> Collection[str]:
+    def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes of a nest which may be partitioned into segments."""
         return ()
 
-    def unit(self, nest: Nest) -> int:
+    def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which vectors of a packing nest must begin."""
         return 1
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        if nest.turned:
-            in_squares(self.home, nest.order, lambda: self.home.run(nest, scope))
+        if nest.transposed:
+            strip_mine_transpose_tiles(self.home, nest.order, lambda: self.home.run(nest, scope))
         else:
             self.home.run(nest, scope)
 
@@ -126,13 +135,13 @@ class Packer:
             self.at(part, self.offset(nest, scope)),
             value,
             self.element if part == LEFT_PART else self.image,
-            scope.lanes.mask if scope.lanes and not self.vectors else None,
+            scope.lanes.mask if scope.lanes and not self.row_vectors else None,
         )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Return the packed position of the vector at a scope, in elements."""
         b, total = self.b, number(0)
-        steps = self.strides if nest.packed == "right" else self.apart
+        steps = self.packed_right_strides if nest.packed == "right" else self.packed_left_strides
         for a in nest.order:
             total = b.add(total, b.mul(b.sub(scope.axis(a), self.starts[a]), steps[a]))
         return total

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import accesses_of
-from smelt.codegen.llvm.loops.partition_selects import MOST_CUTS, Piece, found_pieces
-from smelt.codegen.llvm.schedule.task_tiling import turned_side
+from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, Piece, partition_axis_at_most
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.dataclass import dataclass
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.types.affine import coefficient
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 
-MOST_PARTS = 31
+MAX_LOOP_PARTS = 31
 """Maximum number of cuts of loops which may begin anywhere; each segment adds code."""
-MOST_ITEMS = 400
+MAX_ITEMS = 400
 """Maximum size of a body: finding what each segment needs takes long beyond."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretched:
+class SegmentedAxis:
     """An axis which is packed in segments; vectors begin at multiples of `unit`."""
 
     name: str
@@ -50,29 +50,33 @@ class Stretched:
     unit: int
 
 
-def stretched(home: NestEmitter, nest: Nest, unit: int) -> list[Stretched]:
+def segment_axes(home: NestEmitter, nest: Nest, unit: int) -> list[SegmentedAxis]:
     """Return the axes of a packing nest which are worth partitioning, outermost first.
 
     Packed vectors must begin at multiples of `unit`, a power of two.
     """
     lanes = home.s.lanes
-    alignment = turned_side(lanes) if nest.turned else max(unit, lanes * nest.wide)
-    if home.bands or home.taken or any(i.kind in ("scan", "branch", "peek") for i in nest.items):
+    alignment = transpose_side(lanes) if nest.transposed else max(unit, lanes * nest.unroll)
+    if (
+        home.row_groups
+        or home.known_conditions
+        or any(i.kind in ("scan", "branch", "peek") for i in nest.items)
+    ):
         return []
-    if not any(i.kind == "load" for i in nest.items) or len(nest.items) > MOST_ITEMS:
+    if not any(i.kind == "load" for i in nest.items) or len(nest.items) > MAX_ITEMS:
         return []
     facts: Facts = ()
-    segmented: list[Stretched] = []
+    segmented: list[SegmentedAxis] = []
     for name in nest.order:
-        if name in home.s.phase.places:
+        if name in home.s.phase.window_positions:
             continue
-        is_unaligned = not nest.turned and (
+        is_unaligned = not nest.transposed and (
             name != nest.vector or (unit == 1 and _is_even(nest, name))
         )
-        max_cuts = MOST_PARTS if is_unaligned else MOST_CUTS
-        cut = found_pieces(nest, name, home.s.phase.axes[name], facts, max_cuts)
+        max_cuts = MAX_LOOP_PARTS if is_unaligned else MAX_CUTS
+        cut = partition_axis_at_most(nest, name, home.s.phase.axes[name], facts, max_cuts)
         if cut and not any(axes_of(p.last) for p in cut if p.last is not None):
-            segmented.append(Stretched(name, cut, 1 if is_unaligned else alignment))
+            segmented.append(SegmentedAxis(name, cut, 1 if is_unaligned else alignment))
     return segmented
 
 
@@ -86,7 +90,9 @@ def _is_even(nest: Nest, name: str) -> bool:
     return all(coefficient(e, name) is not None for e in indices)
 
 
-def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[], None]) -> None:
+def for_each_segment(
+    home: NestEmitter, axes: Sequence[SegmentedAxis], run: Callable[[], None]
+) -> None:
     """Emit `run`, the loops of a packing nest, for each segment of some axes."""
     if not axes:
         run()
@@ -97,13 +103,16 @@ def in_stretches(home: NestEmitter, axes: Sequence[Stretched], run: Callable[[],
 
     def part(end: Value, piece: Piece | None) -> None:
         """Emit one segment up to `end`, or what is between two segments."""
-        taken, assumed = home.taken, home.assumed
+        taken, assumed = home.known_conditions, home.proven_limits
         home.ranges[axis.name] = begin, end
         with b.if_then(b.icmp_signed("<", begin, end)):
             if piece is not None:
-                home.taken, home.assumed = taken | piece.taken, assumed | piece.limits
-            in_stretches(home, axes[1:], run)
-        home.taken, home.assumed = taken, assumed
+                home.known_conditions, home.proven_limits = (
+                    taken | piece.taken,
+                    assumed | piece.limits,
+                )
+            for_each_segment(home, axes[1:], run)
+        home.known_conditions, home.proven_limits = taken, assumed
         home.ranges[axis.name] = low, high
 
     def within(at: Value) -> Value:
@@ -137,4 +146,4 @@ def _common_facts(first: Piece, second: Piece, unit: int) -> Piece | None:
     return Piece(None, (), both, first.limits & second.limits)
 
 
-__all__ = ["Stretched", "in_stretches", "stretched"]
+__all__ = ["SegmentedAxis", "for_each_segment", "segment_axes"]

@@ -16,24 +16,24 @@ from collections.abc import Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import prefetch
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.counting import times
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import number
 
 Value = ir.Value
 FRACTION = 16
 """Fraction bits of the number of lines per position."""
-EVERY = 16
+INTERVAL = 16
 """Positions per prefetch: prefetching at each would slow long sums."""
 
 
-def ask_in_course(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) -> None:
-    """Prefetch the lines which fall to position k, once every `EVERY` positions."""
+def prefetch_in_loop(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) -> None:
+    """Prefetch the lines which fall to position k, once every `INTERVAL` positions."""
     if not courses:
         return
-    with b.if_then(b.icmp_signed("==", b.and_(k, number(EVERY - 1)), number(0))):
+    with b.if_then(b.icmp_signed("==", b.and_(k, number(INTERVAL - 1)), number(0))):
         for course in courses:
-            course.ask(k)
+            course.prefetch_at(k)
 
 
 class PrefetchStream:
@@ -62,19 +62,19 @@ class PrefetchStream:
         If there are too few positions, prefetch all lines now.
         """
         b, count = self.b, self.rows * self.lines
-        least = number(count * EVERY)
+        least = number(count * INTERVAL)
         short = b.icmp_signed("<", depth, least)
         with b.if_then(short):
-            self.at_once()
+            self.prefetch_all()
         self.rate = b.udiv(number(count << FRACTION), b.select(short, least, depth))
 
-    def ask(self, k: Value) -> None:
+    def prefetch_at(self, k: Value) -> None:
         """Prefetch the line which falls to a position."""
         b = self.b
-        nth = b.lshr(times(b, k, self.rate), number(FRACTION))
+        nth = b.lshr(multiple_of_counter(b, k, self.rate), number(FRACTION))
         self._prefetch_line(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
 
-    def at_once(self) -> None:
+    def prefetch_all(self) -> None:
         """Prefetch all lines."""
         for row in range(self.rows):
             for line in range(self.lines):
@@ -82,9 +82,9 @@ class PrefetchStream:
 
     def _prefetch_line(self, row: Value, line: Value) -> None:
         b = self.b
-        at = b.add(b.mul(row, self.step), b.mul(line, number(LINE)))
+        at = b.add(b.mul(row, self.step), b.mul(line, number(CACHE_LINE)))
         address = b.gep(self.first, [at], source_etype=ir.IntType(8))
         prefetch(b, address, near=self.near, written=self.written)
 
 
-__all__ = ["PrefetchStream", "ask_in_course"]
+__all__ = ["PrefetchStream", "prefetch_in_loop"]

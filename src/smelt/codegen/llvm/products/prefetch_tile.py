@@ -17,19 +17,19 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import number, opaque
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.products.prefetch_panel import PanelAhead, Part
+from smelt.codegen.llvm.products.prefetch_panel import PanelPrefetcher, PanelShare
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
-    from smelt.codegen.llvm.products.microkernel import Place
+    from smelt.codegen.llvm.products.microkernel import OperandLayout
 
 Value = ir.Value
 
 
-class TileAhead:
+class TilePrefetcher:
     """Prefetches of one contraction's tiles.
 
     `operands` are their layouts, `block` the number of rows and of positions along k, `last`
@@ -40,52 +40,54 @@ class TileAhead:
         self,
         home: NestEmitter,
         c: Contraction,
-        operands: tuple[Place, Place],
+        operands: tuple[OperandLayout, OperandLayout],
         block: tuple[Value, Value],
         last: Value | None,
     ) -> None:
         (left, right), depth = operands, block[1]
         self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
         region = home.s.region(c.item)
-        self.moves: Value | None = None
+        self.row_mask: Value | None = None
         """All ones where the prefetched address advances with k, else 0.
 
         It does not where rows are not adjacent in memory: hardware prefetchers do better there.
         """
         if region is None and c.kind == "packed" and not left.packed and left.unit is None:
             neighbours = self.b.icmp_signed("==", left.steps[0], depth)
-            self.moves = self.b.select(neighbours, number(-1), number(0))
+            self.row_mask = self.b.select(neighbours, number(-1), number(0))
         store = None if region or home.home.streaming else _store(home, c)
         self.result = None if store is None else self._result(store)
         """Output address of the block's first sum, elements between rows, element size."""
         self.panels = None
-        if right.panels is not None and not c.deep:
-            self.panels = PanelAhead(home, c, right, block, last)
+        if right.panels is not None and not c.by_panels:
+            self.panels = PanelPrefetcher(home, c, right, block, last)
 
-    def tile(self, place: tuple[Value, Value, Value], height: int, vectors: int) -> Part | None:
+    def begin_tile(
+        self, place: tuple[Value, Value, Value], height: int, vectors: int
+    ) -> PanelShare | None:
         """Prefetch the output lines of a tile; return its share of the next panel.
 
         `place` is a row, the block's first column in the result, and a column of the block.
         """
         row, first, column = place
-        self.results(row, self.b.add(first, column), height, vectors)
+        self.prefetch_results(row, self.b.add(first, column), height, vectors)
         return None if self.panels is None else self.panels.begin(row, column, height)
 
-    def panel(self, part: Part | None, k: Value) -> None:
+    def prefetch_panel(self, part: PanelShare | None, k: Value) -> None:
         """Prefetch a part of the next panel: all of it in the course of k."""
         if self.panels is not None and part is not None:
-            self.panels.ask(part, k)
+            self.panels.prefetch_at(part, k)
 
-    def rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
+    def next_rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
         """Return address at k, and bytes per k, to prefetch the rows which follow `starts`."""
-        if self.moves is None:
+        if self.row_mask is None:
             return None
         b, itemsize = self.b, self.left.dtype.itemsize
-        step = b.and_(number(len(starts) * itemsize), self.moves)
+        step = b.and_(number(len(starts) * itemsize), self.row_mask)
         offset = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
         return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
 
-    def results(self, row: Value, column: Value, height: int, vectors: int) -> None:
+    def prefetch_results(self, row: Value, column: Value, height: int, vectors: int) -> None:
         """Prefetch for writing the output lines of a tile."""
         if self.result is None or self.last is None:
             return
@@ -145,4 +147,4 @@ def _is_made_of(value: Item, item: Item) -> bool:
     return False
 
 
-__all__ = ["TileAhead"]
+__all__ = ["TilePrefetcher"]

@@ -19,7 +19,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import any_lane, element_address, load_vector
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.products.tile_loops import rounds
+from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ Value = ir.Value
 BIT = ir.IntType(1)
 
 
-class Margins:
+class PaddingTaps:
     """The rows of an image which a product's windows reach, in the current task."""
 
     def __init__(self, home: NestEmitter, c: NhwcConvPlan) -> None:
-        assert c.lines is not None
+        assert c.image_rows is not None
         self.home, self.b, self.c, b = home, home.b, c, home.b
         self.column = c.columns[-2]
         self.inner = c.steps // self.column.taps
         """Loop iterations of a tile for each vertical tap."""
-        start, count = home.home.index(c.lines.start), home.home.index(c.lines.count)
+        start, count = home.home.index(c.image_rows.start), home.home.index(c.image_rows.count)
         low, high = home.ranges[self.column.axis]
         step, reach = number(self.column.step), (self.column.taps - 1) * self.column.dilation
         before = b.sub(number(0), b.add(b.mul(low, step), start))
@@ -48,11 +48,11 @@ class Margins:
         """The first output row whose window starts inside the image."""
         end = b.add(b.mul(self.line, step), number(reach))
         inside = b.icmp_signed("<", end, self.behind)
-        self.some = b.and_(inside, b.icmp_signed("<", self.line, b.sub(high, low)))
-        self.whole: Value = BIT(0)
+        self.can_skip = b.and_(inside, b.icmp_signed("<", self.line, b.sub(high, low)))
+        self.keeps_all: Value = BIT(0)
         """Whether nothing is skipped (i1)."""
 
-    def around(self, run: Callable[[], None], to: Value, rows: Sequence[Value]) -> None:
+    def run_checked(self, run: Callable[[], None], to: Value, rows: Sequence[Value]) -> None:
         """Emit `run`, which stores sums at `to`, and repeat it where they are not finite."""
         b = self.b
         before, retry, done = b.block, b.append_basic_block("again"), b.append_basic_block("summed")
@@ -60,11 +60,11 @@ class Margins:
         b.position_at_end(retry)
         repeats = b.phi(BIT)
         repeats.add_incoming(BIT(0), before)
-        self.whole = b.or_(repeats, b.not_(self.some))
+        self.keeps_all = b.or_(repeats, b.not_(self.can_skip))
         run()
         checked_row = element_address(b, to, b.mul(self.line, rows[-2]), self.c.item.dtype)
         summed = b.block
-        with b.if_then(b.not_(self.whole)):
+        with b.if_then(b.not_(self.keeps_all)):
             not_finite, checked = self._is_not_finite(checked_row), b.block
         must_repeat = b.phi(BIT)
         must_repeat.add_incoming(BIT(0), summed)
@@ -85,8 +85,8 @@ class Margins:
             for x in (self.before, self.behind)
         )
         return (
-            b.select(self.whole, number(0), low),
-            b.select(self.whole, number(self.c.steps), high),
+            b.select(self.keeps_all, number(0), low),
+            b.select(self.keeps_all, number(self.c.steps), high),
         )
 
     def _least(self, n: Value, limit: int) -> Value:
@@ -113,8 +113,8 @@ class Margins:
             return [m.add(sums[0], m.mul(outputs, zero))]
 
         count = b.udiv(b.add(columns, number(lanes - 1)), number(lanes))
-        (total,) = rounds(b, (number(0), count), 1, add_vector, [zero])
+        (total,) = reduction_loop(b, (number(0), count), 1, add_vector, [zero])
         return any_lane(b, b.fcmp_unordered("uno", total, total))
 
 
-__all__ = ["Margins"]
+__all__ = ["PaddingTaps"]

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.counting import times
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.products.block_sums import with_before
+from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
-from smelt.codegen.llvm.products.tall_skinny import last_of
-from smelt.codegen.llvm.products.tall_skinny_packing import converted
-from smelt.codegen.llvm.products.tile_loops import rounds
+from smelt.codegen.llvm.products.tall_skinny import mask_of_last
+from smelt.codegen.llvm.products.tall_skinny_packing import apply_casts
+from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
 from smelt.dataclass import dataclass
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-UNROLLED = 4
+UNROLL = 4
 """Positions along k per iteration of a full tile's loop."""
 FRACTION = 16
 """Fraction bits of fixed-point numbers: lines prefetched per iteration, 1 / groups per row."""
-TOGETHER = 4
+PREFETCH_GROUP = 4
 """Neighbouring cache lines prefetched together, which memory delivers faster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class RightRows:
     """A block of a right operand stored in rows, from the task's first column."""
 
     base: Value
-    later: Value
+    prefetch_base: Value
     """Address from which to prefetch."""
-    apart: Value
+    row_stride: Value
     """Elements between rows."""
     dtype: DType
-    across: Value
+    groups_per_row: Value
     """Groups of neighbouring cache lines per row."""
-    inverse: Value
-    """1 / `across`, fixed point."""
+    inverse_groups: Value
+    """1 / `packs_transposed`, fixed point."""
     rate: Value
     """Groups to prefetch per iteration of a full tile, fixed point."""
 
@@ -73,22 +73,22 @@ class SmallMGemm(KBlockedGemm):
 
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
-        self.lines: Lines | None = None
-        self.whole = number(0)
+        self.right_rows: RightRows | None = None
+        self.packed_on_use = number(0)
         """Columns which tiles pack on first use, panel by panel in the same buffer."""
         self.packing: Value | None = None
         """For a full tile: whether it is the first one, which packs what it multiplies."""
-        self.tiles = number(0)
+        self.full_tiles = number(0)
         """Number of full-height tiles."""
-        self.before: Value | None = None
+        self.iterations_before: Value | None = None
         """For a full tile: loop iterations of the tiles before it."""
 
     def _block(self) -> None:
         """Emit one block of k."""
         home, b, c = self.home, self.b, self.c
         low, high = home.ranges[c.m]
-        self.tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
-        self.lines = self._locate_rows()
+        self.full_tiles = b.udiv(b.sub(self._ends(low, high)[0], low), number(c.tile.rows))
+        self.right_rows = self._locate_rows()
         self._pack_right()
         self._locate_left()
         if c.leader is None:
@@ -105,9 +105,11 @@ class SmallMGemm(KBlockedGemm):
         full, ends = c.heights[0], self._ends(low, high)
 
         def tile(row: Value, size: int, at: Value) -> None:
-            self.before = self.packing = None
-            if size == full and self.lines is not None:
-                self.before = self._iterations_before(at, b.udiv(b.sub(row, low), number(full)))
+            self.iterations_before = self.packing = None
+            if size == full and self.right_rows is not None:
+                self.iterations_before = self._iterations_before(
+                    at, b.udiv(b.sub(row, low), number(full))
+                )
                 self.packing = b.icmp_signed("==", row, low)
             self._tile(row, size)(at, c.tile.vectors, None)
 
@@ -120,19 +122,23 @@ class SmallMGemm(KBlockedGemm):
         (begin, _), panel_columns = home.ranges[c.n], c.tile.columns
         panels_end = b.add(begin, self._round_down(self.columns, panel_columns))
         home.loop(begin, panels_end, panel_columns, panel)
-        self.before = self.packing = None
+        self.iterations_before = self.packing = None
         self._select_range(panels_end)
         self._edge_columns(low, ends[2])
         home.loop(ends[2], high, 1, lambda row: self._rows(row, 1, "rest"))
         self._epilogue_split_panel(panels_end)
-        if c.late and not c.kept:
-            with b.if_then(self.final):
+        if c.stores_sums and not c.keeps_sums:
+            with b.if_then(self.is_last_block):
                 home.loop(low, high, 1, self._epilogue_row)
 
     def _select_range(self, column: Value) -> None:
         """Select the output range of a panel's columns, once for all its tiles."""
-        has_ranges = self.into.groups and not self.c.late
-        self.aimed = self.into.aimed(column, self._end(column), self.top) if has_ranges else None
+        has_ranges = self.output_ranges.groups and not self.c.stores_sums
+        self.selected_outputs = (
+            self.output_ranges.select_outputs(column, self._end(column), self.top)
+            if has_ranges
+            else None
+        )
 
     def _end(self, column: Value) -> Value:
         """Return the end of a panel, clamped to the task's columns."""
@@ -142,17 +148,17 @@ class SmallMGemm(KBlockedGemm):
 
     def _epilogue_split_panel(self, column: Value) -> None:
         """Emit the epilogue of a panel which spans several output ranges, from scratch."""
-        b, c, home, aimed = self.b, self.c, self.home, self.aimed
+        b, c, home, aimed = self.b, self.c, self.home, self.selected_outputs
         if aimed is None:
             return
-        self.aimed, (low, high), end = None, home.ranges[c.m], self._end(column)
+        self.selected_outputs, (low, high), end = None, home.ranges[c.m], self._end(column)
 
         def vector(row: Value, at: Value) -> None:
             total = load_vector(self.m, self._sum_address(row, at), c.item.dtype, None)
             mask = first_lanes(b, opaque(b, b.sub(end, at)), c.tile.lanes)
             self._epilogue_vector(self._places(row, 1)[0], at, mask, total)
 
-        with b.if_then(b.and_(self.final, b.not_(aimed.inside))):
+        with b.if_then(b.and_(self.is_last_block, b.not_(aimed.inside))):
             home.loop(
                 low,
                 high,
@@ -187,11 +193,15 @@ class SmallMGemm(KBlockedGemm):
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             sum_places = self._sum_places(row, at, count, vectors)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
-            totals = with_before(self.m, sum_places, dtype, totals, self.fresh)
-            if c.late:
+            totals = add_previous_blocks(self.m, sum_places, dtype, totals, self.is_first_block)
+            if c.stores_sums:
                 self._store_sums(sum_places, totals)
                 return
-            read = self.final if self.aimed is None else b.and_(self.final, self.aimed.inside)
+            read = (
+                self.is_last_block
+                if self.selected_outputs is None
+                else b.and_(self.is_last_block, self.selected_outputs.inside)
+            )
             with b.if_else(read) as (last, earlier):
                 with last:
                     self._epilogue_full_tile(row, count, at, mask, totals)
@@ -201,13 +211,14 @@ class SmallMGemm(KBlockedGemm):
         return columns
 
     def _starts(self, row: Value, count: int) -> list[Value]:
-        if self.c.across:
+        if self.c.packs_transposed:
             return super()._starts(row, count)
         b = self.b
-        at = b.mul(b.sub(row, self.first), number(self.c.pitch))
-        first = element_address(b, self.base, at, self.stored)
+        at = b.mul(b.sub(row, self.first_row), number(self.c.pitch))
+        first = element_address(b, self.base, at, self.left_dtype)
         return [
-            element_address(b, first, number(i * self.c.pitch), self.stored) for i in range(count)
+            element_address(b, first, number(i * self.c.pitch), self.left_dtype)
+            for i in range(count)
         ]
 
     # ---- the right operand -----------------------------------------------------------------------
@@ -216,13 +227,13 @@ class SmallMGemm(KBlockedGemm):
         """Pack what tiles do not: the columns past the full panels, or everything."""
         b, c, home = self.b, self.c, self.home
         columns = home.ranges[c.n]
-        self.whole = number(0)
-        if self.lines is not None:
-            has_full_tiles = b.icmp_signed("<", number(0), self.tiles)
-            self.whole = b.select(
+        self.packed_on_use = number(0)
+        if self.right_rows is not None:
+            has_full_tiles = b.icmp_signed("<", number(0), self.full_tiles)
+            self.packed_on_use = b.select(
                 has_full_tiles, self._round_down(self.columns, c.tile.columns), number(0)
             )
-        home.ranges[c.n] = b.add(columns[0], self.whole), columns[1]
+        home.ranges[c.n] = b.add(columns[0], self.packed_on_use), columns[1]
         super()._pack_right()
         home.ranges[c.n] = columns
 
@@ -232,14 +243,14 @@ class SmallMGemm(KBlockedGemm):
         The panel currently multiplied comes first, then the columns packed before the tiles.
         """
         b = self.b
-        if self.lines is None:
+        if self.right_rows is None:
             return super()._packed_offset(k, column)
-        now = b.icmp_signed("<", column, self.whole)
-        at = b.add(b.sub(column, self.whole), number(self.c.tile.columns))
+        now = b.icmp_signed("<", column, self.packed_on_use)
+        at = b.add(b.sub(column, self.packed_on_use), number(self.c.tile.columns))
         inside = b.and_(column, number(self.c.tile.columns - 1))
         return super()._packed_offset(k, b.select(now, inside, at))
 
-    def _locate_rows(self) -> Lines | None:
+    def _locate_rows(self) -> RightRows | None:
         """Locate the right operand's rows and plan their prefetch.
 
         None if it is not stored in rows.
@@ -247,32 +258,37 @@ class SmallMGemm(KBlockedGemm):
         Prefetched are the rows of the next block, or of the next task's columns.
         """
         b, c, home = self.b, self.c, self.home
-        access, stride = load_of(c.right), c.lines()
+        access, stride = plain_load(c.right), c.right_pitch()
         if access is None or stride is None:
             return None
         top, dtype = home.open(self.nest.packs[1], Scope(home.top)), home.home.dtypes[access.buffer]
         step, buffer = home.index(stride, top), home.home.buffers[access.buffer]
         (_, end), (low, high) = home.ranges[c.n], home.ranges[c.k]
         across = b.add(
-            b.udiv(b.mul(self.columns, number(dtype.itemsize)), number(TOGETHER * LINE)), number(1)
+            b.udiv(
+                b.mul(self.columns, number(dtype.itemsize)), number(PREFETCH_GROUP * CACHE_LINE)
+            ),
+            number(1),
         )
         panels = b.udiv(self.columns, number(c.tile.columns))
-        iterations = b.mul(b.mul(panels, self.tiles), b.udiv(self.depth, number(UNROLLED)))
+        iterations = b.mul(b.mul(panels, self.full_tiles), b.udiv(self.depth, number(UNROLL)))
         iterations = b.select(b.icmp_signed("<", iterations, number(1)), number(1), iterations)
-        depth = b.select(self.final, self.each, self._next_depth())
+        depth = b.select(self.is_last_block, self.block_depth, self._next_depth())
         groups = b.shl(b.mul(across, depth), number(FRACTION))
         more = b.icmp_signed("<", end, home.home.index(home.s.phase.axes[c.n]))
-        has_next = b.or_(b.not_(self.final), more)
+        has_next = b.or_(b.not_(self.is_last_block), more)
         rate = b.select(has_next, b.add(b.udiv(groups, iterations), number(1)), number(0))
         origin = top.offset(access)
         offset = b.add(origin, b.add(b.mul(low, step), self.column))
         later = b.select(
-            self.final, b.add(b.mul(self.low, step), end), b.add(b.mul(high, step), self.column)
+            self.is_last_block,
+            b.add(b.mul(self.k_begin, step), end),
+            b.add(b.mul(high, step), self.column),
         )
         later = b.select(has_next, b.add(origin, later), offset)
         inverse = b.add(b.udiv(number(1 << FRACTION), across), number(1))
         base, next_ = (element_address(b, buffer, at, dtype) for at in (offset, later))
-        return Lines(base, next_, step, dtype, across, inverse, rate)
+        return RightRows(base, next_, step, dtype, across, inverse, rate)
 
     # ---- the tile --------------------------------------------------------------------------------
 
@@ -311,7 +327,7 @@ class SmallMGemm(KBlockedGemm):
         """
         c = self.c
         # Packing stores would keep LLVM from interleaving unrolled positions.
-        step = UNROLLED if self.before is not None and packed is None else 1
+        step = UNROLL if self.iterations_before is not None and packed is None else 1
 
         def step_at(k: Value, totals: list[Value], nth: int) -> list[Value]:
             if nth == 0:
@@ -319,7 +335,7 @@ class SmallMGemm(KBlockedGemm):
             places = self._panel(k, nth, *panel)
             if packed is None:
                 across = [
-                    load_vector(self.m, at, c.item.dtype, last_of(mask, v, panel[1]))
+                    load_vector(self.m, at, c.item.dtype, mask_of_last(mask, v, panel[1]))
                     for v, at in enumerate(places)
                 ]
             else:
@@ -332,19 +348,19 @@ class SmallMGemm(KBlockedGemm):
 
         done = self._round_down(self.depth, step)
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * panel[1])
-        begin = rounds(self.b, (number(0), done), step, step_at, zeros)
-        return rounds(self.b, (done, self.depth), 1, step_at, begin) if step > 1 else begin
+        begin = reduction_loop(self.b, (number(0), done), step, step_at, zeros)
+        return reduction_loop(self.b, (done, self.depth), 1, step_at, begin) if step > 1 else begin
 
     def _load_row_in_place(self, k: Value, column: Value, vectors: int) -> list[Value]:
         """Load some vectors of the right operand's row in place."""
-        b, rows, vectors_read = self.b, self.lines, list[Value]()
+        b, rows, vectors_read = self.b, self.right_rows, list[Value]()
         assert rows is not None
-        at = b.add(times(b, k, rows.apart), column)
+        at = b.add(multiple_of_counter(b, k, rows.row_stride), column)
         for v in range(vectors):
             vector_offset = b.add(at, number(v * self.c.tile.lanes))
             address = element_address(b, rows.base, vector_offset, rows.dtype)
             value = load_vector(self.m, address, rows.dtype, None)
-            vectors_read.append(converted(self.m, value, self.c.right))
+            vectors_read.append(apply_casts(self.m, value, self.c.right))
         return vectors_read
 
     # ---- prefetch --------------------------------------------------------------------------------
@@ -353,23 +369,23 @@ class SmallMGemm(KBlockedGemm):
         """Return how many loop iterations full tiles have before the nth tile of a panel."""
         b = self.b
         panel = b.udiv(b.sub(column, self.column), number(self.c.tile.columns))
-        tiles = b.add(b.mul(panel, self.tiles), nth)
-        return b.mul(tiles, b.udiv(self.depth, number(UNROLLED)))
+        tiles = b.add(b.mul(panel, self.full_tiles), nth)
+        return b.mul(tiles, b.udiv(self.depth, number(UNROLL)))
 
     def _prefetch_next_block(self, k: Value, step: int) -> None:
         """Prefetch the share of the next block which falls to `step` positions."""
-        if self.before is None or self.lines is None:
+        if self.iterations_before is None or self.right_rows is None:
             return
-        b, rows = self.b, self.lines
-        nth = b.mul(b.add(self.before, b.udiv(k, number(UNROLLED))), rows.rate)
+        b, rows = self.b, self.right_rows
+        nth = b.mul(b.add(self.iterations_before, b.udiv(k, number(UNROLL))), rows.rate)
         nth = b.lshr(nth, number(FRACTION))
-        row = b.lshr(b.mul(nth, rows.inverse), number(FRACTION))
-        at = b.mul(b.sub(nth, b.mul(row, rows.across)), number(TOGETHER * LINE))
+        row = b.lshr(b.mul(nth, rows.inverse_groups), number(FRACTION))
+        at = b.mul(b.sub(nth, b.mul(row, rows.groups_per_row)), number(PREFETCH_GROUP * CACHE_LINE))
         if step == 1:
-            at = b.add(at, b.mul(b.and_(k, number(TOGETHER - 1)), number(LINE)))
-        start = element_address(b, rows.later, b.mul(row, rows.apart), rows.dtype)
-        for line in range(min(step, TOGETHER)):
-            address = b.add(at, number(line * LINE)) if line else at
+            at = b.add(at, b.mul(b.and_(k, number(PREFETCH_GROUP - 1)), number(CACHE_LINE)))
+        start = element_address(b, rows.prefetch_base, b.mul(row, rows.row_stride), rows.dtype)
+        for line in range(min(step, PREFETCH_GROUP)):
+            address = b.add(at, number(line * CACHE_LINE)) if line else at
             address = b.gep(start, [address], source_etype=ir.IntType(8))
             prefetch(b, address, near=True)
 

@@ -20,18 +20,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from smelt.blocks import TURNED_COLUMNS, TURNED_PITCH
+from smelt.blocks import SWAPPED_COLUMNS, SWAPPED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector
-from smelt.codegen.llvm.access.prefetch import LINE
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
-from smelt.codegen.llvm.products.tile_loops import every_width
+from smelt.codegen.llvm.products.tile_loops import for_each_column_tile
 from smelt.codegen.llvm.products.transposed_store_tile import (
+    COLUMN_PAIR,
     FRACTION,
-    TOGETHER,
-    UNROLLED,
+    SWAPPED_UNROLL,
     tile_function,
 )
 from smelt.codegen.llvm.schedule.build_nests import Nest
@@ -55,32 +55,32 @@ class SmallMSwappedGemm(TallSkinnyGemm):
     def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
         super().__init__(home, nest, c)
         self.rate = number(0)
-        self.beneath = list[Self]()
+        self.others = list[Self]()
         """Other products whose sums the same epilogue reads."""
-        self.start = number(0)
+        self.first_column = number(0)
         """First column of the current column block."""
 
     def run(self) -> None:
         """Emit all columns of this task, some at a time, for all products emitted together."""
         home, b, c = self.home, self.b, self.c
-        if c.kept:
+        if c.keeps_sums:
             return
-        self.beneath = self._kept_products()
-        products = [*self.beneath, self]
+        self.others = self._kept_products()
+        products = [*self.others, self]
         low, high = home.ranges[c.m]
         for product in products:
             product._prepare()
         home.prefetch_enabled = False
 
         def column_block(at: Value) -> None:
-            end = b.add(at, number(TURNED_COLUMNS))
+            end = b.add(at, number(SWAPPED_COLUMNS))
             end = b.select(b.icmp_signed("<", end, high), end, high)
             for product in products:
-                home.products, product.start = product, at
+                home.products, product.first_column = product, at
                 home.loop(at, end, c.tile.rows, partial(product._columns, end))
             self._epilogue_rows(at, end)
 
-        home.loop(low, high, TURNED_COLUMNS, column_block)
+        home.loop(low, high, SWAPPED_COLUMNS, column_block)
         home.prefetch_enabled = True
 
     def _prepare(self) -> None:
@@ -99,10 +99,10 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         """
         b, c = self.b, self.c
         size = number(c.item.dtype.itemsize)
-        cache_lines = b.add(b.udiv(b.mul(self.depth, size), number(LINE)), number(1))
-        pairs = b.mul(cache_lines, number(-(-c.tile.rows // TOGETHER) << FRACTION))
+        cache_lines = b.add(b.udiv(b.mul(self.depth, size), number(CACHE_LINE)), number(1))
+        pairs = b.mul(cache_lines, number(-(-c.tile.rows // COLUMN_PAIR) << FRACTION))
         panels = b.add(b.udiv(self.columns, number(c.tile.columns)), number(1))
-        iterations = b.mul(panels, b.add(b.udiv(self.depth, number(UNROLLED)), number(1)))
+        iterations = b.mul(panels, b.add(b.udiv(self.depth, number(SWAPPED_UNROLL)), number(1)))
         return b.udiv(pairs, iterations)
 
     # ---- tiles -----------------------------------------------------------------------------------
@@ -112,17 +112,17 @@ class SmallMSwappedGemm(TallSkinnyGemm):
         b, c, home = self.b, self.c, self.home
         all_columns, next_ = home.ranges[c.m], b.add(row, number(c.tile.rows))
         home.ranges[c.m] = row, b.select(b.icmp_signed("<", next_, end), next_, end)
-        self.first = row
+        self.first_row = row
         self._pack_left()
         home.ranges[c.m] = all_columns
-        every_width(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
+        for_each_column_tile(home, c.tile, self.columns, lambda at, n: self._tile_at(row, at, n))
 
     def _tile_at(self, row: Value, at: Value, vectors: int) -> None:
         """Call the tile function; its sums are stored row by row."""
         b, c = self.b, self.c
-        size, (_, end) = number(self.stored.itemsize), self.home.ranges[c.m]
+        size, (_, end) = number(self.left_dtype.itemsize), self.home.ranges[c.m]
         panels = b.udiv(at, number(c.tile.columns))
-        before = b.mul(panels, b.udiv(self.depth, number(UNROLLED)))
+        before = b.mul(panels, b.udiv(self.depth, number(SWAPPED_UNROLL)))
         function = tile_function(b.module, c, vectors, self.home.home.target)
         b.call(
             function,
@@ -130,7 +130,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
                 self._sum_address(at, row),
                 self._panel_of(at),
                 self._column_address(row),
-                b.mul(self.left_steps[0], size),
+                b.mul(self.left_strides[0], size),
                 b.sub(end, row),
                 self.depth,
                 self._column_address(b.add(row, number(c.tile.rows))),
@@ -146,15 +146,15 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
     def _column_address(self, row: Value) -> Value:
         """Return the address of a column's elements, in place or converted."""
-        b, nth = self.b, row if self.c.direct else self.b.sub(row, self.first)
-        return element_address(b, self.base, b.mul(nth, self.left_steps[0]), self.stored)
+        b, nth = self.b, row if self.c.direct else self.b.sub(row, self.first_row)
+        return element_address(b, self.base, b.mul(nth, self.left_strides[0]), self.left_dtype)
 
     # ---- what reads the sums ---------------------------------------------------------------------
 
     def _sum_address(self, row: Value, column: Value) -> Value:
         """Return the address of a sum in scratch; `row` counts from the task's first."""
         b = self.b
-        at = b.add(b.mul(row, number(TURNED_PITCH)), b.sub(column, self.start))
+        at = b.add(b.mul(row, number(SWAPPED_PITCH)), b.sub(column, self.first_column))
         return self.at(SUMS_PART, at)
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
@@ -169,7 +169,7 @@ class SmallMSwappedGemm(TallSkinnyGemm):
 
             def read(at: Value, mask: Value | None) -> None:
                 inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
-                for product in (*self.beneath, self):
+                for product in (*self.others, self):
                     address = product._sum_address(b.sub(row, first), at)
                     inner.values[product.c.item] = load_vector(
                         self.m, address, product.c.item.dtype, None

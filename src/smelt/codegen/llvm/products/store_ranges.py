@@ -22,7 +22,7 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
-from smelt.codegen.llvm.loops.split_store_ranges import Aim, ends
+from smelt.codegen.llvm.loops.split_store_ranges import RangeStoreTarget, range_ends
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 
@@ -34,23 +34,23 @@ Ranges = list[tuple[StoreItem, Range]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aimed:
+class SelectedOutputs:
     """The output range selected for some columns."""
 
     inside: Value
     """Whether they are inside one range of each value, and overlap no other (i1)."""
-    aims: list[Aim]
+    aims: list[RangeStoreTarget]
     """For each value its selected range, from row 0 on."""
 
 
-class IntoRanges:
+class OutputRanges:
     """The range stores of the open nest along a product's columns.
 
-    `apart` is the row stride of each output.
+    `row_strides` is the row stride of each output.
     """
 
     def __init__(self, home: NestEmitter, axis: str, apart: Mapping[Access, Value]) -> None:
-        self.home, self.axis, self.apart = home, axis, apart
+        self.home, self.axis, self.row_strides = home, axis, apart
         by_value: dict[tuple[Item, str], Ranges] = {}
         for s in home.nest.stores:
             within = stored_range(s)
@@ -59,13 +59,15 @@ class IntoRanges:
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))
         self.groups = [group for group in by_value.values() if len(group) > 1]
         """Ranges of one value each, with outputs of one type."""
-        self.ends = {within: ends(home, within) for group in self.groups for _, within in group}
+        self.ends = {
+            within: range_ends(home, within) for group in self.groups for _, within in group
+        }
 
     def _rows_are_contiguous(self, store: StoreItem) -> bool:
         """Return whether rows of an output are contiguous, at a uniform stride."""
         access = store.access
         return (
-            access in self.apart
+            access in self.row_strides
             and not access.limits
             and coefficient(access.offset, self.axis) == 1
         )
@@ -98,18 +100,18 @@ class IntoRanges:
         before = b.icmp_signed("<=", high, first)
         return before if stop is None else b.or_(before, b.icmp_signed("<=", stop, low))
 
-    def aimed(self, low: Value, high: Value, top: Scope) -> Aimed:
+    def select_outputs(self, low: Value, high: Value, top: Scope) -> SelectedOutputs:
         """Return the output ranges of columns; `top` is the scope before all rows."""
         aims = [self._select_range(group, low, high, top) for group in self.groups]
-        return Aimed(self.inside(low, high), aims)
+        return SelectedOutputs(self.inside(low, high), aims)
 
-    def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> Aim:
+    def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> RangeStoreTarget:
         b, outputs = self.home.b, list[tuple[Value, Value]]()
         dtype = self.home.home.dtypes[group[0][0].access.buffer]
         for store, _ in group:
             base = self.home.home.buffers[store.access.buffer]
             first = element_address(b, base, top.offset(store.access), dtype)
-            outputs.append((first, self.apart[store.access]))
+            outputs.append((first, self.row_strides[store.access]))
         first, stride = outputs[0]
         for (_, within), (other_first, other_stride) in zip(group[1:], outputs[1:], strict=True):
             in_range = self._holds(within, low, high)
@@ -117,9 +119,11 @@ class IntoRanges:
                 b.select(in_range, other_first, first),
                 b.select(in_range, other_stride, stride),
             )
-        return Aim([store for store, _ in group], first, stride, dtype)
+        return RangeStoreTarget([store for store, _ in group], first, stride, dtype)
 
-    def in_one(self, aimed: Aimed, row: Value, count: int, run: Callable[[int], None]) -> None:
+    def emit_in_range(
+        self, aimed: SelectedOutputs, row: Value, count: int, run: Callable[[int], None]
+    ) -> None:
         """Emit `run(i)`, the epilogue of each of `count` rows, for columns inside one range."""
         home, b, accesses = self.home, self.home.b, self.home.accesses
         home.accesses = [a for a in accesses if a not in self.accesses]
@@ -127,12 +131,12 @@ class IntoRanges:
             element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
         ]
         for i in range(count):
-            home.aims = [
+            home.range_targets = [
                 replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
                 for aim, x in zip(aimed.aims, firsts, strict=True)
             ]
             run(i)
-        home.aims, home.accesses = [], accesses
+        home.range_targets, home.accesses = [], accesses
 
 
-__all__ = ["Aimed", "IntoRanges"]
+__all__ = ["OutputRanges", "SelectedOutputs"]

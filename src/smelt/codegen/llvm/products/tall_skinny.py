@@ -19,21 +19,25 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.counting import abreast, stepped, times
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import (
+    multiple_of_counter,
+    row_addresses,
+    step_address,
+)
 from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.block_sums import in_runs, is_short
+from smelt.codegen.llvm.products.block_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream, ask_in_course
-from smelt.codegen.llvm.products.store_ranges import Aimed, IntoRanges
+from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream, prefetch_in_loop
+from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
-from smelt.codegen.llvm.products.tile_loops import in_blocks, rounds
+from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.scratch.scratch import copied
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, STAGED_PART, SUMS_PART
+from smelt.codegen.llvm.scratch.scratch import copy_elements
+from smelt.codegen.llvm.scratch.workspace import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 
@@ -41,11 +45,11 @@ if TYPE_CHECKING:
     pass
 
 Value = ir.Value
-AHEAD = 8192
+ROW_PREFETCH_BYTES = 8192
 """Bytes between what is read of long rows and what is prefetched."""
 
 
-def last_of(mask: Value | None, nth: int, vectors: int) -> Value | None:
+def mask_of_last(mask: Value | None, nth: int, vectors: int) -> Value | None:
     """Return the mask of the nth vector: only the last may be partial."""
     return mask if nth == vectors - 1 else None
 
@@ -60,7 +64,7 @@ class TallSkinnyGemm(TallPacker):
         same rows of all of them, so that operands and sums stay in L1.
         """
         home, c = self.home, self.c
-        if c.kept:
+        if c.keeps_sums:
             return
         products = [*self._kept_products(), self]
         for product in products:
@@ -71,7 +75,7 @@ class TallSkinnyGemm(TallPacker):
             for product in products:
                 product._row_block(*home.ranges[c.m])
 
-        in_blocks(home, c.m, c.staged, row_block)
+        strip_mine_axis(home, c.m, c.rows_per_pass, row_block)
         home.prefetch_enabled = True
 
     def _kept_products(self) -> list[Self]:
@@ -88,7 +92,7 @@ class TallSkinnyGemm(TallPacker):
     def _row_block(self, low: Value, high: Value) -> None:
         """Emit a block of rows: sums and epilogue."""
         home, b, c = self.home, self.b, self.c
-        home.products, self.first = self, low
+        home.products, self.first_row = self, low
         self._pack_left()
         self.top = home.open(self.nest, Scope(home.top))
         self._set_row_strides()
@@ -109,18 +113,18 @@ class TallSkinnyGemm(TallPacker):
         """Compute the row strides of what the epilogue reads and writes."""
         home = self.home
         steps = {a: coefficient(a.offset, self.c.m) for a in home.accesses if not a.positions}
-        self.rows_apart = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
+        self.row_strides = {a: home.index(s, self.top) for a, s in steps.items() if s is not None}
         loads = {i.payload: None for i in home.items if {self.c.m, self.c.n} <= i.axes}
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
-        self.into = IntoRanges(home, self.c.n, self.rows_apart)
-        self.aimed: Aimed | None = None
+        self.output_ranges = OutputRanges(home, self.c.n, self.row_strides)
+        self.selected_outputs: SelectedOutputs | None = None
         """Output ranges of a tile's columns, where several tiles share the selection."""
-        self.beside, self.results = (
+        self.extra_loads, self.results = (
             [
                 a
                 for a in accesses
                 if isinstance(a, Access)
-                and a in self.rows_apart
+                and a in self.row_strides
                 and coefficient(a.offset, self.c.n) == 1
             ]
             for accesses in (loads, stores)
@@ -139,7 +143,7 @@ class TallSkinnyGemm(TallPacker):
         if part:
             self._edge_columns(low, done)
         loop(done, high, 1, lambda row: self._rows(row, 1))
-        if self.c.late and not self.c.kept:
+        if self.c.stores_sums and not self.c.keeps_sums:
             loop(low, high, 1, self._epilogue_row)
 
     def _edge_columns(self, low: Value, high: Value) -> None:
@@ -164,7 +168,7 @@ class TallSkinnyGemm(TallPacker):
             dtype = home.home.dtypes[s.access.buffer]
             base = home.home.buffers[s.access.buffer]
             to = element_address(b, base, place.offset(s.access), dtype)
-            copied(b, home, home.storage.at[c.item, STAGED_PART + j], to, count, dtype)
+            copy_elements(b, home, home.storage.at[c.item, OUTPUT_STAGE_PART + j], to, count, dtype)
 
     def _rows(self, row: Value, count: int, part: Literal["", "whole", "rest"] = "") -> None:
         """Emit all columns of some rows, or the full panels, or the rest."""
@@ -173,16 +177,16 @@ class TallSkinnyGemm(TallPacker):
     def _tile(self, row: Value, count: int) -> Any:
         """Return a callback which emits some columns of some rows."""
         b, c = self.b, self.c
-        if c.picked:
+        if c.gathers_rows:
             starts = [self._gathered_row(b.add(row, number(i)) if i else row) for i in range(count)]
         else:
-            at = b.mul(row if c.direct else b.sub(row, self.first), self.left_steps[0])
-            first = element_address(b, self.base, at, self.stored)
+            at = b.mul(row if c.direct else b.sub(row, self.first_row), self.left_strides[0])
+            first = element_address(b, self.base, at, self.left_dtype)
             starts = [
-                element_address(b, first, b.mul(number(i), self.left_steps[0]), self.stored)
+                element_address(b, first, b.mul(number(i), self.left_strides[0]), self.left_dtype)
                 for i in range(count)
             ]
-        places = [] if c.late else self._places(row, count)
+        places = [] if c.stores_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 else {}
         lanes = c.tile.lanes
 
@@ -192,12 +196,12 @@ class TallSkinnyGemm(TallPacker):
                 if c.wide:
                     stream.begin(self.depth)
                 else:
-                    stream.at_once()
-            self.courses = streams if c.wide else []
-            if c.picked and count == c.heights[0]:
+                    stream.prefetch_all()
+            self.prefetch_streams = streams if c.wide else []
+            if c.gathers_rows and count == c.heights[0]:
                 self._prefetch_gathered(b.add(row, number(count)), at)
             totals = self._sums(starts, b.sub(at, self.column), vectors, mask)
-            if not c.late:
+            if not c.stores_sums:
                 self._epilogue_tile(row, places, at, mask, totals)
                 return
             for j, total in enumerate(totals):
@@ -210,8 +214,8 @@ class TallSkinnyGemm(TallPacker):
 
     def _origins(self, row: Value) -> dict[Access, Value]:
         """Return the first element of a row for each access of the epilogue to prefetch."""
-        fills = self.c.wide and not self.c.deep  # L1, with a panel over all of k
-        accesses = [*self.beside, *(() if fills else self.results)]
+        fills = self.c.wide and not self.c.k_blocked  # L1, with a panel over all of k
+        accesses = [*self.extra_loads, *(() if fills else self.results)]
         place = self._places(row, 1)[0] if accesses else None
         return {a: place.offset(a) for a in accesses} if place else {}
 
@@ -224,12 +228,12 @@ class TallSkinnyGemm(TallPacker):
         """
         b, home, streams = self.b, self.home, list[PrefetchStream]()
         for access, origin in origins.items():
-            dtype, step = home.home.dtypes[access.buffer], self.rows_apart[access]
+            dtype, step = home.home.dtypes[access.buffer], self.row_strides[access]
             base, written = home.home.buffers[access.buffer], access in self.results
             rows_ahead = 0 if written else self._rows_ahead(count)
             at = b.add(b.add(origin, column), b.mul(number(rows_ahead), step))
             first = element_address(b, base, at, dtype)
-            cache_lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // LINE)
+            cache_lines = -(-vectors * self.c.tile.lanes * dtype.itemsize // CACHE_LINE)
             step = b.mul(step, number(dtype.itemsize))
             shape = count, cache_lines
             streams.append(
@@ -239,7 +243,7 @@ class TallSkinnyGemm(TallPacker):
 
     def _rows_ahead(self, count: int) -> int:
         """Return how many rows ahead a tile prefetches what its epilogue reads."""
-        return 0 if self.c.late else count
+        return 0 if self.c.stores_sums else count
 
     def _prefetch_gathered(self, row: Value, column: Value) -> None:
         """Prefetch one of the next gathered rows, another for each panel.
@@ -253,8 +257,8 @@ class TallSkinnyGemm(TallPacker):
         home.loop(
             number(0),
             self.depth,
-            LINE // self.stored.itemsize,
-            lambda k: prefetch(b, element_address(b, first, k, self.stored)),
+            CACHE_LINE // self.left_dtype.itemsize,
+            lambda k: prefetch(b, element_address(b, first, k, self.left_dtype)),
         )
 
     def _places(self, row: Value, count: int) -> list[Scope]:
@@ -263,7 +267,7 @@ class TallSkinnyGemm(TallPacker):
         places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
         home.enter(places[0], 1)
         for i, place in enumerate(places[1:], 1):
-            for access, step in self.rows_apart.items():
+            for access, step in self.row_strides.items():
                 if access in places[0].offsets:
                     before = places[0].offsets[access]
                     place.offsets[access] = b.add(before, b.mul(number(i), step))
@@ -330,7 +334,12 @@ class TallSkinnyGemm(TallPacker):
         total, local = (
             extents[self.c.n] for extents in (self.home.s.phase.axes, self.home.s.local)
         )
-        if self.home.bands or not isinstance(total, int) or not isinstance(local, int) or not local:
+        if (
+            self.home.row_groups
+            or not isinstance(total, int)
+            or not isinstance(local, int)
+            or not local
+        ):
             return set()
         return {min(local, total) % panel_columns, total % local % panel_columns}
 
@@ -350,21 +359,21 @@ class TallSkinnyGemm(TallPacker):
         def row_epilogue(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
                 at = b.add(column, number(v * lanes)) if v else column
-                self._epilogue_vector(places[i], at, last_of(mask, v, vectors), total)
+                self._epilogue_vector(places[i], at, mask_of_last(mask, v, vectors), total)
 
-        if self.aimed is not None:
-            self.into.in_one(self.aimed, row, len(places), row_epilogue)
+        if self.selected_outputs is not None:
+            self.output_ranges.emit_in_range(self.selected_outputs, row, len(places), row_epilogue)
             return
-        if not self.into.groups or len(totals) == 1:
+        if not self.output_ranges.groups or len(totals) == 1:
             for i in range(len(places)):
                 row_epilogue(i)
             return
         end, high = b.add(column, number(vectors * lanes)), home.ranges[self.c.n][1]
         end = end if mask is None else b.select(b.icmp_signed("<", end, high), end, high)
-        aimed = self.into.aimed(column, end, self.top)
+        aimed = self.output_ranges.select_outputs(column, end, self.top)
         with b.if_else(aimed.inside) as (in_one_range, in_several):
             with in_one_range:
-                self.into.in_one(aimed, row, len(places), row_epilogue)
+                self.output_ranges.emit_in_range(aimed, row, len(places), row_epilogue)
             with in_several:
                 self._epilogue_by_vector(row, len(places), (column, end), totals)
 
@@ -400,7 +409,7 @@ class TallSkinnyGemm(TallPacker):
     def _sum_address_of(self, item: Item, row: Value, column: Value) -> Value:
         """Return the address of a sum of one of the products emitted together."""
         b, low = self.b, self.home.ranges[self.c.n][0]
-        at = b.add(b.mul(b.sub(row, self.first), self.pitch), b.sub(column, low))
+        at = b.add(b.mul(b.sub(row, self.first_row), self.pitch), b.sub(column, low))
         return element_address(b, self.home.storage.at[item, SUMS_PART], at, item.dtype)
 
     def _epilogue_row(self, row: Value) -> None:
@@ -413,7 +422,7 @@ class TallSkinnyGemm(TallPacker):
                 total = load_vector(
                     self.m, self._sum_address(row, vector_column), c.item.dtype, None
                 )
-                self._epilogue_vector(place, vector_column, last_of(mask, v, vectors), total)
+                self._epilogue_vector(place, vector_column, mask_of_last(mask, v, vectors), total)
 
         # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors)
@@ -432,11 +441,11 @@ class TallSkinnyGemm(TallPacker):
         if not self.staged:
             home.body(inner)
             return
-        row = b.mul(b.sub(inner.axis(c.m), self.first), self.columns)
+        row = b.mul(b.sub(inner.axis(c.m), self.first_row), self.columns)
         at = b.add(row, b.sub(column, home.ranges[c.n][0]))
         for j, s in enumerate(self.nest.stores):
             dtype = home.home.dtypes[s.access.buffer]
-            to = element_address(b, home.storage.at[c.item, STAGED_PART + j], at, dtype)
+            to = element_address(b, home.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
             store_vector(self.m, to, home.get(s.value, inner, True), dtype, None)
 
     # ---- the tile --------------------------------------------------------------------------------
@@ -452,11 +461,13 @@ class TallSkinnyGemm(TallPacker):
             across = self._load_row(k, nth, right_row, column, vectors, mask)
             if nth == 0:
                 self._prefetch_rows(starts, k, column)
-                ask_in_course(self.b, self.courses, k)
+                prefetch_in_loop(self.b, self.prefetch_streams, k)
             sums: list[Value] = []
             for i, at in enumerate(self._rows_at(starts, k)):
                 # Broadcast just before use, to keep registers free.
-                value = splat(self.b, load_scalar(self.scalar, at, self.stored, None), c.tile.lanes)
+                value = splat(
+                    self.b, load_scalar(self.scalar, at, self.left_dtype, None), c.tile.lanes
+                )
                 sums += [
                     fma_step(self.m, value, x, totals[i * vectors + v], c.item)
                     for v, x in enumerate(across)
@@ -464,14 +475,14 @@ class TallSkinnyGemm(TallPacker):
             return sums
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
-        if not c.wide or is_short(self.home.s.local[c.k], c.item.dtype):
-            return rounds(self.b, (number(0), self.depth), 1, step_at, zeros)
-        return in_runs(
+        if not c.wide or fits_one_run(self.home.s.local[c.k], c.item.dtype):
+            return reduction_loop(self.b, (number(0), self.depth), 1, step_at, zeros)
+        return sum_in_runs(
             self.m,
             c.item.dtype,
             (number(0), self.depth),
             len(zeros),
-            lambda run: rounds(self.b, run, 1, step_at, zeros),
+            lambda run: reduction_loop(self.b, run, 1, step_at, zeros),
         )
 
     def _load_row(
@@ -480,19 +491,19 @@ class TallSkinnyGemm(TallPacker):
         """Load some vectors of the right operand's row at position k + nth."""
         places = self._panel(k, nth, first, vectors)
         return [
-            load_vector(self.m, place, self.c.item.dtype, last_of(mask, v, vectors))
+            load_vector(self.m, place, self.c.item.dtype, mask_of_last(mask, v, vectors))
             for v, place in enumerate(places)
         ]
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
         """Return addresses of vectors in the packed row at k + nth.
 
-        `first` is the row at k = 0.
+        `first_row` is the row at k = 0.
         """
         c = self.c
         step = number(c.tile.columns) if c.wide else self.pitch
         b, dtype = self.b, c.item.dtype
-        row_address = stepped(b, first, k, step, memory_type(dtype))
+        row_address = step_address(b, first, k, step, memory_type(dtype))
         row_address = (
             element_address(b, row_address, b.mul(number(nth), step), dtype) if nth else row_address
         )
@@ -503,30 +514,30 @@ class TallSkinnyGemm(TallPacker):
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
-        at = element_address(b, first, times(b, k, step), dtype)
+        at = element_address(b, first, multiple_of_counter(b, k, step), dtype)
         return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
 
     def _prefetch_rows(self, starts: list[Value], k: Value, column: Value) -> None:
         """Prefetch rows of later tiles: too many and too short for hardware prefetchers."""
         b = self.b
-        if self.along == self.c.k and len(starts) > 1:
-            distance = number(AHEAD // self.stored.itemsize)
+        if self.left_contiguous_axis == self.c.k and len(starts) > 1:
+            distance = number(ROW_PREFETCH_BYTES // self.left_dtype.itemsize)
             if self.c.wide:  # the next rows, in the course of this row block's tiles
-                distance = b.mul(self.left_steps[0], number(len(starts)))
-            at = stepped(b, starts[0], k, number(len(starts)), memory_type(self.stored))
-            prefetch(b, element_address(b, at, distance, self.stored), near=not self.c.wide)
+                distance = b.mul(self.left_strides[0], number(len(starts)))
+            at = step_address(b, starts[0], k, number(len(starts)), memory_type(self.left_dtype))
+            prefetch(b, element_address(b, at, distance, self.left_dtype), near=not self.c.wide)
 
     def _rows_at(self, starts: list[Value], k: Value) -> list[Value]:
         """Return the addresses of a tile's rows at a position."""
-        step, kind = self.left_steps[1], memory_type(self.stored)
-        if self.c.picked:  # at unrelated addresses
-            return [self._advance(start, k, 0, step, self.stored) for start in starts]
-        return abreast(self.b, starts, (self.left_steps[0], kind), k, step, kind)
+        step, kind = self.left_strides[1], memory_type(self.left_dtype)
+        if self.c.gathers_rows:  # at unrelated addresses
+            return [self._advance(start, k, 0, step, self.left_dtype) for start in starts]
+        return row_addresses(self.b, starts, (self.left_strides[0], kind), k, step, kind)
 
     def _broadcast(self, start: Value, k: Value, nth: int) -> Value:
         """Broadcast an element of the left operand: of its row, at k + nth."""
-        at = self._advance(start, k, nth, self.left_steps[1], self.stored)
-        return splat(self.b, load_scalar(self.scalar, at, self.stored, None), self.c.tile.lanes)
+        at = self._advance(start, k, nth, self.left_strides[1], self.left_dtype)
+        return splat(self.b, load_scalar(self.scalar, at, self.left_dtype, None), self.c.tile.lanes)
 
 
-__all__ = ["TallSkinnyGemm", "last_of"]
+__all__ = ["TallSkinnyGemm", "mask_of_last"]

@@ -10,33 +10,33 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.gather_cache import hold
+from smelt.codegen.llvm.access.gather_cache import cache_gathers
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_vector,
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import fresh
-from smelt.codegen.llvm.access.proven_bounds import known_limits, of_lines, within_lines
+from smelt.codegen.llvm.access.prefetch import next_task_reads
+from smelt.codegen.llvm.access.proven_bounds import known_limits, run_within_rows, separates_rows
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
-from smelt.codegen.llvm.loops.full_unroll import rest_mask
-from smelt.codegen.llvm.loops.partition_interior import each_row
-from smelt.codegen.llvm.loops.versioning import needed
+from smelt.codegen.llvm.loops.full_unroll import tail_mask
+from smelt.codegen.llvm.loops.partition_interior import run_row_versions
+from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.partition_loops import in_stretches, stretched
+from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream
-from smelt.codegen.llvm.products.tile_loops import in_blocks, in_squares
+from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.scratch import each_vector
-from smelt.codegen.llvm.scratch.transpose import turned
+from smelt.codegen.llvm.scratch.transpose import emit_transposed
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.scratch.zero_pad import clear_beyond
+from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient
 from smelt.types.expr import nonnegative, sub
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-BELOW = 16
+PACK_DEPTH = 16
 """Positions along k packed for one vector of columns after another, where each tests bounds.
 
 Their rows stay in L1 from vector to vector.
 """
 
 
-PANELS_AHEAD = 4
+PREFETCH_PANELS = 4
 """Panels between what is packed of image rows and what is prefetched.
 
 More channels are read side by side than hardware prefetchers follow.
@@ -67,15 +67,15 @@ class TallPacker(Packer):
         self.nest, self.c = nest, c
         self.m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
-        self.first, self.staged = number(0), False
+        self.first_row, self.staged = number(0), False
         """First of the current rows; `staged` says whether outputs are staged in scratch."""
         self.top = home.top
-        self.rows_apart: dict[Access, Value] = {}
-        self.beside: list[Access] = []
+        self.row_strides: dict[Access, Value] = {}
+        self.extra_loads: list[Access] = []
         """Accesses of the epilogue which read one element per sum."""
-        self.courses: list[PrefetchStream] = []
+        self.prefetch_streams: list[PrefetchStream] = []
         """Prefetch streams which the current tile advances."""
-        self.left_steps: list[Value] = []
+        self.left_strides: list[Value] = []
         low, high = home.ranges[c.k]
         self.depth = self.b.sub(high, low)
         self.column, high = home.ranges[c.n]
@@ -84,8 +84,8 @@ class TallPacker(Packer):
             self.b.add(self.columns, number(c.tile.lanes - 1)), c.tile.lanes
         )
         """Elements between packed rows of the right operand, and between rows of sums."""
-        self.strides = {c.k: self.pitch, c.n: number(1)}
-        self.apart = {c.m: self.depth, c.k: number(1)}
+        self.packed_right_strides = {c.k: self.pitch, c.n: number(1)}
+        self.packed_left_strides = {c.m: self.depth, c.k: number(1)}
 
     def _round_down(self, count: Value, step: int) -> Value:
         return self.b.and_(count, number(-step))
@@ -95,21 +95,23 @@ class TallPacker(Packer):
     def _locate_left(self) -> None:
         """Locate the left operand, and compute its strides along rows and k."""
         home, b, c = self.home, self.b, self.c
-        self.along, self.stored = "", c.item.dtype
+        self.left_contiguous_axis, self.left_dtype = "", c.item.dtype
         if not c.direct:
-            self.base = home.storage.at[c.item if c.turned else c.leader or c.item, LEFT_PART]
-            self.left_steps = [self.depth, number(1)]
+            self.base = home.storage.at[c.item if c.swapped else c.leader or c.item, LEFT_PART]
+            self.left_strides = [self.depth, number(1)]
             return
-        if c.picked:
-            self.left_steps = [number(0), number(1)]
+        if c.gathers_rows:
+            self.left_strides = [number(0), number(1)]
             return
-        access = load_of(c.left)
+        access = plain_load(c.left)
         assert access is not None
         top = home.open(self.nest.packs[0], Scope(home.top))
-        self.left_steps = [home.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
-        self.along = c.k if coefficient(access.offset, c.k) == 1 else ""
-        origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_steps[1]))
-        self.base = element_address(b, home.home.buffers[access.buffer], origin, self.stored)
+        self.left_strides = [
+            home.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)
+        ]
+        self.left_contiguous_axis = c.k if coefficient(access.offset, c.k) == 1 else ""
+        origin = b.add(top.offset(access), b.mul(home.ranges[c.k][0], self.left_strides[1]))
+        self.base = element_address(b, home.home.buffers[access.buffer], origin, self.left_dtype)
 
     def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
@@ -117,14 +119,14 @@ class TallPacker(Packer):
         assert isinstance(access, Access)
         place = Scope(home.top, {c.m: row, c.k: home.ranges[c.k][0]})
         at = home.index(access.offset, place)
-        return element_address(self.b, home.home.buffers[access.buffer], at, self.stored)
+        return element_address(self.b, home.home.buffers[access.buffer], at, self.left_dtype)
 
     def _pack_left(self) -> None:
         """Pack some rows of the left operand, unless they are multiplied in place."""
         c, nest = self.c, self.nest.packs[0]
         if c.direct:
             return
-        access = load_of(c.left)
+        access = plain_load(c.left)
         flat = access is not None and coefficient(access.offset, c.k) == 1
         if (
             access is None
@@ -146,7 +148,7 @@ class TallPacker(Packer):
 
         def put(at: Value, mask: Value | None) -> None:
             value = load_vector(self.m, element_address(b, base, at, dtype), dtype, mask)
-            value = converted(self.m, value, c.left)
+            value = apply_casts(self.m, value, c.left)
             store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
 
         each_vector(b, home, b.mul(b.sub(high, low), self.depth), c.tile.lanes, put)
@@ -155,23 +157,23 @@ class TallPacker(Packer):
         """Pack all of the right operand; a transposed one panel by panel."""
         nest, c, home = self.nest.packs[1], self.c, self.home
         self.starts = {a: home.ranges[a][0] for a in nest.order}
-        if not nest.turned:
+        if not nest.transposed:
             self.pack(nest)
             return
-        axes = stretched(home, nest, c.tile.columns)
-        in_stretches(home, axes, lambda: self._transpose_right(nest))
+        axes = segment_axes(home, nest, c.tile.columns)
+        for_each_segment(home, axes, lambda: self._transpose_right(nest))
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
         """Emit the nest; where its outer axis is the vector axis, in blocks of k."""
         if nest.order[0] == nest.vector:
             top = self.home.open(nest, scope)
             below = nest.order[1]
-            each_row(
+            run_row_versions(
                 self.home,
                 (),
                 top,
-                lambda facts, few: in_blocks(
-                    self.home, below, BELOW, lambda: self._by_columns(top)
+                lambda facts, few: strip_mine_axis(
+                    self.home, below, PACK_DEPTH, lambda: self._by_columns(top)
                 ),
             )
         else:
@@ -186,17 +188,22 @@ class TallPacker(Packer):
         home, b, lanes = self.home, self.b, self.home.s.lanes
         column, k = home.nest.order
         low, high = home.ranges[column]
-        vectors_end, prefetched = b.add(low, self._round_down(b.sub(high, low), lanes)), fresh(home)
-        spans_rows = any(of_lines(e, column) for a in accesses_of(home.items) for e, _ in a.limits)
+        vectors_end, prefetched = (
+            b.add(low, self._round_down(b.sub(high, low), lanes)),
+            next_task_reads(home),
+        )
+        spans_rows = any(
+            separates_rows(e, column) for a in accesses_of(home.items) for e, _ in a.limits
+        )
 
-        last_accesses = farthest(accesses_of(home.items), column) if spans_rows else []
+        last_accesses = farthest_accesses(accesses_of(home.items), column) if spans_rows else []
 
         def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
             outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
             home.enter(outer, 1)
             limits = known_limits(home, outer)
-            home.held = hold(home, k)
-            vector_lanes = Lanes(column, at, count, mask, inside=limits)
+            home.cached_gathers = cache_gathers(home, k)
+            vector_lanes = Lanes(column, at, count, mask, tested_limits=limits)
 
             def inside(position: Value) -> None:
                 inner = Scope(outer, {k: position}, lanes=vector_lanes)
@@ -208,11 +215,11 @@ class TallPacker(Packer):
                     )
                 for access in last_accesses:
                     for nth in range(count // lanes):
-                        distance = number(PANELS_AHEAD * count + nth * lanes)
+                        distance = number(PREFETCH_PANELS * count + nth * lanes)
                         self._prefetch_element(access, b.add(inner.offset(access), distance))
 
-            within_lines(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
-            home.held = {}
+            run_within_rows(home, column, limits, lambda: home.loop(*home.ranges[k], 1, inside))
+            home.cached_gathers = {}
 
         done = low
         if spans_rows and self.c.tile.vectors > 1:
@@ -220,7 +227,7 @@ class TallPacker(Packer):
             done = b.add(low, self._round_down(b.sub(high, low), tile_columns))
             home.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
         home.loop(done, vectors_end, lanes, lambda at: vector(at, None))
-        home.loop(vectors_end, high, lanes, lambda at: vector(at, rest_mask(home, high, at, lanes)))
+        home.loop(vectors_end, high, lanes, lambda at: vector(at, tail_mask(home, high, at, lanes)))
 
     def _prefetch_element(self, access: Access, at: Value) -> None:
         """Prefetch the cache line of an element."""
@@ -231,8 +238,8 @@ class TallPacker(Packer):
     def _transpose_right(self, nest: Nest) -> None:
         """Pack a segment of a right operand which is transposed."""
         c, home = self.c, self.home
-        items = needed(nest, home.taken) if home.taken else nest.items
-        if len(items) == 1 and items[0] in nest.turned:
+        items = live_items(nest, home.known_conditions) if home.known_conditions else nest.items
+        if len(items) == 1 and items[0] in nest.transposed:
             m = LLVMMachine(self.b, c.tile.lanes, home.home.target)
 
             def put(k: Value, column: Value, value: Value) -> None:
@@ -241,21 +248,21 @@ class TallPacker(Packer):
                     m, self.at(RIGHT_PART, self._packed_offset(*at)), value, c.item.dtype, None
                 )
 
-            turned(home, items[0], home.open(nest, Scope(home.top)), put)
+            emit_transposed(home, items[0], home.open(nest, Scope(home.top)), put)
             return
 
-        in_squares(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
+        strip_mine_transpose_tiles(home, (c.n, c.k), lambda: home.run(nest, Scope(home.top)))
 
     def _zero_panel_tail(self) -> None:
         """Clear the lanes past the last column in the right operand's last panel."""
         panels = self.at(RIGHT_PART, number(0)), self.c.item.dtype
-        clear_beyond(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
+        zero_panel_tail(self.home, panels, self.c.tile, self.columns, self.depth, self.depth)
 
-    def plain(self, nest: Nest) -> Collection[str]:
+    def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes of a nest which may be partitioned: all unless it transposes."""
-        return () if nest.turned else nest.order
+        return () if nest.transposed else nest.order
 
-    def unit(self, nest: Nest) -> int:
+    def vector_alignment(self, nest: Nest) -> int:
         """Return the multiple at which vectors of a packing nest must begin."""
         return self.c.tile.columns if nest.packed == "right" and self.c.wide else 1
 
@@ -282,7 +289,7 @@ class TallPacker(Packer):
         Vectors of the left operand are stored whole, over the beginning of the next row; unless all
         rows are packed segment by segment.
         """
-        if nest.packed == "right" or scope.lanes is None or self.parted:
+        if nest.packed == "right" or scope.lanes is None or self.in_parts:
             super().put(nest, value, scope)
             return
         lanes = scope.lanes.count
@@ -298,15 +305,15 @@ class TallPacker(Packer):
         for i in range(count):
             at = b.add(row, number(i)) if i else row
             at = b.select(b.icmp_signed("<", at, last), at, last)
-            if c.picked:
+            if c.gathers_rows:
                 addresses.append(self._gathered_row(at))
                 continue
-            at = b.mul(at if c.direct else b.sub(at, self.first), self.left_steps[0])
-            addresses.append(element_address(b, self.base, at, self.stored))
+            at = b.mul(at if c.direct else b.sub(at, self.first_row), self.left_strides[0])
+            addresses.append(element_address(b, self.base, at, self.left_dtype))
         return addresses
 
 
-def farthest(accesses: Sequence[Access], axis: str) -> list[Access]:
+def farthest_accesses(accesses: Sequence[Access], axis: str) -> list[Access]:
     """Return the access with the largest offset along an axis, for each buffer."""
     by_buffer = dict[str, Access]()
     for access in accesses:
@@ -317,7 +324,7 @@ def farthest(accesses: Sequence[Access], axis: str) -> list[Access]:
     return [*by_buffer.values()]
 
 
-def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
+def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:
     """Apply the casts between a load and `item` to a loaded value."""
     casts = [item]
     while casts[-1].kind == "cast":
@@ -327,4 +334,4 @@ def converted(m: LLVMMachine, value: Value, item: Item) -> Value:
     return value
 
 
-__all__ = ["TallPacker", "converted"]
+__all__ = ["TallPacker", "apply_casts"]

@@ -17,21 +17,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import lie_in_lines
-from smelt.codegen.llvm.instructions.counting import count_on, counted
+from smelt.codegen.llvm.access.memory import fit_cache_lines
+from smelt.codegen.llvm.instructions.counting import advance_counter, start_counter
 from smelt.codegen.llvm.instructions.indexing import number, opaque
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
-from smelt.codegen.llvm.schedule.task_tiling import turned_side
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-FEW = 2
+UNPACKED_TILES = 2
 """Tiles below each other up to which packing unaligned rows does not pay."""
 
 
-def blocks(
+def strip_mine(
     home: NestEmitter,
     span: tuple[Value, Value],
     size: int | Value,
@@ -58,7 +58,7 @@ def blocks(
     home.loop(first, high, size, block)
 
 
-def in_blocks(
+def strip_mine_axis(
     home: NestEmitter,
     axis: str,
     size: int | Value,
@@ -74,13 +74,15 @@ def in_blocks(
         inside()
         home.ranges[axis] = full_range
 
-    blocks(home, full_range, size, narrowed, at_multiples=at_multiples)
+    strip_mine(home, full_range, size, narrowed, at_multiples=at_multiples)
 
 
-def in_squares(home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]) -> None:
+def strip_mine_transpose_tiles(
+    home: NestEmitter, axes: Sequence[str], inside: Callable[[], None]
+) -> None:
     """Emit `inside` for each transpose tile of two axes, with narrowed ranges."""
-    side, (first, second) = turned_side(home.s.lanes), axes
-    in_blocks(home, first, side, lambda: in_blocks(home, second, side, inside))
+    side, (first, second) = transpose_side(home.s.lanes), axes
+    strip_mine_axis(home, first, side, lambda: strip_mine_axis(home, second, side, inside))
 
 
 def outline_function(
@@ -122,10 +124,10 @@ def for_each_tile(
             sized = replace(tile, rows=height, vectors=vectors)
             home.loop(start, end, height, lambda row, sized=sized: put(sized, row, column))
 
-    every_width(home, tile, columns, column_tiles)
+    for_each_column_tile(home, tile, columns, column_tiles)
 
 
-def every_width(
+def for_each_column_tile(
     home: NestEmitter,
     tile: Tile,
     columns: Value,
@@ -147,7 +149,7 @@ def every_width(
     home.loop(full_columns, columns, tile.columns, lambda at: line(at, 1))
 
 
-def heights(full: int) -> tuple[int, ...]:
+def tile_heights(full: int) -> tuple[int, ...]:
     """Return tile heights, largest first, which together cover any number of rows."""
     return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
 
@@ -167,7 +169,9 @@ def full_tile_rows(b: ir.IRBuilder, rows: Value, high: int, low: int) -> Value:
     return b.select(is_large, b.add(full, number(high)), full)
 
 
-def lies_well(home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value) -> Value:
+def reads_well_in_place(
+    home: NestEmitter, c: Contraction, lines: tuple[Value, Value], rows: Value
+) -> Value:
     """Return whether tiles should read short rows of the right operand in place (i1).
 
     `lines` is the first row's address and the elements between rows.  Vectors which cross cache
@@ -177,18 +181,18 @@ def lies_well(home: NestEmitter, c: Contraction, lines: tuple[Value, Value], row
     b, size = home.b, c.unit.itemsize
     if home.s.region(c.item) is None:
         return ir.IntType(1)(1)
-    aligned = lie_in_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
-    return b.or_(aligned, b.icmp_signed("<=", rows, number(FEW * c.tile.rows)))
+    aligned = fit_cache_lines(b, lines[0], b.mul(lines[1], number(size)), c.tile.lanes * size)
+    return b.or_(aligned, b.icmp_signed("<=", rows, number(UNPACKED_TILES * c.tile.rows)))
 
 
-def whole_units(home: NestEmitter, c: Contraction) -> Value:
+def ends_with_whole_unit(home: NestEmitter, c: Contraction) -> Value:
     """Return whether the current block of k ends with a complete 32-bit unit (i1)."""
     low, high = home.ranges[c.k]
-    remainder = home.b.urem(home.b.sub(high, low), number(c.together))
+    remainder = home.b.urem(home.b.sub(high, low), number(c.group_size))
     return home.b.icmp_signed("==", remainder, number(0))
 
 
-def rounds(
+def reduction_loop(
     b: ir.IRBuilder,
     span: tuple[Value, Value],
     step: int,
@@ -208,12 +212,12 @@ def rounds(
     low = opaque(b, low)  # keeps the preheader: LLVM hoists constants there
     b.branch(loop)
     b.position_at_end(loop)
-    k = counted(b, low, number(step), preheader)
+    k = start_counter(b, low, number(step), preheader)
     totals = [b.phi(x.type) for x in begin]
     following: list[Value] = [*totals]
     for nth in range(step):
         following = one(k, following, nth)
-    after, end = count_on(b, k), b.block
+    after, end = advance_counter(b, k), b.block
     b.cbranch(b.icmp_signed("<", after, high), loop, done)
     b.position_at_end(done)
     results: list[Value] = []

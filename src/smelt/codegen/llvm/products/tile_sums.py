@@ -27,18 +27,20 @@ Value = ir.Value
 
 
 @dataclass
-class Spot:
+class TileTarget:
     """Destination of a tile: address of the first sum, elements between rows, element type."""
 
     address: Value
-    apart: Value
+    row_stride: Value
     dtype: DType
 
-    def places(self, b: ir.IRBuilder, tile: Tile) -> list[Value]:
+    def addresses(self, b: ir.IRBuilder, tile: Tile) -> list[Value]:
         """Return the addresses of a tile's vectors, row by row."""
         addresses: list[Value] = []
         for i in range(tile.rows):
-            row_address = element_address(b, self.address, b.mul(self.apart, number(i)), self.dtype)
+            row_address = element_address(
+                b, self.address, b.mul(self.row_stride, number(i)), self.dtype
+            )
             addresses += [
                 element_address(b, row_address, number(v * tile.lanes), self.dtype)
                 for v in range(tile.vectors)
@@ -47,32 +49,34 @@ class Spot:
 
 
 @dataclass
-class Last:
+class RoundedOutput:
     """Destination of final sums which are rounded as they are stored.
 
-    `base` is the address of the task's first output, `apart` its strides along the row axes in
-    elements, and `holds` whether this destination is used (i1).
+    `base` is the address of the task's first output, `row_stride` its strides along the row axes in
+    elements, and `enabled` whether this destination is used (i1).
     """
 
     base: Value
-    apart: list[Value]
+    strides: list[Value]
     dtype: DType
-    holds: Value
+    enabled: Value
 
-    def at(
+    def target(
         self, b: ir.IRBuilder, row: Sequence[Value], column: Value, last: Value | None
-    ) -> tuple[Value, Spot]:
+    ) -> tuple[Value, TileTarget]:
         """Return whether a tile's sums go to the output (i1), and its destination there.
 
         `last` says whether this is the last block of k.
         """
         assert last is not None
-        place = b.add(far(b, self.apart, row), column)
-        spot = Spot(element_address(b, self.base, place, self.dtype), self.apart[-1], self.dtype)
-        return b.and_(self.holds, last), spot
+        place = b.add(row_offset(b, self.strides, row), column)
+        spot = TileTarget(
+            element_address(b, self.base, place, self.dtype), self.strides[-1], self.dtype
+        )
+        return b.and_(self.enabled, last), spot
 
 
-def far(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
+def row_offset(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
     """Return the offset of a row, given its index and stride along each axis."""
     total = number(0)
     for step, at in zip(steps[-len(row) :], row, strict=True):
@@ -80,16 +84,16 @@ def far(b: ir.IRBuilder, steps: Sequence[Value], row: Sequence[Value]) -> Value:
     return total
 
 
-def put(
+def store_tile(
     m: LLVMMachine,
     c: Contraction | NhwcConvPlan | DepthwisePlan,
     tile: Tile,
     totals: Sequence[Value],
     places: Sequence[Value],
     masks: Masks = (),
-    last: tuple[Value, Spot] | None = None,
+    last: tuple[Value, TileTarget] | None = None,
 ) -> None:
-    """Store a tile's sums at `places` in scratch, or at their final spot.
+    """Store a tile's sums at `addresses` in scratch, or at their final spot.
 
     `last` is the condition of the latter, and the spot."""
     b = m.builder
@@ -105,11 +109,11 @@ def put(
     with b.if_else(holds) as (to_output, to_scratch):
         with to_output:
             if spot.dtype == bf16 and c.unit == i32:  # pair products flush subnormals as well
-                store(spot.places(b, tile), [m.to_bfloat(x) for x in totals], i16)
+                store(spot.addresses(b, tile), [m.to_bfloat(x) for x in totals], i16)
             else:
-                store(spot.places(b, tile), totals, spot.dtype)
+                store(spot.addresses(b, tile), totals, spot.dtype)
         with to_scratch:
             store(places, totals, c.item.dtype)
 
 
-__all__ = ["Last", "Spot", "far", "put"]
+__all__ = ["RoundedOutput", "TileTarget", "row_offset", "store_tile"]

@@ -8,7 +8,7 @@ LLVM would keep their values in registers, and spill the sums.
 
 from __future__ import annotations
 
-from smelt.blocks import TURNED_PITCH
+from smelt.blocks import SWAPPED_PITCH
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
@@ -17,22 +17,22 @@ from smelt.codegen.llvm.access.memory import (
     prefetch,
     store_vector,
 )
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.counting import stepped
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
-from smelt.codegen.llvm.products.block_sums import in_runs
+from smelt.codegen.llvm.products.block_sums import sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.tile_loops import outline_function, rounds
+from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.target import Target
 
 Value = ir.Value
-UNROLLED = 2
+SWAPPED_UNROLL = 2
 """Positions along k per loop iteration."""
-TOGETHER = 2
+COLUMN_PAIR = 2
 """Cache lines prefetched per iteration, of neighbouring columns."""
 FRACTION = 16
 """Fraction bits of the prefetch rate."""
@@ -71,21 +71,21 @@ class _Tile:
         zeros = [self.m.const(dtype, 0)] * (c.tile.rows * self.vectors)
 
         def run(span: tuple[Value, Value]) -> list[Value]:
-            done = b.and_(span[1], number(-UNROLLED))
-            sums = rounds(
+            done = b.and_(span[1], number(-SWAPPED_UNROLL))
+            sums = reduction_loop(
                 b,
                 (span[0], done),
-                UNROLLED,
+                SWAPPED_UNROLL,
                 lambda k, sums, nth: self._step(starts, k, nth, sums),
                 zeros,
             )
-            return rounds(
+            return reduction_loop(
                 b, (done, span[1]), 1, lambda k, sums, _: self._step(starts, k, 0, sums), sums
             )
 
         full_span, count = (number(0), self.f.args[5]), len(zeros)
         self._store(
-            in_runs(self.m, dtype, full_span, count, run) if dtype.is_float else run(full_span)
+            sum_in_runs(self.m, dtype, full_span, count, run) if dtype.is_float else run(full_span)
         )
         b.ret_void()
 
@@ -105,7 +105,7 @@ class _Tile:
         if nth == 0 and self.c.direct:
             self._prefetch(k)
         step = number(self.c.tile.columns)
-        panel_row = stepped(b, self.f.args[1], k, step, memory_type(dtype))
+        panel_row = step_address(b, self.f.args[1], k, step, memory_type(dtype))
         across = [
             load_vector(self.m, element_address(b, panel_row, number(at), dtype), dtype, None)
             for v in range(self.vectors)
@@ -123,13 +123,13 @@ class _Tile:
     def _prefetch(self, k: Value) -> None:
         """Prefetch some lines of the next columns."""
         b, (line_bytes, later, before, rate) = self.b, (self.f.args[3], *self.f.args[6:])
-        pairs = -(-self.c.tile.rows // TOGETHER)
-        nth = b.add(before, b.mul(b.udiv(k, number(UNROLLED)), rate))
+        pairs = -(-self.c.tile.rows // COLUMN_PAIR)
+        nth = b.add(before, b.mul(b.udiv(k, number(SWAPPED_UNROLL)), rate))
         nth = b.lshr(nth, number(FRACTION))
         nth_line = b.udiv(nth, number(pairs))
-        column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(TOGETHER))
-        at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(LINE)))
-        for _ in range(TOGETHER):
+        column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(COLUMN_PAIR))
+        at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(CACHE_LINE)))
+        for _ in range(COLUMN_PAIR):
             prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
             at = b.add(at, line_bytes)
 
@@ -142,10 +142,10 @@ class _Tile:
             columns += [undefined] * (-len(columns) % lanes)
             for first in range(0, len(columns), lanes):
                 for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
-                    at = number((v * lanes + lane) * TURNED_PITCH + first)
+                    at = number((v * lanes + lane) * SWAPPED_PITCH + first)
                     store_vector(
                         self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
                     )
 
 
-__all__ = ["FRACTION", "TOGETHER", "UNROLLED", "tile_function"]
+__all__ = ["COLUMN_PAIR", "FRACTION", "SWAPPED_UNROLL", "tile_function"]

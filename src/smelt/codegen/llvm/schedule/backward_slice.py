@@ -8,7 +8,7 @@ from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.ops.scalar import SCALARS
 
 
-def needed(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
+def backward_slice(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
     """Return what some values depend on, in order; the slice stops at `ends`."""
     slice_items, pending = set[Item](), list(roots)
     while pending:
@@ -27,4 +27,4 @@ def cost_of(items: list[Item]) -> float:
     return sum(SCALARS[name].cost for name in applied if isinstance(name, str))
 
 
-__all__ = ["cost_of", "needed"]
+__all__ = ["backward_slice", "cost_of"]

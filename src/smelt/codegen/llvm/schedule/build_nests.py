@@ -12,68 +12,72 @@ from dataclasses import field, replace
 
 from smelt.codegen.llvm.access.vector_axis import (
     candidates,
+    choose_vector_axis,
+    is_irregular,
     lanes_of,
-    picks,
-    turned_axis,
-    vector_axis,
+    load_transpose_axis,
 )
-from smelt.codegen.llvm.loopir.clone import FOLDS
-from smelt.codegen.llvm.loopir.compute_at import covered, finish_sums
+from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
+from smelt.codegen.llvm.loopir.compute_at import finish_sums, reached_positions
 from smelt.codegen.llvm.loopir.items import (
-    Converting,
-    Folding,
+    Conversion,
     Item,
     Phase,
+    Reduction,
     Region,
-    Setting,
+    StateUpdate,
     StoreItem,
-    chain,
-    still_axes,
+    enclosing_regions,
+    unvarying_axes,
     visited_axes,
 )
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
-from smelt.codegen.llvm.loops.collapse_short_rows import flatten, is_map
-from smelt.codegen.llvm.loops.distribute import WIDE, Stage, stages
-from smelt.codegen.llvm.loops.partition_interior import has_usual_sides
-from smelt.codegen.llvm.loops.partition_selects import pieces
-from smelt.codegen.llvm.loops.unroll_columns import shares_dear, spread
-from smelt.codegen.llvm.loops.unroll_factor import choose_unroll, keep_to_runs, lanes_of_runs
-from smelt.codegen.llvm.schedule.contract import Contraction, Form, contractions, packing_axes
-from smelt.codegen.llvm.schedule.conv_plan import windowed
-from smelt.codegen.llvm.schedule.depthwise import stencils
-from smelt.codegen.llvm.schedule.depthwise_separable import over_stencils
-from smelt.codegen.llvm.schedule.lanes import lane_of
+from smelt.codegen.llvm.loops.collapse_short_rows import collapse_short_rows, is_map
+from smelt.codegen.llvm.loops.distribute import STAGE_UNROLL, Stage, distribute
+from smelt.codegen.llvm.loops.partition_interior import has_likely_sides
+from smelt.codegen.llvm.loops.partition_selects import partition_axis
+from smelt.codegen.llvm.loops.unroll_columns import shares_costly, unroll_columns
+from smelt.codegen.llvm.loops.unroll_factor import (
+    choose_unroll,
+    lanes_of_runs,
+    limit_unroll_to_runs,
+)
+from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions, packing_axes
+from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
+from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
+from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
+from smelt.codegen.llvm.schedule.lanes import lane_axis
 from smelt.codegen.llvm.schedule.nest_axes import (
     carried_axis,
-    ended_by,
-    innermost,
-    lines_axis,
+    innermost_axes,
+    memory_axis,
+    reduced_axes,
     results_axis,
-    serial_axes,
+    scan_axes,
 )
-from smelt.codegen.llvm.schedule.operands import runs_across
-from smelt.codegen.llvm.schedule.stream_tiling import fit_rows
+from smelt.codegen.llvm.schedule.operands import is_transposed_load
+from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
-    Placed,
+    PackedPlan,
     Products,
-    gathers,
+    is_gather,
     task_blocks,
-    turned_side,
+    transpose_side,
 )
-from smelt.codegen.llvm.schedule.transposed_strip import across_strips
-from smelt.codegen.llvm.schedule.unroll_small_reductions import short_products
+from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
+from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
 from smelt.types.expr import Index
 
-DEAR = 8.0
+MAX_PACK_RECOMPUTE_CYCLES = 8.0
 """Cycles for one vector up to which a packed operand is recomputed: less than an exponential, more
 than a normalisation."""
-CHEAP = 2.4
+MAX_RECOMPUTE_CYCLES = 2.4
 """Cycles for one vector up to which recomputing a value beats keeping it in L1 or L2: the sum of
 two arrays is recomputed, that of three is kept."""
-ROUNDED = 1.5
+ROUND_CYCLES = 1.5
 """Cycles for one vector to round to a half type and continue in float32."""
 
 
@@ -84,41 +88,42 @@ class Nest:
     level: int
     order: tuple[str, ...]
     vector: str | None
-    folds: list[Item] = field(default_factory=list)
+    reductions: list[Item] = field(default_factory=list)
     saves: list[Item] = field(default_factory=list)
     stores: list[StoreItem] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
-    wide: int = 1
+    unroll: int = 1
     """Unroll factor: vectors handled at once in the main loop."""
     pairs: bool = False
     """Sums may add some elements in their own type first, since no stream cuts their axes into
     blocks."""
-    turned: list[Item] = field(default_factory=list)
+    transposed: list[Item] = field(default_factory=list)
     """Loads that are contiguous along the axis before the vector axis: each is transposed tile by
     tile."""
-    product: Contraction | Placed | None = None
+    product: Contraction | PackedPlan | None = None
     """A contraction instead of loops, with `packs` for its operands."""
     packs: tuple[Nest, ...] = ()
     packed: str = ""
     """The operand that this nest packs, "left" or "right": its one save."""
-    once: bool = False
+    single_use: bool = False
     """Nearly every element is packed once, so that nothing is worth materialising."""
-    settings: list[Setting] = field(default_factory=list)
+    state_updates: list[StateUpdate] = field(default_factory=list)
     """Updates of states, after all else that the segment reads of them."""
-    fixed: list[Item] = field(default_factory=list)
+    scalars: list[Item] = field(default_factory=list)
     """Loop-free values that later segments need: conditions and bounds of streams."""
     time: int = 0
     """The segment that the nest runs in."""
     stages: tuple[Stage, ...] = ()
     """Loops one after another over strips of the innermost one, if a single body is too long."""
     strips: bool = False
-    """Rows are taken in strips; all columns of a strip of `turned` loads are transposed at once."""
-    within: Range | None = None
+    """Rows are taken in strips; all columns of a strip of `transposed` loads are transposed at
+    once."""
+    store_range: Range | None = None
     """The only range of an axis that is walked, so that its stores need no test."""
 
     def in_registers(self, reduction: Item) -> bool:
         """Return whether a reduction's result axes are all outside of its reduced axes."""
-        assert isinstance(reduction.payload, Folding)
+        assert isinstance(reduction.payload, Reduction)
         reduced_depths = [self.order.index(a) for a in reduction.payload.over if a in self.order]
         result_depths = [self.order.index(a) for a in reduction.axes if a in self.order]
         return not reduced_depths or not result_depths or max(result_depths) < min(reduced_depths)
@@ -135,7 +140,7 @@ class Schedule:
     """Grid axes that tasks take in blocks, with the number of positions."""
     local: dict[str, Index]
     nests: list[Nest]
-    kept: dict[Item, tuple[str, ...]]
+    materialised: dict[Item, tuple[str, ...]]
     """Items in scratch memory with their axes, outer to inner."""
 
     @property
@@ -145,7 +150,7 @@ class Schedule:
 
     def span(self, region: Region | None, axis: str) -> Index:
         """Return the most positions of a local axis that values of a region have at once."""
-        visits = [v for r in chain(region) for v in r.visits if v.axis == axis]
+        visits = [v for r in enclosing_regions(region) for v in r.visits if v.axis == axis]
         return visits[-1].size or self.local[axis] if visits else self.local[axis]
 
     def region(self, item: Item) -> Region | None:
@@ -153,39 +158,43 @@ class Schedule:
         return self.phase.segments[item.time]
 
 
-def schedule(phase: Phase, target: Target, form: Form = "") -> Schedule:
+def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
-    products: Products = stencils(phase, target, form) or over_stencils(phase, target)
+    products: Products = plan_depthwise(phase, target, form) or plan_depthwise_separable(
+        phase, target
+    )
     if not products:
-        short_products(phase)
-        products = {} if phase.regions() else windowed(phase, target, form)
+        unroll_short_dots(phase)
+        products = {} if phase.regions() else plan_convolutions(phase, target, form)
         products = products or contractions(phase, target, form)
         finish_sums(phase)
         if any(isinstance(c, Contraction) and c.m == phase.lanes for c in products.values()):
             phase.lanes = None  # rows of a contraction: a block of them is not a vector
     scans = any(i.kind == "scan" for i in phase.items)
     if not products and is_map(phase, scans=True):
-        columns_unrolled = (scans or shares_dear(phase)) and spread(phase, lanes_of(phase, target))
-        if not columns_unrolled and not scans and not flatten(phase, target):
-            spread(phase, lanes_of(phase, target))
-    vector = vector_axis(phase, candidates(phase))
-    fit_rows(phase, vector)
+        columns_unrolled = (scans or shares_costly(phase)) and unroll_columns(
+            phase, lanes_of(phase, target)
+        )
+        if not columns_unrolled and not scans and not collapse_short_rows(phase, target):
+            unroll_columns(phase, lanes_of(phase, target))
+    vector = choose_vector_axis(phase, candidates(phase))
+    fit_stream_blocks(phase, vector)
     if products and phase.stores:
         stored = {a for s in phase.stores for a in s.axes}
         # Contractions with most axes first: a matrix-vector product has no contiguous rows.
-        lane_axes = [lane_of(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
+        lane_axes = [lane_axis(products[i]) for i in sorted(products, key=lambda i: -len(i.axes))]
         vector = next((n for n in lane_axes if n in stored), lane_axes[0])
     cut = task_blocks(phase, products, vector, target)
     local = {a: n for a, n in phase.axes.items() if a not in phase.grid}
     for a, (_, length) in phase.cut.items():
         local[a] = length
-    local |= cut.held
-    local |= {a: covered(local[r.axis], r) for a, r in phase.places.items()}
+    local |= cut.max_extents
+    local |= {a: reached_positions(local[r.axis], r) for a, r in phase.window_positions.items()}
     local = {a: local[a] for a in phase.axes if a in local}
     # A vector must not reach into the next packed panel, which has the lanes of the accumulators:
     # fewer if these are wider than the results (int64 rounded to float32).
     lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
-    planner = _Planner(phase, local, vector, lanes, cut.across, products, cut.rows)
+    planner = _Planner(phase, local, vector, lanes, cut.transpose_axis, products, cut.rows)
     return planner.run(cut.block)
 
 
@@ -203,14 +212,14 @@ class _Planner:
         rows: frozenset[str],
     ) -> None:
         self.phase, self.local, self.vector, self.lanes = phase, local, vector, lanes
-        self.across, self.products, self.rows = across, products, rows
+        self.transpose_axis, self.products, self.rows = across, products, rows
         self.kept: dict[Item, tuple[str, ...]] = {}
         self.groups: dict[tuple[int, object], Nest] = {}
-        self.apart = self._separate_items()
+        self.separate = self._separate_items()
         self.direct = {
             c.left: c
             for c in products.values()
-            if isinstance(c, Contraction) and (c.direct or c.held)
+            if isinstance(c, Contraction) and (c.direct or c.stored_pitch)
         }
         self.first: list[int] = []
         self.last: list[int] = []
@@ -220,7 +229,7 @@ class _Planner:
         """Build the schedule."""
         self.block = block
         for reduction in (i for i in self.phase.items if i.kind == "fold"):
-            self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).folds.append(
+            self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).reductions.append(
                 reduction
             )
         for number, item in enumerate(self.products):
@@ -229,15 +238,15 @@ class _Planner:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
             domain = s.axes & self._local_axes(s.time)
             within = stored_range(s) if self.products else None
-            if within is not None and within.axis in domain - serial_axes(self.phase):
+            if within is not None and within.axis in domain - scan_axes(self.phase):
                 self._nest_for(level, domain, within).stores.append(replace(s, where=None))
                 continue
             self._nest_for(level, domain).stores.append(s)
-        for setting in self.phase.settings:
+        for setting in self.phase.state_updates:
             domain = setting.state.axes & self._local_axes(setting.time)
-            self._nest_for(self.last[setting.time], domain).settings.append(setting)
-        for guide, time in self.phase.guides():
-            self._nest_for(self.last[time], frozenset()).fixed.append(guide)
+            self._nest_for(self.last[setting.time], domain).state_updates.append(setting)
+        for guide, time in self.phase.stream_bounds():
+            self._nest_for(self.last[time], frozenset()).scalars.append(guide)
         for level in range(max(k[0] for k in self.groups), -1, -1):
             for nest in [n for (at, _), n in self.groups.items() if at == level]:
                 self._collect_items(nest)
@@ -245,7 +254,7 @@ class _Planner:
         nests = [n for k in order for n in self._split_reductions(self.groups[k])]
         for nest in nests:
             self._arrange(nest)
-            keep_to_runs(nest, self.lanes, block)
+            limit_unroll_to_runs(nest, self.lanes, block)
         return Schedule(self.phase, self.lanes, self.products, block, self.local, nests, self.kept)
 
     def _run_order(self, key: tuple[int, object]) -> tuple[int, int]:
@@ -254,11 +263,11 @@ class _Planner:
         States with more axes are updated first, because their updates read states with fewer axes.
         """
         nest = self.groups[key]
-        return key[0], len(self.phase.axes) - len(nest.order) if nest.settings else -1
+        return key[0], len(self.phase.axes) - len(nest.order) if nest.state_updates else -1
 
     def _local_axes(self, time: int) -> set[str]:
         """Return the axes that have several positions at once in a segment."""
-        return set(self.local) - still_axes(self.phase.segments[time])
+        return set(self.local) - unvarying_axes(self.phase.segments[time])
 
     def _add_contraction(self, number: int, item: Item) -> None:
         """Add a nest for a contraction, and the nests that pack its operands."""
@@ -273,7 +282,7 @@ class _Planner:
             Nest(level, order, order[-1], saves=[operand], packed=side, time=time)
             for order, operand, side in sides
         )
-        right.once = not isinstance(c, Contraction)
+        right.single_use = not isinstance(c, Contraction)
         nest.packs = (left, right)
         self.groups[level, number] = nest
         self._materialise(item)
@@ -287,7 +296,7 @@ class _Planner:
             for item in (i for i in self.phase.items if i.time == time):
                 used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
                 operand_level = max((levels[a] + before for a, before in used), default=low)
-                is_barrier = item.kind in ("fold", "dot") or item in self.apart
+                is_barrier = item.kind in ("fold", "dot") or item in self.separate
                 is_barrier |= item.kind == "peek" and item.args[0].kind != "dot"
                 levels[item] = max(operand_level, low) + is_barrier
                 high = max(high, levels[item])
@@ -309,13 +318,15 @@ class _Planner:
             roots = [self.phase.positions[n] for n in s.access.positions]
             for item in (*roots, s.value, *([s.where] if s.where else [])):
                 reader_axes[item] |= s.axes & self._local_axes(s.time)
-        for setting in self.phase.settings:
+        for setting in self.phase.state_updates:
             reader_axes[setting.value] |= setting.state.axes & self._local_axes(setting.time)
-        scalar = not self.phase.regions() and all(i.kind not in FOLDS for i in self.phase.items)
+        scalar = not self.phase.regions() and all(
+            i.kind not in REDUCTION_KINDS for i in self.phase.items
+        )
         for item in reversed(self.phase.items):
-            repeats = item.kind == "scan" or (scalar and gathers(item, self.vector))
+            repeats = item.kind == "scan" or (scalar and is_gather(item, self.vector))
             extra_axes = reader_axes[item] - self._domain(item)
-            if not self.products and picks(item, self.vector):
+            if not self.products and is_irregular(item, self.vector):
                 # In maps: if there certainly are several rows.
                 repeats |= any(
                     n != 1 and (isinstance(n, int) or not scalar)
@@ -344,11 +355,11 @@ class _Planner:
         rows = [n for a in domain if isinstance(n := self.local[a], int)] if self.products else []
         filled = self.vector in domain or max(rows, default=0) >= self.lanes
         outside = any(self.local.get(a, 1) != 1 for a in beyond)
-        return outside and filled and self._is_costly(item, DEAR)
+        return outside and filled and self._is_costly(item, MAX_PACK_RECOMPUTE_CYCLES)
 
     def _domain(self, item: Item) -> frozenset[str]:
         """Return the local axes that a reduction or a materialised value is computed over."""
-        over = item.payload.over if isinstance(item.payload, Folding) else ()
+        over = item.payload.over if isinstance(item.payload, Reduction) else ()
         axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
         return axes & self._local_axes(item.time)
 
@@ -358,7 +369,7 @@ class _Planner:
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)
             time = next(t for t, last in enumerate(self.last) if level <= last)
-            self.groups[key] = Nest(level, order, None, time=time, within=within)
+            self.groups[key] = Nest(level, order, None, time=time, store_range=within)
         return self.groups[key]
 
     def _collect_items(self, nest: Nest) -> None:
@@ -366,11 +377,11 @@ class _Planner:
         for pack in nest.packs:
             self._collect_items(pack)
         items: set[Item] = set()
-        roots = [a for f in nest.folds for a in f.args] + list(nest.saves)
+        roots = [a for f in nest.reductions for a in f.args] + list(nest.saves)
         for s in nest.stores:
             roots += [s.value] + ([s.where] if s.where else [])
             roots += [self.phase.positions[n] for n in s.access.positions]
-        roots += [setting.value for setting in nest.settings] + nest.fixed
+        roots += [setting.value for setting in nest.state_updates] + nest.scalars
         for item in roots:
             self._require(item, nest, items)
         nest.items = [i for i in self.phase.items if i in items]
@@ -384,15 +395,15 @@ class _Planner:
         v = self._choose_vector(nest)
         nested: list[set[str]] = []
         other = Nest(nest.level, nest.order, None, time=nest.time)
-        for reduction in nest.folds:
-            over = ended_by(reduction)
+        for reduction in nest.reductions:
+            over = reduced_axes(reduction)
             if v in over and not all(over <= o or o <= over for o in nested):
-                other.folds.append(reduction)
+                other.reductions.append(reduction)
             elif v in over:
                 nested.append(over)
-        if not other.folds:
+        if not other.reductions:
             return [nest]
-        nest.folds = [f for f in nest.folds if f not in other.folds]
+        nest.reductions = [f for f in nest.reductions if f not in other.reductions]
         for one in (nest, other):
             self._collect_items(one)
         return [*self._split_reductions(nest), *self._split_reductions(other)]
@@ -405,23 +416,25 @@ class _Planner:
         v = (
             self.vector
             if self.vector in domain
-            else self._product_axis(domain) or vector_axis(self.phase, set(domain))
+            else self._product_axis(domain) or choose_vector_axis(self.phase, set(domain))
         )
         if self.products and v is not None:
-            lane_axes = {i: lane_of(c) for i, c in self.products.items()}
+            lane_axes = {i: lane_axis(c) for i, c in self.products.items()}
             v = (
-                lines_axis(nest, v)
+                memory_axis(nest, v)
                 or results_axis(nest, v)
                 or carried_axis(nest, v, self.phase, lane_axes)
                 or v
             )
-        serial = serial_axes(nest)
+        serial = scan_axes(nest)
         others = [a for a in domain if a not in serial]
         return v if v not in serial or serial == {v} else others[-1] if others else None
 
     def _product_axis(self, domain: tuple[str, ...]) -> str | None:
         """Return the axis along which the result of a contraction is contiguous in scratch."""
-        lane_axes = [lane_of(c) for c in self.products.values() if {c.m, lane_of(c)} <= set(domain)]
+        lane_axes = [
+            lane_axis(c) for c in self.products.values() if {c.m, lane_axis(c)} <= set(domain)
+        ]
         return lane_axes[0] if lane_axes else None
 
     def _require(self, item: Item, nest: Nest, items: set[Item]) -> None:
@@ -439,7 +452,7 @@ class _Planner:
             items.add(item)
             self._keep_window_input(item.args[0])
             return
-        if item in self.apart and (item not in nest.saves or nest.packed):
+        if item in self.separate and (item not in nest.saves or nest.packed):
             if item not in self.kept:
                 self._materialise(item)
                 self._nest_for(self.levels[item] - 1, self._domain(item)).saves.append(item)
@@ -450,8 +463,10 @@ class _Planner:
                 self._nest_for(self.levels[item], self._domain(item)).saves.append(item)
             return
         late = self.levels[item] < nest.level and bool(item.axes & self._local_axes(item.time))
-        if late and not nest.once and (item not in nest.saves or nest.packed):
-            if item not in self.kept and self._is_costly(item, DEAR if nest.packed else CHEAP):
+        if late and not nest.single_use and (item not in nest.saves or nest.packed):
+            if item not in self.kept and self._is_costly(
+                item, MAX_PACK_RECOMPUTE_CYCLES if nest.packed else MAX_RECOMPUTE_CYCLES
+            ):
                 self._materialise(item)
                 self._nest_for(self.levels[item], self._domain(item)).saves.append(item)
             if item in self.kept:
@@ -467,7 +482,7 @@ class _Planner:
             if item.kind not in ("fold", "dot"):
                 home = self._nest_for(self.levels[item], self._domain(item))
                 home.saves.append(item)
-                home.once = True
+                home.single_use = True
 
     def _materialise(self, item: Item) -> None:
         """Record the scratch axes of an item, outer to inner."""
@@ -494,7 +509,7 @@ class _Planner:
     ) -> float:
         """Return the cycles for one vector of an item, from memory and finished reductions.
 
-        Operands without all of `wide` axes that cost more than `limit` count as materialised.
+        Operands without all of `unroll` axes that cost more than `limit` count as materialised.
         `costs` caches results: the number of paths grows exponentially along chains of items that
         are read twice.
         """
@@ -513,8 +528,10 @@ class _Planner:
             return 0.0
         if item.kind == "scan":
             return float("inf")
-        if all(gathers(item, a) for a in item.axes & self._local_axes(item.time)):
-            return 2 * DEAR if wide <= item.axes else 0.0  # a gather, however loops run
+        if all(is_gather(item, a) for a in item.axes & self._local_axes(item.time)):
+            return (
+                2 * MAX_PACK_RECOMPUTE_CYCLES if wide <= item.axes else 0.0
+            )  # a gather, however loops run
         own_cost = (
             SCALARS[item.payload].cost
             if item.kind == "apply" and isinstance(item.payload, str)
@@ -523,8 +540,8 @@ class _Planner:
             else 0.0
         )
         to = item.payload
-        if isinstance(to, Converting) and to.dtype.compute != to.dtype:
-            own_cost = ROUNDED
+        if isinstance(to, Conversion) and to.dtype.compute != to.dtype:
+            own_cost = ROUND_CYCLES
         total = own_cost + sum(self._cost(a, wide, limit, costs) for a in item.args)
         return 0.0 if not wide <= item.axes and total > limit else total
 
@@ -535,8 +552,8 @@ class _Planner:
         domain = nest.order
         if not domain:
             return
-        v, serial = self._choose_vector(nest), serial_axes(nest)
-        other_axes, ended = [a for a in domain if a != v], innermost(nest, v)
+        v, serial = self._choose_vector(nest), scan_axes(nest)
+        other_axes, ended = [a for a in domain if a != v], innermost_axes(nest, v)
         nest.vector = v
         nest.order = (
             *(a for a in other_axes if a not in ended and a not in serial),
@@ -545,34 +562,44 @@ class _Planner:
             *((v,) if v is not None else ()),
         )
         if (
-            self.across in other_axes
+            self.transpose_axis in other_axes
             and v == self.vector
             and v is not None
             and not (ended or serial)
         ):
-            nest.order = (*(a for a in other_axes if a != self.across), self.across or "", v)
-            nest.turned = [i for i in nest.items if turned_axis(i, self.phase, v) == self.across]
+            nest.order = (
+                *(a for a in other_axes if a != self.transpose_axis),
+                self.transpose_axis or "",
+                v,
+            )
+            nest.transposed = [
+                i
+                for i in nest.items
+                if load_transpose_axis(i, self.phase, v) == self.transpose_axis
+            ]
         elif self.products:
-            nest.turned = across_strips(nest, {*self.kept}, self.local, self.lanes)
-            nest.strips = bool(nest.turned)
-        cut = any(pieces(nest, a, self.phase.axes[a]) for a in nest.order)
-        if not cut and not has_usual_sides(nest):
-            nest.stages = stages(nest)
+            nest.transposed = strip_loads(nest, {*self.kept}, self.local, self.lanes)
+            nest.strips = bool(nest.transposed)
+        cut = any(partition_axis(nest, a, self.phase.axes[a]) for a in nest.order)
+        if not cut and not has_likely_sides(nest):
+            nest.stages = distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        nest.pairs = not any(visited & ended_by(f) for f in nest.folds)
-        nest.wide = WIDE if nest.stages else 2 if v in serial else choose_unroll(nest, self.lanes)
-        if nest.turned and not nest.strips:
-            nest.wide = min(nest.wide, turned_side(self.lanes) // self.lanes)
+        nest.pairs = not any(visited & reduced_axes(f) for f in nest.reductions)
+        nest.unroll = (
+            STAGE_UNROLL if nest.stages else 2 if v in serial else choose_unroll(nest, self.lanes)
+        )
+        if nest.transposed and not nest.strips:
+            nest.unroll = min(nest.unroll, transpose_side(self.lanes) // self.lanes)
 
-    def _arrange_pack(self, pack: Nest, c: Contraction | Placed | None) -> None:
+    def _arrange_pack(self, pack: Nest, c: Contraction | PackedPlan | None) -> None:
         """Choose the unroll factor and transposed loads of a packing nest, whose order is fixed."""
-        pack.wide = c.together if isinstance(c, Contraction) and c.group else 2
-        in_place = isinstance(c, Contraction) and (c.thin or c.group is not None)
+        pack.unroll = c.group_size if isinstance(c, Contraction) and c.group else 2
+        in_place = isinstance(c, Contraction) and (c.is_gemv or c.group is not None)
         thin = in_place and pack.packed == "right"
-        if pack.once or len(pack.order) != 2 or thin:
+        if pack.single_use or len(pack.order) != 2 or thin:
             return
         other, vector = pack.order
         run_lanes = lanes_of_runs(self.block, other, self.lanes)
-        pack.turned = [i for i in pack.items if runs_across(i, vector, other, run_lanes)]
-        if pack.turned:
-            pack.wide = min(pack.wide, turned_side(self.lanes) // self.lanes)
+        pack.transposed = [i for i in pack.items if is_transposed_load(i, vector, other, run_lanes)]
+        if pack.transposed:
+            pack.unroll = min(pack.unroll, transpose_side(self.lanes) // self.lanes)

@@ -24,35 +24,45 @@ from typing import Literal
 from smelt.blocks import (
     COLUMNS,
     DEPTH,
+    IN_PLACE_ELEMENTS,
     MATRIX_DEPTH,
-    NEAR,
     SMALL,
     SMALL_DEPTH,
     THIN,
     THIN_COLUMNS,
     THIN_DEPTH,
-    THIN_LINES,
+    THIN_DOT_ROWS,
     THIN_LONG,
     THIN_MATRIX,
     THIN_ROWS,
-    beside_rows,
-    grouped_block,
-    matrix_block,
+    dot_instruction_block,
+    full_width_rows,
     product_rows,
-    whole_rows,
+    tile_instruction_block,
+    unfolded_rows,
 )
-from smelt.codegen.llvm.instructions.dot_product import WORDS, Group, group_of
-from smelt.codegen.llvm.loopir.items import Folding, Item, Phase, chain, still_axes
-from smelt.codegen.llvm.schedule.operand_roles import lies_along, scatters
+from smelt.codegen.llvm.instructions.dot_product import (
+    I16_DOT,
+    DotInstruction,
+    choose_dot_instruction,
+)
+from smelt.codegen.llvm.loopir.items import (
+    Item,
+    Phase,
+    Reduction,
+    enclosing_regions,
+    unvarying_axes,
+)
+from smelt.codegen.llvm.schedule.operand_roles import is_computed_along, packing_scatters
 from smelt.codegen.llvm.schedule.operands import (
-    lies_in_panels,
-    lies_in_units,
-    lies_open,
-    load_of,
-    runs_along,
+    contiguous_axis,
+    is_grouped_by_row,
+    is_prepacked,
+    is_strided_load,
+    plain_load,
 )
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import Form, Limits
+from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -62,7 +72,7 @@ from smelt.types.expr import Index, mul, product
 SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set
 conflicts."""
-THIN_SKEW = 528
+GEMV_SKEW = 528
 """The skew of a thin contraction, in elements.  All its rows are multiplied piece by piece: 256
 positions of 16 rows fall on different sets of an L1 cache with 64 sets."""
 
@@ -96,20 +106,20 @@ class Contraction:
     k: str
     tile: Tile
     kind: Kind = "packed"
-    along: str = ""
+    vector_axis: str = ""
     """Of a thin or grouped contraction: the axis that vectors of the right operand run along."""
     direct: int = 0
     """If others read the left operand too: it is materialised in scratch with this row pitch, and
     multiplied there."""
-    down: bool = False
+    m_contiguous: bool = False
     """Whether such an operand is contiguous along m rather than along k."""
-    held: int = 0
+    stored_pitch: int = 0
     """As `direct`, if factors are grouped: it is materialised with this row pitch, and packed from
     there."""
-    panels: bool = False
+    prepacked: bool = False
     """Whether the right operand is stored in panels as wide as the tile already: at [n//w, k,
     n%w]."""
-    group: Group | None = None
+    group: DotInstruction | None = None
     """The dot-product instruction for which factors are packed in groups, if any."""
     converts: bool = False
     """Whether the left operand is stored in another type, which not every tile is to convert
@@ -124,21 +134,23 @@ class Contraction:
         return self.item.dtype if self.group is None else i32
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         """Reduced positions of one step of a tile."""
         return 1 if self.group is None else self.group.count
 
     @property
-    def thin(self) -> bool:
+    def is_gemv(self) -> bool:
         """Whether the right operand is read once, in its own order (GEMV)."""
         return self.kind == "thin"
 
     @property
     def depth(self) -> int:
         """Reduced positions for which the left operand is packed at once."""
-        if self.thin and self.m is None:
-            return THIN_LONG * self.together
-        return (THIN_DEPTH if self.thin or self.deep else self.packed_units) * self.together
+        if self.is_gemv and self.m is None:
+            return THIN_LONG * self.group_size
+        return (
+            THIN_DEPTH if self.is_gemv or self.by_panels else self.packed_units
+        ) * self.group_size
 
     @property
     def packed_units(self) -> int:
@@ -148,68 +160,79 @@ class Contraction:
     @property
     def pitch(self) -> int:
         """Groups between packed rows of the left operand."""
-        skew = THIN_SKEW if self.thin else SKEW
-        return self.direct or self.depth // self.together + skew
+        skew = GEMV_SKEW if self.is_gemv else SKEW
+        return self.direct or self.depth // self.group_size + skew
 
     @property
     def steps(self) -> tuple[int, int]:
         """Groups between rows of the left operand in scratch, and between positions along k."""
-        return (1, self.pitch) if self.down else (self.pitch, 1)
+        return (1, self.pitch) if self.m_contiguous else (self.pitch, 1)
 
     @property
     def left_axes(self) -> tuple[str, ...]:
         """The left operand's axes in scratch, if it is multiplied in place there."""
         axes = (self.k,) if self.m is None else (self.m, self.k)
-        return axes[::-1] if self.down else axes
+        return axes[::-1] if self.m_contiguous else axes
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
         return (self.n,) if self.m is None else (self.m, self.n)
 
-    def reads_left(self) -> bool:
+    def reads_left_in_place(self) -> bool:
         """Return whether the left operand is read in place.
 
         It is contiguous along k, or small.
         """
         axes = (self.m or "", self.k)
-        plain = not self.thin and self.group is None and not self.converts
-        return plain and lies_open(self.left, self.item.dtype, axes, axes[self.kind != "small" :])
+        plain = not self.is_gemv and self.group is None and not self.converts
+        return plain and is_strided_load(
+            self.left, self.item.dtype, axes, axes[self.kind != "small" :]
+        )
 
-    def reads_lines(self) -> bool:
+    def reads_right_rows(self) -> bool:
         """Return whether the right operand of a thin contraction has contiguous rows along n."""
-        open_ = lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
-        return self.thin and self.along == self.n and self.group is None and open_
+        open_ = is_strided_load(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+        return self.is_gemv and self.vector_axis == self.n and self.group is None and open_
 
-    def reads_right(self) -> bool:
+    def reads_right_in_place(self) -> bool:
         """Return whether tiles read the right operand in place."""
         axes = (self.k, self.n)
         plain = self.kind == "small" and self.group is None
-        in_place = plain and lies_open(self.right, self.item.dtype, axes, axes[1:])
-        return self.panels or in_place
+        in_place = plain and is_strided_load(self.right, self.item.dtype, axes, axes[1:])
+        return self.prepacked or in_place
 
     def masks_columns(self) -> bool:
         """Return whether tiles mask columns past the end."""
-        return self.reads_right() and not self.panels
+        return self.reads_right_in_place() and not self.prepacked
 
-    def is_whole(self, positions: Index) -> bool:
+    def is_single_block(self, positions: Index) -> bool:
         """Return whether so many reduced positions are a single block of which nothing is
         packed."""
         is_short = not isinstance(positions, int) or positions <= SMALL_DEPTH
-        return is_short and self.kind == "small" and self.masks_columns() and self.reads_left()
+        return (
+            is_short
+            and self.kind == "small"
+            and self.masks_columns()
+            and self.reads_left_in_place()
+        )
 
-    def lies_in_rows(self) -> bool:
+    def is_right_in_rows(self) -> bool:
         """Return whether the right operand has contiguous rows, which are not packed if short."""
-        plain = self.kind == "packed" and self.group is None and not (self.panels or self.down)
-        return plain and lies_open(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+        plain = (
+            self.kind == "packed"
+            and self.group is None
+            and not (self.prepacked or self.m_contiguous)
+        )
+        return plain and is_strided_load(self.right, self.item.dtype, (self.k, self.n), (self.n,))
 
     @property
-    def deep(self) -> bool:
+    def by_panels(self) -> bool:
         """Whether the few rows at hand are multiplied panel by panel, each read to its end."""
-        return self.panels and self.kind == "small"
+        return self.prepacked and self.kind == "small"
 
 
-def tile_of(target: Target, lanes: int) -> Tile:
+def register_tile(target: Target, lanes: int) -> Tile:
     """Return the usual register tile.
 
     Two vectors wide, and as high as the registers allow besides two vectors and a broadcast.
@@ -226,7 +249,7 @@ def _strided_tile(target: Target, lanes: int) -> Tile:
     return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
 
 
-def short_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
+def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
     """Return tiles as wide as short rows of a thin contraction's right operand, the narrower first.
 
     Their accumulators take half of the registers.
@@ -235,7 +258,7 @@ def short_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
     return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
 
 
-def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Contraction]:
+def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
     """Plan the contractions of a phase; others are rewritten as reductions of products."""
     plans: dict[Item, Contraction] = {}
     for item in [i for i in phase.items if i.kind == "dot"]:
@@ -250,17 +273,19 @@ def contractions(phase: Phase, target: Target, form: Form = "") -> dict[Item, Co
     return plans
 
 
-def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form, Limits]]:
+def contraction_variants(
+    phase: Phase, products: Iterable[Contraction]
+) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variants that serve this phase better, best first, with the limits of each."""
-    packed = [c for c in products if not c.thin and c.m is not None]
+    packed = [c for c in products if not c.is_gemv and c.m is not None]
     if not packed:
         return
-    if any(c.panels for c in packed):
-        if all(c.panels for c in packed):
+    if any(c.prepacked for c in packed):
+        if all(c.prepacked for c in packed):
             yield "rows", tuple(dict.fromkeys((phase.axes[c.axes[0]], THIN) for c in packed))
         return
     small_limits = {a: SMALL for c in packed for a in c.axes} | {c.k: SMALL_DEPTH for c in packed}
-    sides: list[tuple[Form, dict[str, int]]] = [
+    sides: list[tuple[Variant, dict[str, int]]] = [
         ("small", small_limits),
         ("rows", {c.axes[0]: _gemv_rows(c.group) for c in packed}),
         ("columns", {c.n: _gemv_rows(c.group) for c in packed}),
@@ -276,14 +301,18 @@ def forms(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Form,
             yield form, tuple(dict.fromkeys(limits))
 
 
-def near_forms(
-    phase: Phase, products: Iterable[Contraction], usual: Iterable[tuple[Form, Limits]]
-) -> Iterator[tuple[Form, Limits]]:
+def cached_small_variants(
+    phase: Phase, products: Iterable[Contraction], usual: Iterable[tuple[Variant, SizeLimits]]
+) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variant for small contractions whose right operand stays in L1.
 
     It beats any that packs the operand once, which each contraction of a batch would repeat.
     """
-    operands = [(mul(phase.axes[c.k], phase.axes[c.n]), NEAR) for c in products if c.m is not None]
+    operands = [
+        (mul(phase.axes[c.k], phase.axes[c.n]), IN_PLACE_ELEMENTS)
+        for c in products
+        if c.m is not None
+    ]
     for form, limits in usual:
         if form == "small":
             yield form, (*limits, *dict.fromkeys(operands))
@@ -297,13 +326,18 @@ def _in_cache(
     Tiles then read its rows in place, sooner than rows are packed and sums go through scratch.
     """
     (m, n, k), tile = axes, _strided_tile(target, _lanes(item.dtype, target))
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     sizes = [1 if a is None else phase.axes[a] for a in axes]
     rows, columns, depth = (n if isinstance(n, int) else 1 << 40 for n in sizes)
     high = tile.rows if columns > tile.lanes else 2
     fits = columns * depth * item.dtype.itemsize <= target.l1_bytes
     is_plain = m is not None and len(item.payload.over) == 1
-    return is_plain and high <= rows <= THIN and fits and lies_open(right, item.dtype, (k, n), (n,))
+    return (
+        is_plain
+        and high <= rows <= THIN
+        and fits
+        and is_strided_load(right, item.dtype, (k, n), (n,))
+    )
 
 
 def _serves_other_axes(item: Item, m: str | None, n: str, larger: Item) -> bool:
@@ -317,15 +351,15 @@ def _serves_other_axes(item: Item, m: str | None, n: str, larger: Item) -> bool:
 def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> Item | None:
     """Return a contraction over an axis that tasks block for another one, or for windows."""
     blocked = {a for c in plans.values() for a in (c.m, c.n) if a in phase.grid}
-    blocked |= {r.axis for r in phase.places.values() if r.axis in phase.grid}
+    blocked |= {r.axis for r in phase.window_positions.values() if r.axis in phase.grid}
     return next((c.item for c in plans.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
 def _plan(
-    item: Item, phase: Phase, target: Target, form: Form, before: Mapping[Item, Contraction]
+    item: Item, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
     """Plan one contraction, or return None if it fits no plan."""
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     over = item.payload.over
     left, right = item.args
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
@@ -333,8 +367,8 @@ def _plan(
     stored = stored_axis(phase, over, item.axes)
     if stored in left.axes and stored not in right.axes:
         left, right = right, left
-    fixed = still_axes(phase.segments[item.time])
-    barred = fixed | {a for guide, _ in phase.guides() for a in guide.axes}
+    fixed = unvarying_axes(phase.segments[item.time])
+    barred = fixed | {a for guide, _ in phase.stream_bounds() for a in guide.axes}
     m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
     two_sided = m is not None and n is not None
     fewer = False  # tasks served by a packed operand than with swapped roles
@@ -342,15 +376,17 @@ def _plan(
         fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
     swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
     lane_axes = {i: c.n for i, c in before.items()}
-    tile, down = tile_of(target, _lanes(item.dtype, target)), 0
+    tile, down = register_tile(target, _lanes(item.dtype, target)), 0
     if (
         m is not None
         and n is not None
         and not (swaps or form)
-        and group_of(item, left, right, phase.dtypes, target) is None
+        and choose_dot_instruction(item, left, right, phase.dtypes, target) is None
     ):
         down = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
-    if n is None or (two_sided and not down and (swaps or scatters(left, right, m, lane_axes))):
+    if n is None or (
+        two_sided and not down and (swaps or packing_scatters(left, right, m, lane_axes))
+    ):
         left, right, m, n = right, left, n, m
     if n is None or not set(over) <= left.axes & right.axes:
         return None
@@ -360,9 +396,9 @@ def _plan(
     shared = m is not None and _serves_other_axes(item, m, n, right)
     k = _longest(ranked, phase)
     pitch = down or _stored_pitch(left, item, ranked[-1], tile, phase)
-    group = group_of(item, left, right, phase.dtypes, target, matrices=True)
+    group = choose_dot_instruction(item, left, right, phase.dtypes, target, matrices=True)
     direct = pitch if group is None else 0
-    panels = m is not None and lies_in_panels(right, item, group, (k, n), tile.columns, phase)
+    panels = m is not None and is_prepacked(right, item, group, (k, n), tile.columns, phase)
     cached = (
         group is None and form in ("", "small") and _in_cache(item, right, (m, n, k), phase, target)
     )
@@ -371,7 +407,7 @@ def _plan(
         return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = load_of(left), "small" if cached or form in ("small", "rows") else "packed"
+    access, kind = plain_load(left), "small" if cached or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     plan = Contraction(
         item,
@@ -384,27 +420,27 @@ def _plan(
         tile,
         kind,
         direct=direct,
-        down=bool(down),
-        held=pitch - direct,
-        panels=panels,
+        m_contiguous=bool(down),
+        stored_pitch=pitch - direct,
+        prepacked=panels,
         converts=converts and kind == "packed",
     )
     if group is not None:
-        units = lies_in_units(left, item, group, (m, k), phase)
+        units = is_grouped_by_row(left, item, group, (m, k), phase)
         return replace(
             plan,
             group=group,
-            along=runs_along(right, (n, k)),
+            vector_axis=contiguous_axis(right, (n, k)),
             units=units,
             tile=_strided_tile(target, tile.lanes) if units else tile,
         )
-    few_rows = plan.kind == "small" and plan.reads_left()
+    few_rows = plan.kind == "small" and plan.reads_left_in_place()
     return replace(plan, tile=_strided_tile(target, tile.lanes)) if few_rows else plan
 
 
 def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
     """Return the row pitch of a left operand that a stream materialises block by block, else 0."""
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     if not _is_shared_value(left, item, phase) or len(item.payload.over) > 1:
         return 0
     return _stream_pitch(left, item, axis, tile, phase)
@@ -413,7 +449,7 @@ def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -
 def _is_shared_value(left: Item, item: Item, phase: Phase) -> bool:
     """Return whether others read a contraction's left operand too."""
     others = any(left in i.args and i is not item for i in phase.items)
-    return others or any(s.value is left for s in phase.settings)
+    return others or any(s.value is left for s in phase.state_updates)
 
 
 def _stream_pitch(
@@ -425,7 +461,9 @@ def _stream_pitch(
     """
     if left.kind != "apply" or left.time != item.time:
         return 0
-    visits = {v.axis: v.size for r in chain(phase.segments[item.time]) for v in r.visits}
+    visits = {
+        v.axis: v.size for r in enclosing_regions(phase.segments[item.time]) for v in r.visits
+    }
     size = visits.get(axis, extent)
     return 0 if size is None else -(-size // tile.columns) * tile.columns + SKEW
 
@@ -438,9 +476,9 @@ def _m_contiguous_pitch(
     Packing it in rows would scatter these vectors, so a tile reads neighbouring rows from one
     vector for each k.  0 if it is packed.
     """
-    if left.kind == "load" or not lies_along(left, m, lane_axes):
+    if left.kind == "load" or not is_computed_along(left, m, lane_axes):
         return 0
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     (k, *more) = item.payload.over
     has_both = left.axes & set(phase.axes) - set(phase.grid) == {m, k}
     if more or not has_both or not _stream_pitch(left, item, k, tile, phase):
@@ -462,7 +500,7 @@ def _is_few(axis: str | None, phase: Phase, most: int = THIN) -> bool:
     return isinstance(extent, int) and extent <= most
 
 
-def _gemv_rows(group: Group | None) -> int:
+def _gemv_rows(group: DotInstruction | None) -> int:
     """Return up to how many rows the larger operand is not packed."""
     return THIN if group is None or not group.matrix else THIN_MATRIX
 
@@ -484,12 +522,12 @@ def _gemv(
     """Plan a thin contraction (GEMV): its right operand is read along n or a reduced axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    along = runs_along(right, (n, *over[::-1]))
+    along = contiguous_axis(right, (n, *over[::-1]))
     k = over[-1] if along == n else along
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
-    group = group_of(item, left, right, phase.dtypes, target)
-    if group is not None and group.moved:
-        group = WORDS  # no column sums to correct for
+    group = choose_dot_instruction(item, left, right, phase.dtypes, target)
+    if group is not None and group.left_offset:
+        group = I16_DOT  # no column sums to correct for
     return Contraction(
         item,
         left,
@@ -517,7 +555,7 @@ def _blocked_axis(
         a for a in phase.axes if a in x.axes - barred and a not in other.axes and a not in over
     ]
     inner = [a for a in candidates if a not in phase.grid]
-    blocked = [a for a in candidates if a in phase.taken and phase.regions()]
+    blocked = [a for a in candidates if a in phase.blocked_axes and phase.regions()]
     long = [a for a in candidates if not _is_few(a, phase)]
     return (inner or blocked or long or candidates or [None])[-1]
 
@@ -537,7 +575,7 @@ def stored_axis(
     for s in ranked:
         for a in phase.axes:
             if a in s.axes and coefficient(s.access.offset, a) == 1:
-                return next((p for p, r in phase.places.items() if r.axis == a), a)
+                return next((p for p, r in phase.window_positions.items() if r.axis == a), a)
     return None
 
 
@@ -556,22 +594,24 @@ def product_block(
     c: Contraction, phase: Phase, every: list[Contraction], target: Target
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a contraction that one task takes."""
-    if c.thin:
-        return THIN_ROWS, THIN_COLUMNS if c.along == c.n else THIN_LINES
+    if c.is_gemv:
+        return THIN_ROWS, THIN_COLUMNS if c.vector_axis == c.n else THIN_DOT_ROWS
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
     if all(other.n in phase.grid for other in every):
         if len(every) == 1 and c.group is not None and c.m is not None:
             if c.group.matrix:
-                return matrix_block(phase.axes[c.m], free)
+                return tile_instruction_block(phase.axes[c.m], free)
             in_place = any(x.value is c.item for x in phase.stores)
-            return grouped_block(phase.axes[c.m], free, target.tasks, in_place=in_place)
+            return dot_instruction_block(
+                phase.axes[c.m], free, target.gemm_tasks, in_place=in_place
+            )
         return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
-    reduced = {a for i in phase.items if isinstance(i.payload, Folding) for a in i.payload.over}
+    reduced = {a for i in phase.items if isinstance(i.payload, Reduction) for a in i.payload.over}
     if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
-        return beside_rows(free, c.item.dtype.itemsize), COLUMNS
-    return whole_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
+        return unfolded_rows(free, c.item.dtype.itemsize), COLUMNS
+    return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
 
 
 def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the loop orders of the nests that pack the left and the right operand."""
-    return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.along != c.k else (c.n, c.k)
+    return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.vector_axis != c.k else (c.n, c.k)

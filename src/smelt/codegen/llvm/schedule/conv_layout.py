@@ -12,23 +12,28 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
-from smelt.codegen.llvm.instructions.dot_product import group_of
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.schedule.contract import stored_axis
-from smelt.codegen.llvm.schedule.conv_nhwc import CHANNELS, FEW, in_panels, upright_tile
-from smelt.codegen.llvm.schedule.filter_contiguity import run_of
-from smelt.codegen.llvm.schedule.operands import runs_along
+from smelt.codegen.llvm.schedule.conv_nhwc import (
+    MAX_FEW_CHANNELS,
+    TASK_CHANNELS,
+    are_weights_prepacked,
+    nhwc_tile,
+)
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filter_load
+from smelt.codegen.llvm.schedule.operands import contiguous_axis
 from smelt.target import Target
 from smelt.types.dtype import f32
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.conv_plan import WindowPlan
 
-TURNED = 10
+TRANSPOSE_FMAS = 10
 """Multiply-adds that take as long as transposing one element and storing it again."""
-SAVED = 0.1
+MAX_TRANSPOSE_SHARE = 0.1
 """Largest transposition cost, as a share of the multiply-adds, that the channels-last plan makes up
 for."""
-UPRIGHT = "upright"
+NHWC_VARIANT = "upright"
 """The variant that assumes prepacked weights, to see whether prepacking would pay."""
 
 
@@ -42,37 +47,41 @@ def choose_conv_layout(plan: WindowPlan, target: Target, form: str) -> Sides | N
     None if the convolution stays channels first.  It must be the only contraction of its phase.
     """
     phase, last = plan.phase, plan.columns[-1]
-    if not plan.depth or phase.places or phase.regions() or plan.item.dtype != f32:
+    if not plan.depth or phase.window_positions or phase.regions() or plan.item.dtype != f32:
         return None
     if not {*plan.others} <= {c.tap for c in plan.columns}:
         return None  # each tap's positions are packed separately, with taps along the row last
-    if group_of(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
+    if choose_dot_instruction(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
         return None
     in_channels, out_channels = phase.axes[plan.depth], phase.axes[plan.m]
     if not isinstance(in_channels, int) or not isinstance(out_channels, int):
         return None
-    image_axis = runs_along(plan.right, (last.axis, last.tap or last.axis, plan.depth))
+    image_axis = contiguous_axis(plan.right, (last.axis, last.tap or last.axis, plan.depth))
     stored = stored_axis(phase)
     if stored not in (plan.m, last.axis):
         return None
     image, result = image_axis != plan.depth, stored != plan.m
     over = plan.depth, plan.others
-    width = upright_tile(target, target.vector_bytes // 4, odd=False).columns
-    prepacked = in_panels(plan.left, plan.item, over, plan.m, width, phase)
+    width = nhwc_tile(target, target.vector_bytes // 4, odd=False).columns
+    prepacked = are_weights_prepacked(plan.left, plan.item, over, plan.m, width, phase)
     extents = {a: n for a in plan.others if isinstance(n := phase.axes[a], int)}
-    contiguous = in_channels > FEW and run_of(plan.left, plan.m, plan.depth, extents) is not None
-    if not (prepacked or contiguous or form == UPRIGHT or 0 < in_channels <= FEW):
+    contiguous = (
+        in_channels > MAX_FEW_CHANNELS
+        and contiguous_filter_load(plan.left, plan.m, plan.depth, extents) is not None
+    )
+    if not (prepacked or contiguous or form == NHWC_VARIANT or 0 < in_channels <= MAX_FEW_CHANNELS):
         return None  # packing strided weights costs too much, unless channels are few
     taps = prod(extents.values())
     phases = prod(c.step for c in plan.columns)
     transposed_elements = (
-        in_channels * phases * -(-out_channels // CHANNELS) * image + out_channels * result
+        in_channels * phases * -(-out_channels // TASK_CHANNELS) * image + out_channels * result
     )
     return (
         (image, result)
-        if transposed_elements * TURNED < SAVED * in_channels * out_channels * taps
+        if transposed_elements * TRANSPOSE_FMAS
+        < MAX_TRANSPOSE_SHARE * in_channels * out_channels * taps
         else None
     )
 
 
-__all__ = ["UPRIGHT", "Sides", "choose_conv_layout"]
+__all__ = ["NHWC_VARIANT", "Sides", "choose_conv_layout"]

@@ -21,13 +21,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from smelt.blocks import HOSTED_PLACES, HOSTED_TASKS, ceiling, window_columns
-from smelt.codegen.llvm.loopir.input_tile import Slid, block_of, packed_order, place_extents
+from smelt.blocks import FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS, ceiling, window_columns
+from smelt.codegen.llvm.loopir.input_tile import (
+    WindowAxis,
+    packed_extents,
+    packed_order,
+    positions_per_block,
+)
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.codegen.llvm.loopir.pack_k_pairs import lying_pair
+from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile
-from smelt.codegen.llvm.schedule.depthwise import HEIGHTS
-from smelt.codegen.llvm.schedule.operands import lies_in_panels, load_of
+from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
+from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -46,33 +51,33 @@ from smelt.types.expr import (
     substitute,
 )
 
-DEPTH = 400
+K_BLOCK = 400
 """Most reduced positions of one K block."""
-HOSTED_DEPTH = 128
+FUSED_K_BLOCK = 128
 """The same if a depthwise convolution is fused: panels, and the rows that it leaves, stay in L1."""
-FEW = 4
+MAX_FEW_CHANNELS = 4
 """Most channels that share one loop with the taps: a loop of their own costs more than it
 multiplies."""
-LINE = 4
+MIN_ROW_LENGTH = 4
 """Shortest row of known length for tiles to end with it: fewer accumulators would wait for each
 other."""
-IMAGES = 2
+BATCH_TASK_FACTOR = 2
 """Factor on a task's positions if it takes several images, for which it packs weights once."""
-TASKS = 4
+MIN_BATCH_TASKS = 4
 """Fewest tasks that a batch is cut into where one could take more images."""
-CHANNELS = 128
+TASK_CHANNELS = 128
 """Output channels of a position that a task takes: their weights stay in L2."""
 
 
-def ends_lines(line: Index, c: Slid) -> bool:
+def tiles_end_with_rows(line: Index, c: WindowAxis) -> bool:
     """Return whether tiles end with rows of this length.
 
     Rows of unknown length along which no window slides have no gap between them.
     """
-    return line >= LINE if isinstance(line, int) else c.margin > 0
+    return line >= MIN_ROW_LENGTH if isinstance(line, int) else c.halo > 0
 
 
-def upright_tile(target: Target, lanes: int, *, odd: bool) -> Tile:
+def nhwc_tile(target: Target, lanes: int, *, odd: bool) -> Tile:
     """Return the register tile: two vectors wide, as high as the registers allow.
 
     Besides two vectors and a broadcast, and a mask if pairs may end with `odd` numbers.
@@ -82,7 +87,7 @@ def upright_tile(target: Target, lanes: int, *, odd: bool) -> Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class ImageRows:
     """The rows of an image that exist: 0 <= y*step + u*dilation + start < count.
 
     For a result row y and a tap u; all others are zero padding.
@@ -92,7 +97,7 @@ class Lines:
     count: Index
 
 
-def lines_of(image: Item, c: Slid, others: tuple[str, ...]) -> Lines | None:
+def find_image_rows(image: Item, c: WindowAxis, others: tuple[str, ...]) -> ImageRows | None:
     """Return which image rows exist that the windows of an axis reach.
 
     None unless all others are zero, and the taps of a row are adjacent among all taps.
@@ -107,11 +112,11 @@ def lines_of(image: Item, c: Slid, others: tuple[str, ...]) -> Lines | None:
         steps = coefficient(e, c.axis), coefficient(e, c.tap)
         constant = all(a.kind == "size" for x in (start, n) for a in atoms(x))
         if steps == (c.step, c.dilation) and constant:
-            return Lines(start, n)
+            return ImageRows(start, n)
     return None
 
 
-def in_panels(
+def are_weights_prepacked(
     weights: Item, item: Item, over: tuple[str, tuple[str, ...]], m: str, width: int, phase: Phase
 ) -> bool:
     """Return whether weights are stored in panels of `width`.
@@ -120,9 +125,9 @@ def in_panels(
     distance between taps a number.
     """
     depth, others = over
-    if not lies_in_panels(weights, item, None, (depth, m), width, phase):
+    if not is_prepacked(weights, item, None, (depth, m), width, phase):
         return False
-    access = load_of(weights)
+    access = plain_load(weights)
     assert access is not None
     tap_strides = [coefficient(access.offset, a) for a in others]
     return (
@@ -148,7 +153,7 @@ class NhwcConvPlan:
     right: Item
     n: str
     """The weights' own axis (output channels), along which vectors run."""
-    columns: tuple[Slid, ...]
+    columns: tuple[WindowAxis, ...]
     """One or two position axes, outer to inner; a batch axis before them."""
     depth: str
     """The reduced axis along which the image is contiguous (input channels); it is cut into
@@ -157,28 +162,29 @@ class NhwcConvPlan:
     """The other reduced axes, all of constant extent: the taps."""
     extents: tuple[int, ...]
     tile: Tile
-    panels: bool = False
+    prepacked: bool = False
     """Whether the weights are stored in panels as wide as the tile: at [.., m//w, c, m%w]."""
-    few: int = 0
-    """Number of channels if at most `FEW` (colours): all reduced positions are one loop then."""
-    line: str = ""
+    few_channels: int = 0
+    """Number of channels if at most `MAX_FEW_CHANNELS` (colours): all reduced positions are one
+    loop then."""
+    row_axis: str = ""
     """The axis along a row of such an image, over its positions and channels."""
     flat: str = ""
     """The axis over all reduced positions, along which the weights of such an image are packed."""
-    lines: Lines | None = None
+    image_rows: ImageRows | None = None
     """Which image rows exist, if taps on other rows may be skipped."""
     pairs: int = 0
     """Pairs of short numbers in a window's row, if pairs may begin at any number.
 
     The image is packed as it is then, and its taps along the row are none of `others`.
     """
-    hosts: bool = False
+    fuses_depthwise: bool = False
     """Whether its image is computed by depthwise convolutions, row by row
     (`depthwise_separable`)."""
-    image_across: bool = False
+    transposes_image: bool = False
     """Whether the image is contiguous along its rows, so that it is transposed while it is
     packed."""
-    across: bool = False
+    transposes_result: bool = False
     """Whether the results are, so that the accumulators are transposed when all sums are done."""
 
     @property
@@ -192,9 +198,9 @@ class NhwcConvPlan:
         return bf16 if self.pairs else self.unit
 
     @property
-    def ends(self) -> bool:
+    def has_odd_end(self) -> bool:
         """Whether the last pair of a window's row holds one number of the window only."""
-        return bool(self.pairs) and self.few * self.columns[-1].taps % 2 == 1
+        return bool(self.pairs) and self.few_channels * self.columns[-1].taps % 2 == 1
 
     @property
     def m(self) -> None:
@@ -218,45 +224,45 @@ class NhwcConvPlan:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        most = HOSTED_DEPTH if self.hosts else DEPTH
-        return self.pairs or self.few or block_of(self.taps, most)
+        most = FUSED_K_BLOCK if self.fuses_depthwise else K_BLOCK
+        return self.pairs or self.few_channels or positions_per_block(self.taps, most)
 
     @property
     def pitch(self) -> int:
         """Elements between neighbouring positions in scratch."""
-        return self.few * self.columns[-1].step if self.few else self.block + SKEW
+        return self.few_channels * self.columns[-1].step if self.few_channels else self.block + SKEW
 
     @property
     def steps(self) -> int:
         """Iterations of a tile's outer loop; a table has the image offset of each."""
-        return self.taps * (self.pairs or self.few or 1)
+        return self.taps * (self.pairs or self.few_channels or 1)
 
     def weights(self) -> tuple[Access, Index]:
         """Return the access of prepacked weights, and the elements between panels."""
-        access = load_of(self.left)
+        access = plain_load(self.left)
         assert access is not None
         return access, panel_pitch(access, self.n, self.tile.columns) or 0
 
     @property
-    def asks(self) -> bool:
+    def prefetches_weights(self) -> bool:
         """Whether tiles prefetch the next panel of weights."""
-        return self.panels and not self.few
+        return self.prepacked and not self.few_channels
 
     @property
-    def fewer(self) -> int:
+    def tail_rows(self) -> int:
         """Rows of the tile for a remainder of rows."""
         return max(2 * self.tile.rows // 3, 1)
 
-    def ends_lines(self, line: Index) -> bool:
+    def tiles_end_with_rows(self, line: Index) -> bool:
         """Return whether tiles end with a row of this length."""
-        return ends_lines(line, self.columns[-1])
+        return tiles_end_with_rows(line, self.columns[-1])
 
     def heights(self, line: Index) -> tuple[int, ...]:
         """Return the tile heights that cover a row of this length, the higher ones first.
 
         Empty if the length is not known, or tiles go on from row to row.
         """
-        if not isinstance(line, int) or not self.ends_lines(line):
+        if not isinstance(line, int) or not self.tiles_end_with_rows(line):
             return ()
         count = -(-line // self.tile.rows)
         low, more = divmod(line, count)
@@ -276,7 +282,7 @@ class NhwcConvPlan:
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
         columns = tuple(c.axis for c in self.columns)
-        return (self.n, *columns) if self.across else (*columns, self.n)
+        return (self.n, *columns) if self.transposes_result else (*columns, self.n)
 
     @property
     def lane(self) -> str:
@@ -284,10 +290,10 @@ class NhwcConvPlan:
         return self.axes[-1]
 
     @property
-    def turned(self) -> bool:
+    def transposes_weights(self) -> bool:
         """Whether pairs of weights are contiguous along the reduction, so that they are
         transposed."""
-        pair = lying_pair(self.left)
+        pair = contiguous_pair(self.left)
         along = pair is not None and coefficient(pair[0].offset, self.depth) == 2
         return along and not self.flat
 
@@ -297,30 +303,30 @@ class NhwcConvPlan:
         Those of one tap at a time, or of all taps for few channels.
         """
         order = (self.flat or self.depth, self.n)
-        return order[::-1] if self.turned else order
+        return order[::-1] if self.transposes_weights else order
 
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the image."""
         axes = self.packed_axes()
-        if not self.image_across:
+        if not self.transposes_image:
             return axes
-        *outer, last = axes if self.few else axes[:-1]
+        *outer, last = axes if self.few_channels else axes[:-1]
         return (*outer, self.depth, last)
 
     def packed_axes(self) -> tuple[str, ...]:
         """Return the packed image's axes in scratch, outer to inner."""
-        if self.few:
+        if self.few_channels:
             others = [a for a in self.others if a != self.columns[-1].tap]
-            return (*packed_order(self.columns[:-1], others), self.line)
+            return (*packed_order(self.columns[:-1], others), self.row_axis)
         return (*packed_order(self.columns, self.others), self.depth)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed image along `packed_axes`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
-        sizes |= {self.depth: self.pitch, **place_extents(self.columns, local)}
-        if self.few:
+        sizes |= {self.depth: self.pitch, **packed_extents(self.columns, local)}
+        if self.few_channels:
             last = self.columns[-1]
-            sizes[self.line] = mul(add(local[last.axis], last.margin), self.pitch)
+            sizes[self.row_axis] = mul(add(local[last.axis], last.halo), self.pitch)
         return [sizes[a] for a in self.packed_axes()]
 
     def room(self, local: dict[str, Index]) -> tuple[Index, Index]:
@@ -329,12 +335,14 @@ class NhwcConvPlan:
         Tiles may read past the image: rows that are computed in vain.
         """
         columns = self.extent(self.n, local[self.n], 1)
-        overruns = not self.ends_lines(local[self.columns[-1].axis])
+        overruns = not self.tiles_end_with_rows(local[self.columns[-1].axis])
         # The lowest depthwise tiles go past the end of a row.
-        overrun_rows = HEIGHTS[-1] if self.hosts else 0
+        overrun_rows = TILE_HEIGHTS[-1] if self.fuses_depthwise else 0
         padding = mul(self.tile.rows if overruns else overrun_rows, self.pitch)
-        padding = add(padding, 1 if self.ends else self.tile.lanes * self.pitch * self.image_across)
-        weights = 0 if self.panels else mul(self.taps * self.block, columns)
+        padding = add(
+            padding, 1 if self.has_odd_end else self.tile.lanes * self.pitch * self.transposes_image
+        )
+        weights = 0 if self.prepacked else mul(self.taps * self.block, columns)
         return weights, add(product(self.packed(local)), padding)
 
     def extent(self, axis: str, local: Index, inner: Index) -> Index:
@@ -344,9 +352,9 @@ class NhwcConvPlan:
         """
         if axis == self.n:
             return mul(ceiling(local, self.tile.columns), self.tile.columns)
-        if self.ends_lines(inner):
+        if self.tiles_end_with_rows(inner):
             return local
-        pitch = add(inner, self.columns[-1].margin)
+        pitch = add(inner, self.columns[-1].halo)
         if len(self.columns) == 1:
             return add(pitch, self.tile.rows)
         return (
@@ -356,29 +364,38 @@ class NhwcConvPlan:
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
         max_positions = window_columns(self.item.dtype.itemsize)
-        blocks: dict[str, Index] = {self.n: minimum(phase.axes[self.n], CHANNELS)}
+        blocks: dict[str, Index] = {self.n: minimum(phase.axes[self.n], TASK_CHANNELS)}
         positions: Index = 1
         for c in self.columns[:-3:-1]:
             rows = maximum(floordiv(max_positions, maximum(positions, 1)), 1)
             extent = phase.axes[c.axis]
             pieces = maximum(ceiling(extent, rows), 1)
-            if self.hosts and c is not self.columns[-1]:
-                fused_pieces = floordiv(mul(extent, maximum(positions, 1)), HOSTED_PLACES)
-                pieces = maximum(pieces, minimum(fused_pieces, HOSTED_TASKS))
+            if self.fuses_depthwise and c is not self.columns[-1]:
+                fused_pieces = floordiv(mul(extent, maximum(positions, 1)), FUSED_DEPTHWISE_PIXELS)
+                pieces = maximum(pieces, minimum(fused_pieces, FUSED_DEPTHWISE_TASKS))
             blocks[c.axis] = ceiling(extent, pieces)
-            positions = mul(positions, add(blocks[c.axis], c.margin))
+            positions = mul(positions, add(blocks[c.axis], c.halo))
         for c in self.columns[:-2]:
-            blocks[c.axis] = self._images_per_task(phase.axes, c.axis, IMAGES * max_positions)
+            blocks[c.axis] = self._images_per_task(
+                phase.axes, c.axis, BATCH_TASK_FACTOR * max_positions
+            )
         return {a: n for a, n in blocks.items() if a in phase.grid}
 
     def _images_per_task(self, sizes: Mapping[str, Index], batch: str, most: int) -> Index:
         """Return how many images of a batch a task takes, if enough tasks remain."""
-        each = product(add(sizes[c.axis], c.margin) for c in self.columns[1:])
-        width, tasks = sizes[self.n], TASKS
+        each = product(add(sizes[c.axis], c.halo) for c in self.columns[1:])
+        width, tasks = sizes[self.n], MIN_BATCH_TASKS
         if isinstance(width, int) and width > 0:
-            tasks = ceiling(TASKS, ceiling(width, CHANNELS))
+            tasks = ceiling(MIN_BATCH_TASKS, ceiling(width, TASK_CHANNELS))
         fitting = minimum(floordiv(most, maximum(each, 1)), ceiling(sizes[batch], tasks))
         return maximum(fitting, 1)
 
 
-__all__ = ["Lines", "NhwcConvPlan", "ends_lines", "in_panels", "lines_of", "upright_tile"]
+__all__ = [
+    "ImageRows",
+    "NhwcConvPlan",
+    "are_weights_prepacked",
+    "find_image_rows",
+    "nhwc_tile",
+    "tiles_end_with_rows",
+]

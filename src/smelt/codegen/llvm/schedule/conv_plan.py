@@ -20,53 +20,53 @@ from collections.abc import Iterable, Sequence
 from math import gcd, prod
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.instructions.dot_product import group_of
-from smelt.codegen.llvm.loopir.clone import folds, renumber
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.clone import depends_on_reduction, renumber
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
-    Slid,
-    along_lines,
-    flattened,
-    in_lines,
+    WindowAxis,
+    find_window_axis,
+    flatten_reduction,
+    flatten_row,
+    flatten_row_channels,
+    index_by_position,
+    packed_extents,
     packed_order,
-    place_extents,
-    placed,
-    sliding,
 )
-from smelt.codegen.llvm.loopir.items import Folding, Item, Phase
-from smelt.codegen.llvm.loopir.pack_k_pairs import united, units_of
-from smelt.codegen.llvm.schedule.contract import SKEW, Tile, stored_axis, tile_of
+from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
+from smelt.codegen.llvm.schedule.contract import SKEW, Tile, register_tile, stored_axis
 from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
-    FEW,
+    MAX_FEW_CHANNELS,
     NhwcConvPlan,
-    ends_lines,
-    in_panels,
-    lines_of,
-    upright_tile,
+    are_weights_prepacked,
+    find_image_rows,
+    nhwc_tile,
+    tiles_end_with_rows,
 )
 from smelt.codegen.llvm.schedule.operands import (
-    Dealt,
-    lies_in_panels,
-    lies_open,
-    load_of,
-    runs_along,
-    shares_lines,
+    StridedOperand,
+    contiguous_axis,
+    is_prepacked,
+    is_strided_load,
+    plain_load,
+    shares_cache_lines,
 )
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import Form
+from smelt.kernel.artifact import Variant
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
-DEPTH = 400
+MAX_TAPS = 400
 """Most taps of one position that are summed in one block, for which scratch has room."""
-BLOCK = 256
+BLOCK_POSITIONS = 256
 """Reduced positions of a block of several input channels: what a tile reads of the right operand
 stays in L1 for the next one."""
-PITCH = DEPTH + SKEW
+LEFT_PITCH = MAX_TAPS + SKEW
 """Elements between rows of the packed left operand."""
 
 
@@ -78,7 +78,7 @@ class ConvPlan:
     left: Item
     right: Item
     m: str
-    columns: tuple[Slid, ...]
+    columns: tuple[WindowAxis, ...]
     """One or two axes, outer to inner."""
     depth: str
     """The reduced axis that is cut into blocks (input channels); "" if there is none."""
@@ -88,9 +88,9 @@ class ConvPlan:
     flat: str
     """The axis over `depth` and `others` along which the left operand is packed."""
     tile: Tile
-    lies: bool = False
+    is_left_contiguous: bool = False
     """Whether rows of the left operand are contiguous over their reduced positions."""
-    dealt: Dealt | None = None
+    strided_left: StridedOperand | None = None
     """The left operand's strides, if each reduced axis has one."""
 
     @property
@@ -99,7 +99,7 @@ class ConvPlan:
         return self.item.args[0].dtype
 
     @property
-    def apart_taps(self) -> bool:
+    def packs_by_tap(self) -> bool:
         """Whether the left operand is packed tap by tap.
 
         Elements of a pair along `depth` are as far apart as there are taps.
@@ -114,7 +114,7 @@ class ConvPlan:
     @property
     def block(self) -> int:
         """Positions along `depth` that are packed together."""
-        return max(BLOCK // self.taps, 1)
+        return max(BLOCK_POSITIONS // self.taps, 1)
 
     @property
     def n(self) -> str:
@@ -137,7 +137,7 @@ class ConvPlan:
         return NO_AXIS
 
     @property
-    def fewer(self) -> int:
+    def tail_rows(self) -> int:
         """Rows of the tile for a remainder: enough accumulators to hide the latency of
         multiply-adds.
 
@@ -147,18 +147,23 @@ class ConvPlan:
 
     @property
     def even(self) -> int:
-        """Row counts that are multiples of this, and at least `fewer`, are covered by full tiles.
+        """Row counts that are multiples of this, and at least `tail_rows`, are covered by full
+        tiles.
 
         The left operand is read in place then.
         """
-        return gcd(self.tile.rows, self.fewer)
+        return gcd(self.tile.rows, self.tail_rows)
 
     def reads_left(self, rows: Index, local: Index) -> bool:
         """Return whether no task packs the left operand, if each takes `local` of `rows` rows."""
-        if not isinstance(rows, int) or not isinstance(local, int) or not (self.lies or self.dealt):
+        if (
+            not isinstance(rows, int)
+            or not isinstance(local, int)
+            or not (self.is_left_contiguous or self.strided_left)
+        ):
             return False
         counts = (local, rows % local or local)
-        return all(n % self.even == 0 and n >= self.fewer for n in counts)
+        return all(n % self.even == 0 and n >= self.tail_rows for n in counts)
 
     @property
     def summed(self) -> tuple[str, ...]:
@@ -167,7 +172,7 @@ class ConvPlan:
 
     def left_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the left operand."""
-        return (self.m, self.depth, self.flat) if self.apart_taps else (self.m, self.flat)
+        return (self.m, self.depth, self.flat) if self.packs_by_tap else (self.m, self.flat)
 
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the right operand: its axes in scratch too."""
@@ -175,10 +180,10 @@ class ConvPlan:
 
     def pitch(self, extent: Index) -> Index:
         """Return the elements between rows of columns: a row's input positions."""
-        return add(extent, self.columns[-1].margin)
+        return add(extent, self.columns[-1].halo)
 
     @property
-    def apart(self) -> int:
+    def aligned_axes(self) -> int:
         """Number of leading axes of the packed right operand whose strides are full vectors.
 
         Vectors across cache lines would take two reads.
@@ -189,13 +194,13 @@ class ConvPlan:
     def room(self, local: dict[str, Index]) -> Index:
         """Return the elements of the packed right operand."""
         sizes = self.packed(local)
-        lanes, inner_elements = self.tile.lanes, product(sizes[self.apart :])
-        return mul(product(sizes[: self.apart]), mul(ceiling(inner_elements, lanes), lanes))
+        lanes, inner_elements = self.tile.lanes, product(sizes[self.aligned_axes :])
+        return mul(product(sizes[: self.aligned_axes]), mul(ceiling(inner_elements, lanes), lanes))
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
-        sizes |= {self.depth: self.block, **place_extents(self.columns, local)}
+        sizes |= {self.depth: self.block, **packed_extents(self.columns, local)}
         return [sizes[a] for a in self.right_order()]
 
     def extent(self, axis_: str, local: Index, inner: Index) -> Index:
@@ -210,7 +215,7 @@ class ConvPlan:
         pitch = self.pitch(inner)
         if axis_ == self.n:
             return pitch
-        margin = next(c.margin for c in self.columns if c.axis == axis_)
+        margin = next(c.halo for c in self.columns if c.axis == axis_)
         outer = axis_ == self.columns[0].axis
         return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
 
@@ -230,14 +235,14 @@ class ConvPlan:
         return {a: n for a, n in blocks.items() if a in phase.grid}
 
 
-def beside(item: Item, left: Item, columns: Iterable[Slid], phase: Phase) -> list[str]:
+def batch_axes(item: Item, left: Item, columns: Iterable[WindowAxis], phase: Phase) -> list[str]:
     """Return the axes of the result that the right operand has besides its columns: batch axes."""
     axes = item.axes - left.axes - {k.axis for k in columns}
     return [a for a in phase.axes if a in axes and a in phase.grid]
 
 
-def windowed(
-    phase: Phase, target: Target, form: Form = ""
+def plan_convolutions(
+    phase: Phase, target: Target, form: Variant = ""
 ) -> dict[Item, ConvPlan] | dict[Item, NhwcConvPlan]:
     """Plan the convolutions of a phase, and rewrite their operands for packing.
 
@@ -261,15 +266,15 @@ def windowed(
         for p in window_plans
     ):
         return conv_plans
-    if all(p.stands_upright() for p in window_plans):
+    if all(p.is_nhwc() for p in window_plans):
         is_only = len(window_plans) == 1
-        return {u.item: u for u in (p.upright(target, alone=is_only) for p in window_plans)}
+        return {u.item: u for u in (p.plan_nhwc(target, alone=is_only) for p in window_plans)}
     sides = choose_conv_layout(window_plans[0], target, form) if len(window_plans) == 1 else None
     if sides is not None:
-        conv = window_plans[0].upright(target, alone=False, sides=sides)
+        conv = window_plans[0].plan_nhwc(target, alone=False, sides=sides)
         return {conv.item: conv}
     for plan in window_plans:
-        conv = plan.rewritten(target)
+        conv = plan.plan_nchw(target)
         conv_plans[conv.item] = conv
     return conv_plans
 
@@ -283,19 +288,19 @@ class WindowPlan:
     right: Item
     phase: Phase
     m: str
-    columns: list[Slid]
+    columns: list[WindowAxis]
     depth: str
     others: tuple[str, ...]
     flat: str = ""
 
-    def settle(self, form: Form) -> None:
+    def settle(self, form: Variant) -> None:
         """Adapt the columns to a variant for small images.
 
         "narrow": the taps along a row are packed one by one; "tiny": those of both axes, and a
         batch axis is a column too.
         """
         if form == "narrow":
-            self.columns[-1] = Slid(self.columns[-1].axis, self.columns[-1].axis)
+            self.columns[-1] = WindowAxis(self.columns[-1].axis, self.columns[-1].axis)
         if form == "tiny":
             result_axes = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
             names = [
@@ -303,17 +308,17 @@ class WindowPlan:
                 for a in self.phase.axes
                 if a in result_axes or a in {c.axis for c in self.columns}
             ]
-            self.columns = [Slid(a, a) for a in names[-3:]]
+            self.columns = [WindowAxis(a, a) for a in names[-3:]]
 
     def lies_in_panels(self, target: Target) -> bool:
         """Return whether the right operand is prepacked along the last column."""
-        wide = tile_of(target, target.vector_bytes // self.item.dtype.itemsize).columns
+        wide = register_tile(target, target.vector_bytes // self.item.dtype.itemsize).columns
         axes = (self.depth, self.columns[-1].axis)
-        return lies_in_panels(self.right, self.item, None, axes, wide, self.phase)
+        return is_prepacked(self.right, self.item, None, axes, wide, self.phase)
 
-    def stands_upright(self) -> bool:
+    def is_nhwc(self) -> bool:
         """Return whether the layout is channels last, for both results and image."""
-        image_axis = runs_along(self.right, (*(c.axis for c in self.columns), self.depth))
+        image_axis = contiguous_axis(self.right, (*(c.axis for c in self.columns), self.depth))
         return self.m == stored_axis(self.phase) and bool(self.depth) and image_axis == self.depth
 
     def has_patches(self) -> bool:
@@ -321,17 +326,19 @@ class WindowPlan:
 
         A plain contraction would pack them one tap after another, with large strides.
         """
-        weights_axis = runs_along(self.left, (self.m, self.depth, *self.others))
-        return weights_axis not in (self.m, self.depth) and self.stands_upright()
+        weights_axis = contiguous_axis(self.left, (self.m, self.depth, *self.others))
+        return weights_axis not in (self.m, self.depth) and self.is_nhwc()
 
     def _pair_channels(self, target: Target) -> None:
         """Pack short numbers in pairs along `depth`, if there is a dot-product instruction."""
-        group = group_of(self.item, self.left, self.right, self.phase.dtypes, target)
-        reduced = any(folds(x, {self.depth}) for x in (self.left, self.right))
+        group = choose_dot_instruction(self.item, self.left, self.right, self.phase.dtypes, target)
+        reduced = any(depends_on_reduction(x, {self.depth}) for x in (self.left, self.right))
         if group is None or reduced or not self.depth:
             return
         operands = self.left, self.right
-        operands, self.depth = united(self.phase, self.item, operands, self.depth, group.dtype)
+        operands, self.depth = pack_operand_pair(
+            self.phase, self.item, operands, self.depth, group.dtype
+        )
         self.left, self.right = operands
 
     def _pair_rows(self, target: Target) -> int:
@@ -340,26 +347,32 @@ class WindowPlan:
         For an odd number of channels that are contiguous along the row.  Returns the pairs of a
         row, or 0.
         """
-        group = group_of(self.item, self.left, self.right, self.phase.dtypes, target)
+        group = choose_dot_instruction(self.item, self.left, self.right, self.phase.dtypes, target)
         last, channels = self.columns[-1], self.phase.axes.get(self.depth)
-        odd = isinstance(channels, int) and channels % 2 == 1 and channels <= FEW
+        odd = isinstance(channels, int) and channels % 2 == 1 and channels <= MAX_FEW_CHANNELS
         if group is None or not odd or not last.tap or last.dilation != 1:
             return 0
-        if folds(self.left, {last.tap, self.depth}) or folds(self.right, {last.axis, self.depth}):
+        if depends_on_reduction(self.left, {last.tap, self.depth}) or depends_on_reduction(
+            self.right, {last.axis, self.depth}
+        ):
             return 0
-        left, line = flattened(self.phase, self.item, self.left, [last.tap, self.depth])
-        (left,), along = units_of(self.phase, self.item, (left,), line, group.dtype)
+        left, line = flatten_reduction(self.phase, self.item, self.left, [last.tap, self.depth])
+        (left,), along = pack_pairs(self.phase, self.item, (left,), line, group.dtype)
         self.others = tuple(a for a in self.others if a != last.tap)
-        self.left, self.flat = flattened(self.phase, self.item, left, [*self.others, along])
+        self.left, self.flat = flatten_reduction(self.phase, self.item, left, [*self.others, along])
         return _constant_or_many(self.phase.axes[along])
 
     def _add_batch_column(self) -> None:
         """Add a batch axis to the columns, so that weights are packed once for several images."""
-        last, batch = self.columns[-1], beside(self.item, self.left, self.columns, self.phase)
-        if batch and not self.phase.places and ends_lines(self.phase.axes[last.axis], last):
-            self.columns.insert(0, Slid(batch[-1], batch[-1]))
+        last, batch = self.columns[-1], batch_axes(self.item, self.left, self.columns, self.phase)
+        if (
+            batch
+            and not self.phase.window_positions
+            and tiles_end_with_rows(self.phase.axes[last.axis], last)
+        ):
+            self.columns.insert(0, WindowAxis(batch[-1], batch[-1]))
 
-    def upright(
+    def plan_nhwc(
         self, target: Target, *, alone: bool, sides: Sides = (False, False)
     ) -> NhwcConvPlan:
         """Return the channels-last plan; items of its operands are added to the phase.
@@ -373,29 +386,31 @@ class WindowPlan:
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.others)
         depth, line = self.phase.axes[self.depth], ""
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        tile, over = upright_tile(target, lanes, odd=pairs > 0), (self.depth, self.others)
-        panels = in_panels(self.left, self.item, over, self.m, tile.columns, self.phase)
-        few = depth if isinstance(depth, int) and 0 < depth <= FEW else 0
-        if few and folds(self.right, {self.columns[-1].axis, self.depth}):
+        tile, over = nhwc_tile(target, lanes, odd=pairs > 0), (self.depth, self.others)
+        panels = are_weights_prepacked(self.left, self.item, over, self.m, tile.columns, self.phase)
+        few = depth if isinstance(depth, int) and 0 < depth <= MAX_FEW_CHANNELS else 0
+        if few and depends_on_reduction(self.right, {self.columns[-1].axis, self.depth}):
             few = 0  # a reduction has a value for each position, not for each channel of one
         if alone and not (panels or few):  # packing the weights of few channels costs little
             self._add_batch_column()
         *outer, last = self.columns
-        lines = lines_of(self.right, outer[-1], self.others) if outer else None
+        lines = find_image_rows(self.right, outer[-1], self.others) if outer else None
         if few:
-            right = placed(self.phase, self.item, self.right, outer)
+            right = index_by_position(self.phase, self.item, self.right, outer)
             if sides[0]:
-                right, line, last = along_lines(self.phase, self.item, right, last)
+                right, line, last = flatten_row(self.phase, self.item, right, last)
             else:
-                right, line, last = in_lines(self.phase, self.item, right, last, self.depth, few)
+                right, line, last = flatten_row_channels(
+                    self.phase, self.item, right, last, self.depth, few
+                )
             self.columns = [*outer, last]
         else:
-            right = placed(self.phase, self.item, self.right, self.columns)
+            right = index_by_position(self.phase, self.item, self.right, self.columns)
         left, flat = self.left, ""
         if pairs:
             flat = self.flat
         elif few and not panels:
-            left, flat = flattened(self.phase, self.item, left, [*self.others, self.depth])
+            left, flat = flatten_reduction(self.phase, self.item, left, [*self.others, self.depth])
         self.item.args = (left, right)
         renumber(self.phase)
         return NhwcConvPlan(
@@ -414,28 +429,30 @@ class WindowPlan:
             flat,
             lines,
             pairs,
-            image_across=sides[0],
-            across=sides[1],
+            transposes_image=sides[0],
+            transposes_result=sides[1],
         )
 
-    def rewritten(self, target: Target) -> ConvPlan:
+    def plan_nchw(self, target: Target) -> ConvPlan:
         """Return the channels-first plan; items of its operands are added to the phase."""
         self._pair_channels(target)
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.others)
         summed = [*([self.depth] if self.depth else []), *self.others]
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        tile = tile_of(target, lanes)
+        tile = register_tile(target, lanes)
         dealt = self._left_strides(summed, tile)
         taps = self.left.dtype != self.item.dtype and self.others
-        left, flat = flattened(self.phase, self.item, self.left, self.others if taps else summed)
-        right = placed(self.phase, self.item, self.right, self.columns)
+        left, flat = flatten_reduction(
+            self.phase, self.item, self.left, self.others if taps else summed
+        )
+        right = index_by_position(self.phase, self.item, self.right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
-        access = load_of(left)
+        access = plain_load(left)
         is_contiguous = (
             access is not None
             and not taps
-            and lies_open(left, left.dtype, (self.m, flat), (flat,))
+            and is_strided_load(left, left.dtype, (self.m, flat), (flat,))
             and self.phase.dtypes[access.buffer] == left.dtype
         )
         return ConvPlan(
@@ -453,35 +470,35 @@ class WindowPlan:
             None if is_contiguous else dealt,
         )
 
-    def _left_strides(self, summed: Sequence[str], tile: Tile) -> Dealt | None:
+    def _left_strides(self, summed: Sequence[str], tile: Tile) -> StridedOperand | None:
         """Return the strides of the left operand, if it can be read in place.
 
         Each axis must have its own stride, and neighbours must share cache lines that stay in L1:
         weights whose rows are read backwards, or transposed.
         """
-        access, axes = load_of(self.left), (self.m, *summed)
+        access, axes = plain_load(self.left), (self.m, *summed)
         if access is None or access.positions or self.left.kind == "cast":
             return None
         steps = [coefficient(access.offset, a) for a in axes]
         if any(n is None or axes_of(n) for n in steps):
             return None
-        line = LINE // self.item.dtype.itemsize
-        if not shares_lines(steps, [tile.rows, *(self.phase.axes[a] for a in summed)], line):
+        line = CACHE_LINE // self.item.dtype.itemsize
+        if not shares_cache_lines(steps, [tile.rows, *(self.phase.axes[a] for a in summed)], line):
             return None
         if self.phase.dtypes[access.buffer] != self.left.dtype or {*axes} & {*self.phase.cut}:
             return None
         start = substitute(access.offset, dict.fromkeys(axes, 0))
-        return Dealt(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))
+        return StridedOperand(access.buffer, start, steps[0] or 0, tuple(n or 0 for n in steps[1:]))
 
 
 def window_plan(
-    item: Item, phase: Phase, form: Form, *, ordinary: bool = False
+    item: Item, phase: Phase, form: Variant, *, ordinary: bool = False
 ) -> WindowPlan | None:
     """Find a contraction's windows, or return None.
 
     Also if nothing slides, where `ordinary` is set.
     """
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     over = item.payload.over
     if item.dtype not in (f32, f64) or phase.cut or any(a in phase.grid for a in over):
         return None
@@ -506,7 +523,7 @@ def _plan_for_sides(
     column_axes = columns[-2:]
     if len(rows) > 1 or (item.axes - {rows[0], *column_axes}) & set(inside):
         return None
-    slid = [sliding(a, right, over, phase) for a in column_axes]
+    slid = [find_window_axis(a, right, over, phase) for a in column_axes]
     blocked = len(column_axes) == 1 or (
         column_axes[-1] != stored_axis(phase) and not {*column_axes} <= {*inside}
     )
@@ -517,13 +534,15 @@ def _plan_for_sides(
     if not _has_few_taps(over, depth, phase) and not blocked and len(columns) > 2:
         # What each tap reads is packed separately, and taps are blocked: a plain contraction would
         # pack the left operand again for every row.
-        slid = [Slid(c.axis, c.axis) for c in slid]
+        slid = [WindowAxis(c.axis, c.axis) for c in slid]
         depth = max(over, key=lambda a: _constant_or_many(phase.axes[a]))
     others = [a for a in over if a != depth]
     if not _has_few_taps(over, depth, phase):
         return None
     replaced = {a for c in slid if c.tap for a in (c.axis, c.tap)}
-    if folds(left, set(over) if len(over) > 1 else set()) or folds(right, replaced):
+    if depends_on_reduction(left, set(over) if len(over) > 1 else set()) or depends_on_reduction(
+        right, replaced
+    ):
         return None
     plan = WindowPlan(item, left, right, phase, rows[0], slid, depth, tuple(others))
     usual = ordinary or not blocked or any(c.tap for c in slid)
@@ -533,8 +552,10 @@ def _plan_for_sides(
 def _has_few_taps(over: Sequence[str], depth: str, phase: Phase) -> bool:
     """Return whether all reduced axes but `depth` are constant, with few positions."""
     sizes = [phase.axes[a] for a in over if a != depth]
-    return all(isinstance(n, int) for n in sizes) and prod(map(_constant_or_many, sizes)) <= DEPTH
+    return (
+        all(isinstance(n, int) for n in sizes) and prod(map(_constant_or_many, sizes)) <= MAX_TAPS
+    )
 
 
 def _constant_or_many(e: Index) -> int:
-    return e if isinstance(e, int) else DEPTH + 1
+    return e if isinstance(e, int) else MAX_TAPS + 1

@@ -22,51 +22,51 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
-from smelt.codegen.llvm.access.permute_gather import can_pick
-from smelt.codegen.llvm.instructions.dot_product import group_of
-from smelt.codegen.llvm.loopir.clone import Cloner, folds, renumber
+from smelt.codegen.llvm.access.permute_gather import can_permute
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction, renumber
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
-    Slid,
-    flattened,
+    WindowAxis,
+    find_window_axis,
+    flatten_reduction,
+    index_by_position,
     packed_order,
-    placed,
-    sliding,
 )
-from smelt.codegen.llvm.loopir.items import Folding, Item, Phase
-from smelt.codegen.llvm.loopir.merge_small_groups import join_groups, mixed
-from smelt.codegen.llvm.loopir.strided_input import Lines, lying, turnable
+from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
+from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import Form, Limits
+from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import Target
 from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, axis, floordiv, maximum, minimum, mod, mul, product
 
-HEIGHTS = (14, 7, 4)
+TILE_HEIGHTS = (14, 7, 4)
 """Heights of register tiles: results accumulated at once, besides as many weights.
 
 Enough independent sums to hide the latency of multiply-adds (two pipes of four cycles).  The last
 one may go past the end of the results.
 """
-TAPS = 32
+MAX_TILE_TAPS = 32
 """Most reduced positions along the tile's axis, since they are unrolled."""
-MOST = 1024
+MAX_WINDOW_TAPS = 1024
 """Most reduced positions in all."""
-PLACES = 1 << 17
+PACKED_INPUT_BYTES = 1 << 17
 """Bytes of the packed input of a task, approximately: a share of L2."""
-LINES = 8
+SHARED_ROWS = 8
 """Divisor of that room for the tile's axis, if other columns share a task with it."""
-TOGETHER = 4
+TASK_VECTORS = 4
 """Vectors of a task along a vector axis that no window slides along."""
 RUN_BYTES = 1024
 """Bytes along that axis if the input is read in place: long runs, and enough tasks for all
 threads."""
-TURNED = "turned"
+TRANSPOSED_VARIANT = "turned"
 """The variant that transposes input and results."""
-GROUP = 16
+MAX_GROUP_CHANNELS = 16
 """Most channels of a group for several groups to share a vector."""
-SHORT_LINE = 32
+MAX_TRANSPOSED_ROW = 32
 """Longest result row for which the transposed variant is used."""
 
 
@@ -78,26 +78,26 @@ class DepthwisePlan:
     left: Item
     """The weights, along `flat` and perhaps `n`."""
     right: Item
-    columns: tuple[Slid, ...]
+    columns: tuple[WindowAxis, ...]
     """Result axes that are packed together, outer to inner; vectors run along the last one."""
-    tall: Slid
+    tile_axis: WindowAxis
     """The column of which several positions are accumulated in registers."""
     over: tuple[str, ...]
     """The reduced axes, in the order of `flat`."""
     extents: tuple[int, ...]
     flat: str
     tile: Tile
-    across: str = ""
+    transpose_axis: str = ""
     """The axis along which vectors may run after a transposition."""
-    lines: Lines | None = None
+    transposed_rows: StridedRows | None = None
     """The input rows that are transposed: vectors run across them then."""
-    lies: Lines | None = None
+    rows_in_place: StridedRows | None = None
     """The input rows that are read in place: nothing of them is packed."""
-    mixed: str = NO_AXIS
+    mixing_axis: str = NO_AXIS
     """A reduced axis over the lanes of a group: tiles permute these."""
     group: int = 1
     """Lanes of such a group."""
-    within: int = 0
+    fused_lanes: int = 0
     """Most lanes of a row if it is computed by a pointwise convolution's packer; else 0.
 
     See `smelt.codegen.llvm.schedule.depthwise_separable`.
@@ -106,7 +106,7 @@ class DepthwisePlan:
     @property
     def n(self) -> str:
         """The vector axis where results are read."""
-        return self.columns[-1 if self.lines is None else -2].axis
+        return self.columns[-1 if self.transposed_rows is None else -2].axis
 
     @property
     def lane(self) -> str:
@@ -135,7 +135,7 @@ class DepthwisePlan:
     @property
     def axes(self) -> tuple[str, ...]:
         """The result's axes in scratch, outer to inner."""
-        if self.lines is not None:
+        if self.transposed_rows is not None:
             return (self.lane, *(c.axis for c in self.columns[:-1]))
         return tuple(c.axis for c in self.columns)
 
@@ -145,31 +145,31 @@ class DepthwisePlan:
 
         One list along the tile's axis for each position of the other reduced axes.
         """
-        tile_dim = self.over.index(self.tall.tap)
+        tile_dim = self.over.index(self.tile_axis.tap)
         step = prod(self.extents[tile_dim + 1 :])
         span = step * self.extents[tile_dim]
         first = [k for k in range(prod(self.extents)) if k % span < step]
-        return [[k + u * step for u in range(self.tall.taps)] for k in first]
+        return [[k + u * step for u in range(self.tile_axis.taps)] for k in first]
 
     @property
-    def shared(self) -> bool:
+    def has_lane_weights(self) -> bool:
         """Whether the weights differ between lanes."""
         return self.lane in self.left.axes
 
     def left_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the weights."""
-        return (self.flat, self.lane) if self.shared else (self.flat,)
+        return (self.flat, self.lane) if self.has_lane_weights else (self.flat,)
 
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the input: its axes in scratch too."""
-        return packed_order(self.columns, [a for a in self.over if a != self.mixed])
+        return packed_order(self.columns, [a for a in self.over if a != self.mixing_axis])
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed input along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.over, self.extents, strict=True))
         for c in self.columns:
-            more = c.margin + (HEIGHTS[-1] - 1 if c is self.tall else 0)
-            sizes |= {c.rest: c.step, c.place: add(local[c.axis], more)}
+            more = c.halo + (TILE_HEIGHTS[-1] - 1 if c is self.tile_axis else 0)
+            sizes |= {c.remainder_axis: c.step, c.position_axis: add(local[c.axis], more)}
         return [sizes[a] for a in self.right_order()]
 
     def room(self, local: dict[str, Index]) -> Index:
@@ -177,9 +177,9 @@ class DepthwisePlan:
 
         A tile more where rows are transposed; one row of zeros where they are read in place.
         """
-        if self.lies is not None:
+        if self.rows_in_place is not None:
             return self.extent(self.lane, local[self.lane])
-        transpose_tile = 0 if self.lines is None else self.tile.lanes * self.tile.lanes
+        transpose_tile = 0 if self.transposed_rows is None else self.tile.lanes * self.tile.lanes
         return add(product(self.packed(local)), transpose_tile)
 
     def sums(self, local: dict[str, Index]) -> Index:
@@ -188,45 +188,45 @@ class DepthwisePlan:
         The lowest register tiles go past the last row, and transposed tiles are square.
         """
         positions = product(local[c.axis] for c in self.columns[:-1])
-        return mul(add(positions, self.tile.lanes + HEIGHTS[-1]), self.tile.lanes)
+        return mul(add(positions, self.tile.lanes + TILE_HEIGHTS[-1]), self.tile.lanes)
 
     def extent(self, axis: str, local: Index) -> Index:
         """Return the scratch extent along an axis of the result: room for full tiles."""
         if axis == self.lane:
-            lanes = minimum(local, self.within) if self.within else local
+            lanes = minimum(local, self.fused_lanes) if self.fused_lanes else local
             return mul(ceiling(lanes, self.tile.lanes), self.tile.lanes)
-        if self.within and axis != self.tall.axis:
+        if self.fused_lanes and axis != self.tile_axis.axis:
             return 1
-        if self.lines is not None:
+        if self.transposed_rows is not None:
             return local
-        return add(local, HEIGHTS[-1] - 1) if axis == self.tall.axis else local
+        return add(local, TILE_HEIGHTS[-1] - 1) if axis == self.tile_axis.axis else local
 
     def heights(self) -> tuple[int, ...]:
         """Return the heights of the register tiles, the highest first."""
-        return tuple(h for h in HEIGHTS if h <= self.tile.rows)
+        return tuple(h for h in TILE_HEIGHTS if h <= self.tile.rows)
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
-        if self.within:
+        if self.fused_lanes:
             return {}
         itemsize = self.item.dtype.itemsize
         *others, inner = self.columns
-        room = PLACES // itemsize
-        max_positions = window_columns(itemsize) if inner.tap else TOGETHER * self.tile.lanes
-        if self.lines is not None:
+        room = PACKED_INPUT_BYTES // itemsize
+        max_positions = window_columns(itemsize) if inner.tap else TASK_VECTORS * self.tile.lanes
+        if self.transposed_rows is not None:
             max_positions = self.tile.lanes
-        if self.lies is not None:
+        if self.rows_in_place is not None:
             return self._blocks_in_place(phase, max(RUN_BYTES // itemsize, self.tile.lanes))
         block_of: dict[str, Index] = {}
         positions: Index = 1
-        for c in (inner, self.tall, *(c for c in others[::-1] if c is not self.tall)):
+        for c in (inner, self.tile_axis, *(c for c in others[::-1] if c is not self.tile_axis)):
             if c is not inner:
                 fitting = floordiv(
-                    room // (1 if len(others) == 1 or c is not self.tall else LINES),
+                    room // (1 if len(others) == 1 or c is not self.tile_axis else SHARED_ROWS),
                     maximum(positions, 1),
                 )
                 max_positions = maximum(
-                    fitting, max(self.tile.rows if c is self.tall else 0, 2 * c.taps)
+                    fitting, max(self.tile.rows if c is self.tile_axis else 0, 2 * c.taps)
                 )
             extent = phase.axes[c.axis]
             is_even = c is not inner or inner.tap
@@ -235,27 +235,27 @@ class DepthwisePlan:
                 if is_even
                 else max_positions
             )
-            if self.lines is not None and c is self.tall:
+            if self.transposed_rows is not None and c is self.tile_axis:
                 block_of[c.axis] = extent  # consecutive rows are one contiguous run later
-            positions = mul(positions, add(block_of[c.axis], c.margin))
+            positions = mul(positions, add(block_of[c.axis], c.halo))
         return {a: n for a, n in block_of.items() if a in phase.grid}
 
     def _blocks_in_place(self, phase: Phase, max_lanes: int) -> dict[str, Index]:
         """Return the task blocks if nothing is packed: what a task keeps are its results."""
         block_of: dict[str, Index] = {self.lane: max_lanes}
         positions = minimum(max_lanes, maximum(phase.axes[self.lane], 1))
-        for c in (self.tall, *(c for c in self.columns[-2::-1] if c is not self.tall)):
+        for c in (self.tile_axis, *(c for c in self.columns[-2::-1] if c is not self.tile_axis)):
             extent = phase.axes[c.axis]
-            min_positions = self.tile.rows if c is self.tall else 1
+            min_positions = self.tile.rows if c is self.tile_axis else 1
             fitting = maximum(
-                floordiv(PLACES // self.item.dtype.itemsize, positions), min_positions
+                floordiv(PACKED_INPUT_BYTES // self.item.dtype.itemsize, positions), min_positions
             )
             block_of[c.axis] = ceiling(extent, maximum(ceiling(extent, fitting), 1))
             positions = maximum(mul(positions, block_of[c.axis]), 1)
         return {a: n for a, n in block_of.items() if a in phase.grid}
 
 
-def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, DepthwisePlan]:
+def plan_depthwise(phase: Phase, target: Target, form: Variant = "") -> dict[Item, DepthwisePlan]:
     """Plan the depthwise convolutions of a phase, and rewrite their operands for packing.
 
     Empty unless all of its contractions are depthwise convolutions with the same columns.
@@ -264,10 +264,12 @@ def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Depthw
     if phase.cut or phase.regions() or not dots:
         return {}
     lanes = target.vector_bytes // dots[0].dtype.itemsize
-    if can_pick(target, lanes) and all(_has_small_groups(i, phase) for i in dots):
-        paired = any(group_of(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots)
+    if can_permute(target, lanes) and all(_has_small_groups(i, phase) for i in dots):
+        paired = any(
+            choose_dot_instruction(i, i.args[0], i.args[1], phase.dtypes, target) for i in dots
+        )
         # If pairs are multiplied, groups that fill half a vector are as fast unmerged.
-        join_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
+        merge_groups(phase, dots, stored_axis(phase), lanes // 2 if paired else lanes)
     plans = [_find_windows(i, phase) for i in dots]
     windows = [p for p in plans if p is not None]
     if len(windows) < len(plans) or len({tuple(c.axis for c in p.columns) for p in windows}) > 1:
@@ -275,17 +277,26 @@ def stencils(phase: Phase, target: Target, form: Form = "") -> dict[Item, Depthw
     return {p.item: p.rewritten(target, form) for p in windows}
 
 
-def turned_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+def transposed_variants(
+    phase: Phase, products: Iterable[object]
+) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the transposing variant for short rows, if each convolution allows it."""
     plans = [c for c in products if isinstance(c, DepthwisePlan)]
-    if not plans or not all(c.across for c in plans) or len({c.across for c in plans}) > 1:
+    if (
+        not plans
+        or not all(c.transpose_axis for c in plans)
+        or len({c.transpose_axis for c in plans}) > 1
+    ):
         return
     row_length = phase.axes[plans[0].n]
-    if not isinstance(row_length, int) or row_length <= SHORT_LINE:
+    if not isinstance(row_length, int) or row_length <= MAX_TRANSPOSED_ROW:
         lanes = plans[0].tile.lanes  # no more than half of which may be empty
         yield (
-            TURNED,
-            ((row_length, SHORT_LINE), (mul(phase.axes[plans[0].across], -1), -lanes // 2)),
+            TRANSPOSED_VARIANT,
+            (
+                (row_length, MAX_TRANSPOSED_ROW),
+                (mul(phase.axes[plans[0].transpose_axis], -1), -lanes // 2),
+            ),
         )
 
 
@@ -297,7 +308,7 @@ class _DepthwiseWindows:
     left: Item
     right: Item
     phase: Phase
-    columns: list[Slid]
+    columns: list[WindowAxis]
     tall: int
     over: tuple[str, ...]
 
@@ -306,22 +317,24 @@ class _DepthwiseWindows:
         lanes = target.vector_bytes // self.item.dtype.itemsize
         return target.isa == "avx512" or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
 
-    def rewritten(self, target: Target, form: Form) -> DepthwisePlan:
+    def rewritten(self, target: Target, form: Variant) -> DepthwisePlan:
         """Return the plan; items of its operands are added to the phase."""
-        transpose_axis, lines = turnable(self.phase, self.left, self.right, self.columns) or (
+        transpose_axis, lines = transposable_rows(
+            self.phase, self.left, self.right, self.columns
+        ) or (
             "",
             None,
         )
-        if form == TURNED and lines is not None:
-            self.columns.append(Slid(transpose_axis, transpose_axis))
+        if form == TRANSPOSED_VARIANT and lines is not None:
+            self.columns.append(WindowAxis(transpose_axis, transpose_axis))
         else:
             lines = None
         extents = tuple(_constant_or_many(self.phase.axes[a]) for a in self.over)
-        left, flat = flattened(self.phase, self.item, self.left, self.over)
+        left, flat = flatten_reduction(self.phase, self.item, self.left, self.over)
         n, lanes = self.columns[-1].axis, target.vector_bytes // self.item.dtype.itemsize
         mixing_axis, group = NO_AXIS, 1
-        if can_pick(target, lanes) and n in self.left.axes and lines is None:
-            mixing_axis, group = mixed(self.phase, self.right, n, self.over)
+        if can_permute(target, lanes) and n in self.left.axes and lines is None:
+            mixing_axis, group = find_mixing_axis(self.phase, self.right, n, self.over)
         right = self.right
         if mixing_axis and lanes % group == 0:
             lane_in_group = mod(axis(n, self.phase.axes[n]), group)
@@ -330,11 +343,11 @@ class _DepthwiseWindows:
             mixing_axis, group = NO_AXIS, 1
         # Permuted lanes read the input so often that it is packed contiguously.
         may_read_in_place = lines is None and mixing_axis == NO_AXIS and self.is_whole(target)
-        in_place = lying(self.phase, right, self.columns) if may_read_in_place else None
-        right = placed(self.phase, self.item, right, self.columns)
+        in_place = rows_in_place(self.phase, right, self.columns) if may_read_in_place else None
+        right = index_by_position(self.phase, self.item, right, self.columns)
         self.item.args = (left, right)
         renumber(self.phase)
-        rows = next((h for h in HEIGHTS if 2 * h <= target.registers), HEIGHTS[-1])
+        rows = next((h for h in TILE_HEIGHTS if 2 * h <= target.registers), TILE_HEIGHTS[-1])
         tall = -2 if lines is not None else self.tall
         return DepthwisePlan(
             self.item,
@@ -354,35 +367,46 @@ class _DepthwiseWindows:
         )
 
 
-def stencil_of(item: Item, phase: Phase, target: Target, n: str) -> _DepthwiseWindows | None:
+def plan_depthwise_in_place(
+    item: Item, phase: Phase, target: Target, n: str
+) -> _DepthwiseWindows | None:
     """Plan a depthwise convolution whose vectors run along `n` over rows in place, or return
     None."""
     windows = _find_windows(item, phase, n)
     if windows is None or not windows.is_whole(target) or windows.columns[-1].axis != n:
         return None
-    unmixed = mixed(phase, windows.right, n, windows.over) == (NO_AXIS, 1)
-    return windows if unmixed and lying(phase, windows.right, windows.columns) is not None else None
+    unmixed = find_mixing_axis(phase, windows.right, n, windows.over) == (NO_AXIS, 1)
+    return (
+        windows
+        if unmixed and rows_in_place(phase, windows.right, windows.columns) is not None
+        else None
+    )
 
 
 def _reduced_axes(item: Item, phase: Phase) -> list[str]:
     """Return the reduced axes of a possible depthwise convolution; empty if it is none."""
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     over = [a for a in phase.axes if a in item.payload.over]
     usual = item.dtype in (f32, f64) and not any(a in phase.grid for a in over)
     return (
-        over if usual and 0 < prod(_constant_or_many(phase.axes[a]) for a in over) <= MOST else []
+        over
+        if usual and 0 < prod(_constant_or_many(phase.axes[a]) for a in over) <= MAX_WINDOW_TAPS
+        else []
     )
 
 
 def _has_small_groups(item: Item, phase: Phase) -> bool:
     """Return whether windows slide over an operand that has few channels at each position."""
     over = _reduced_axes(item, phase)
-    if any(folds(x, {*x.axes}) for x in item.args):
+    if any(depends_on_reduction(x, {*x.axes}) for x in item.args):
         return False
-    slid = {sliding(a, x, over, phase).tap for x in item.args for a in item.axes} - {NO_AXIS}
+    slid = {find_window_axis(a, x, over, phase).tap for x in item.args for a in item.axes} - {
+        NO_AXIS
+    }
     return (
         bool(slid)
-        and prod(_constant_or_many(phase.axes[a]) for a in over if a not in slid) <= GROUP
+        and prod(_constant_or_many(phase.axes[a]) for a in over if a not in slid)
+        <= MAX_GROUP_CHANNELS
     )
 
 
@@ -408,26 +432,32 @@ def _plan_for_sides(
     if not weight_axes <= right.axes or not {*over} <= left.axes & right.axes:
         return None
     free = [a for a in phase.axes if a in right.axes - left.axes and a not in over]
-    slid = [c for c in (sliding(a, right, over, phase) for a in free) if c.tap]
+    slid = [c for c in (find_window_axis(a, right, over, phase) for a in free) if c.tap]
     if n is None or n not in right.axes or n in over:
         return None
     columns = sorted(slid, key=lambda c: c.axis == n)
-    tall = [k for k, c in enumerate(columns) if c.axis != n and c.taps <= TAPS]
+    tall = [k for k, c in enumerate(columns) if c.axis != n and c.taps <= MAX_TILE_TAPS]
     if not tall or len({c.tap for c in columns}) < len(columns):
         return None
     if columns[-1].axis != n:
-        columns.append(Slid(n, n))
+        columns.append(WindowAxis(n, n))
     inside = {a for a in phase.axes if a not in phase.grid}
     replaced = {a for c in columns if c.tap for a in (c.axis, c.tap)}
-    if item.axes & inside - {c.axis for c in columns} or folds(right, replaced):
+    if item.axes & inside - {c.axis for c in columns} or depends_on_reduction(right, replaced):
         return None
-    if folds(left, {*over}):
+    if depends_on_reduction(left, {*over}):
         return None
     return _DepthwiseWindows(item, left, right, phase, columns, tall[-1], tuple(over))
 
 
 def _constant_or_many(e: Index) -> int:
-    return e if isinstance(e, int) else MOST + 1
+    return e if isinstance(e, int) else MAX_WINDOW_TAPS + 1
 
 
-__all__ = ["TURNED", "DepthwisePlan", "stencil_of", "stencils", "turned_forms"]
+__all__ = [
+    "TRANSPOSED_VARIANT",
+    "DepthwisePlan",
+    "plan_depthwise",
+    "plan_depthwise_in_place",
+    "transposed_variants",
+]

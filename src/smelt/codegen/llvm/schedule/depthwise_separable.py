@@ -12,45 +12,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.instructions.dot_product import group_of
-from smelt.codegen.llvm.loopir.clone import reached
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Item, Phase
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import window_plan
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan, stencil_of
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan, plan_depthwise_in_place
 from smelt.target import Target
 
 
-def over_stencils(phase: Phase, target: Target) -> dict[Item, DepthwisePlan | NhwcConvPlan]:
+def plan_depthwise_separable(
+    phase: Phase, target: Target
+) -> dict[Item, DepthwisePlan | NhwcConvPlan]:
     """Plan the last contraction of a phase with depthwise ones fused into its packer.
 
     All other contractions must be depthwise convolutions that its image alone reads, one row of
     results after another.  Empty if that is not so.
     """
     dots = [i for i in phase.items if i.kind == "dot"]
-    if len(dots) < 2 or phase.cut or phase.regions() or phase.places:
+    if len(dots) < 2 or phase.cut or phase.regions() or phase.window_positions:
         return {}
     *inner, last = dots
     plan = window_plan(last, phase, "", ordinary=True)
-    if plan is None or plan.others or not plan.stands_upright():
+    if plan is None or plan.others or not plan.is_nhwc():
         return {}
-    if group_of(last, plan.left, plan.right, phase.dtypes, target) is not None:
+    if choose_dot_instruction(last, plan.left, plan.right, phase.dtypes, target) is not None:
         return {}
     axes = [*(c.axis for c in plan.columns), plan.depth]
-    candidates = [stencil_of(i, phase, target, plan.depth) for i in inner]
+    candidates = [plan_depthwise_in_place(i, phase, target, plan.depth) for i in inner]
     depthwise = [c for c in candidates if c is not None and [x.axis for x in c.columns] == axes]
     if len(depthwise) < len(inner) or not _is_only_reader(phase, last, plan.right, inner):
         return {}
-    pointwise = replace(plan.upright(target, alone=False), hosts=True)
-    lines = [replace(c.rewritten(target, ""), within=pointwise.block, across="") for c in depthwise]
-    assert all(c.lies is not None for c in lines)
+    pointwise = replace(plan.plan_nhwc(target, alone=False), fuses_depthwise=True)
+    lines = [
+        replace(c.rewritten(target, ""), fused_lanes=pointwise.block, transpose_axis="")
+        for c in depthwise
+    ]
+    assert all(c.rows_in_place is not None for c in lines)
     return {**{c.item: c for c in lines}, last: pointwise}
 
 
 def _is_only_reader(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:
     """Return whether a contraction's image depends on some others, and nothing else does."""
     reductions = {i for i in phase.items if i.kind in ("fold", "dot", "scan")}
-    image_reductions = {i for i in reached(image, {*phase.axes}) if i in reductions}
+    image_reductions = {i for i in dependencies(image, {*phase.axes}) if i in reductions}
     roots = [i for i in phase.roots() if i is not last]
     read_elsewhere = {i for r in roots for i in _dependencies_except(r, last)} & {*inner}
     return image_reductions == {*inner} and reductions == {*inner, last} and not read_elsewhere
@@ -67,4 +72,4 @@ def _dependencies_except(root: Item, last: Item) -> set[Item]:
     return seen
 
 
-__all__ = ["over_stencils"]
+__all__ = ["plan_depthwise_separable"]

@@ -11,12 +11,12 @@ from smelt.codegen.llvm.loopir.items import Access, Phase
 from smelt.codegen.llvm.schedule.build_nests import Nest
 
 
-def copied(nest: Nest, phase: Phase) -> tuple[str, str] | None:
+def find_identity_copy(nest: Nest, phase: Phase) -> tuple[str, str] | None:
     """Return the source and destination of a nest that only copies, or None.
 
     What it writes must be written again by another store.
     """
-    if nest.folds or nest.saves or nest.settings or nest.fixed or len(nest.stores) != 1:
+    if nest.reductions or nest.saves or nest.state_updates or nest.scalars or len(nest.stores) != 1:
         return None
     (s,) = nest.stores
     is_rewritten = any(o.access.buffer == s.access.buffer and o is not s for o in phase.stores)
@@ -35,4 +35,4 @@ def copied(nest: Nest, phase: Phase) -> tuple[str, str] | None:
     return (source.buffer, s.access.buffer) if same_elements and not source.limits else None
 
 
-__all__ = ["copied"]
+__all__ = ["find_identity_copy"]

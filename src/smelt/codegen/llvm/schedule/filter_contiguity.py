@@ -10,28 +10,30 @@ from math import prod
 
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.operands import load_of
+from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
 
 
-def lies_in_runs(c: NhwcConvPlan) -> Access | None:
+def contiguous_filters(c: NhwcConvPlan) -> Access | None:
     """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
 
     The taps may be in any order.
     """
-    if c.panels or c.flat or c.unit != c.item.dtype:
+    if c.prepacked or c.flat or c.unit != c.item.dtype:
         return None
-    return run_of(c.left, c.n, c.depth, dict(zip(c.others, c.extents, strict=True)))
+    return contiguous_filter_load(c.left, c.n, c.depth, dict(zip(c.others, c.extents, strict=True)))
 
 
-def run_of(weights: Item, n: str, depth: str, taps: Mapping[str, int]) -> Access | None:
+def contiguous_filter_load(
+    weights: Item, n: str, depth: str, taps: Mapping[str, int]
+) -> Access | None:
     """Return the load of weights if those of each position along `n` are one contiguous run.
 
     All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
     one.
     """
-    access = load_of(weights)
+    access = plain_load(weights)
     if access is None or access.positions:
         return None
     row = coefficient(access.offset, n)
@@ -48,4 +50,4 @@ def run_of(weights: Item, n: str, depth: str, taps: Mapping[str, int]) -> Access
     return access
 
 
-__all__ = ["lies_in_runs", "run_of"]
+__all__ = ["contiguous_filter_load", "contiguous_filters"]

@@ -18,12 +18,12 @@ from smelt.blocks import (
     ROOMY_ROWS,
     ROWS,
     ceiling,
-    evenly,
+    even_block,
 )
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
 
-def deep_blocks(
+def k_blocked_task(
     rows: Index,
     columns: Index,
     positions: Index,
@@ -61,14 +61,14 @@ def deep_blocks(
         max_rows = max(max_rows, LONG_ROWS)
         limit = max(LONG_COLUMNS // (words * products), tile)
         fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
-    task_columns = mul(tile, ceiling(evenly(columns, ceiling(columns, fitting)), tile))
+    task_columns = mul(tile, ceiling(even_block(columns, ceiling(columns, fitting)), tile))
     limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
     task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
     blocks = ceiling(rows, task_rows)
-    return mul(DEEP_EVEN, ceiling(evenly(rows, blocks), DEEP_EVEN)), task_columns
+    return mul(DEEP_EVEN, ceiling(even_block(rows, blocks), DEEP_EVEN)), task_columns
 
 
-def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
+def small_m_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
     """Return the columns of a task of a small-M contraction, a multiple of `step`.
 
     Every task packs all of its few rows, so there are no more than `tasks` tasks.  `positions` are
@@ -81,8 +81,8 @@ def few_columns(columns: Index, rows: Index, positions: Index, tasks: int, step:
     """
     fair = floordiv(positions, mul(maximum(rows, 16), tasks))
     most = mul(step, maximum(ceiling(fair, step), 2))
-    even = evenly(columns, ceiling(columns, most))
+    even = even_block(columns, ceiling(columns, most))
     return mul(step, maximum(ceiling(even, step), 1))
 
 
-__all__ = ["deep_blocks", "few_columns"]
+__all__ = ["k_blocked_task", "small_m_columns"]

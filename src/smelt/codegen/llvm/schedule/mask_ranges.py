@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Edge, Folding, Item, Phase, Region, Visit, chain
+from smelt.codegen.llvm.loopir.items import (
+    Edge,
+    Item,
+    Phase,
+    Reduction,
+    Region,
+    Visit,
+    enclosing_regions,
+)
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.dataclass import dataclass
 from smelt.ops.combine import EXTREMES
@@ -31,16 +39,16 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 Value = ir.Value
-BAND = 24
+ROW_GROUP = 24
 """Rows of a row group: whole register tiles, whether of 4, 6, 8 or 12 rows."""
-FINE = 12
+FINE_ROW_GROUP = 12
 """Rows whose range is exact, for sums over what they see; a row group has the union of these."""
-MATRIX_BAND, MATRIX_FINE = 32, 16
+MATRIX_ROW_GROUP, MATRIX_FINE_ROW_GROUP = 32, 16
 """Both where matrix instructions are used: two tiles of rows, and one."""
 
 
 @dataclass(frozen=True, eq=False)
-class Bands:
+class RowGroups:
     """The row groups of a region, and the nests that run for each of them.
 
     `guides` are the nests that recompute the bounds for fewer rows.
@@ -78,14 +86,14 @@ class Bands:
 # ---- analysis ------------------------------------------------------------------------------------
 
 
-def follows(bound: Item | None, rows: Collection[str]) -> bool:
+def depends_on_rows(bound: Item | None, rows: Collection[str]) -> bool:
     """Return whether a bound of a stream depends on which rows a task has."""
     return any(_reads_rows(i, rows) for i in _dependencies(bound))
 
 
 def is_searched(bound: Item | None, columns: str) -> bool:
     """Return whether a bound of a stream is computed by a reduction over its columns."""
-    folds = (i.payload for i in _dependencies(bound) if isinstance(i.payload, Folding))
+    folds = (i.payload for i in _dependencies(bound) if isinstance(i.payload, Reduction))
     return any(columns in f.over for f in folds)
 
 
@@ -93,7 +101,7 @@ def _reads_rows(item: Item, rows: Collection[str]) -> bool:
     match item.payload:
         case Edge(axis=name):
             return name in rows
-        case Folding(over=over):
+        case Reduction(over=over):
             return not set(over).isdisjoint(rows)
         case _:
             return False
@@ -109,22 +117,26 @@ def _dependencies(item: Item | None) -> set[Item]:
     return seen
 
 
-def rows_in_bands(phase: Phase, products: Iterable[Contraction]) -> Iterator[tuple[Region, str]]:
+def row_group_streams(
+    phase: Phase, products: Iterable[Contraction]
+) -> Iterator[tuple[Region, str]]:
     """Yield the streams whose blocks may be taken in row groups, with the row axis."""
     all_products = list(products)
     for region in phase.regions():
         if not region.visits:
             continue
         v = region.visits[-1]
-        inside = [c for c in all_products if region in chain(phase.segments[c.item.time])]
+        inside = [
+            c for c in all_products if region in enclosing_regions(phase.segments[c.item.time])
+        ]
         blocked = [c for c in inside if v.axis in (c.n, c.k)]
         rows = {c.m for c in blocked}
         if len(rows) != 1 or v.part is not None or v.size in (None, 1):
             continue
         (m,) = rows
         plain = all(
-            not (c.thin or c.outer or c.panels or c.down)
-            and not (c.group is not None and c.group.moved)
+            not (c.is_gemv or c.outer or c.prepacked or c.m_contiguous)
+            and not (c.group is not None and c.group.left_offset)
             for c in blocked
         )
         bounds = _dependencies(v.start) | _dependencies(v.stop)
@@ -142,20 +154,20 @@ def _can_be_tightened(items: set[Item]) -> bool:
 
     They must follow from positions and extremes of arrays, not from states.
     """
-    folds = (i.payload for i in items if isinstance(i.payload, Folding))
+    folds = (i.payload for i in items if isinstance(i.payload, Reduction))
     return all(i.kind != "state" for i in items) and all(f.row.name in EXTREMES for f in folds)
 
 
-def bands_of(s: Schedule) -> list[Bands]:
+def find_row_groups(s: Schedule) -> list[RowGroups]:
     """Return the row groups of a schedule's streams."""
-    row_groups: list[Bands] = []
-    for region, m in rows_in_bands(s.phase, s.blocked):
+    row_groups: list[RowGroups] = []
+    for region, m in row_group_streams(s.phase, s.blocked):
         n, max_rows = region.visits[-1].axis, s.block.get(m)
         inside = [
             x
             for nest in s.nests
             for x in (nest, *nest.packs)
-            if region in chain(s.phase.segments[nest.time])
+            if region in enclosing_regions(s.phase.segments[nest.time])
         ]
         candidates = [x for x in inside if {m, n} <= set(x.order)]
         group_nests = frozenset(x for x in candidates if _is_row_by_row(x, m, n, s))
@@ -169,39 +181,46 @@ def bands_of(s: Schedule) -> list[Bands]:
         if guides is None:
             continue
         products = tuple(
-            c for c in s.blocked if region in chain(s.region(c.item)) and n in (c.n, c.k)
+            c
+            for c in s.blocked
+            if region in enclosing_regions(s.region(c.item)) and n in (c.n, c.k)
         )
-        size, fine = band_rows(products)
+        size, fine = row_group_sizes(products)
         row_groups.append(
-            Bands(
+            RowGroups(
                 region, m, n, group, size, fine, -(-max_rows // size), group_nests, products, guides
             )
         )
     return row_groups
 
 
-def band_rows(products: Iterable[Contraction]) -> tuple[int, int]:
+def row_group_sizes(products: Iterable[Contraction]) -> tuple[int, int]:
     """Return the rows of a row group, and the rows whose range is exact."""
     matrices = any(c.group is not None and c.group.matrix for c in products)
-    return (MATRIX_BAND, MATRIX_FINE) if matrices else (BAND, FINE)
+    return (MATRIX_ROW_GROUP, MATRIX_FINE_ROW_GROUP) if matrices else (ROW_GROUP, FINE_ROW_GROUP)
 
 
 def _is_row_by_row(nest: Nest, m: str, n: str, s: Schedule) -> bool:
     """Return whether a nest computes along the columns separately for each row."""
-    if nest.stores or nest.settings or nest.fixed or nest.product is not None:
+    if nest.stores or nest.state_updates or nest.scalars or nest.product is not None:
         return False
-    if nest.turned and not nest.strips:
+    if nest.transposed and not nest.strips:
         return False
     if nest.order.index(m) > nest.order.index(n) or any(i.kind == "scan" for i in nest.items):
         return False
-    return all(m in f.axes and f in s.kept and nest.in_registers(f) for f in nest.folds)
+    return all(
+        m in f.axes and f in s.materialised and nest.in_registers(f) for f in nest.reductions
+    )
 
 
 def _reads_skipped(nest: Nest, m: str, n: str, s: Schedule) -> bool:
     """Return whether a nest reads what row groups have skipped."""
-    operands = {a for i in (*nest.items, *nest.folds) for a in i.args} | {*nest.saves, *nest.fixed}
+    operands = {a for i in (*nest.items, *nest.reductions) for a in i.args} | {
+        *nest.saves,
+        *nest.scalars,
+    }
     operands |= {x for t in nest.stores for x in (t.value, t.where) if x is not None}
-    return any({m, n} <= set(s.kept.get(i, ())) for i in operands)
+    return any({m, n} <= set(s.materialised.get(i, ())) for i in operands)
 
 
 def _bound_nests(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
@@ -209,10 +228,17 @@ def _bound_nests(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
     ends = {e for e in (visit.start, visit.stop) if e is not None}
     dependencies = _dependencies(visit.start) | _dependencies(visit.stop)
     nests = [
-        x for x in s.nests if not (ends.isdisjoint(x.fixed) and dependencies.isdisjoint(x.folds))
+        x
+        for x in s.nests
+        if not (ends.isdisjoint(x.scalars) and dependencies.isdisjoint(x.reductions))
     ]
     for nest in nests:  # saves are allowed: they store the same values again
-        if nest.stores or nest.settings or nest.packs or any(f in s.kept for f in nest.folds):
+        if (
+            nest.stores
+            or nest.state_updates
+            or nest.packs
+            or any(f in s.materialised for f in nest.reductions)
+        ):
             return None
     return tuple(nests)
 
@@ -220,11 +246,11 @@ def _bound_nests(s: Schedule, visit: Visit) -> tuple[Nest, ...] | None:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-class BandEmitter:
+class RowGroupEmitter:
     """Emits the row groups of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, groups: Bands) -> None:
-        self.home, self.bands = home, groups
+    def __init__(self, home: NestEmitter, groups: RowGroups) -> None:
+        self.home, self.groups = home, groups
         size, fine = groups.size, groups.fine
         with home.b.goto_entry_block():
             self.tables = {
@@ -232,9 +258,9 @@ class BandEmitter:
                 for rows, exact in ((size, False), (fine, True))
             }
 
-    def tell(self) -> None:
+    def emit_ranges(self) -> None:
         """Emit the column ranges of all row groups in the current block: rounded, and exact."""
-        home, b, groups = self.home, self.home.b, self.bands
+        home, b, groups = self.home, self.home.b, self.groups
         top, ranges = home.top, dict(home.ranges)
         low, high = ranges[groups.columns]
         stale = _dependencies(groups.visit.start) | _dependencies(groups.visit.stop)
@@ -275,7 +301,7 @@ class BandEmitter:
 
         If a row group sees none of the columns, its reductions are set to their identities.
         """
-        home, ranges, groups = self.home, dict(self.home.ranges), self.bands
+        home, ranges, groups = self.home, dict(self.home.ranges), self.groups
 
         def run_group(k: Value) -> None:
             home.ranges[groups.rows] = _band_range(home.b, k, ranges[groups.rows], size)
@@ -287,7 +313,7 @@ class BandEmitter:
                 with some:
                     inside()
                 with empty:
-                    home.folds.of_nothing(nest)
+                    home.reductions.store_identities(nest)
 
         size = groups.size
         home.loop(number(0), _count(home.b, ranges[groups.rows], size), 1, run_group)
@@ -305,7 +331,7 @@ class BandEmitter:
         It gets the first row and the one after the last, the range of `columns` (rounded, or
         exact), and whether no columns before these are seen.
         """
-        b, size = self.home.b, self.bands.fine if exact else self.bands.size
+        b, size = self.home.b, self.groups.fine if exact else self.groups.size
 
         def run_group(k: Value) -> None:
             begins = self._load_bound(k, size, 0, exact=exact)
@@ -355,9 +381,11 @@ def _band_range(
     return first, _min(b, b.add(first, number(size)), rows[1])
 
 
-def for_each_band(emitters: Iterable[BandEmitter], nest: Nest, inside: Callable[[], None]) -> None:
+def for_each_row_group(
+    emitters: Iterable[RowGroupEmitter], nest: Nest, inside: Callable[[], None]
+) -> None:
     """Run a nest for each of its row groups, or once if it has none."""
-    emitter = next((x for x in emitters if nest in x.bands.nests), None)
+    emitter = next((x for x in emitters if nest in x.groups.nests), None)
     if emitter is None:
         inside()
     else:
@@ -366,9 +394,9 @@ def for_each_band(emitters: Iterable[BandEmitter], nest: Nest, inside: Callable[
 
 def _only_reduces(nest: Nest, columns: str) -> bool:
     """Return whether a nest only reduces over the columns, and keeps what varies along them."""
-    reductions = (f.payload for f in nest.folds if isinstance(f.payload, Folding))
+    reductions = (f.payload for f in nest.reductions if isinstance(f.payload, Reduction))
     of_columns = all(f.over == (columns,) and not f.row.positional for f in reductions)
-    has_other_roots = nest.stores or nest.settings or nest.fixed
+    has_other_roots = nest.stores or nest.state_updates or nest.scalars
     saves_vary = all(columns in i.axes for i in nest.saves)
     return len(nest.order) == 2 and of_columns and saves_vary and not has_other_roots
 
@@ -393,11 +421,11 @@ def _max(b: ir.IRBuilder, x: Value, y: Value) -> Value:
 
 
 __all__ = [
-    "BandEmitter",
-    "Bands",
-    "bands_of",
-    "follows",
-    "for_each_band",
+    "RowGroupEmitter",
+    "RowGroups",
+    "depends_on_rows",
+    "find_row_groups",
+    "for_each_row_group",
     "is_searched",
-    "rows_in_bands",
+    "row_group_streams",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.loopir.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest
 
 
-def lines_axis(nest: Nest, v: str) -> str | None:
+def memory_axis(nest: Nest, v: str) -> str | None:
     """Return the stride-1 axis of memory for a nest that reduces or stores what it loads.
 
     All its accesses must be strided along `v`, and nothing else that it reads may vary along both
     axes: the layout of contraction results does not matter to it then.
     """
     inside = {*nest.items}
-    others = [a for i in (*nest.items, *nest.folds) for a in i.args if a not in inside]
+    others = [a for i in (*nest.items, *nest.reductions) for a in i.args if a not in inside]
     others += [s.value for s in nest.stores if s.value not in inside]
-    if nest.settings or nest.saves:
+    if nest.state_updates or nest.saves:
         return None
     loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access) and v in i.axes]
     stored = [s.access.offset for s in nest.stores]
@@ -55,7 +55,7 @@ def results_axis(nest: Nest, v: str) -> str | None:
     The values are contiguous along `v` in scratch, and no memory access along `v` varies along the
     returned axis: gathering from a few rows of scratch beats scattering to as many rows of memory.
     """
-    if not nest.stores or nest.folds or nest.settings or nest.saves:
+    if not nest.stores or nest.reductions or nest.state_updates or nest.saves:
         return None
     stored = [s.access.offset for s in nest.stores]
     loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
@@ -77,36 +77,43 @@ def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]
     None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis
     of its result.
     """
-    states = [x.state for x in nest.settings]
-    if nest.stores or nest.folds or nest.saves or not states:
+    states = [x.state for x in nest.state_updates]
+    if nest.stores or nest.reductions or nest.saves or not states:
         return None
-    values = [x.value for x in phase.settings if x.state in states]
+    values = [x.value for x in phase.state_updates if x.state in states]
     axes = {lane_axes[i] for value in values for i in (value, *value.args) if i in lane_axes}
     return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
 
 
-def ended_by(reduction: Item) -> set[str]:
+def reduced_axes(reduction: Item) -> set[str]:
     """Return the axes that a reduction reduces."""
-    assert isinstance(reduction.payload, Folding)
+    assert isinstance(reduction.payload, Reduction)
     return set(reduction.payload.over)
 
 
-def innermost(nest: Nest, v: str | None) -> list[str]:
+def innermost_axes(nest: Nest, v: str | None) -> list[str]:
     """Return the axes to run innermost, outer to inner.
 
     Those ended by the reductions that end the vector axis, if any do; the more reductions end an
     axis, the further in it is.
     """
-    overs = [ended_by(f) for f in nest.folds]
+    overs = [reduced_axes(f) for f in nest.reductions]
     overs = [o for o in overs if v in o] or overs
     axes = [a for a in nest.order if any(a in o for o in overs)]
     return sorted(axes, key=lambda a: sum(a in o for o in overs))
 
 
-def serial_axes(of: Nest | Phase) -> set[str]:
+def scan_axes(of: Nest | Phase) -> set[str]:
     """Return the axes of scans: they are walked in order from the first position."""
     scans = [i.payload for i in of.items if i.kind == "scan"]
-    return {a for s in scans if isinstance(s, Folding) for a in s.over}
+    return {a for s in scans if isinstance(s, Reduction) for a in s.over}
 
 
-__all__ = ["carried_axis", "ended_by", "innermost", "lines_axis", "results_axis", "serial_axes"]
+__all__ = [
+    "carried_axis",
+    "innermost_axes",
+    "memory_axis",
+    "reduced_axes",
+    "results_axis",
+    "scan_axes",
+]

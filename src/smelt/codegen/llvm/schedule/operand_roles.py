@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 from smelt.codegen.llvm.loopir.items import Item
 
-__all__ = ["lies_along", "scatters"]
+__all__ = ["is_computed_along", "packing_scatters"]
 
 
-def scatters(left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item, str]) -> bool:
+def packing_scatters(
+    left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item, str]
+) -> bool:
     """Return whether packing the left operand in rows would scatter every vector of it.
 
     And the right one, a plain load, packs as easily on either side.  Such a left operand depends on
@@ -22,10 +24,10 @@ def scatters(left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item,
     where a stream keeps it.
     """
     plain = right.kind == "load" and left.kind != "load"
-    return plain and lies_along(left, rows, lane_axes)
+    return plain and is_computed_along(left, rows, lane_axes)
 
 
-def lies_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
+def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
     """Return whether a value is computed in vectors along an axis, as the contraction it depends
     on."""
     pending, seen = [item], {item}

@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from smelt.codegen.llvm.access.vector_axis import is_turnable
-from smelt.codegen.llvm.instructions.dot_product import Group
-from smelt.codegen.llvm.instructions.indexing import steady
+from smelt.codegen.llvm.access.vector_axis import is_transposable
+from smelt.codegen.llvm.instructions.dot_product import DotInstruction
+from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
-from smelt.codegen.llvm.loopir.periodic_index import pattern
+from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
 
-SETS = 64
+CACHE_SETS = 64
 """Sets of an L1 cache; lines at the same offset within a page share one."""
-WAYS = 8
+CACHE_WAYS = 8
 """Fewest ways of an L1 cache."""
 
 
-def runs_along(x: Item, axes: tuple[str, ...]) -> str:
+def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
     """Return the axis among `axes` along which most of what a value reads has stride 1."""
     votes = dict.fromkeys(axes, 0)
     pending, seen = [x], {x}
@@ -56,11 +56,11 @@ def _is_unit_stride(offset: Index, axis: str) -> bool:
     step = coefficient(offset, axis)
     if step is not None:
         return step == 1
-    period = pattern(offset, axis)
+    period = find_period(offset, axis)
     return period is not None and 0 < period.step <= period.period
 
 
-def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
+def is_strided_load(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
     """Return whether an operand is a plain load with fixed strides along `axes`.
 
     One of `unit` must have stride 1.
@@ -74,7 +74,7 @@ def lies_open(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class StridedOperand:
     """Strides of a left operand: its elements are at `start` plus a stride per position.
 
     A table has the distances between reduced positions, which do not depend on the row.
@@ -87,7 +87,7 @@ class Dealt:
     """Strides along `depth`, if there is one, and the other reduced axes."""
 
 
-def load_of(item: Item) -> Access | None:
+def plain_load(item: Item) -> Access | None:
     """Return the load that a value is, or that it converts: a plain one without bounds checks."""
     while item.kind == "cast":
         (item,) = item.args
@@ -95,7 +95,7 @@ def load_of(item: Item) -> Access | None:
     return access if isinstance(access, Access) and not (access.limits or item.args) else None
 
 
-def shares_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
+def shares_cache_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
     """Return whether neighbours along an axis share cache lines while these stay in L1.
 
     `steps` and `counts` have the stride and extent of each axis, walked outer to inner but for the
@@ -111,27 +111,32 @@ def shares_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: i
         if not isinstance(step, int) or not isinstance(count, int):
             return True
         offsets = [at + step * i for at in offsets for i in range(count)]
-    sets = Counter(n % SETS for n in {at // line for at in offsets})
-    return max(sets.values()) <= WAYS
+    sets = Counter(n % CACHE_SETS for n in {at // line for at in offsets})
+    return max(sets.values()) <= CACHE_WAYS
 
 
-def packs_as_it_is(right: Item, item: Item, group: Group | None, stored: DType) -> bool:
+def packs_stored_bits(right: Item, item: Item, group: DotInstruction | None, stored: DType) -> bool:
     """Return whether packing an operand copies the bits of its array."""
     if group is not None:
         return stored.itemsize == group.dtype.itemsize
     return right.kind == "load" and right.dtype == item.dtype == stored
 
 
-def lies_in_panels(
-    right: Item, item: Item, group: Group | None, axes: tuple[str, str], width: int, phase: Phase
+def is_prepacked(
+    right: Item,
+    item: Item,
+    group: DotInstruction | None,
+    axes: tuple[str, str],
+    width: int,
+    phase: Phase,
 ) -> bool:
     """Return whether an operand is a plain load from panels.
 
     At [n//w, k, n%w] of an array, w a multiple of `width`, or with groups at [n//w, k//g, n%w,
     k%g]: from each multiple of `width` on, so many elements or groups along n are contiguous.
     """
-    access, (k, n) = load_of(right), axes
-    if access is None or not packs_as_it_is(right, item, group, phase.dtypes[access.buffer]):
+    access, (k, n) = plain_load(right), axes
+    if access is None or not packs_stored_bits(right, item, group, phase.dtypes[access.buffer]):
         return False
     cut = {*phase.cut, *(v.axis for r in phase.regions() for v in r.cuts)}
     count = 1 if group is None else group.count
@@ -139,17 +144,17 @@ def lies_in_panels(
         return False
     if coefficient(access.offset, n) is not None:
         return False
-    return coefficient(steady(access.offset, n, width), n) == count
+    return coefficient(lane_invariant(access.offset, n, width), n) == count
 
 
-def lies_in_units(
-    left: Item, item: Item, group: Group, axes: tuple[str, str], phase: Phase
+def is_grouped_by_row(
+    left: Item, item: Item, group: DotInstruction, axes: tuple[str, str], phase: Phase
 ) -> bool:
     """Return whether each row of a left operand holds its groups contiguously."""
-    access, (m, k) = load_of(left), axes
-    if access is None or group.moved:
+    access, (m, k) = plain_load(left), axes
+    if access is None or group.left_offset:
         return False
-    if not packs_as_it_is(left, item, group, phase.dtypes[access.buffer]):
+    if not packs_stored_bits(left, item, group, phase.dtypes[access.buffer]):
         return False
     row_stride = coefficient(access.offset, m)
     return row_stride is not None and not axes_of(row_stride) and coefficient(access.offset, k) == 1
@@ -162,24 +167,24 @@ def panel_step(access: Access, k: str, count: int) -> Index | None:
     """
     step = coefficient(access.offset, k)
     if count > 1:
-        together = coefficient(steady(access.offset, k, count), k) == 1
+        together = coefficient(lane_invariant(access.offset, k, count), k) == 1
         groups = substitute(access.offset, {k: mul(count, axis(k, 1 << 40))})
         step = coefficient(groups, k) if together and step is None else None
     return None if step is None or axes_of(step) else step
 
 
-def runs_across(item: Item, vector: str, other: str, run_elements: int = 0) -> bool:
+def is_transposed_load(item: Item, vector: str, other: str, run_elements: int = 0) -> bool:
     """Return whether a load is contiguous along `other` and strided along `vector`.
 
     With `run_elements`, also if it is contiguous in runs of at least so many elements, which begin
     at its multiples.
     """
     access = item.payload
-    if not isinstance(access, Access) or item.args or not is_turnable(access, (vector, other)):
+    if not isinstance(access, Access) or item.args or not is_transposable(access, (vector, other)):
         return False
     steps = [coefficient(access.offset, a) for a in (vector, other)]
     if steps[1] is None and run_elements:
-        steps[1] = coefficient(steady(access.offset, other, run_elements), other)
+        steps[1] = coefficient(lane_invariant(access.offset, other, run_elements), other)
     strided = steps[0] not in (None, 0, 1) or (run_elements and _is_strided(access.offset, vector))
     return vector in item.axes and bool(strided) and steps[1] == 1
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from smelt.codegen.llvm.loopir.items import Phase
-from smelt.codegen.llvm.schedule.conv_plan import ConvPlan, beside
-from smelt.kernel.artifact import Form, Limits
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan, batch_axes
+from smelt.kernel.artifact import SizeLimits, Variant
 
-NARROW = 64
+MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
-TINY = 10
+MAX_TINY_IMAGE = 10
 """Most rows, and columns of each, of images for which what every tap reads is packed separately.
 
 Images that share weights are packed together then: one alone does not fill vectors.
 """
-MANY = 32
+MIN_VARIANT_ROWS = 32
 """Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
 
-def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form, Limits]]:
+def small_image_variants(
+    phase: Phase, products: Iterable[object]
+) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variants in which what each tap of a row reads is packed separately.
 
     There are no padding columns between rows then.
@@ -29,20 +31,20 @@ def line_forms(phase: Phase, products: Iterable[object]) -> Iterator[tuple[Form,
     if few or not any(k.tap for c in slid for k in c.columns):
         return
     sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = all(beside(c.item, c.left, c.columns, phase) for c in slid)
+    batched = all(batch_axes(c.item, c.left, c.columns, phase) for c in slid)
     batched &= len(slid[0].columns) == 2
-    if batched and not any(isinstance(n, int) and n > TINY for n in sides):
-        yield "tiny", tuple((n, TINY) for n in sides)
+    if batched and not any(isinstance(n, int) and n > MAX_TINY_IMAGE for n in sides):
+        yield "tiny", tuple((n, MAX_TINY_IMAGE) for n in sides)
     line = phase.axes[slid[0].n]
-    if not isinstance(line, int) or line <= NARROW:
-        yield "narrow", ((line, NARROW),)
+    if not isinstance(line, int) or line <= MAX_NARROW_ROW:
+        yield "narrow", ((line, MAX_NARROW_ROW),)
 
 
 def _has_few_rows(c: ConvPlan, phase: Phase) -> bool:
     """Return whether few rows meet each packed element: by number, or in groups."""
     rows = phase.axes[c.m]
     groups = c.left.axes & c.right.axes & c.item.axes
-    return bool(groups) or (isinstance(rows, int) and rows < MANY)
+    return bool(groups) or (isinstance(rows, int) and rows < MIN_VARIANT_ROWS)
 
 
-__all__ = ["NARROW", "TINY", "line_forms"]
+__all__ = ["MAX_NARROW_ROW", "MAX_TINY_IMAGE", "small_image_variants"]

@@ -19,29 +19,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import FOLDS
+from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Item, Phase, StoreItem
 from smelt.codegen.llvm.loops.collapse_short_rows import is_map
-from smelt.codegen.llvm.schedule.backward_slice import needed
+from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import product
 
-CHEAP = 5.0
+MAX_SHARED_CYCLES = 5.0
 """Most cycles for one vector of what outputs may have in common to be split: no function."""
-FEWER = 4
+MIN_SIZE_RATIO = 4
 """An output with at least this many times fewer elements than another gets a phase of its own.
 
 The inputs that it shares are still in cache.
 """
 
 
-def disjoint(phase: Phase) -> list[Phase]:
+def split_disjoint(phase: Phase) -> list[Phase]:
     """Split a phase by groups of outputs that share no reduction, in order of first store."""
-    if phase.regions() or phase.cut or phase.settings or phase.places:
+    if phase.regions() or phase.cut or phase.state_updates or phase.window_positions:
         return [phase]
     groups: list[tuple[set[Item], list[StoreItem]]] = []
     for s in phase.stores:
-        reductions = {i for i in _slice(phase, [s]) if i.kind in FOLDS}
+        reductions = {i for i in _slice(phase, [s]) if i.kind in REDUCTION_KINDS}
         overlapping = [g for g in groups if not reductions.isdisjoint(g[0])]
         groups = [g for g in groups if g not in overlapping]
         groups.append(
@@ -55,7 +55,7 @@ def disjoint(phase: Phase) -> list[Phase]:
     return [_restrict(phase, stores, number) for number, (_, stores) in enumerate(groups)]
 
 
-def without_small(phase: Phase) -> list[Phase]:
+def split_small_outputs(phase: Phase) -> list[Phase]:
     """Split off a map's small outputs, whose axes are a subset of a larger output's.
 
     They come first; all others remain together, last.  Costly values in common are not duplicated.
@@ -66,12 +66,14 @@ def without_small(phase: Phase) -> list[Phase]:
 
     def is_beside(small: StoreItem, large: StoreItem) -> bool:
         more = product(phase.axes[a] for a in large.axes - small.axes)
-        return small.axes < large.axes and isinstance(more, int) and more >= FEWER
+        return small.axes < large.axes and isinstance(more, int) and more >= MIN_SIZE_RATIO
 
     def is_small(s: StoreItem) -> bool:
         others = [o for o in phase.stores if o is not s]
         has_larger = any(is_beside(s, o) for o in others)
-        return has_larger and not any(_cost(needs[s] & needs[o]) > CHEAP for o in others)
+        return has_larger and not any(
+            _cost(needs[s] & needs[o]) > MAX_SHARED_CYCLES for o in others
+        )
 
     small = [s for s in phase.stores if is_small(s)]
     parts = [[s] for s in small] + [[s for s in phase.stores if s not in small]]
@@ -91,8 +93,8 @@ def _copy_items(phase: Phase) -> Phase:
     stores = [
         replace(s, value=copy_of[s.value], where=s.where and copy_of[s.where]) for s in phase.stores
     ]
-    carried = {copy_of[i] for i in phase.carried if i in copy_of}
-    return replace(phase, items=[*copy_of.values()], stores=stores, carried=carried)
+    carried = {copy_of[i] for i in phase.widened if i in copy_of}
+    return replace(phase, items=[*copy_of.values()], stores=stores, widened=carried)
 
 
 def _cost(items: set[Item]) -> float:
@@ -104,7 +106,7 @@ def _slice(phase: Phase, stores: list[StoreItem]) -> list[Item]:
     """Return what some stores depend on, including their addresses."""
     roots = [x for s in stores for x in (s.value, s.where) if x is not None]
     roots += [phase.positions[name] for s in stores for name in s.access.positions]
-    return needed(phase, roots, ())
+    return backward_slice(phase, roots, ())
 
 
 def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
@@ -127,4 +129,4 @@ def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
     )
 
 
-__all__ = ["disjoint", "without_small"]
+__all__ = ["split_disjoint", "split_small_outputs"]

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from smelt.blocks import STREAM_BYTES, STREAM_ROWS, SUM_BYTES, WHOLE_ROWS
-from smelt.blocks import fold_columns as columns_of
+from smelt.blocks import reduction_columns as columns_of
 from smelt.codegen.llvm.loopir.items import Access, Edge, Phase
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.mask_ranges import follows, is_searched, rows_in_bands
+from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
 from smelt.target import CACHE_SHARE, Target
 
-LEAST_ROW = 1024
+MIN_STREAM_BLOCK = 1024
 """Fewest positions of a streamed row's block, to spread the cost of ending its reductions."""
 
 
-def fit_rows(phase: Phase, vector: str | None) -> None:
+def fit_stream_blocks(phase: Phase, vector: str | None) -> None:
     """Fit the blocks of streams along rows into L1, from the first nest to the last.
 
     Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
     because the order of summation depends on them.
     """
     for visit in [r.visits[0] for r in phase.regions() if len(r.visits) == 1]:
-        if visit.axis == vector and visit.size is not None and visit.size > LEAST_ROW:
+        if visit.axis == vector and visit.size is not None and visit.size > MIN_STREAM_BLOCK:
             itemsizes = {
                 i.payload.buffer: i.dtype.itemsize
                 for i in phase.items
                 if isinstance(i.payload, Access) and vector in i.axes
             }
             fitting = STREAM_BYTES // max(sum(itemsizes.values()), 1)
-            visit.size = min(visit.size, max(fitting // LEAST_ROW, 1) * LEAST_ROW)
+            visit.size = min(visit.size, max(fitting // MIN_STREAM_BLOCK, 1) * MIN_STREAM_BLOCK)
 
 
-def fold_columns(phase: Phase, target: Target) -> int:
+def reduction_columns(phase: Phase, target: Target) -> int:
     """Return how many neighbouring columns one task reduces.
 
     If the rows are split over tasks, there are enough tasks: then as many columns as L1 holds sums
@@ -46,7 +46,7 @@ def fold_columns(phase: Phase, target: Target) -> int:
     return max(1 << fitting.bit_length() >> 1, least)
 
 
-def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
+def stream_task_rows(phase: Phase, products: Iterable[object], target: Target) -> int:
     """Return the rows of a task for which a stream packs its operands anew.
 
     As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
@@ -57,8 +57,11 @@ def streamed_rows(phase: Phase, products: Iterable[object], target: Target) -> i
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)
     visits = [v for r in phase.regions() for v in r.visits]
-    if not any(rows_in_bands(phase, blocked)):
-        if any(follows(v.start, phase.grid) and follows(v.stop, phase.grid) for v in visits):
+    if not any(row_group_streams(phase, blocked)):
+        if any(
+            depends_on_rows(v.start, phase.grid) and depends_on_rows(v.stop, phase.grid)
+            for v in visits
+        ):
             return STREAM_ROWS // 3
         if any(isinstance(i.payload, Edge) for i in phase.items):
             return STREAM_ROWS // 2

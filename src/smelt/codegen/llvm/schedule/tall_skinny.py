@@ -40,6 +40,8 @@ from smelt.blocks import (
     ROOMY_DEPTH,
     ROOMY_ROWS,
     SMALL,
+    SWAPPED_COLUMNS,
+    SWAPPED_PACKED_BYTES,
     TALL_BYTES,
     TALL_COLUMNS,
     TALL_DEPTH,
@@ -47,48 +49,46 @@ from smelt.blocks import (
     TALL_SINGLE,
     TALL_STAGED,
     THIN,
-    TURNED_BYTES,
-    TURNED_COLUMNS,
-    WIDE_ACROSS,
+    TRANSPOSED_LEFT_ELEMENTS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
     wide_blocks,
 )
-from smelt.codegen.llvm.instructions.dot_product import group_of
-from smelt.codegen.llvm.loopir.clone import FOLDS
-from smelt.codegen.llvm.loopir.items import Access, Folding, Item, Phase
+from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
-from smelt.codegen.llvm.schedule.backward_slice import cost_of, needed
+from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.schedule.k_blocking import deep_blocks, few_columns
+from smelt.codegen.llvm.schedule.k_blocking import k_blocked_task, small_m_columns
 from smelt.codegen.llvm.schedule.operands import (
-    lies_in_panels,
-    load_of,
+    is_prepacked,
+    is_transposed_load,
     panel_step,
-    runs_across,
+    plain_load,
 )
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import Form, Limits
+from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
 
-LINED_ROWS = 49
+MIN_PANEL_ROWS = 49
 """Rows from which packing short contiguous rows of the right operand in panels beats reading them
 in place.
 
 In place, the last vector of each row is partial.
 """
-TURNED_DEPTH = 3
+MAX_TRANSPOSED_K_RATIO = 3
 """Largest ratio of reduced positions to rows for which the right operand is transposed.
 
 Beyond it, the operands are swapped, which takes the sums through scratch.
 """
-TURNED_SEVERAL = 96
+MAX_SWAPPED_ROWS = 96
 """Most rows of several products whose operands are swapped."""
-LONGEST = 6.0
+MAX_EPILOGUE_CYCLES = 6.0
 """Most cycles for one vector of an epilogue that is unrolled for every row of a tile.
 
 And of what each task of few rows recomputes of the left operand.
@@ -108,37 +108,37 @@ class TallSkinnyPlan:
     tile: Tile
     direct: bool
     """Whether the left operand is multiplied in place."""
-    picked: bool
+    gathers_rows: bool
     """Whether the rows of a left operand in place are gathered by computed positions."""
     dense: bool
     """Whether every output's rows are contiguous without gaps, and complete in one task."""
-    late: bool
+    stores_sums: bool
     """Whether sums go to scratch before they are read."""
     wide: bool = False
     """Whether a task takes only some of the columns, whose operand it packs in panels of a tile."""
-    deep: bool = False
+    k_blocked: bool = False
     """Whether a task takes the reduced positions block by block, with the sums in scratch."""
-    few: bool = False
+    small_m: bool = False
     """Whether all rows are taken panel by panel, too few to pack panels beforehand."""
-    across: bool = False
+    packs_transposed: bool = False
     """Whether the left operand is packed by vectors across its rows."""
-    panels: bool = False
+    prepacked: bool = False
     """Whether the right operand is prepacked in panels as wide as the tile: at [n//w, k, n%w]."""
-    roomy: bool = False
+    large_blocks: bool = False
     """Whether a K-blocked plan that packs only the right operand takes larger blocks, which fit
     L2."""
-    turned: bool = False
+    swapped: bool = False
     """Whether the operands of a small-M plan are swapped: `m` is the axis of the result's
     columns."""
     tasks: int = 1
     """Tasks to split a K-blocked or swapped plan into before each takes more."""
-    kept: bool = False
+    keeps_sums: bool = False
     """Whether its sums stay in scratch for the epilogue of the last product."""
     others: tuple[tuple[Item, str], ...] = ()
     """The other products of the same rows and columns, with their reduced axes."""
-    narrow: bool = False
+    issue_bound: bool = False
     """Whether a K-blocked plan is limited by instruction issue rather than multiply-adds."""
-    copied: bool = False
+    copies_left: bool = False
     """Whether left rows that could be multiplied in place are packed all the same.
 
     In place, those of a tile may conflict in the L1 cache.
@@ -150,19 +150,19 @@ class TallSkinnyPlan:
     @property
     def by_tiles(self) -> bool:
         """Whether the rows of each tile are packed just before it, not all at the start."""
-        return self.narrow and not (self.direct or self.across or self.others)
+        return self.issue_bound and not (self.direct or self.packs_transposed or self.others)
 
     @property
     def depth(self) -> int:
         """Reduced positions of one K block."""
-        if self.few:
+        if self.small_m:
             return FEW_DEEP
-        return ROOMY_DEPTH if self.roomy else LONG_DEEP if self.narrow else DEEP
+        return ROOMY_DEPTH if self.large_blocks else LONG_DEEP if self.issue_bound else DEEP
 
     @property
     def pitch(self) -> int:
         """Elements between packed rows of a K block."""
-        return FEW_PITCH if self.few else LONG_PITCH if self.narrow else DEEP_PITCH
+        return FEW_PITCH if self.small_m else LONG_PITCH if self.issue_bound else DEEP_PITCH
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -170,31 +170,31 @@ class TallSkinnyPlan:
         return (self.m, self.n)
 
     @property
-    def staged(self) -> int:
+    def rows_per_pass(self) -> int:
         """Rows that are taken together."""
-        return SMALL if self.few else WIDE_STAGED if self.wide else TALL_STAGED
+        return SMALL if self.small_m else WIDE_STAGED if self.wide else TALL_STAGED
 
     @property
     def heights(self) -> tuple[int, ...]:
         """Rows of the tile, and of the tiles for remainders."""
-        if self.few:
+        if self.small_m:
             return (self.tile.rows, 8, 4, 1)
         return (self.tile.rows, 4, 1) if self.wide else (self.tile.rows, 1)
 
     @property
     def rows(self) -> Item:
         """The operand that has the result's rows."""
-        return self.right if self.turned else self.left
+        return self.right if self.swapped else self.left
 
     outer = ()
     """Reduced axes besides `k`: none."""
 
-    def lines(self) -> Index | None:
+    def right_pitch(self) -> Index | None:
         """Return the elements between rows of a right operand that is contiguous along n.
 
         None if it is not, or if it is computed.
         """
-        access = load_of(self.right)
+        access = plain_load(self.right)
         if access is None or access.positions or coefficient(access.offset, self.n) != 1:
             return None
         pitch = coefficient(access.offset, self.k)
@@ -202,7 +202,7 @@ class TallSkinnyPlan:
 
     def left_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the left operand."""
-        return (self.k, self.m) if self.across else (self.m, self.k)
+        return (self.k, self.m) if self.packs_transposed else (self.m, self.k)
 
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the right operand."""
@@ -221,11 +221,13 @@ class TallSkinnyPlan:
         result_positions = product(phase.axes[a] for a in phase.axes if a in self.item.axes)
         m, n = (phase.axes[a] for a in (self.m, self.n))
         depth = self.summed(phase)
-        if self.turned:
-            columns_per_task = few_columns(m, n, result_positions, self.tasks, TURNED_COLUMNS)
+        if self.swapped:
+            columns_per_task = small_m_columns(m, n, result_positions, self.tasks, SWAPPED_COLUMNS)
             return {self.m: columns_per_task, self.n: SMALL}
-        if self.few:
-            columns_per_task = few_columns(n, m, result_positions, self.tasks, self.tile.columns)
+        if self.small_m:
+            columns_per_task = small_m_columns(
+                n, m, result_positions, self.tasks, self.tile.columns
+            )
             max_columns = (
                 FEW_ACROSS // (1 + len(self.others)) // self.tile.columns * self.tile.columns
             )
@@ -235,7 +237,7 @@ class TallSkinnyPlan:
             }
         if self.wide:
             rows, columns = (
-                deep_blocks(
+                k_blocked_task(
                     m,
                     n,
                     result_positions,
@@ -243,12 +245,12 @@ class TallSkinnyPlan:
                     self.tile.columns,
                     self.tasks,
                     direct=self.direct,
-                    roomy=self.roomy,
-                    panels=self.panels,
+                    roomy=self.large_blocks,
+                    panels=self.prepacked,
                     products=1 + len(self.others),
-                    long=self.narrow,
+                    long=self.issue_bound,
                 )
-                if self.deep
+                if self.k_blocked
                 else wide_blocks(m, n, depth, result_positions, size, self.tile.columns)
             )
             return {self.m: rows, self.n: columns}
@@ -258,14 +260,21 @@ class TallSkinnyPlan:
         return {self.m: minimum(maximum(fitting, TALL_STAGED), TALL_ROWS), self.n: TALL_COLUMNS}
 
 
-def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[TallSkinnyPlan, ...]:
+def tall_skinny_plans(
+    phase: Phase, target: Target, form: Variant = "tall"
+) -> tuple[TallSkinnyPlan, ...]:
     """Plan the contractions of a phase if everything else in it is scalar operators.
 
     One, or several of the same rows and columns that do not read one another, the last of which all
     outputs depend on.  Empty otherwise.
     """
-    dots = [i for i in phase.items if i.kind in FOLDS]
-    if phase.regions() or phase.cut or phase.settings or not all(i.kind == "dot" for i in dots):
+    dots = [i for i in phase.items if i.kind in REDUCTION_KINDS]
+    if (
+        phase.regions()
+        or phase.cut
+        or phase.state_updates
+        or not all(i.kind == "dot" for i in dots)
+    ):
         return ()
     plans = [_plan(phase, target, form, i, dots) for i in dots]
     complete = [c for c in plans if c is not None]
@@ -278,8 +287,8 @@ def talls(phase: Phase, target: Target, form: Form = "tall") -> tuple[TallSkinny
             replace(
                 c,
                 others=tuple((o.item, o.k) for o in complete if o is not c),
-                kept=n < final,
-                late=c.late or n < final,
+                keeps_sums=n < final,
+                stores_sums=c.stores_sums or n < final,
                 dense=c.dense and n == final,
                 leader=_leader(c, complete[:n]),
             )
@@ -295,7 +304,7 @@ def _leader(c: TallSkinnyPlan, before: list[TallSkinnyPlan]) -> Item | None:
 
     K-blocked products take their blocks in turns then, which pays where packing dominates.
     """
-    if not c.few and (c.direct or not c.narrow):
+    if not c.small_m and (c.direct or not c.issue_bound):
         return None
     return next((o.item for o in before if (o.rows, o.k) == (c.rows, c.k)), None)
 
@@ -303,20 +312,20 @@ def _leader(c: TallSkinnyPlan, before: list[TallSkinnyPlan]) -> Item | None:
 def _have_same_axes(plans: list[TallSkinnyPlan], phase: Phase) -> bool:
     """Return whether products have the same axes and type, and none depends on another."""
     first, dots = plans[0], {c.item for c in plans}
-    independent = all(dots.isdisjoint(needed(phase, [c.left, c.right], ())) for c in plans)
+    independent = all(dots.isdisjoint(backward_slice(phase, [c.left, c.right], ())) for c in plans)
     return independent and all(
-        (c.m, c.n, c.item.axes, c.item.dtype, c.turned)
-        == (first.m, first.n, first.item.axes, first.item.dtype, first.turned)
+        (c.m, c.n, c.item.axes, c.item.dtype, c.swapped)
+        == (first.m, first.n, first.item.axes, first.item.dtype, first.swapped)
         for c in plans
     )
 
 
 def _plan(
-    phase: Phase, target: Target, form: Form, item: Item, dots: list[Item]
+    phase: Phase, target: Target, form: Variant, item: Item, dots: list[Item]
 ) -> TallSkinnyPlan | None:
     """Plan one of the contractions of such a phase, or return None."""
     n = stored_axis(phase)
-    assert isinstance(item.payload, Folding)
+    assert isinstance(item.payload, Reduction)
     left, right = item.args if n in item.args[1].axes else item.args[::-1]
     row_axes = [a for a in phase.axes if a in item.axes and a not in right.axes]
     if n not in right.axes or n in left.axes or len(item.payload.over) != 1:
@@ -368,30 +377,30 @@ def _plan(
         k,
         tile,
         direct=direct,
-        picked=picked,
+        gathers_rows=picked,
         wide=wide,
-        turned=swapped,
-        panels=panels,
-        roomy=form == "deep" and direct and not panels and _has_large_cache(target),
+        swapped=swapped,
+        prepacked=panels,
+        large_blocks=form == "deep" and direct and not panels and _has_large_cache(target),
         dense=not wide and not conditional and all(s == phase.axes[n] for s in steps),
-        late=cost_of(readers(phase, dots)) > LONGEST,
-        deep=deep,
-        few=form == "few",
-        tasks=target.tasks,
-        narrow=form == "deep" and target.starts_few,
-        copied=copied,
-        across=deep
+        stores_sums=cost_of(epilogue_items(phase, dots)) > MAX_EPILOGUE_CYCLES,
+        k_blocked=deep,
+        small_m=form == "few",
+        tasks=target.gemm_tasks,
+        issue_bound=form == "deep" and target.is_issue_bound,
+        copies_left=copied,
+        packs_transposed=deep
         and not direct
-        and any(runs_across(i, k, m, lanes) for i in needed(phase, [left], ())),
+        and any(is_transposed_load(i, k, m, lanes) for i in backward_slice(phase, [left], ())),
     )
 
 
-def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+def tall_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variant for few columns and reduced positions, if the phase allows it.
 
     For fewer rows operands are multiplied in place.
     """
-    plans = talls(phase, target)
+    plans = tall_skinny_plans(phase, target)
     if not plans:
         return
     m, n, k = phase.axes[plans[0].m], phase.axes[plans[0].n], plans[0].summed(phase)
@@ -407,24 +416,26 @@ def tall_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
         yield "tall", limits
 
 
-def few_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+def small_m_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variant for few rows, whose right operand is packed on first use."""
-    plans = talls(phase, target, "few")
+    plans = tall_skinny_plans(phase, target, "few")
     if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     first = plans[0]
     m, n = (phase.axes[a] for a in (first.m, first.n))
-    if first.turned:
+    if first.swapped:
         m, n = n, m
         packed_elements = mul(m, _packed_positions(plans, phase))
-        k_limits: Limits = ((packed_elements, TURNED_BYTES // first.item.dtype.itemsize),)
+        k_limits: SizeLimits = (
+            (packed_elements, SWAPPED_PACKED_BYTES // first.item.dtype.itemsize),
+        )
     else:
         # For longer sums there would be more blocks than positions in a block.
         k_limits = tuple(dict.fromkeys((phase.axes[c.k], LONG_SUM) for c in plans))
     # Every task recomputes the rows.
-    cheap = cost_of(needed(phase, [c.rows for c in plans], ())) <= LONGEST
+    cheap = cost_of(backward_slice(phase, [c.rows for c in plans], ())) <= MAX_EPILOGUE_CYCLES
     panel = max(THIN + 1, first.tile.columns)
-    rows = TURNED_SEVERAL if first.turned and len(plans) > 1 else SMALL
+    rows = MAX_SWAPPED_ROWS if first.swapped and len(plans) > 1 else SMALL
     limits = (m, rows), (sub(THIN + 1, m), 0), (sub(panel, n), 0), *k_limits
     if _is_satisfiable(limits) and cheap:
         yield "few", limits
@@ -438,13 +449,13 @@ def _packed_positions(plans: Collection[TallSkinnyPlan], phase: Phase) -> Index:
     return positions
 
 
-def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+def wide_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variants for more columns or longer sums, whose operand is packed for many rows.
 
     "wide": one pass over all reduced positions, if the left operand's rows are multiplied in place;
     else, for many columns, "deep": K blocks.
     """
-    plans = talls(phase, target, "deep")
+    plans = tall_skinny_plans(phase, target, "deep")
     if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     m, n = phase.axes[plans[0].m], phase.axes[plans[0].n]
@@ -456,13 +467,13 @@ def wide_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     is_wide = (
         _is_satisfiable(wide_limits)
         and _are_left_in_place(plans, phase)
-        and not any(c.panels for c in plans)
+        and not any(c.prepacked for c in plans)
     )
-    variants: list[tuple[Form, Limits]] = [("wide", wide_limits)] if is_wide else []
+    variants: list[tuple[Variant, SizeLimits]] = [("wide", wide_limits)] if is_wide else []
     if _is_satisfiable((rows, columns)):
         variants.append(("deep", (rows, columns)))
     # If rows of a tile may conflict in the L1 cache, packing copies of them is better.
-    yield from variants if target.ways >= plans[0].tile.rows else reversed(variants)
+    yield from variants if target.l1_ways >= plans[0].tile.rows else reversed(variants)
 
 
 def _has_large_cache(target: Target) -> bool:
@@ -470,14 +481,14 @@ def _has_large_cache(target: Target) -> bool:
     return CACHE_SHARE * target.l2_bytes >= 4 * ROOMY_COLUMNS * (ROOMY_DEPTH + ROOMY_ROWS)
 
 
-def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
+def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the wide variant for fewer rows, if another one would pack the right operand too.
 
     Or would do worse: for a right operand that is computed, that is transposed for sums that are
     not long, or whose rows are short where there are more than few rows.  If the left operand is
     packed too, the tall variant.
     """
-    plans = talls(phase, target, "wide")
+    plans = tall_skinny_plans(phase, target, "wide")
     if len(plans) != 1 or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     (plan,) = plans
@@ -485,56 +496,64 @@ def panel_forms(phase: Phase, target: Target) -> Iterator[tuple[Form, Limits]]:
     limits = (m, SMALL), (sub(THIN + 1, m), 0), (sub(THIN + 1, n), 0)
     if not _are_left_in_place(plans, phase):
         limits = *limits, (n, TALL_COLUMNS), (k, TALL_DEPTH)
-        if plan.lines() is None and _is_satisfiable(limits) and talls(phase, target):
+        if (
+            plan.right_pitch() is None
+            and _is_satisfiable(limits)
+            and tall_skinny_plans(phase, target)
+        ):
             yield "tall", limits
         return
     limits = *limits, *_one_pass_limits(plans, phase)
-    if plan.lines() is not None:
-        limits = *limits, (sub(LINED_ROWS, m), 0), (n, TALL_COLUMNS)
-    elif runs_across(plan.right, plan.n, plan.k):
-        limits = *limits, (sub(k, mul(TURNED_DEPTH, m)), 0)
+    if plan.right_pitch() is not None:
+        limits = *limits, (sub(MIN_PANEL_ROWS, m), 0), (n, TALL_COLUMNS)
+    elif is_transposed_load(plan.right, plan.n, plan.k):
+        limits = *limits, (sub(k, mul(MAX_TRANSPOSED_K_RATIO, m)), 0)
     if _is_satisfiable(limits):
         yield "wide", limits
 
 
-def _one_pass_limits(plans: Collection[TallSkinnyPlan], phase: Phase) -> Limits:
+def _one_pass_limits(plans: Collection[TallSkinnyPlan], phase: Phase) -> SizeLimits:
     """Return the limits for reduced positions, and rows times these, of one pass."""
     (first, *_), m = plans, phase.axes[next(iter(plans)).m]
-    elements = (mul(m, phase.axes[c.k]) for c in plans if not (c.direct or c.copied))
-    return (first.summed(phase), WIDE_DEPTH), *((e, WIDE_ACROSS) for e in dict.fromkeys(elements))
+    elements = (mul(m, phase.axes[c.k]) for c in plans if not (c.direct or c.copies_left))
+    return (first.summed(phase), WIDE_DEPTH), *(
+        (e, TRANSPOSED_LEFT_ELEMENTS) for e in dict.fromkeys(elements)
+    )
 
 
 def _are_left_in_place(plans: Collection[TallSkinnyPlan], phase: Phase) -> bool:
     """Return whether the rows of all left operands can be multiplied in place."""
     return all(
-        c.picked or c.copied or _is_strided(c.left, c.item, (c.m, c.k), phase) for c in plans
+        c.gathers_rows or c.copies_left or _is_strided(c.left, c.item, (c.m, c.k), phase)
+        for c in plans
     )
 
 
 def _uses_groups(plans: tuple[TallSkinnyPlan, ...], phase: Phase, target: Target) -> bool:
     """Return whether factors are packed in groups, or matrix instructions are used."""
     return any(
-        group_of(c.item, c.left, c.right, phase.dtypes, target, matrices=True) is not None
+        choose_dot_instruction(c.item, c.left, c.right, phase.dtypes, target, matrices=True)
+        is not None
         for c in plans
     )
 
 
-def _is_satisfiable(limits: Limits) -> bool:
+def _is_satisfiable(limits: SizeLimits) -> bool:
     """Return whether any sizes are within some limits."""
     return not any(isinstance(e, int) and e > most for e, most in limits)
 
 
-def readers(phase: Phase, products: Collection[Item]) -> list[Item]:
+def epilogue_items(phase: Phase, products: Collection[Item]) -> list[Item]:
     """Return what the outputs depend on, in order, from some products on: the epilogue."""
     roots = [s.value for s in phase.stores]
     roots += [phase.positions[name] for s in phase.stores for name in s.access.positions]
-    return needed(phase, roots, products)
+    return backward_slice(phase, roots, products)
 
 
 def _is_strided(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> bool:
     """Return whether an operand is a plain load with fixed strides."""
     access = left.payload
-    if left.kind != "load" or not isinstance(access, Access) or load_of(left) is None:
+    if left.kind != "load" or not isinstance(access, Access) or plain_load(left) is None:
         return False
     if access.positions or phase.dtypes[access.buffer] != item.dtype:
         return False
@@ -544,8 +563,8 @@ def _is_strided(left: Item, item: Item, axes: tuple[str, str], phase: Phase) -> 
 
 def _is_prepacked(right: Item, item: Item, axes: tuple[str, str], width: int, phase: Phase) -> bool:
     """Return whether an operand is in panels exactly as wide as a tile."""
-    access = load_of(right)
-    if access is None or not lies_in_panels(right, item, None, axes, width, phase):
+    access = plain_load(right)
+    if access is None or not is_prepacked(right, item, None, axes, width, phase):
         return False
     return panel_step(access, axes[0], 1) == width
 
@@ -555,7 +574,7 @@ def _fits_cache(left: Item, m: str, item: Item, rows: int, target: Target) -> bo
     access = left.payload
     pitch = coefficient(access.offset, m) if isinstance(access, Access) else None
     pitch_bytes = pitch * item.dtype.itemsize if isinstance(pitch, int) and pitch else None
-    return target.holds(rows, pitch_bytes)
+    return target.fits_l1_sets(rows, pitch_bytes)
 
 
 def _gathers_rows(left: Item, item: Item, axes: tuple[str, str, str], phase: Phase) -> bool:
@@ -567,11 +586,11 @@ def _gathers_rows(left: Item, item: Item, axes: tuple[str, str, str], phase: Pha
     is_contiguous = (
         all({n, k}.isdisjoint(i.axes) for i in positions) and coefficient(access.offset, k) == 1
     )
-    slice_items = needed(phase, positions, ())
+    slice_items = backward_slice(phase, positions, ())
     is_cheap = (
         is_contiguous
-        and not any(i.kind in FOLDS for i in slice_items)
-        and cost_of(slice_items) <= LONGEST
+        and not any(i.kind in REDUCTION_KINDS for i in slice_items)
+        and cost_of(slice_items) <= MAX_EPILOGUE_CYCLES
     )
     return bool(positions) and is_cheap and phase.dtypes[access.buffer] == item.dtype
 
@@ -581,8 +600,8 @@ def _is_contiguous_along_k(phase: Phase, x: Item, n: str, k: str) -> bool:
 
     Loads without both k and the column axis `n` do not matter.
     """
-    loads = [i for i in needed(phase, [x], ()) if i.kind == "load" and {n, k} <= i.axes]
-    return bool(loads) and all(runs_across(i, n, k) for i in loads)
+    loads = [i for i in backward_slice(phase, [x], ()) if i.kind == "load" and {n, k} <= i.axes]
+    return bool(loads) and all(is_transposed_load(i, n, k) for i in loads)
 
 
 def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
@@ -590,6 +609,6 @@ def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
 
     Otherwise each lane of a panel would look for its own element.
     """
-    loads = [i for i in needed(phase, [x], ()) if {m, k} <= i.axes]
+    loads = [i for i in backward_slice(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)

@@ -6,32 +6,36 @@ vector axis, square tiles if an array is transposed, and several short rows.
 
 from __future__ import annotations
 
-from smelt.blocks import BLOCK, TASKS, rows_together
+from smelt.blocks import BLOCK, TASKS, rows_per_task
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
-from smelt.codegen.llvm.access.vector_axis import across_axis, lanes_of, pinned
-from smelt.codegen.llvm.loopir.compute_at import place_blocks, place_rows
+from smelt.codegen.llvm.access.vector_axis import (
+    find_transpose_axis,
+    lanes_of,
+    single_position_axes,
+)
+from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.schedule.contract import Contraction, product_block
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.stream_tiling import fold_columns, streamed_rows
+from smelt.codegen.llvm.schedule.stream_tiling import reduction_columns, stream_task_rows
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
 
-GATHERED = 8
+MAX_GATHER_ROWS = 8
 """Most times as many rows if a gather serves all rows of a task."""
-SIDE = 64
+MIN_TRANSPOSE_SIDE = 64
 """Smallest side of the tiles in which arrays and operands are transposed.
 
 Full cache lines of results and runs of them; rows at power-of-two distances share cache sets, so
 larger tiles would cause conflicts.
 """
 
-Placed = ConvPlan | DepthwisePlan | NhwcConvPlan | TallSkinnyPlan
+PackedPlan = ConvPlan | DepthwisePlan | NhwcConvPlan | TallSkinnyPlan
 """Plans whose operands are packed by position."""
 _Others = (
     dict[Item, DepthwisePlan]
@@ -43,24 +47,24 @@ Products = dict[Item, Contraction] | dict[Item, ConvPlan] | _Others
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TaskBlocks:
     """The division of a grid into tasks."""
 
     block: dict[str, Index]
     """Axes that tasks take in blocks, with the number of positions."""
-    held: dict[str, Index]
+    max_extents: dict[str, Index]
     """Most positions of these axes that a task has."""
-    across: str | None
+    transpose_axis: str | None
     """The axis that forms square tiles for transposition with the vector axis."""
     rows: frozenset[str]
     """The axis along which a task takes several rows that reductions end."""
 
 
-def task_blocks(phase: Phase, products: Products, vector: str | None, target: Target) -> Cut:
+def task_blocks(phase: Phase, products: Products, vector: str | None, target: Target) -> TaskBlocks:
     """Divide the grid of a phase with these plans, given its vector axis."""
-    grid = set(phase.grid) - pinned(phase)
+    grid = set(phase.grid) - single_position_axes(phase)
     has_reductions = any(i.kind == "fold" for i in phase.items)
-    vector_block = fold_columns(phase, target) if has_reductions else BLOCK
+    vector_block = reduction_columns(phase, target) if has_reductions else BLOCK
     block: dict[str, Index] = {}
     if vector in grid and vector is not None:
         block[vector] = vector_block
@@ -73,22 +77,22 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
         if c.m is None and c.n in rows:
             continue  # one column besides a contraction of these rows
         cut = product_block(c, phase, contractions, target)
-        if phase.regions() and not c.thin:
-            cut = streamed_rows(phase, products.values(), target), cut[1]
+        if phase.regions() and not c.is_gemv:
+            cut = stream_task_rows(phase, products.values(), target), cut[1]
         for a, n in zip((c.m, c.n), cut, strict=True):
             if a in grid and a is not None:
                 block[a] = minimum(n, block[a]) if a in block and a != vector else n
-    plain = block and not (products or phase.regions() or phase.places)
-    transpose_axis = across_axis(phase, vector) if plain else None
+    plain = block and not (products or phase.regions() or phase.window_positions)
+    transpose_axis = find_transpose_axis(phase, vector) if plain else None
     if vector is not None and transpose_axis is not None:
-        side = turned_side(lanes_of(phase, target))
+        side = transpose_side(lanes_of(phase, target))
         block = {transpose_axis: side, vector: side}
         # Neighbouring tasks read neighbouring runs of the same rows.
         phase.grid = [*(a for a in phase.grid if a != transpose_axis), transpose_axis]
     elif vector is not None and plain and not has_reductions:
         for outer in [a for a in phase.grid if a in grid and a != vector][-1:]:
             block[outer] = _rows_per_task(phase, vector, outer)
-    if phase.places:
+    if phase.window_positions:
         block |= _window_blocks(phase, products)
     rows = frozenset[str]()
     ended = has_reductions or any(i.kind == "scan" for i in phase.items)
@@ -96,8 +100,8 @@ def task_blocks(phase: Phase, products: Products, vector: str | None, target: Ta
         # Rows that reductions end: the next ones are computed while one waits for its last sum.
         rows = frozenset([a for a in phase.grid if a in grid][-1:])
         row_length = product(n for a, n in phase.axes.items() if a not in phase.grid)
-        block |= dict.fromkeys(rows, rows_together(row_length))
-    return Cut(block, _max_extents(phase, products, block), transpose_axis, rows)
+        block |= dict.fromkeys(rows, rows_per_task(row_length))
+    return TaskBlocks(block, _max_extents(phase, products, block), transpose_axis, rows)
 
 
 def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> dict[str, Index]:
@@ -113,21 +117,21 @@ def _max_extents(phase: Phase, products: Products, block: dict[str, Index]) -> d
         for a in {c.m, c.n} & block.keys() - {None}:
             assert a is not None
             n = phase.axes[a]
-            if isinstance(n, int) or (c.thin and a == c.n and isinstance(extents[a], int)):
+            if isinstance(n, int) or (c.is_gemv and a == c.n and isinstance(extents[a], int)):
                 extents[a] = minimum(n, extents[a])
     return extents
 
 
 def _rows_per_task(phase: Phase, vector: str, outer: str) -> Index:
     """Return the rows of a task: more if it gathers once for all of them."""
-    rows = rows_together(phase.axes[vector])
-    if not any(gathers(i, vector) and outer not in i.axes for i in phase.items):
+    rows = rows_per_task(phase.axes[vector])
+    if not any(is_gather(i, vector) and outer not in i.axes for i in phase.items):
         return rows
     positions = product(phase.axes[a] for a in phase.grid)
-    return mul(rows, maximum(minimum(floordiv(positions, TASKS * BLOCK), GATHERED), 1))
+    return mul(rows, maximum(minimum(floordiv(positions, TASKS * BLOCK), MAX_GATHER_ROWS), 1))
 
 
-def gathers(item: Item, vector: str | None) -> bool:
+def is_gather(item: Item, vector: str | None) -> bool:
     """Return whether a load's lanes are far apart."""
     access = item.payload
     if not isinstance(access, Access) or vector not in item.axes or access.limits or item.args:
@@ -141,11 +145,11 @@ def gathers(item: Item, vector: str | None) -> bool:
 def _window_blocks(phase: Phase, products: Products) -> dict[str, Index]:
     """Return the task blocks of contractions that windows read at shared positions."""
     sizes = [c.item.dtype.itemsize for c in products.values()]
-    blocks = place_blocks(phase, max(sizes, default=4))
+    blocks = window_task_blocks(phase, max(sizes, default=4))
     rows = {c.m for c in products.values() if isinstance(c, ConvPlan)} & {*phase.grid}
-    return blocks | dict.fromkeys(sorted(rows), place_rows(phase))
+    return blocks | dict.fromkeys(sorted(rows), window_task_rows(phase))
 
 
-def turned_side(lanes: int) -> int:
+def transpose_side(lanes: int) -> int:
     """Return the side of a transposed tile: full vectors, at least two."""
-    return max(SIDE, 2 * lanes)
+    return max(MIN_TRANSPOSE_SIDE, 2 * lanes)

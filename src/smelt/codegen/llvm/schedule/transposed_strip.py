@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import LINE
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.schedule.task_tiling import gathers
+from smelt.codegen.llvm.schedule.task_tiling import is_gather
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, floordiv, maximum, mul
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 
 
-def across_strips(
+def strip_loads(
     nest: Nest, materialised: Collection[Item], local: Mapping[str, Index], lanes: int
 ) -> list[Item]:
     """Return the loads of a nest to transpose in strips.
@@ -39,17 +39,17 @@ def across_strips(
     """
     if len(nest.order) < 2 or nest.vector != nest.order[-1]:
         return []
-    if nest.stores or nest.settings or nest.fixed:  # epilogue stores read each element once
+    if nest.stores or nest.state_updates or nest.scalars:  # epilogue stores read each element once
         return []
     row, rows = nest.order[-2], local[nest.order[-2]]
     is_row_by_row = all(
-        row in f.axes and f in materialised and nest.in_registers(f) for f in nest.folds
+        row in f.axes and f in materialised and nest.in_registers(f) for f in nest.reductions
     )
     if not is_row_by_row or (isinstance(rows, int) and rows < lanes):
         return []
     if any(i.kind == "scan" for i in nest.items):
         return []
-    return [i for i in nest.items if gathers(i, nest.vector) and _is_contiguous_along(i, row)]
+    return [i for i in nest.items if is_gather(i, nest.vector) and _is_contiguous_along(i, row)]
 
 
 def _is_contiguous_along(item: Item, row: str) -> bool:
@@ -59,7 +59,7 @@ def _is_contiguous_along(item: Item, row: str) -> bool:
 
 def strip_rows(dtype: DType, lanes: int) -> int:
     """Return the rows of a strip: full transposition tiles, and full cache lines."""
-    return max(LINE // dtype.itemsize, lanes)
+    return max(CACHE_LINE // dtype.itemsize, lanes)
 
 
 def _pitch(columns: Index, lanes: int) -> Index:
@@ -75,7 +75,7 @@ def pitches(s: Schedule) -> dict[Item, Index]:
     """Return the row pitch of each load's strip, for the widest nest that reads it."""
     pitch_of: dict[Item, Index] = {}
     for nest in (n for n in s.nests if n.strips):
-        for item in nest.turned:
+        for item in nest.transposed:
             span = s.span(s.region(item), nest.order[-1])
             pitch_of[item] = maximum(pitch_of.get(item, 0), _pitch(span, s.lanes))
     return pitch_of
@@ -84,7 +84,7 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 # ---- emission ------------------------------------------------------------------------------------
 
 
-def in_strips(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
+def for_each_strip(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
     """Run a nest for each strip of its rows, or once if it reads no strips.
 
     The range of the row axis is the strip meanwhile.
@@ -93,7 +93,7 @@ def in_strips(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None
         inside()
         return
     b, row, ranges = home.b, nest.order[-2], dict(home.ranges)
-    rows = min(strip_rows(i.dtype, home.s.lanes) for i in nest.turned)
+    rows = min(strip_rows(i.dtype, home.s.lanes) for i in nest.transposed)
     low, high = ranges[row]
 
     def run_strip(first: ir.Value) -> None:
@@ -105,4 +105,4 @@ def in_strips(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None
     home.ranges = ranges
 
 
-__all__ = ["across_strips", "in_strips", "pitches", "strip_rows"]
+__all__ = ["for_each_strip", "pitches", "strip_loads", "strip_rows"]

@@ -21,25 +21,32 @@ from functools import partial
 from itertools import product as positions
 from math import prod
 
-from smelt.blocks import SHORT_SUM, SHORT_TERMS
-from smelt.codegen.llvm.loopir.clone import Cloner, folds, prune, put_before, reached, renumber
+from smelt.blocks import UNROLL_STRIDED_TERMS, UNROLL_TERMS
+from smelt.codegen.llvm.loopir.clone import (
+    Cloner,
+    dependencies,
+    depends_on_reduction,
+    insert_before,
+    prune,
+    renumber,
+)
 from smelt.codegen.llvm.loopir.items import (
     Access,
-    Converting,
-    Folding,
+    Conversion,
     Item,
     Phase,
+    Reduction,
     cut_axes,
 )
 from smelt.codegen.llvm.loops.unroll_columns import short_row
-from smelt.codegen.llvm.schedule.tall_skinny import LONGEST, readers
-from smelt.ops.combine import AS_GOOD, CHOICE, COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.codegen.llvm.schedule.tall_skinny import MAX_EPILOGUE_CYCLES, epilogue_items
+from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f32, f64, i32
 from smelt.types.expr import Index, mul
 
-STEPS = 25
+MAX_UNROLLED_WINDOW = 25
 """Most elements of an unrolled window: 5 by 5."""
 SHORT_ROWS, SHORT_PAIRS = 10, 8
 """Most elements of an unrolled short row if only its reduction is stored.
@@ -47,29 +54,29 @@ SHORT_ROWS, SHORT_PAIRS = 10, 8
 SHORT_PAIRS if rows of several arrays are read: each element is picked out of as many vectors as a
 row has elements.  Longer rows are vectors of their own (`smelt.codegen.llvm.loops.batched_reduce`).
 """
-MOST = 200
+MAX_UNROLLED_ITEMS = 200
 """Most items that a reduction becomes."""
-MOST_PRODUCTS = 1024
+MAX_PRODUCT_ITEMS = 1024
 """Most items that a short contraction becomes: nested sums would multiply."""
-LANES = 64
+MAX_BATCH_POSITIONS = 64
 """Most positions of each contraction of a batch for vectors to hold several of them."""
-TINY = 8
+MAX_TINY_TERMS = 8
 """Most products of a sum in such a batch, each of which has to be gathered."""
-SLIM, ROWS = 4, 128
+MAX_SLIM_COLUMNS, MIN_SLIM_ROWS = 4, 128
 """Most columns and fewest rows of a contraction whose vectors run along its rows.
 
-For columns that are stored contiguously; `TINY` columns if they are reduced again (in a small
-network).
+For columns that are stored contiguously; `MAX_TINY_TERMS` columns if they are reduced again (in a
+small network).
 """
-NEAREST = 3
+MAX_WINDOW_STRIDE = 3
 """Largest stride between neighbouring windows, so that loads share cache lines."""
 
 
-def written_out(phase: Phase) -> Phase:
+def unroll_small_windows(phase: Phase) -> Phase:
     """Unroll reductions over small windows into trees of their scalar operator."""
     row = short_row(phase)
     for reduction in [i for i in phase.items if i.kind == "fold"]:
-        if isinstance(reduction.payload, Folding) and _is_small_window(
+        if isinstance(reduction.payload, Reduction) and _is_small_window(
             phase, reduction, reduction.payload, row
         ):
             _unroll(phase, reduction, reduction.payload)
@@ -77,7 +84,7 @@ def written_out(phase: Phase) -> Phase:
     return phase
 
 
-def _is_small_window(phase: Phase, reduction: Item, folding: Folding, row: str | None) -> bool:
+def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str | None) -> bool:
     """Return whether to unroll a reduction.
 
     `row` is the axis of short rows whose columns will be unrolled, if any.
@@ -89,9 +96,13 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Folding, row: str |
     count = 1
     for a in over:
         extent = phase.axes[a]
-        count *= extent if isinstance(extent, int) else STEPS + 1
-    varying = list(reached(arg, over))
-    if not 1 <= count <= STEPS or count * len(varying) > MOST or folds(arg, over):
+        count *= extent if isinstance(extent, int) else MAX_UNROLLED_WINDOW + 1
+    varying = list(dependencies(arg, over))
+    if (
+        not 1 <= count <= MAX_UNROLLED_WINDOW
+        or count * len(varying) > MAX_UNROLLED_ITEMS
+        or depends_on_reduction(arg, over)
+    ):
         return False
     differ = (i for i in varying if i.axes & reduction.axes)  # what all results share is not a row
     loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
@@ -109,7 +120,7 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Folding, row: str |
     )
 
 
-def _is_reorderable(reduction: Item, folding: Folding) -> bool:
+def _is_reorderable(reduction: Item, folding: Reduction) -> bool:
     """Return whether terms may be combined in any order.
 
     Nothing rounds, or it does so in float64.
@@ -125,12 +136,13 @@ def _is_window(offset: Index, over: set[str], result_axes: set[str]) -> bool:
     where these are contiguous.
     """
     steps = [coefficient(offset, a) for a in result_axes]
-    has_near_results = any(isinstance(s, int) and 1 <= s <= NEAREST for s in steps)
+    has_near_results = any(isinstance(s, int) and 1 <= s <= MAX_WINDOW_STRIDE for s in steps)
     if has_near_results and any(coefficient(offset, a) == 1 for a in over):
         return True
     between = [coefficient(offset, a) for a in over]
     return 1 in steps and all(
-        t is not None and any(mul(t, k) in steps for k in range(1, NEAREST + 1)) for t in between
+        t is not None and any(mul(t, k) in steps for k in range(1, MAX_WINDOW_STRIDE + 1))
+        for t in between
     )
 
 
@@ -156,7 +168,7 @@ def _are_adjacent_rows(offset: Index, phase: Phase, over: tuple[str, ...], most:
         length *= n
 
 
-def _unroll(phase: Phase, reduction: Item, folding: Folding) -> None:
+def _unroll(phase: Phase, reduction: Item, folding: Reduction) -> None:
     """Replace a reduction by a tree of its scalar operator."""
     (arg,) = reduction.args
     counts = [n for a in folding.over if isinstance(n := phase.axes[a], int)]
@@ -169,7 +181,7 @@ def _unroll(phase: Phase, reduction: Item, folding: Folding) -> None:
         best = _position_of_best(phase, reduction, row, terms)
         reduction.kind, reduction.payload, reduction.args = (
             "cast",
-            Converting(reduction.dtype),
+            Conversion(reduction.dtype),
             (best,),
         )
         return
@@ -181,13 +193,15 @@ def _unroll(phase: Phase, reduction: Item, folding: Folding) -> None:
         return
     wide = f64 if arg.dtype == f32 else reduction.dtype
     if wide != arg.dtype:
-        terms = [put_before(phase, reduction, "cast", Converting(wide), (t,), wide) for t in terms]
+        terms = [
+            insert_before(phase, reduction, "cast", Conversion(wide), (t,), wide) for t in terms
+        ]
     if len(terms) > 1:
         pair = _combine_in_pairs(phase, reduction, row.scalar, terms, wide)
         terms = [_apply(phase, reduction, row.scalar, pair, wide)]
     reduction.kind, reduction.payload, reduction.args = (
         "cast",
-        Converting(reduction.dtype),
+        Conversion(reduction.dtype),
         tuple(terms),
     )
 
@@ -198,9 +212,9 @@ def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[I
     Of two terms, the later one wins if it is better.
     """
     make = partial(_apply, phase, reduction)
-    _, equal, differs = AS_GOOD
+    _, equal, differs = TIES_BEST
     candidates = [
-        (t, put_before(phase, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
+        (t, insert_before(phase, reduction, "const", k, (), i32)) for k, t in enumerate(terms)
     ]
     while len(candidates) > 1:
         pairs: list[tuple[Item, Item]] = []
@@ -216,7 +230,7 @@ def _position_of_best(phase: Phase, reduction: Item, row: Combine, terms: list[I
     return candidates[0][1]
 
 
-def short_products(phase: Phase) -> None:
+def unroll_short_dots(phase: Phase) -> None:
     """Unroll short contractions into trees of scalar operators, and remove their axes."""
     for dot in [i for i in phase.items if i.kind == "dot"]:
         if _is_short_sum(phase, dot):
@@ -226,23 +240,28 @@ def short_products(phase: Phase) -> None:
 
 def _is_short_sum(phase: Phase, dot: Item) -> bool:
     """Return whether to unroll a contraction."""
-    assert isinstance(dot.payload, Folding)
+    assert isinstance(dot.payload, Reduction)
     over = {*dot.payload.over}
     left, right = (a.axes - over for a in dot.args)
     sizes = [n for a in over if isinstance(n := phase.axes[a], int)]
     bound = cut_axes(phase.segments[dot.time]) | phase.cut.keys() | {*phase.grid}
-    if len(sizes) < len(over) or over & bound or any(folds(a, over) for a in dot.args):
+    if (
+        len(sizes) < len(over)
+        or over & bound
+        or any(depends_on_reduction(a, over) for a in dot.args)
+    ):
         return False
-    if not 0 < prod(sizes) <= SHORT_SUM or not (
+    if not 0 < prod(sizes) <= UNROLL_TERMS or not (
         left <= right
         or right <= left
         or _is_tiny(phase, dot, prod(sizes), left ^ right)
         or _is_slim(phase, dot, prod(sizes), (left - right, right - left))
     ):
         return False
-    terms, loads = prod(sizes), [i for a in dot.args for i in reached(a, over)]
-    return terms * len(loads) <= MOST_PRODUCTS and (
-        terms <= SHORT_TERMS or not any(_is_strided_load(i, dot.axes - over) for i in loads)
+    terms, loads = prod(sizes), [i for a in dot.args for i in dependencies(a, over)]
+    return terms * len(loads) <= MAX_PRODUCT_ITEMS and (
+        terms <= UNROLL_STRIDED_TERMS
+        or not any(_is_strided_load(i, dot.axes - over) for i in loads)
     )
 
 
@@ -263,7 +282,10 @@ def _is_tiny(phase: Phase, dot: Item, terms: int, unshared_axes: frozenset[str])
     constant = [n for n in extents if isinstance(n, int)]
     batch = dot.axes - unshared_axes
     return (
-        len(constant) == len(extents) and prod(constant) <= LANES and terms <= TINY and bool(batch)
+        len(constant) == len(extents)
+        and prod(constant) <= MAX_BATCH_POSITIONS
+        and terms <= MAX_TINY_TERMS
+        and bool(batch)
     )
 
 
@@ -276,20 +298,20 @@ def _is_slim(
     empty, those along the rows hold one column each.  Rows that are multiplied in place have a tile
     instead.
     """
-    if terms > TINY or dot.dtype.itemsize > f32.itemsize:
+    if terms > MAX_TINY_TERMS or dot.dtype.itemsize > f32.itemsize:
         return False
     stored = frozenset[str]().union(*(s.axes for s in phase.stores))
-    after = (i.payload for i in readers(phase, [dot]) if i.kind == "apply")
-    is_costly = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > LONGEST
+    after = (i.payload for i in epilogue_items(phase, [dot]) if i.kind == "apply")
+    is_costly = sum(SCALARS[op].cost for op in after if isinstance(op, str)) > MAX_EPILOGUE_CYCLES
     for (column_axes, row_axes), rows in zip(
         (unshared_axes, unshared_axes[::-1]), dot.args[::-1], strict=True
     ):
-        max_columns = TINY if column_axes.isdisjoint(stored) else SLIM
+        max_columns = MAX_TINY_TERMS if column_axes.isdisjoint(stored) else MAX_SLIM_COLUMNS
         columns = prod(
             n if isinstance(n := phase.axes[a], int) else max_columns + 1 for a in column_axes
         )
         constant = [n for a in row_axes if isinstance(n := phase.axes[a], int)]
-        has_many_rows = len(constant) < len(row_axes) or prod(constant) >= ROWS
+        has_many_rows = len(constant) < len(row_axes) or prod(constant) >= MIN_SLIM_ROWS
         if (
             columns <= max_columns
             and row_axes
@@ -302,7 +324,7 @@ def _is_slim(
 
 def _unroll_dot(phase: Phase, dot: Item) -> None:
     """Replace a contraction by its products, added in pairs."""
-    assert isinstance(dot.payload, Folding)
+    assert isinstance(dot.payload, Reduction)
     times, plus = SUM_OF_PRODUCTS[1], COMBINES[SUM_OF_PRODUCTS[0]].scalar
     over = dot.payload.over
     terms: list[Item] = []
@@ -329,4 +351,4 @@ def _combine_in_pairs(
 
 
 def _apply(phase: Phase, user: Item, name: str, args: tuple[Item, ...], dtype: DType) -> Item:
-    return put_before(phase, user, "apply", name, args, dtype)
+    return insert_before(phase, user, "apply", name, args, dtype)

@@ -19,7 +19,7 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Carried, Item, Peek, chain
+from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead, enclosing_regions
 from smelt.codegen.llvm.scratch.workspace import Key
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -38,13 +38,13 @@ class ScratchEmitter:
         self.home, self.b = home, home.b
         self.task, self.storage = home.home, home.storage
 
-    def start(self, owner: Item | Carried, axis: str) -> Value:
+    def start(self, owner: Item | StreamState, axis: str) -> Value:
         """Return the first position along an axis which a scratch array has."""
         starts = self.home.starts
-        around = [r for r in chain(self.storage.region(owner)) if (r, axis) in starts]
+        around = [r for r in enclosing_regions(self.storage.region(owner)) if (r, axis) in starts]
         return starts[around[-1] if around else None, axis]
 
-    def slot(self, item: Item | Carried, axes: tuple[str, ...], scope: Scope) -> Value:
+    def slot(self, item: Item | StreamState, axes: tuple[str, ...], scope: Scope) -> Value:
         """Return the element offset of the current position in a scratch array."""
         offset: Value = number(0)
         for a in axes:
@@ -55,12 +55,12 @@ class ScratchEmitter:
 
     def reload(self, item: Item, scope: Scope) -> Value:
         """Return the register of a kept item."""
-        axes = self.home.s.kept[item]
-        if self.storage.in_parts(item):
-            return self.home.folds.finished(item, scope)
-        return self.fetch((item, 0), axes, scope)
+        axes = self.home.s.materialised[item]
+        if self.storage.holds_states(item):
+            return self.home.reductions.finished(item, scope)
+        return self.load((item, 0), axes, scope)
 
-    def fetch(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
+    def load(self, key: Key, axes: tuple[str, ...], scope: Scope) -> Value:
         """Load from a scratch array: a vector where its last axis is the vector axis."""
         dtype = self.storage.arrays[key][1]
         memory = dtype.compute
@@ -76,11 +76,11 @@ class ScratchEmitter:
         offsets = self._scratch_offsets(key, axes, scope)
         return gather(m, self.storage.at[key], offsets, memory, scope.lanes.mask)
 
-    def peek(self, item: Item, scope: Scope) -> Value:
+    def load_window(self, item: Item, scope: Scope) -> Value:
         """Load one position of a value which was computed for a window (compute_at)."""
-        assert isinstance(item.payload, Peek)
+        assert isinstance(item.payload, WindowRead)
         (source,), at = item.args, dict(item.payload.at)
-        axes = self.home.s.kept[source]
+        axes = self.home.s.materialised[source]
         memory = source.dtype.compute
         lanes = scope.lanes if scope.lanes is not None and scope.lanes.axis in item.axes else None
         offset, lane_steps = number(0), list[Value]()
@@ -109,7 +109,7 @@ class ScratchEmitter:
         offsets = self.b.add(splat(self.b, offset, lanes.count), steps)
         return gather(m, base, offsets, memory, lanes.mask)
 
-    def keep(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
+    def store(self, key: Key, axes: tuple[str, ...], value: Value, scope: Scope) -> None:
         """Store a register in a scratch array."""
         memory = self.storage.arrays[key][1].compute
         address = element_address(
@@ -147,7 +147,7 @@ class ScratchEmitter:
         )
 
 
-def copied(
+def copy_elements(
     b: ir.IRBuilder, home: NestEmitter, source: Value, to: Value, count: Value, dtype: DType
 ) -> None:
     """Copy elements from scratch to memory."""

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import LINE
-from smelt.codegen.llvm.access.proven_bounds import Inside, inside_limits
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.schedule.task_tiling import turned_side
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
-from smelt.codegen.llvm.scratch.workspace import TURNED_PART
+from smelt.codegen.llvm.scratch.workspace import TRANSPOSED_PART
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]
-AHEAD = 4
+PREFETCH_SQUARES = 4
 """Squares between what is transposed and what is prefetched, where a stream's rows are walked.
 
 These are read only a few times; the distance covers the latency of L3.
 """
 
 
-def turn(home: NestEmitter, item: Item, scope: Scope) -> None:
+def fill_transposed_tile(home: NestEmitter, item: Item, scope: Scope) -> None:
     """Fill the transposed tile of a load for the current block."""
     b, (u, v) = home.b, home.nest.order[-2:]
-    place = home.storage.at[item, TURNED_PART]
+    place = home.storage.at[item, TRANSPOSED_PART]
     m = LLVMMachine(b, home.s.lanes, home.home.target)
 
-    pitch = turned_pitch(home, item)
+    pitch = tile_pitch(home, item)
 
     def put(row: Value, first: Value, column: Value) -> None:
         offset = b.add(b.mul(b.sub(row, home.ranges[u][0]), pitch), b.sub(first, home.ranges[v][0]))
         to = element_address(b, place, offset, item.dtype)
         store_vector(m, to, column, item.dtype, None)
 
-    turned(home, item, scope, put, across=True)
+    emit_transposed(home, item, scope, put, across=True)
 
 
-def turned_pitch(home: NestEmitter, item: Item) -> Value:
+def tile_pitch(home: NestEmitter, item: Item) -> Value:
     """Return elements from one row of a transposed tile to the next."""
-    pitch = home.storage.pitches[item] if home.nest.strips else turned_side(home.s.lanes)
+    pitch = home.storage.pitches[item] if home.nest.strips else transpose_side(home.s.lanes)
     return home.home.index(pitch)
 
 
-def turned(
+def emit_transposed(
     home: NestEmitter,
     item: Item,
     scope: Scope,
@@ -83,17 +83,17 @@ def turned(
     (u_low, u_high), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
-    read = squares.whole if full_squares else squares.either
+    read = squares.load_full if full_squares else squares.load_any
     if not full_squares and across and home.home.target.isa == "avx512" and not squares.limits:
-        read = squares.masked
+        read = squares.load_masked
 
     def block(u0: Value, v0: Value) -> None:
         if streamed and not across:
-            squares.ask(u0, b.add(v0, number(AHEAD * side)))
+            squares.prefetch_square(u0, b.add(v0, number(PREFETCH_SQUARES * side)))
         for k, column in enumerate(transpose(b, read(u0, v0))):
             put(b.add(u0, number(k)), v0, column)
 
-    step = max(LINE // squares.dtype.itemsize, side)
+    step = max(CACHE_LINE // squares.dtype.itemsize, side)
 
     def row_squares(u1: Value, v0: Value) -> None:
         """Emit all squares of rows which share cache lines, before those lines are evicted."""
@@ -128,17 +128,17 @@ class _Squares:
         self.side = home.s.lanes
         self.dtype, self.base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
         self.m = LLVMMachine(self.b, self.side, home.home.target)
-        self.moved = _offset_function(home, access, scope)
-        self.limits = [pair for pair in access.limits if pair not in home.assumed]
+        self.offset_of = _offset_function(home, access, scope)
+        self.limits = [pair for pair in access.limits if pair not in home.proven_limits]
         self.other = self.m.const(item.dtype, access.other)
         """The value read out of bounds."""
 
-    def whole(self, u0: Value, v0: Value) -> list[Value]:
+    def load_full(self, u0: Value, v0: Value) -> list[Value]:
         """Load a square which is inside the block and the array."""
         start = self._start(u0)
         return [self._load(start, self.b.add(v0, number(k)), None) for k in range(self.side)]
 
-    def masked(self, u0: Value, v0: Value) -> list[Value]:
+    def load_masked(self, u0: Value, v0: Value) -> list[Value]:
         """Load any square; lanes past the block are 0."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
@@ -154,7 +154,7 @@ class _Squares:
             rows.append(self._load(start, at, mask, test))
         return rows
 
-    def either(self, u0: Value, v0: Value) -> list[Value]:
+    def load_any(self, u0: Value, v0: Value) -> list[Value]:
         """Load a square without masks where it is inside; nothing where it is outside."""
         b, home, side = self.b, self.home, self.side
         u, v = home.nest.order[-2:]
@@ -165,7 +165,7 @@ class _Squares:
         inside = b.and_(u_whole, v_whole)
         if not self.limits:
             return _branch_values(
-                b, inside, lambda: self.whole(u0, v0), lambda: self.masked(u0, v0)
+                b, inside, lambda: self.load_full(u0, v0), lambda: self.load_masked(u0, v0)
             )
         corners = [
             Scope(self.scope, {u: x, v: y})
@@ -176,13 +176,13 @@ class _Squares:
         return _branch_values(
             b,
             b.and_(inside, within),
-            lambda: self.whole(u0, v0),
+            lambda: self.load_full(u0, v0),
             lambda: _branch_values(
-                b, may_be_inside, lambda: self.masked(u0, v0), lambda: [self.other] * side
+                b, may_be_inside, lambda: self.load_masked(u0, v0), lambda: [self.other] * side
             ),
         )
 
-    def ask(self, u0: Value, v0: Value) -> None:
+    def prefetch_square(self, u0: Value, v0: Value) -> None:
         """Prefetch the cache lines of a square.
 
         Addresses are opaque: LLVM would keep parts of them in registers which tiles need.
@@ -198,14 +198,14 @@ class _Squares:
 
     def _start(self, u0: Value) -> Value:
         """Return the offset of rows, without their position along v."""
-        return self.b.add(self.scope.offset(self.access), self.moved(0, u0))
+        return self.b.add(self.scope.offset(self.access), self.offset_of(0, u0))
 
     def _load(
-        self, start: Value, at: Value, mask: Value | None, test: Inside | None = None
+        self, start: Value, at: Value, mask: Value | None, test: LaneBounds | None = None
     ) -> Value:
         """Load a row: the lanes of the mask which pass the bounds test."""
         b = self.b
-        address = element_address(b, self.base, b.add(start, self.moved(1, at)), self.dtype)
+        address = element_address(b, self.base, b.add(start, self.offset_of(1, at)), self.dtype)
         if test is None:
             return load_vector(self.m, address, self.dtype, mask)
         address = b.select(test.some, address, self.base)
@@ -284,10 +284,10 @@ def _prefetch_next_tile(
     if any(coefficient(access.offset, a) is None for a in home.nest.order[-2:]):
         return  # no constant stride to the next tile
     b, lanes = home.b, home.s.lanes
-    side, dtype = turned_side(lanes), home.home.dtypes[access.buffer]
+    side, dtype = transpose_side(lanes), home.home.dtypes[access.buffer]
     if home.nest.strips:  # the next strip
-        side = max(strip_rows(item.dtype, lanes), LINE // dtype.itemsize)
-    lines, each = (n * dtype.itemsize // LINE for n in (side, lanes * step))
+        side = max(strip_rows(item.dtype, lanes), CACHE_LINE // dtype.itemsize)
+    lines, each = (n * dtype.itemsize // CACHE_LINE for n in (side, lanes * step))
     (u_low, _), (v_low, v_high) = (home.ranges[a] for a in home.nest.order[-2:])
     u, v = b.udiv(b.sub(at[0], u_low), number(step)), b.udiv(b.sub(at[1], v_low), number(lanes))
     squares_per_row = b.udiv(b.add(b.sub(v_high, v_low), number(lanes - 1)), number(lanes))
@@ -300,13 +300,13 @@ def _prefetch_next_tile(
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
         address = element_address(b, home.home.buffers[access.buffer], place, dtype)
-        in_row = b.mul(b.urem(line, number(lines)), number(LINE))
+        in_row = b.mul(b.urem(line, number(lines)), number(CACHE_LINE))
         for nth in range(run):
-            to = b.add(in_row, number(nth * LINE))
+            to = b.add(in_row, number(nth * CACHE_LINE))
             prefetch(b, b.gep(address, [to], source_etype=ir.IntType(8)))
 
 
-PART = 16
+SHUFFLE_BYTES = 16
 """Bytes of the register parts within which shuffle instructions work."""
 _SIZES = {ir.HalfType: 2, ir.BFloatType: 2, ir.FloatType: 4, ir.DoubleType: 8}
 
@@ -318,7 +318,7 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
     element = kind.element
     is_integer = isinstance(element, ir.IntType)
     size = max(element.width // 8, 1) if is_integer else _SIZES[type(element)]
-    part_lanes = min(PART // size, side)
+    part_lanes = min(SHUFFLE_BYTES // size, side)
     stages, order = butterfly(side, part_lanes)
     rows = [*rows]
     for step, masks in stages:
@@ -326,7 +326,7 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
             rows = [_fenced(b, row) for row in rows]
         low, high = (
             ir.Constant(ir.VectorType(ir.IntType(32), len(m)), [*m])
-            for m in (beside(m, halves) for m in masks)
+            for m in (repeat_mask(m, halves) for m in masks)
         )
         for k in range(side):
             if not k & step:
@@ -336,7 +336,7 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
     return [rows[k] for k in order]
 
 
-def beside(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
+def repeat_mask(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return a stage's shuffle mask for registers which hold rows of `count` squares.
 
     >>> beside((0, 2), 2)

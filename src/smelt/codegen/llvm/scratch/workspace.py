@@ -12,89 +12,89 @@ from dataclasses import replace
 from smelt.blocks import (
     COLUMNS,
     RUN,
+    SWAPPED_PITCH,
     TALL_COLUMNS,
     TALL_DEPTH,
-    TURNED_PITCH,
     WIDE_PANEL,
 )
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import opaque
-from smelt.codegen.llvm.instructions.reductions import Accumulator, accumulator
+from smelt.codegen.llvm.instructions.reductions import Accumulator, make_accumulator
 from smelt.codegen.llvm.loopir.items import (
-    Carried,
-    Folding,
     Item,
+    Reduction,
     Region,
+    StreamState,
     Visit,
-    chain,
-    still_axes,
+    enclosing_regions,
+    unvarying_axes,
 )
-from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP
+from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.conv_plan import DEPTH as WINDOWED_DEPTH
-from smelt.codegen.llvm.schedule.conv_plan import PITCH, ConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.filter_contiguity import lies_in_runs
+from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.schedule.task_tiling import turned_side
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 Value = ir.Value
-Key = tuple[Item | Carried, int]
-TURNED_PART = 200
+Key = tuple[Item | StreamState, int]
+TRANSPOSED_PART = 200
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
-STAGED_PART = 400
+OUTPUT_STAGE_PART = 400
 STAMP = 64
 """Bytes at the beginning which identify the layout, where operands are cleared for it."""
 PAD = 512
 """Bytes after each array, so that full vectors may be stored at its end."""
-HELD = 8
+MAX_RESIDENT_BLOCKS = 8
 """Maximum number of blocks of an operand kept packed for all iterations of a stream.
 
 These are 2 MiB of float32: L3 delivers them faster than they are packed again.
 """
 
 
-def may_be_long(c: Contraction, s: Schedule) -> bool:
+def needs_run_sums(c: Contraction, s: Schedule) -> bool:
     """Return whether a product's sums may be long enough to need runs."""
     extent = product(s.span(s.region(c.item), a) for a in (*c.outer, c.k))
     limit = RUN if s.region(c.item) is None else 2 * RUN  # a stream's block never has more
     return c.item.dtype.is_float and not (isinstance(extent, int) and extent <= limit)
 
 
-def lines_apart(c: Contraction, s: Schedule) -> bool:
+def sums_runs_apart(c: Contraction, s: Schedule) -> bool:
     """Return whether runs of a skinny product's rows have an array of their own.
 
     They are contiguous along n, and each of them is added to all sums.
     """
-    return c.thin and c.along == c.n and may_be_long(c, s)
+    return c.is_gemv and c.vector_axis == c.n and needs_run_sums(c, s)
 
 
-def visits_beside(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
+def repeat_visits(c: Contraction, operand: Item, s: Schedule) -> list[Visit]:
     """Return the stream iterations which multiply the same operand again and again.
 
     These are the ones which begin after it is computed; none if one of them moves along it.
     """
-    operand_regions = chain(s.region(operand))
-    inner = [r for r in chain(s.region(c.item)) if r not in operand_regions]
+    operand_regions = enclosing_regions(s.region(operand))
+    inner = [r for r in enclosing_regions(s.region(c.item)) if r not in operand_regions]
     visits = [v for r in inner for v in r.visits]
     packed = {c.k, c.n if operand is c.right else c.m}
-    moves = [*visits, *(v for r in inner for v in r.sees)]
+    moves = [*visits, *(v for r in inner for v in r.bounds)]
     is_moved = not packed.isdisjoint(v.axis for v in moves)
-    return [] if is_moved or c.outer or any(r.is_inner for r in inner) else visits
+    return [] if is_moved or c.outer or any(r.is_conditional for r in inner) else visits
 
 
-def blocks_held(c: Contraction, s: Schedule) -> Index:
+def resident_blocks(c: Contraction, s: Schedule) -> Index:
     """Return the number of blocks of a right operand for which there is room."""
-    if c.group is not None or not visits_beside(c, c.right, s):
+    if c.group is not None or not repeat_visits(c, c.right, s):
         return 1
     spans = (s.span(s.region(c.item), c.k), c.depth), (s.span(s.region(c.item), c.n), COLUMNS)
     blocks = product(floordiv(add(n, most - 1), most) for n, most in spans)
-    return maximum(minimum(blocks, HELD), 1)
+    return maximum(minimum(blocks, MAX_RESIDENT_BLOCKS), 1)
 
 
 class Storage:
@@ -107,14 +107,14 @@ class Storage:
         self.arrays: dict[Key, tuple[Index, DType]] = {}
         self.at: dict[Key, Value] = {}
         self.clears = any(
-            c.thin if isinstance(c, Contraction) else not isinstance(c, TallSkinnyPlan)
+            c.is_gemv if isinstance(c, Contraction) else not isinstance(c, TallSkinnyPlan)
             for c in s.products.values()
         )
         self.nbytes: Index = STAMP if self.clears else 0
-        self.shared = {item: other for other, item in _successors(s)}
+        self.takes_over = {item: other for other, item in _successors(s)}
         """Arrays whose memory another array takes over, with the item which does."""
-        for item, axes in s.kept.items():
-            owner = self.shared.get(item, item)
+        for item, axes in s.materialised.items():
+            owner = self.takes_over.get(item, item)
             for part, dtype in enumerate(self.parts(item)):
                 count = product(self.extent(item, a) for a in axes)
                 self._reserve((owner, part), count, dtype)
@@ -122,10 +122,10 @@ class Storage:
         for item in s.phase.items:
             if item.kind == "scan":
                 axes = scan_state_axes(s, item)
-                for part, dtype in enumerate(self.fold(item).parts):
+                for part, dtype in enumerate(self.accumulator_of(item).parts):
                     count = product(self.extent(item, a) for a in axes)
                     self._reserve((item, 100 + part), count, dtype)
-        for state in dict.fromkeys(setting.state for setting in s.phase.settings):
+        for state in dict.fromkeys(setting.state for setting in s.phase.state_updates):
             axes = self.state_axes(state)
             count = product(s.span(state.region, a) for a in axes)
             self._reserve((state, 0), count, state.dtype)
@@ -133,7 +133,7 @@ class Storage:
         self._reserve_tiles()
         staged = (i for nest in s.nests for stage in nest.stages for i in stage.keeps)
         for item in dict.fromkeys(staged):
-            self._reserve((item, STAGE_PART), STRIP, item.dtype)
+            self._reserve((item, STAGE_PART), STRIP_ELEMENTS, item.dtype)
         for c in s.products.values():
             if isinstance(c, ConvPlan):
                 self._reserve_conv_nchw(c)
@@ -147,66 +147,68 @@ class Storage:
             if isinstance(c, TallSkinnyPlan):
                 self._reserve_tall_skinny(c)
                 continue
-            if not c.direct and not c.reads_left():
+            if not c.direct and not c.reads_left_in_place():
                 # Transposed tiles may reach past the last row.
                 rows = add(self.rows(c), s.lanes - 1)
                 self._reserve((c.item, LEFT_PART), mul(rows, c.pitch), c.unit)
-            if lines_apart(c, s):
+            if sums_runs_apart(c, s):
                 rows = mul(self.rows(c), self.extent(c.item, c.n))
                 self._reserve((c.item, SUMS_PART), rows, c.item.dtype)
-            if not c.thin and not c.reads_right():
-                panels = mul(blocks_held(c, s), COLUMNS * c.packed_units)
+            if not c.is_gemv and not c.reads_right_in_place():
+                panels = mul(resident_blocks(c, s), COLUMNS * c.packed_units)
                 self._reserve((c.item, RIGHT_PART), panels, c.unit)
-            if c.group is not None and c.group.moved:
+            if c.group is not None and c.group.left_offset:
                 self._reserve((c.item, SUMS_PART), COLUMNS, i32)
 
     def _reserve_tiles(self) -> None:
         """Reserve memory for transposed tiles, or strips of rows."""
         s = self.s
         packs = [pack for nest in s.nests for pack in nest.packs]
-        for item in (i for nest in (*s.nests, *packs) for i in nest.turned):
+        for item in (i for nest in (*s.nests, *packs) for i in nest.transposed):
             strip = mul(strip_rows(item.dtype, s.lanes), self.pitches.get(item, 0))
-            count = maximum(turned_side(s.lanes) ** 2, strip)
-            self._reserve((item, TURNED_PART), count, item.dtype)
+            count = maximum(transpose_side(s.lanes) ** 2, strip)
+            self._reserve((item, TRANSPOSED_PART), count, item.dtype)
 
     def _reserve_conv_nchw(self, c: ConvPlan) -> None:
         rows = self.extent(c.item, c.m)
-        self._reserve((c.item, LEFT_PART), mul(rows, PITCH), c.unit)
+        self._reserve((c.item, LEFT_PART), mul(rows, LEFT_PITCH), c.unit)
         if c.reads_left(self.s.phase.axes[c.m], self.s.local[c.m]):
             self.operands.pop((c.item, LEFT_PART), None)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.unit)
-        tables = 3 * WINDOWED_DEPTH + 1 if c.dealt else WINDOWED_DEPTH
+        tables = 3 * WINDOWED_DEPTH + 1 if c.strided_left else WINDOWED_DEPTH
         self._reserve((c.item, TABLE_PART), tables, i64)
 
     def _reserve_depthwise(self, c: DepthwisePlan) -> None:
-        channels = self.extent(c.item, c.lane) if c.shared else 1
+        channels = self.extent(c.item, c.lane) if c.has_lane_weights else 1
         self._reserve((c.item, LEFT_PART), mul(product(c.extents), channels), c.item.dtype)
         self._reserve((c.item, RIGHT_PART), c.room(self.s.local), c.item.dtype)
         self._reserve((c.item, TABLE_PART), 4 * len(c.taps), i64)
-        if c.lines is not None:
+        if c.transposed_rows is not None:
             self._reserve((c.item, SUMS_PART), c.sums(self.s.local), c.item.dtype)
 
     def _reserve_tall_skinny(self, c: TallSkinnyPlan) -> None:
-        if c.deep or c.turned:
-            (self._reserve_k_blocked if c.deep else self._reserve_swapped)(c)
+        if c.k_blocked or c.swapped:
+            (self._reserve_k_blocked if c.k_blocked else self._reserve_swapped)(c)
             return
         size = c.item.dtype.itemsize
         overhang = c.tile.lanes * c.tile.columns  # transposed tiles may reach so far
         panel = WIDE_PANEL // size + overhang if c.wide else TALL_DEPTH * TALL_COLUMNS
         self._reserve((c.item, RIGHT_PART), panel, c.item.dtype)
         if not c.direct:
-            self._reserve((c.item, LEFT_PART), c.staged * TALL_DEPTH, c.item.dtype)
-        if c.late:
+            self._reserve((c.item, LEFT_PART), c.rows_per_pass * TALL_DEPTH, c.item.dtype)
+        if c.stores_sums:
             columns = add(self.s.local[c.n], c.tile.columns) if c.wide else TALL_COLUMNS
-            self._reserve((c.item, SUMS_PART), mul(c.staged, columns), c.item.dtype)
+            self._reserve((c.item, SUMS_PART), mul(c.rows_per_pass, columns), c.item.dtype)
         for j, s in enumerate(self.s.phase.stores if c.dense else ()):
-            self._reserve((c.item, STAGED_PART + j), c.staged * TALL_COLUMNS, s.value.dtype)
+            self._reserve(
+                (c.item, OUTPUT_STAGE_PART + j), c.rows_per_pass * TALL_COLUMNS, s.value.dtype
+            )
 
     def _reserve_k_blocked(self, c: TallSkinnyPlan) -> None:
         overhang = c.tile.lanes * c.tile.columns
         rows, columns = add(self.s.local[c.m], c.tile.lanes - 1), self.s.local[c.n]
         columns = add(columns, c.tile.columns - 1)
-        if not c.panels:
+        if not c.prepacked:
             self._reserve((c.item, RIGHT_PART), add(mul(columns, c.depth), overhang), c.item.dtype)
         if not c.direct and c.leader is None:
             packed = c.tile.rows + 1 if c.by_tiles else rows
@@ -220,24 +222,24 @@ class Storage:
             self._reserve((c.item, RIGHT_PART), add(mul(rows, depth), overhang), c.item.dtype)
         if not c.direct:
             self._reserve((c.item, LEFT_PART), add(mul(c.tile.rows, depth), overhang), c.item.dtype)
-        self._reserve((c.item, SUMS_PART), mul(rows, TURNED_PITCH), c.item.dtype)
+        self._reserve((c.item, SUMS_PART), mul(rows, SWAPPED_PITCH), c.item.dtype)
 
     def _reserve_conv_nhwc(self, c: NhwcConvPlan) -> None:
         left, right = c.room(self.s.local)
-        if lies_in_runs(c) is not None:  # one panel at a time
+        if contiguous_filters(c) is not None:  # one panel at a time
             left = c.taps * c.block * c.tile.columns
             self._reserve((c.item, RUNS_PART), c.taps * c.block, i64)
         self._reserve((c.item, LEFT_PART), left, c.unit)
         self._reserve((c.item, RIGHT_PART), right, c.image)
         self._reserve((c.item, TABLE_PART), 3 * c.steps, i64)
-        if c.across:
+        if c.transposes_result:
             places = product(self.extent(c.item, x.axis) for x in c.columns)
             sums = mul(add(places, c.tile.lanes), self.extent(c.item, c.n))
             self._reserve((c.item, SUMS_PART), sums, c.item.dtype)
 
-    def extent(self, owner: Item | Carried, axis: str) -> Index:
+    def extent(self, owner: Item | StreamState, axis: str) -> Index:
         """Return an array's extent along an axis; products have room for full register tiles."""
-        if isinstance(owner, Carried):
+        if isinstance(owner, StreamState):
             return self.s.span(owner.region, axis)
         c = self.s.products.get(owner)
         span = self.s.span(self.s.region(owner), axis)
@@ -249,13 +251,13 @@ class Storage:
             return c.extent(axis, self.s.local[axis], self.s.local[c.columns[-1].axis])
         if isinstance(c, TallSkinnyPlan):
             return span
-        owner = self.shared.get(owner, owner)
+        owner = self.takes_over.get(owner, owner)
         for other in self.s.blocked:
-            if owner is other.left and (other.direct or other.held):
+            if owner is other.left and (other.direct or other.stored_pitch):
                 c = other  # full tiles, at the operand's row stride
                 if axis == c.left_axes[-1]:
-                    return c.direct or c.held
-                if not c.down:
+                    return c.direct or c.stored_pitch
+                if not c.m_contiguous:
                     break
         if c is None or axis not in (c.m, c.n):
             return span
@@ -266,15 +268,15 @@ class Storage:
         """Return how many rows of a product are in scratch."""
         return 1 if c.m is None else self.extent(c.item, c.m)
 
-    def region(self, owner: Item | Carried) -> Region | None:
+    def region(self, owner: Item | StreamState) -> Region | None:
         """Return the region in which an array is filled."""
-        return owner.region if isinstance(owner, Carried) else self.s.region(owner)
+        return owner.region if isinstance(owner, StreamState) else self.s.region(owner)
 
-    def state_axes(self, state: Carried) -> tuple[str, ...]:
+    def state_axes(self, state: StreamState) -> tuple[str, ...]:
         """Return the local axes of a state, the vector axis last."""
-        fixed_axes = still_axes(state.region)
+        fixed_axes = unvarying_axes(state.region)
         local_axes = [a for a in self.s.local if a in state.axes and a not in fixed_axes]
-        homes = [n for n in self.s.nests if any(x.state is state for x in n.settings)]
+        homes = [n for n in self.s.nests if any(x.state is state for x in n.state_updates)]
         vector = homes[0].vector if homes else None
         return tuple(sorted(local_axes, key=lambda a: a == vector))
 
@@ -287,13 +289,13 @@ class Storage:
         need = add(mul(count, _register_bytes(dtype)), PAD + 63)
         self.nbytes = add(self.nbytes, mul(floordiv(need, 64), 64))
 
-    def fold(self, item: Item) -> Accumulator:
+    def accumulator_of(self, item: Item) -> Accumulator:
         """Return the accumulator of a reduction or scan item."""
-        assert isinstance(item.payload, Folding)
+        assert isinstance(item.payload, Reduction)
         folding = item.payload
         in_order = len(folding.over) == 1 or self._is_in_order(item, folding.over)
         places = product(self.s.phase.axes[a] for a in folding.over)
-        return accumulator(
+        return make_accumulator(
             folding.row,
             item.args[0].dtype,
             item.dtype,
@@ -304,21 +306,23 @@ class Storage:
 
     def _is_in_order(self, item: Item, over: tuple[str, ...]) -> bool:
         """Return whether loops meet the elements of a reduction in the order of positions."""
-        home = next(n for n in self.s.nests if item in n.folds)
+        home = next(n for n in self.s.nests if item in n.reductions)
         return tuple(a for a in home.order if a in over) == over
 
-    def in_parts(self, item: Item) -> bool:
+    def holds_states(self, item: Item) -> bool:
         """Return whether an array holds accumulator states rather than finished values."""
         if item.kind != "fold":
             return False
-        home = next(n for n in self.s.nests if item in n.folds)
+        home = next(n for n in self.s.nests if item in n.reductions)
         return not home.in_registers(item)
 
     def parts(self, item: Item) -> tuple[DType, ...]:
         """Return the types of the arrays which a kept item needs."""
-        return self.fold(item).parts if self.in_parts(item) else (item.dtype,)
+        return self.accumulator_of(item).parts if self.holds_states(item) else (item.dtype,)
 
-    def place(self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]) -> None:
+    def emit_addresses(
+        self, b: ir.IRBuilder, scratch: Value, index: Callable[[Index], Value]
+    ) -> None:
         """Emit the addresses of all arrays, each from the one before it.
 
         They are opaque to LLVM, which would otherwise recompute them in loops from sizes of blocks
@@ -344,7 +348,9 @@ def _successors(s: Schedule) -> Iterator[tuple[Item, Item]]:
     """
     assigned = set[Item]()
     for c in s.blocked:
-        item: Item | None = c.left if (c.direct or c.held) and c.left not in assigned else None
+        item: Item | None = (
+            c.left if (c.direct or c.stored_pitch) and c.left not in assigned else None
+        )
         assigned.add(c.left)
         while item is not None:
             item = _replaced_array(s, c, item, assigned)
@@ -366,11 +372,11 @@ def _replaced_array(s: Schedule, c: Contraction, item: Item, assigned: set[Item]
     products = {o.item for o in s.blocked if o.axes == c.left_axes}
     multiplied = {x for o in s.blocked for x in (o.left, o.right)}
     last_uses: dict[Item, int] = {}
-    for other, axes in s.kept.items():
+    for other, axes in s.materialised.items():
         is_compatible = (
             other.dtype == item.dtype and other.time == c.item.time and other not in assigned
         )
-        plain = axes == s.kept[item] and other.kind in ("apply", "branch", "cast")
+        plain = axes == s.materialised[item] and other.kind in ("apply", "branch", "cast")
         plain &= other not in multiplied
         if is_compatible and (other in products or plain) and _last_reader(s, other) == homes[0]:
             last_use = _last_use(s.nests[homes[0]], other)
@@ -395,16 +401,16 @@ def _last_reader(s: Schedule, item: Item) -> int:
 
 def reads(nest: Nest, item: Item) -> bool:
     """Return whether a nest reads elements of a kept item."""
-    roots = [*nest.saves, *nest.fixed, *(x.value for x in nest.settings)]
+    roots = [*nest.saves, *nest.scalars, *(x.value for x in nest.state_updates)]
     roots += [x for s in nest.stores for x in (s.value, s.where) if x is not None]
-    used = (a for i in (*nest.items, *nest.folds) for a in i.args)
+    used = (a for i in (*nest.items, *nest.reductions) for a in i.args)
     return item in roots or item in used or any(reads(p, item) for p in nest.packs)
 
 
 def scan_state_axes(s: Schedule, item: Item) -> tuple[str, ...]:
     """Return the axes of a scan's running state: its value's but the scanned one."""
-    assert isinstance(item.payload, Folding)
-    excluded = {item.payload.over[0]} | still_axes(s.region(item))
+    assert isinstance(item.payload, Reduction)
+    excluded = {item.payload.over[0]} | unvarying_axes(s.region(item))
     return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in excluded)
 
 

@@ -6,7 +6,7 @@ integers, for instance, are subnormal as floating-point numbers, which processor
 times slower.  So a kernel whose scratch layout differs from that of the previous kernel in the same
 thread clears its operands first.  The first word of scratch identifies the layout; a kernel without
 such operands writes something else there, or has no scratch.  Where only lanes of one panel are
-concerned, these are cleared in every block instead (`clear_beyond`).
+concerned, these are cleared in every block instead (`zero_panel_tail`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
-ODD = 0x9E3779B97F4A7C15
+MIX_MULTIPLIER = 0x9E3779B97F4A7C15
 """Multiplier which mixes all bits of a word (D. Knuth, TAOCP 6.4, golden ratio)."""
 
 
-def clear_beyond(
+def zero_panel_tail(
     home: NestEmitter,
     panels: tuple[Value, DType],
     tile: Tile,
@@ -63,7 +63,7 @@ def clear_beyond(
         home.loop(number(0), lines, 1, clear_row)
 
 
-def clear(
+def zero_operands(
     b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter, sizes: Iterable[Value]
 ) -> None:
     """Emit clearing of the operands, if the thread's last kernel had another layout.
@@ -89,5 +89,5 @@ def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
     digest = hashlib.sha256(repr(arrays).encode()).digest()
     word: Value = number(int.from_bytes(digest[:8], "little", signed=True))
     for size in sizes:
-        word = b.mul(b.xor(word, size), number(ODD - (1 << 64)))
+        word = b.mul(b.xor(word, size), number(MIX_MULTIPLIER - (1 << 64)))
     return word
