@@ -240,7 +240,7 @@ def test_sizes_and_version_decide_and_names_do_not(monkeypatch: pytest.MonkeyPat
     found, reasons = misses(lambda: again(n=65))
     assert not isinstance(found, CachedProgram)
     assert reasons[0] == "changed: sizes"
-    monkeypatch.setattr(warm, "sources", lambda: "0.0.0 other")
+    monkeypatch.setattr(warm, "package_identity", lambda: "0.0.0 other")
     found, reasons = misses(lambda: again(n=65))
     assert not isinstance(found, CachedProgram)
     assert reasons[0] == "changed: version"

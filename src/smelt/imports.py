@@ -5,7 +5,7 @@ there, and Python's import lock has an owner that does not exist, so that the ch
 waits for ever. (Workers that load data are forked while a model is compiled.) A fork therefore
 waits until the imports of this module have finished.
 
->>> imported("math").sqrt(4.0)
+>>> fork_safe_import("math").sqrt(4.0)
 2.0
 """
 

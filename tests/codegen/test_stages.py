@@ -63,7 +63,7 @@ def test_stages_give_the_bits_of_one_loop(
         staged = computed(PROGRAMS[name], x)
         with monkeypatch.context() as patch:
             patch.setattr(distribute, "LONG", 1e9)
-            patch.setattr(distribute, "SUMMED", 1e9)
+            patch.setattr(distribute, "MIN_SUM_CYCLES", 1e9)
             code.forget()
             whole = computed(PROGRAMS[name], x)
             code.forget()

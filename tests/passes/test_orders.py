@@ -65,9 +65,9 @@ def test_results_are_those_of_the_other_order(
     program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = sm.jit(program).lower(drawn(*SHAPES[0])).trace.graph
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "MAX_TIME_RATIO", 0)
     before = passes.run(graph)
-    monkeypatch.setattr(module, "WORTH", inf)
+    monkeypatch.setattr(module, "MAX_TIME_RATIO", inf)
     after = passes.run(graph)
     assert text(after) != text(before)
     made = driver.compile(graph, hints=dict.fromkeys(input_size_names(graph), 5))

@@ -134,7 +134,7 @@ def test_two_python_threads_share_an_executable() -> None:
 
 
 def test_tables_of_old_sizes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "KEPT_SIZES", 4)
+    monkeypatch.setattr(executable, "MAX_PREPARED", 4)
     c = compiled(SOFTMAX)
     for n in (*range(1, 12), 3, 1, 11):
         x = noise(n, 2 * n + 1, seed=n)
@@ -143,7 +143,7 @@ def test_tables_of_old_sizes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_tables_are_dropped_under_the_feet_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executable, "KEPT_SIZES", 2)
+    monkeypatch.setattr(executable, "MAX_PREPARED", 2)
     c = compiled(SOFTMAX)
     right: list[bool] = []
 

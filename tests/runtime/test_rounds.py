@@ -401,7 +401,7 @@ def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.Monk
     arrays = f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
     rows: list[int] = []
     for worth in (1.0, 1.5):
-        monkeypatch.setattr(compose, "WORTH", worth)
+        monkeypatch.setattr(compose, "MAX_SLOWDOWN", worth)
         ((_, body),) = planned(head_back, *arrays).chunked_clusters
         rows.append(body.chunks.block)
     assert rows[0] == 256 > rows[1]

@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every decision is a close one."""
-    monkeypatch.setattr(race, "UNSURE", 1.0)
+    monkeypatch.setattr(race, "UNSURE_FRACTION", 1.0)
 
 
 def kernels(c: driver.Compiled | warm.CachedProgram) -> int:

@@ -105,14 +105,16 @@ def test_rows_taken_together_give_the_bits_of_single_ones(
             found = sm.jit(FOLDS[name])(x)
         return [np.asarray(a).tobytes() for a in (found if isinstance(found, tuple) else (found,))]
 
-    monkeypatch.setattr(folding, "is_paired", lambda _: False)  # which row rows are added to first
+    monkeypatch.setattr(
+        folding, "adds_pairs_first", lambda _: False
+    )  # which row rows are added to first
     for shape in ((2, 16), (14, 5), (16, 70), (18, 33), (4100, 21)):
         x = (_columns(*shape) * 9).astype(dtype)
         if dtype != "i4":
             x[shape[0] // 2, 1] = np.nan
         together = bits(x)
         with monkeypatch.context() as patch:
-            patch.setattr(unroll_and_jam, "is_stacked", lambda _: False)
+            patch.setattr(unroll_and_jam, "can_jam", lambda _: False)
             assert bits(x) == together
     code.forget()
 

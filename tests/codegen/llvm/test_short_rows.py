@@ -143,7 +143,7 @@ def test_planner_and_lowering_agree(
         return seen[-1]
 
     monkeypatch.setattr(schedule_model, "lanes_axis", spy)
-    monkeypatch.setattr(plan_single, "larger", lambda *_: None)
+    monkeypatch.setattr(plan_single, "larger_sizes", lambda *_: None)
     text = FEW[name].format(dtype) if name in FEW else source(name, dtype)
     compiled = driver.compile(parse(text), hints={"m": m, "k": k, "n": 3})
     (kernel,) = compiled.kernels

@@ -68,8 +68,8 @@ def lasting(o: int, c: int, **more: int) -> str:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything stands upright that may, its weights packed by each task."""
-    monkeypatch.setattr(conv_layout, "SAVED", 1e9)
-    monkeypatch.setattr(conv_layout, "in_panels", lambda *_: True)
+    monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
+    monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
 
 
 def made(source: str, isa: str) -> Whole:

@@ -69,7 +69,9 @@ def raise_out_of_bounds(
     looks: BoundsChecks, inputs: Sequence[Node], arrays: Sequence[Buffer]
 ) -> NoReturn:
     """Raise OutsideError, which names the position that is out of bounds."""
-    fork_safe_import("smelt.graph.locate_out_of_bounds").named(looks, inputs, arrays)
+    fork_safe_import("smelt.graph.locate_out_of_bounds").raise_first_out_of_bounds(
+        looks, inputs, arrays
+    )
     raise AssertionError("unreachable")
 
 
@@ -88,15 +90,15 @@ def locate_error(
     """
     locate = fork_safe_import("smelt.graph.locate_failure")
     if isinstance(error, ExternError):
-        origin = locate.caller(error.fields.get("op"), graph, arrays)
+        origin = locate.failed_call_origin(error.fields.get("op"), graph, arrays)
     else:
         plan_sizes = dict(zip(compiled.size_names, used, strict=True))
         values = [v for v in compiled.executable.values if v.place != "input"]
         stored = {(dims_at(v.shape, plan_sizes), v.dtype) for v in values}
-        node = locate.largest(graph.outputs, sizes, stored)
+        node = locate.largest_stored_value(graph.outputs, sizes, stored)
         origin = None if node is None else node.origin
         if node is not None:
-            _add_detail(error, locate.told(node, sizes))
+            _add_detail(error, locate.describe_value(node, sizes))
     error.origin = origin or error.origin
 
 
@@ -117,7 +119,7 @@ def choose_input_layouts(
     not get the same order.
     """
     if any(orders) and not graph.checks:
-        permuted = fork_safe_import("smelt.passes.input_layouts").turned(graph, orders)
+        permuted = fork_safe_import("smelt.passes.input_layouts").apply_input_layouts(graph, orders)
         if permuted is not None:
             return permuted[0], Permutations(tuple(orders), permuted[1])
     return graph, None
@@ -176,7 +178,7 @@ def compile_graph(
         return compiled()
     except Exception as error:
         is_users_error = isinstance(error, SmeltError) and not isinstance(error, COMPILER_ERRORS)
-        if is_users_error or not _reference_runner().is_spared(error):
+        if is_users_error or not _reference_runner().is_recoverable(error):
             raise
         failure = error
     try:
@@ -186,5 +188,5 @@ def compile_graph(
         origin = next((x.origin for x in graph.outputs if x.origin is not None), None)
         what = f"no kernels can be made of {graph.name}: {reason_of(error)}"
         raise InternalError(what, origin=origin) from error
-    _reference_runner().tell_spared(f"{graph.name} as one", failure)
+    _reference_runner().warn_fallback(f"{graph.name} as one", failure)
     return unfused

@@ -217,8 +217,8 @@ def _native(
     Both are None if only Python can make the call.
     """
     executable: Any = compiled.executable
-    at = _calls().runner_at()
-    if at is None or not _calls().can_run(executable):
+    at = _calls().address_runner()
+    if at is None or not _calls().can_record(executable):
         return None, None
     prepared = executable.prepared(sizes)
     if len(prepared.results) != len(executable.outputs):
@@ -228,7 +228,7 @@ def _native(
         for _, k, d in prepared.strides
         if k < len(buffers)
     }
-    record = _calls().record_at(executable, sizes, _unchanged, strides)
+    record = _calls().record_by_address(executable, sizes, _unchanged, strides)
     return (None, None) if record is None else (at, record)
 
 

@@ -95,7 +95,7 @@ def count_call(
             return
     others = [r for r in home.records if r is not record and r is not exact.record]
     records = (record, *others[: MOST_RECORDS - 1])
-    encoded = _calls().line(records)
+    encoded = _calls().pack_records(records)
     exact.record, exact.arrays = record, arrays
     home.line = None  # first, because an interrupt may come between these assignments
     home.records = records
@@ -113,7 +113,7 @@ def _install(owner: type) -> bool | None:
     calls = _calls()
     source = leaf(np.zeros(())).op
     ready: bool | None = calls.install(
-        calls.Face(owner, Array, (Value, Foreign, NeverCopied), _SLOTS, source, STATE)
+        calls.FrontEndClasses(owner, Array, (Value, Foreign, NeverCopied), _SLOTS, source, STATE)
     )
     return ready
 
@@ -124,7 +124,7 @@ def _record(
     """Encode a call; None if only Python can make it."""
     trace, sizes = exact.trace, exact.sizes
     calls = _calls()
-    nests = calls.Nests(entries, kwargs)
+    nests = calls.ArgumentTree(entries, kwargs)
     arguments = [_argument(x) for x in leaves]
     executable: Any = trace.executable.executable
     captured = [(x, x.data) for x in trace.captured]
@@ -132,7 +132,7 @@ def _record(
         None in arguments
         or [*map(id, nests.leaves)] != [*map(id, leaves)]
         or (trace.value_dependent and any(x.__class__ in NUMBER_TYPES for x in leaves))
-        or not calls.can_run(executable)
+        or not calls.can_record(executable)
         or any(data.__class__ is not np.ndarray for _, data in captured)
     ):
         return None

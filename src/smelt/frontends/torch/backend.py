@@ -282,7 +282,7 @@ def partition(
             raise
         _LOG.debug("PyTorch's partition stays", exc_info=True)
         forward, backward, _ = cut()
-    _partition_module().apart(forward, num_fwd_outputs)
+    _partition_module().clone_written_arguments(forward, num_fwd_outputs)
     return forward, backward
 
 
