@@ -62,7 +62,7 @@ def test_stages_give_the_bits_of_one_loop(
         x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
         staged = computed(PROGRAMS[name], x)
         with monkeypatch.context() as patch:
-            patch.setattr(distribute, "LONG", 1e9)
+            patch.setattr(distribute, "LONG_BODY_CYCLES", 1e9)
             patch.setattr(distribute, "MIN_SUM_CYCLES", 1e9)
             code.forget()
             whole = computed(PROGRAMS[name], x)
@@ -161,7 +161,7 @@ def test_what_a_stream_carries_is_read_in_every_stage(
         found = loops(x)
         (staged,) = computed(f, x)
         with monkeypatch.context() as patch:
-            patch.setattr(distribute, "LONG", 1e9)
+            patch.setattr(distribute, "LONG_BODY_CYCLES", 1e9)
             code.forget()
             (whole,) = computed(f, x)
             assert loops(x) < found

@@ -278,7 +278,9 @@ def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
                 state, "build_region", lambda *a, k=looks, f=look: (k.append(None), f(*a))[1]
             )
             patch.setattr(
-                region, "rebuild", lambda *a, k=rewritten, f=rebuild: (k.append(None), f(*a))[1]
+                region,
+                "map_variables",
+                lambda *a, k=rewritten, f=rebuild: (k.append(None), f(*a))[1],
             )
             graph = integration(steps)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))

@@ -93,12 +93,10 @@ def table(measured: list[ProductTimes]) -> Table:
         share = f"{100 * timed.floor / smelt_ns:.0f} %" if smelt_ns else NOTHING
         cells = (duration(timed.times.get(p)) for p in peers)
         row_case = cases.get(timed.title)
-        visited_share = (
-            f"{100 * visited_pairs(row_case, columns) / row_case.pairs * timed.floor / smelt_ns:.0f}"
-            " %"
-            if smelt_ns and row_case
-            else NOTHING
-        )
+        visited_share = NOTHING
+        if smelt_ns and row_case:
+            visited = visited_pairs(row_case, columns) / row_case.pairs
+            visited_share = f"{100 * visited * timed.floor / smelt_ns:.0f} %"
         rows.append((timed.title, *cells, duration(timed.floor), against, share, visited_share))
     headers = (
         "attention",

@@ -112,7 +112,7 @@ class _SingleStep:
                 self.values[n] = value._replace(place="input", number=len(self.given))
                 self.given.append(available[n])
             else:
-                self.values[n] = value._replace(place="arena", number=-1, offset=0, over=-1)
+                self.values[n] = value._replace(place="arena", number=-1, offset=0, overwrites=-1)
 
     def _executable(self, launches: Sequence[Sequence[Step]], *, all_out: bool) -> Executable:
         """Build an executable; with `all_out`, everything that the step writes is a result."""

@@ -64,7 +64,7 @@ def test_positions_are_those_of_merging(kind: str, descending: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["i4", "f4", "f8", "i8"])
 def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "AT_ONCE", 200)
+    monkeypatch.setattr(places, "BLOCK_ELEMENTS", 200)
     monkeypatch.setattr(places, "SMALL_ROW", 3)
     x = np.moveaxis(rows(kind, 7 * 90).reshape(3, 7, 90), 0, 1)
     for axis, descending in ((0, False), (1, True), (2, False), (2, True)):

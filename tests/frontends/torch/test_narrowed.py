@@ -125,7 +125,7 @@ def test_strictness_raises_what_failed(stage, arguments, monkeypatch):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_compiler_that_always_fails_gives_eager_numbers(stage, arguments, monkeypatch):
-    monkeypatch.setattr(bisect_failures, "MOST", 3)
+    monkeypatch.setattr(bisect_failures, "MAX_FAILURES", 3)
     planted(monkeypatch, stage, lambda names: True)
     warned = pytest.warns(FallbackWarning, match="planted")
     with knobs.config(strict=False), smelt.torch.record() as record, warned as caught:

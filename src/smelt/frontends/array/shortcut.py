@@ -148,7 +148,7 @@ def _record(
     ]
     has_plain_inputs = trace.permutations is None and not trace.size_inputs
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
-    record: Record | None = calls.record(
+    record: Record | None = calls.write_record(
         prepared,
         [calls.Argument(*a) for a in arguments if a is not None],
         nests,

@@ -31,7 +31,7 @@ class LoopCounter(ir.Phi):
     `derived` holds the derived induction variables: each value here, and how the next one follows.
     """
 
-    __slots__ = ("before", "derived", "body", "low", "step")
+    __slots__ = ("before", "body", "derived", "low", "step")
     before: ir.Block
     body: ir.Block
     low: Value
