@@ -38,7 +38,7 @@ def _listed(text: str) -> Table:
 def test_a_page_without_aims_has_no_list() -> None:
     table = Table("t", ("row", "gain"), (("a", "0.50"),))
     assert "Below" not in sheet("T", "t", "x\n\ny\n\nz", table)
-    assert "- `gain` is to be at least 1: a (0.50)." in sheet(
+    assert "- `gain` should be at least 1. Below it: a (0.50)." in sheet(
         "T", "t", "x\n\ny\n\nz", table, aims={"gain": 1.0}
     )
 
