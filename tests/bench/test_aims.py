@@ -31,7 +31,7 @@ def test_pages_list_what_is_below(page: str, aims: Mapping[str, float]) -> None:
 
 def _listed(text: str) -> Table:
     """The table whose rows the page's list is of: the last one before it."""
-    before = text[: text.index("is to be")]
+    before = text[: text.index("should be at least")]
     return Table.of_markdown(before[max(before.rfind(mark) for mark in ("\n\n|", "-->\n|")) :])
 
 
