@@ -31,8 +31,8 @@ UNMEASURED = "_No numbers yet: `smelt bench --write-docs` and `make pages` write
 def example(page: str) -> str:
     """The first Python block of a page."""
     block = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert found is not None, "the page has no Python block"
-    return found[1]
+    assert block is not None, "the page has no Python block"
+    return block[1]
 
 
 def output(source: str) -> str:
