@@ -201,9 +201,9 @@ def table(names: list[str], stride: int, count: int) -> Iterator[str]:
     yield "The table lists the largest error found, in units of the last place of the exact"
     yield "result, and the largest that the tests allow. A function that is not listed is"
     yield "correctly rounded. Half types compute in float32 and round once more. Subnormals are"
-    yield "kept. NaN, infinities and signed zeros follow C99. `python tests/codegen/accuracy.py"
-    yield f"--write docs/accuracy.md` writes this page (float32: one bit pattern in {stride};"
-    yield f"float64: {count} points against mpmath)."
+    yield "kept. NaN, infinities and signed zeros follow C99."
+    yield "`python tests/codegen/accuracy.py --write docs/accuracy.md` writes this page (float32:"
+    yield f"one bit pattern in {stride}; float64: {count} points against mpmath)."
     yield ""
     yield from SUMS
     yield ""
