@@ -31,14 +31,14 @@ def test_pages_list_what_is_below(page: str, aims: Mapping[str, float]) -> None:
 
 def _listed(text: str) -> Table:
     """The table whose rows the page's list is of: the last one before it."""
-    before = text[: text.index("is to be")]
+    before = text[: text.index("should be at least")]
     return Table.of_markdown(before[max(before.rfind(mark) for mark in ("\n\n|", "-->\n|")) :])
 
 
 def test_a_page_without_aims_has_no_list() -> None:
     table = Table("t", ("row", "gain"), (("a", "0.50"),))
     assert "Below" not in sheet("T", "t", "x\n\ny\n\nz", table)
-    assert "- `gain` is to be at least 1: a (0.50)." in sheet(
+    assert "- `gain` should be at least 1. Below it: a (0.50)." in sheet(
         "T", "t", "x\n\ny\n\nz", table, aims={"gain": 1.0}
     )
 

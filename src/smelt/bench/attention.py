@@ -8,13 +8,13 @@ Each variant is written in plain operators: a product, its change of the scores,
 boolean or additive mask, or groups; where that does not apply, the operators one after another.
 `inductor` is the plain operators behind `torch.compile`, `flex` the compiled `flex_attention` with
 a precomputed block mask, `jax` the same text as Smelt's; those that store the scores run while
-these stay below 1 GiB.  Times are processor time, round-robin, the best of the rounds; one begins
+these stay below 1 GiB. Times are processor time, round-robin, the best of the rounds. A turn begins
 when the threads of the previous library are idle (JAX's keep working for a while), with a call that
-is not counted.  The floor counts two multiply-adds for each element of a head and each visible pair
+is not counted. The floor counts two multiply-adds for each element of a head and each visible pair
 of a query and a key, at the measured peak: a tile on the mask's boundary counts with its visible
-pairs only. Or it is the time to read the queries, keys and values once, if that is longer.  The
-last column counts visited pairs: scores of the tiles that row blocks of 24 queries see, and weights
-of what 12 queries see, times values.  With bfloat16, for which some processors have twice the rate,
+pairs only. Or it is the time to read the queries, keys and values once, if that is longer. The last
+column counts visited pairs: scores of the tiles that row blocks of 24 queries see, and weights of
+what 12 queries see, times values. With bfloat16, for which some processors have twice the rate,
 scores are not rounded to bfloat16 (`rounding="fast"`), and their exponentials only before the
 second product, as in PyTorch's own kernel.
 """

@@ -35,7 +35,7 @@ def sheet(
     description = (doc or "").split("\n\n", 2)[2].strip()
     parts = ("---\norphan: true\n---", f"# {title}", about, description, table.markdown())
     if aims is not None:
-        parts += ("## Below the aims", rows_below_targets(table, aims))
+        parts += ("## Below target", rows_below_targets(table, aims))
     return "\n\n".join(parts) + "\n"
 
 
@@ -44,8 +44,8 @@ def rows_below_targets(table: Table, aims: Mapping[str, float]) -> str:
 
     >>> table = Table("t", ("row", "gain", "share"), (("a", "1.20", "93 %"), ("b", "0.90", "–")))
     >>> print(below(table, {"gain": 1.0, "share": 90}))
-    - `gain` is to be at least 1: b (0.90).
-    - `share` is to be at least 90 %: all are.
+    - `gain` should be at least 1. Below it: b (0.90).
+    - `share` should be at least 90 %. Below it: none.
     """
     lines: list[str] = []
     for column, least in aims.items():
@@ -53,8 +53,8 @@ def rows_below_targets(table: Table, aims: Mapping[str, float]) -> str:
         cells = [(row[0], row[at]) for row in table.rows]
         percent = " %" if any(cell.endswith("%") for _, cell in cells) else ""
         low = [f"{name} ({cell})" for name, cell in cells if _value(cell) < least]
-        listed = "; ".join(low) or "all are"
-        lines.append(f"- `{column}` is to be at least {least:g}{percent}: {listed}.")
+        listed = "; ".join(low) or "none"
+        lines.append(f"- `{column}` should be at least {least:g}{percent}. Below it: {listed}.")
     return "\n".join(lines)
 
 

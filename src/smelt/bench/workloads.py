@@ -206,7 +206,7 @@ _ROWS: Sequence[Workload] = (
         # 1 + erf cancels in the left tail: its error is absolute, times |h| / 2 < 4.
         rtol=16 * U,
         atol=32 * U,
-        why="the dearest elementwise function of a transformer",
+        why="the most expensive elementwise function of a transformer",
     ),
     Workload(
         "residual_layer_norm",
@@ -226,7 +226,7 @@ _ROWS: Sequence[Workload] = (
         atol=0.0,
         why="64 MiB, rows of 8 KiB",
     ),
-    _softmax(131072, 128, "64 MiB; rows shorter than the loop that walks them likes"),
+    _softmax(131072, 128, "64 MiB; rows shorter than the unrolled loop"),
     _softmax(4096, 4096, "64 MiB; a row fits the first-level cache"),
     _softmax(256, 65536, "64 MiB; a row of 256 KiB, beyond the first-level cache"),
     Workload(
@@ -297,7 +297,7 @@ _ROWS: Sequence[Workload] = (
         (_matrix(4096, 4096),),
         rtol=4 * U,
         atol=0.0,
-        why="64 MiB in, 64 MiB out, turned by 90 degrees",
+        why="64 MiB in, 64 MiB out, transposed",
     ),
     Workload(
         "sum",
@@ -328,7 +328,7 @@ _ROWS: Sequence[Workload] = (
         tuple(Input((16,), (16,)) for _ in range(3)),
         rtol=4 * U,
         atol=8 * U,
-        why="nothing but the cost of a call with three arrays",
+        why="the overhead of a call with three arrays",
         floor=False,
     ),
 )
