@@ -168,7 +168,10 @@ def test_other_versions():
         '{"version": 1}',
         '{"version": 1, "facts": {}}',
         '{"version": 1, "facts": [{"fact": "PassRan"}]}',
-        '{"version": 1, "facts": [{"fact": "Forced", "by": "", "arrays": 1, "origin": [1]}]}',
+        (
+            '{"version": 1, "facts": [{"fact": "Traced", "function": "f", "operators": 1,'
+            ' "seconds": 0, "origin": [1]}]}'
+        ),
     ],
 )
 def test_malformed_text_is_refused(text):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,10 +35,10 @@ def installed():
         ("fusion,cache,-fusion", "cache"),
         ("-fusion,fusion", "fusion"),
         ("help", ""),
-        ("help,run", "run"),
+        ("help,cache", "cache"),
         ("all", " ".join(logs.TOPIC_HELP)),
         ("all,-all", ""),
-        ("-tune,-run", "trace passes fusion memory lower codegen cache"),
+        ("-tune", "trace passes fusion memory lower codegen cache"),
     ],
 )
 def test_grammar(setting, topics):
@@ -94,7 +96,8 @@ def run(setting: str, more: str = "") -> subprocess.CompletedProcess[str]:
         "Journal().record(PassRan('50% cse', 7, 5, 1e-4))\n"
         "Journal().record(CacheMiss('0123456789abcdef', 'first time'))\n"
     )
-    environment = {"SMELT_LOG": setting, "PATH": "/usr/bin:/bin"}
+    source = str(Path(logs.__file__).parents[1])
+    environment = {"SMELT_LOG": setting, "PATH": "/usr/bin:/bin", "PYTHONPATH": source}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
@@ -118,8 +121,7 @@ def test_help_lists_the_topics():
 
 SAMPLES = {
     journal.Traced("f", 12, 2.5e-5): "f: 12 operators, 25 us",
-    journal.Retraced("f", "n == 4", "n = 5"): "f again: n == 4 does not hold for n = 5",
-    journal.Forced("if", 3): "3 pending arrays computed by if",
+    journal.Retraced("f", "n == 4", "n = 5"): "f again: needs n == 4, got n = 5",
     PassRan("cse", 7, 5, 3.0): "cse: 7 -> 5 nodes, 3 s",
     journal.Planned("g", 9, 2, 2**20, 2**22, 1e-3): (
         "g: 9 operators in 2 kernels, saves 3 MiB, 1 ms"
@@ -133,9 +135,6 @@ SAMPLES = {
     journal.KernelEmitted("k0", "", 240, 0.02, code_bytes=2048): (
         "k0: 240 instructions, 2 KiB, 20 ms"
     ),
-    journal.Launched("k0", 64, 2, 1e-3, 10**7): "k0: 64 tasks on 2 threads, 1 ms, 10 GB/s",
-    journal.Launched("k0", 1, 1, 0.0): "k0: 1 tasks on 1 threads, 0 ns",
-    journal.ExternCalled("sort", 5e-7): "sort (extern): 500 ns",
     journal.CacheHit("0123456789abcdef", "memory", 1e-6): "hit 0123456789ab in memory, 1 us",
     journal.CacheStored("0123456789abcdef", 10): "stored 0123456789ab, 10 B, 0 ns",
     journal.OrderChosen(17, True, 3.9e6, 3.6e6): (
@@ -172,3 +171,70 @@ def test_decision_line_has_both_times():
         "not fused: gather -> norm: F010 cost, the fused kernel is predicted to be 534,000 ns "
         "slower [910 us fused, 376 us apart]"
     )
+
+
+# --- end to end ---------------------------------------------------------------------------------
+
+ARRAY_CODE = """
+import logging, sys
+for name in sys.argv[1:]:
+    logging.getLogger(name).setLevel(logging.INFO)
+import numpy as np, smelt as sm
+@sm.jit
+def f(x, y):
+    total = sm.sum(sm.exp(x))
+    return total + sm.sum(y) if x.shape[0] == y.shape[0] else total
+for rows, others in ((4, 4), (9, 9), (9, 4)):
+    f(np.ones((rows, 5), np.float32), np.ones((others, 5), np.float32))
+f(np.ones(3, np.float32), np.ones((4, 5), np.float32))
+"""
+TORCH_CODE = """
+import logging, sys
+for name in sys.argv[1:]:
+    logging.getLogger(name).setLevel(logging.INFO)
+import torch
+f = torch.compile(lambda x: torch.softmax(x * 2, -1), backend="smelt")
+f(torch.ones(40, 50))
+"""
+
+
+def program_lines(
+    code: str, folder: Path, setting: str = "", loggers: tuple[str, ...] = ()
+) -> list[str]:
+    more = {"SMELT_LOG": setting, "SMELT_CACHE_DIR": str(folder), "SMELT_VERIFY": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *loggers],
+        env={**os.environ, **more},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [x for x in done.stderr.splitlines() if x.startswith("smelt.")]
+
+
+def test_array_code_logs_what_is_asked_for_with_a_cold_cache_and_a_warm_one(tmp_path):
+    for _ in range(2):
+        lines = program_lines(ARRAY_CODE, tmp_path, "fusion,trace")
+        assert {x.partition(":")[0] for x in lines} == {"smelt.fusion", "smelt.trace"}
+        assert any("operators in 1 kernels" in x for x in lines)
+        again = [x for x in lines if x.startswith("smelt.trace: f again: ")]
+        assert again == [
+            "smelt.trace: f again: needs n0 == n2, got n0 = 9, n2 = 4",
+            "smelt.trace: f again: needs x: f32[n,n], got f32[3]",
+        ]
+
+
+def test_levels_of_loggers_work_in_a_program(tmp_path):
+    assert program_lines(ARRAY_CODE, tmp_path) == []
+    lines = program_lines(ARRAY_CODE, tmp_path, loggers=("smelt.fusion",))
+    assert lines and all(x.startswith("smelt.fusion: ") for x in lines)
+
+
+def test_the_level_of_the_root_logger_shows_nothing(tmp_path):
+    assert program_lines(ARRAY_CODE, tmp_path, loggers=("",)) == []
+
+
+def test_compiled_modules_log_too(tmp_path):
+    pytest.importorskip("torch")
+    lines = program_lines(TORCH_CODE, tmp_path, "fusion")
+    assert any("operators in 1 kernels" in x for x in lines)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import llvmlite
 import numpy as np
 
-from smelt import fusion, knobs, lower, passes
+from smelt import fusion, knobs, logs, lower, passes
 from smelt.ahead import PreludeBuilder, constant_budget, values_over_budget
 from smelt.codegen.build import build, build_all, code_variants
 from smelt.dataclass import dataclass
@@ -131,6 +131,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
         allowance: memory that the program may take, kept constants included (default: that of
             unfused execution).
     """
+    logs.install()
     journal = Journal() if journal is None else journal
     target = host() if target is None else target
     program = Program(graph, hints or {}, allowance)

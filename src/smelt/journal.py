@@ -50,22 +50,12 @@ class Traced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Retraced(Fact):
-    """A compiled function could not be reused: `guard` did not hold for the value `found`."""
+    """A function is recorded again: earlier recordings need `guard`, the call has `found`."""
 
     topic: ClassVar[str] = "trace"
     function: str
     guard: str
     found: str
-    origin: Origin | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Forced(Fact):
-    """Pending arrays were computed because `by` needed values (`if`, `print`, `float`)."""
-
-    topic: ClassVar[str] = "trace"
-    by: str
-    arrays: int
     origin: Origin | None = None
 
 
@@ -203,28 +193,6 @@ class KernelEmitted(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class Launched(Fact):
-    """A kernel ran once: `tasks` of its grid by `threads`, touching `bytes` of memory."""
-
-    topic: ClassVar[str] = "run"
-    name: str
-    tasks: int
-    threads: int
-    seconds: float
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExternCalled(Fact):
-    """An operator ran outside the compiler."""
-
-    topic: ClassVar[str] = "run"
-    op: str
-    seconds: float
-    origin: Origin | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CacheHit(Fact):
     """Code came from the cache: from `memory` or from `disk`."""
 
@@ -286,8 +254,8 @@ def subscribe(listener: Listener) -> Callable[[], None]:
 class Journal:
     """The facts of one compilation (or of one process), in the order they happened.
 
-    With `keep=False` facts go to listeners only. With `full`, stages also record facts that cost
-    time or memory: every launch, every text.
+    With `keep=False` facts go to listeners only. With `full`, facts also have texts, which cost
+    time and memory.
     """
 
     __slots__ = ("facts", "full", "keep")

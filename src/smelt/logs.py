@@ -1,12 +1,13 @@
 """Log the journal's facts with the standard `logging` module: `SMELT_LOG=fusion,cache,-tune`.
 
 Silent by default. The setting selects topics; their lines go to the handlers that the program has
-configured, or to stderr if there are none. Without the setting, the levels of the loggers
-`smelt.fusion`, `smelt.cache`, ... decide, as for any library.
+configured, or to stderr if there are none. Without the setting, levels set on the loggers `smelt`,
+`smelt.fusion`, `smelt.cache`, ... decide. The level of the root logger does not: a program that
+logs at INFO wants no line per decision of its compiler.
 
->>> sorted(chosen("cache,fusion"))
+>>> sorted(selected_topics("cache,fusion"))
 ['cache', 'fusion']
->>> "tune" in chosen("-tune"), "run" in chosen("-tune")
+>>> "tune" in selected_topics("-tune"), "run" in chosen("-tune")
 (False, True)
 """
 
@@ -28,12 +29,12 @@ TOPIC_HELP = {
     "memory": "where values are stored and which memory they reuse",
     "lower": "clusters lowered to kernels",
     "codegen": "native code: size and time",
-    "run": "kernels and extern operators as they run",
     "cache": "hits, misses and their reasons",
     "tune": "what was measured on this machine",
 }
 """One line per topic; `SMELT_LOG=help` prints them."""
 
+_SMELT = logging.getLogger("smelt")
 _LOGGERS = {topic: logging.getLogger(f"smelt.{topic}") for topic in journal.TOPICS}
 _installed: list[object] = []
 
@@ -50,8 +51,12 @@ _STDERR.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
 
 def install() -> None:
-    """Connect journals to logging, once; print the topics for `SMELT_LOG=help`."""
+    """Connect journals to logging, once; print the topics for `SMELT_LOG=help`.
+
+    Raises `KnobError` for an unknown topic.
+    """
     if not _installed:
+        selected_topics(knobs.LOG.get())
         _installed.append(journal.subscribe(_listen))
         if "help" in knobs.LOG.get().split(","):
             for topic, about in TOPIC_HELP.items():
@@ -81,11 +86,18 @@ def selected_topics(setting: str) -> frozenset[str]:
     return frozenset(topics)
 
 
+def is_shown(topic: str) -> bool:
+    """Return whether lines of a topic are logged, by the setting or by the level of a logger."""
+    setting, logger = knobs.LOG.get(), _LOGGERS[topic]
+    if setting and topic in selected_topics(setting):
+        return True
+    has_level = logger.level != logging.NOTSET or _SMELT.level != logging.NOTSET
+    return has_level and logger.isEnabledFor(logging.INFO)
+
+
 def _listen(fact: Fact) -> None:
-    setting = knobs.LOG.get()
-    logger = _LOGGERS[fact.topic]
-    if (setting and fact.topic in selected_topics(setting)) or logger.isEnabledFor(logging.INFO):
-        _send(logger, format_fact(fact), getattr(fact, "origin", None))
+    if is_shown(fact.topic):
+        _send(_LOGGERS[fact.topic], format_fact(fact), getattr(fact, "origin", None))
 
 
 def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
@@ -110,9 +122,7 @@ def _text(fact: Fact) -> str:
         case journal.Traced():
             return f"{fact.function}: {fact.operators} operators, {_time(fact.seconds)}"
         case journal.Retraced():
-            return f"{fact.function} again: {fact.guard} does not hold for {fact.found}"
-        case journal.Forced():
-            return f"{fact.arrays} pending arrays computed by {fact.by}"
+            return f"{fact.function} again: needs {fact.guard}, got {fact.found}"
         case journal.PassRan():
             return f"{fact.name}: {fact.before} -> {fact.after} nodes, {_time(fact.seconds)}"
         case journal.OrderChosen():
@@ -143,12 +153,6 @@ def _text(fact: Fact) -> str:
         case journal.KernelEmitted():
             code = knobs.values.show_bytes(fact.code_bytes)
             return f"{fact.name}: {fact.ir_size} instructions, {code}, {_time(fact.seconds)}"
-        case journal.Launched():
-            rate = f", {fact.bytes / fact.seconds / 1e9:.3g} GB/s" if fact.seconds else ""
-            tasks = f"{fact.tasks} tasks on {fact.threads} threads"
-            return f"{fact.name}: {tasks}, {_time(fact.seconds)}{rate}"
-        case journal.ExternCalled():
-            return f"{fact.op} (extern): {_time(fact.seconds)}"
         case journal.CacheHit():
             return f"hit {fact.key[:12]} in {fact.place}, {_time(fact.seconds)}"
         case journal.CacheMiss():

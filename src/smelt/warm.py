@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import llvmlite
 import numpy as np
 
-from smelt import knobs
+from smelt import knobs, logs
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
@@ -58,6 +58,8 @@ __all__ = ["CachedProgram", "compile"]
 
 Array = np.ndarray[Any, Any]
 
+_STAGES = ("passes", "fusion", "memory", "lower")
+"""Topics of the log that a stored plan has no lines of."""
 MAX_NEARBY_PLANS = 4
 """Maximum sizes per graph whose stored plans are remembered."""
 
@@ -92,6 +94,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
         program: the graph with its hints, if the caller has its text or its memory allowance.
         near: decides whether a stored plan for other sizes or memory may be used.
     """
+    logs.install()
     journal = Journal()
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
@@ -129,14 +132,14 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     key = _digest("plan", parts)
     stored = _load(store, key, parts, journal) if raced is None else None
     if stored is not None:
-        return CachedProgram(program, donate, target, *stored, journal)
+        return _logged(CachedProgram(program, donate, target, *stored, journal))
     for nearby in _other_sizes(store, parts, program) if near and raced is None else ():
         stored = _load(store, _digest("plan", parts | _size_parts(nearby)), parts, journal)
         candidate = (
             None if stored is None else CachedProgram(nearby, donate, target, *stored, journal)
         )
         if candidate is not None and near is not None and near(candidate):
-            return candidate
+            return _logged(candidate)
     compiled = raced or make()
     _store(store, key, parts, compiled.recipe, journal)
     if near is not None:
@@ -292,6 +295,13 @@ def _other_sizes(store: Cache, parts: Mapping[str, str], program: Program) -> li
 def _family_key(parts: Mapping[str, str]) -> bytes:
     """Return the key shared by all plans that differ in sizes and memory only."""
     return _digest("family", {**parts, "sizes": "", "memory allowed": ""})
+
+
+def _logged(stored: CachedProgram) -> CachedProgram:
+    """Compile a stored plan again if anybody wants to read how it is made."""
+    if any(map(logs.is_shown, _STAGES)):
+        _ = stored.journal
+    return stored
 
 
 class CachedProgram:

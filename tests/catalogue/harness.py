@@ -227,7 +227,7 @@ def count(made: Made) -> Counts:
     fused = sweeps = 0
     for cluster, kernel in zip(plan.clusters, made.sketch.kernels, strict=False):
         if kernel is None:
-            fused += entry_traffic(cluster, sizes).nbytes
+            fused += entry_traffic(cluster, sizes, made.machine).nbytes
         else:
             fused += traffic(kernel, sizes).nbytes
             sweeps = max([sweeps, *reads(kernel, made.machine, sizes).values()])

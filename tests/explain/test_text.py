@@ -26,7 +26,7 @@ def test_page(level):
     assert page(DATA, level) + "\n" == (GOLDEN / f"embed{level}.txt").read_text()
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5"])
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6"])
 def test_a_report_that_was_stored_reads_the_same(version):
     """A reader of 1.x must go on taking every one of them."""
     stored = (GOLDEN / f"embed-{version}.json").read_text()

@@ -39,7 +39,9 @@ EVERYTHING = """graph everything(x: f32[n,m*4] strides(?,1), b: f16[m*4], i: i64
   v15 = scatter.put(v7, 1.5:f32, i) : f32[m*4]
   v16 = select(true:bool, nan:f32, -inf:f32) : f32[]
   v17 = add(-5:i8, 7:i8) : i8[]
-  return v1, v6, v8, v9, v10, v11, v13, v14, v15, v16, v17, x, 1e-30:f64, 2:u8
+  v18 = pad(b) {low=(1,), high=(0,), value=-nan} : f16[m*4 + 1]
+  v19 = add(-nan:f32, nan:f32) : f32[]
+  return v1, v6, v8, v9, v10, v11, v13, v14, v15, v16, v17, v18, v19, x, 1e-30:f64, 2:u8
 }"""
 
 

@@ -109,6 +109,8 @@ HEADER = "kernel k(x: f32[n], h: f16[n], c: bool[n], i: i64[n], z: f64[n]) -> y:
         "f32(sum(i8(i[n]) over n as i32))", "f32(dot(i[n], 2 over n))",
         "f32(sum(c[n] along n))", "f32(argmin(x[n] over n))", "x[min(n + 1, size(n) - 1)]",
         "x[(n + 3)%size(n)]", "f32(last(n) + 1)", "x[n] * 1e20 + 1e-7 - 0.1", "x[n] * nan",
+        "select(c[n], x[n], -nan)", "x[n] else -nan", "copysign(x[n], -nan)",
+        "f32(f64(-nan) * f64(nan))",
         "select(true, x[n], -0.0)", "x[n] * 123456789", "f32(i[n] + 9007199254740993)",
     ],
 )  # fmt: skip
@@ -170,6 +172,8 @@ def test_constants_keep_what_tells_them_apart():
     assert ir.Const(0.0, f32) != ir.Const(-0.0, f32)
     assert ir.Const(1, f32) != ir.Const(1, f64)
     assert ir.Const(math.nan, f32) == ir.Const(float("nan"), f32)
+    assert ir.Const(-math.nan, f32) == ir.Const(float("-nan"), f32) != ir.Const(math.nan, f32)
+    assert len({ir.Const(math.nan, f32), ir.Const(-math.nan, f32)}) == 2
     assert ir.Const(1, f32) == ir.Const(1.0, f32)
     assert len({ir.Const(0.0, f32), ir.Const(-0.0, f32), ir.Const(0, f32)}) == 2
     assert isinstance(ir.Const(3.0, i32).value, int)

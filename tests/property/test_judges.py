@@ -67,6 +67,27 @@ def test_results_have_the_same_bits_for_every_number_of_threads() -> None:
     judge()
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_exact_rounding_has_the_bits_of_one_kernel_per_operator(part: int) -> None:
+    @seed(start(400 + part))
+    @settings(max_examples=CASES // 2, deadline=None, database=None)
+    @given(graphs(max_nodes=10))
+    def judge(program: Program) -> None:
+        graph, arrays = program
+        sizes = sizes_at(graph, arrays)
+        _, fused = compiled(graph, arrays, sizes, rounding="exact")
+        _, single = compiled(graph, arrays, sizes, rounding="exact", fuse=False)
+        for k, (a, b) in enumerate(zip(fused, single, strict=True)):
+            assert bits_of(a) == bits_of(b), f"output {k}\n{text(graph)}"
+
+    judge()
+
+
+def bits_of(a: np.ndarray) -> bytes:
+    """The bytes of an array, with one NaN for all."""
+    return np.where(a == a, a, np.asarray(np.nan, a.dtype) if a.dtype.kind in "fV" else a).tobytes()
+
+
 def test_partial_sums_that_cancel_leave_their_rounding() -> None:
     graph = parse("graph f(x: bf16[5]) {\n v0 = scan.sum(x) {axis=0}\n return v0\n}")
     x = np.asarray([0.5, 0.25, 3e38, -3e38, 0.125]).astype(bf16.numpy)

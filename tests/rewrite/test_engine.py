@@ -91,7 +91,9 @@ def test_matching_binds_and_compares() -> None:
 
 def test_numbers_are_told_apart_by_value_and_sign() -> None:
     nan = float("nan")
-    assert same_number(nan, nan)
+    assert same_number(nan, nan) and same_number(-nan, -nan)
+    assert not same_number(nan, -nan)
+    assert repr(term("add(x, -nan)")) == "add(x, -nan)"
     assert same_number(1, True)
     assert same_number(0, 0.0)
     assert not same_number(0.0, -0.0)

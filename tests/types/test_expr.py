@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product as cross
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.effort import NIGHT, effort
 
-from smelt.types import affine, expr
+from smelt.types import affine, expr, polynomial
 from smelt.types.expr import Index, axis, size
 from smelt.types.parse_expr import parse
 
@@ -295,6 +296,33 @@ def test_bounds_of_nested_divisions_take_no_time():
     for k in range(2, 26):  # without memory, 2**24 questions
         e = (e // size(f"d{k}") + axis(f"j{k}", size("n"))) % (size("n") * k)
     assert expr.bounds(e) is not None
+
+
+def test_signs_of_long_products_take_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that are at least 1 have 2**40 coefficients here: those are not looked at each."""
+    sizes = [size(f"d{k}") for k in range(40)]
+    everything, half = expr.product(sizes), expr.product(sizes[:20])
+    steps = Mock(side_effect=polynomial._shifted_coefficient)
+    monkeypatch.setattr(polynomial, "_shifted_coefficient", steps)
+    expr._nonnegative.cache_clear()
+    cases = [(everything, True), (everything - 1, True), (1023 - everything, False)]
+    cases += [(everything - half, True), (half - everything, False), (everything * 2 - half, True)]
+    for e, answer in cases * 2:
+        assert expr.nonnegative(e) == answer, e
+    assert expr.floordiv(everything, 1024) != 0
+    assert steps.call_count <= polynomial.PROOF_STEPS
+
+
+def test_an_exhausted_budget_says_unknown_and_depends_on_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n, m = size("n"), size("m")
+    e = n * m - n - m + 1  # (n - 1)*(m - 1), which no term alone outweighs
+    for _ in range(2):
+        for limit, answer in ((polynomial.PROOF_STEPS, True), (1, False)):
+            monkeypatch.setattr(polynomial, "PROOF_STEPS", limit)
+            assert polynomial.is_nonnegative(e.terms, lambda a: a.kind == "size") == answer
+            monkeypatch.undo()
 
 
 def test_the_sizes_of_an_expression_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

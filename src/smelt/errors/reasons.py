@@ -281,6 +281,14 @@ _REFUSALS = (
         "No setting helps; multiply by a slice of the weight instead of slicing the product, and "
         "its consumer reads it element by element. " + _LEGAL,
     ),
+    Reason(
+        "F028",
+        "sum-order",
+        "{op} rounds in an order that depends on its kernel, and rounding='exact' keeps its own",
+        "The order of additions in a sum or product, and so their rounding, depends on what else "
+        "its kernel reads and computes. With `rounding='exact'` it is a kernel of its own.",
+        "`sm.config(rounding='eager')` allows it.",
+    ),
 )
 
 _ACCEPTED = (

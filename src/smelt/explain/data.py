@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from smelt.dataclass import dataclass
 
 FORMAT = "smelt-report"
-VERSION = "1.5"
+VERSION = "1.6"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -94,12 +94,14 @@ class AxisData:
 class ParamData:
     """An array that a kernel reads or writes.
 
-    `touched_bytes` counts distinct elements that it visits, an upper bound unless `exact`.
+    `node` is None for a value that only chunks have, such as the number of their first row; arrays
+    of a chunk's kernel are blocks of rows of their nodes. `touched_bytes` counts distinct elements
+    that it visits, an upper bound unless `exact`.
     """
 
     name: str
     role: Literal["in", "out"]
-    node: int
+    node: int | None
     dtype: str
     shape: str
     nbytes: int

@@ -19,6 +19,7 @@ from smelt.fusion.plan import Body, Cluster
 from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
+from smelt.target import Target
 from smelt.types.expr import evaluate
 
 __all__ = ["Entry", "chunked_work", "entries", "entry_traffic"]
@@ -39,6 +40,13 @@ class Entry:
     rounds: int = 1
     work: Work | None = None
     """For a chunked part, the work of all chunks."""
+    chunk: Cluster | None = None
+    """For a kernel of a chunk, its cluster in the body, where values are blocks of rows."""
+
+    @property
+    def arrays(self) -> Cluster:
+        """Return the cluster whose inputs and outputs the kernel reads and writes."""
+        return self.cluster if self.chunk is None else self.chunk
 
 
 def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
@@ -63,6 +71,7 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
                     times[k],
                     number,
                     chunk_counts.total(),
+                    chunk=c,
                 )
             )
         result[number] = replace(
@@ -84,7 +93,7 @@ def chunked_work(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
     return total
 
 
-def entry_traffic(cluster: Cluster, sizes: Sizes) -> Traffic:
+def entry_traffic(cluster: Cluster, sizes: Sizes, target: Target) -> Traffic:
     """Return the traffic of a library call or of a chunked part.
 
     A call moves its operands and results in full.
@@ -97,21 +106,24 @@ def entry_traffic(cluster: Cluster, sizes: Sizes) -> Traffic:
             for k, (n, touched_bytes) in enumerate(zip(nodes, nbytes or full_bytes, strict=True))
         }
 
-    read, written = (None, None) if cluster.body is None else chunked_traffic(cluster, sizes)
+    read, written = (
+        (None, None) if cluster.body is None else chunked_traffic(cluster, sizes, target.l3_bytes)
+    )
     return Traffic(touched(cluster.inputs, read), touched(cluster.outputs, written))
 
 
 def _in_full_graph(cluster: Cluster, body: Body) -> Cluster:
     """Return a chunk's cluster with the corresponding nodes of the full graph.
 
-    Nodes without a counterpart are dropped from what it computes.
+    Nodes without a counterpart (the number of the first row, and what is computed from it) are
+    dropped from what it computes; as inputs and outputs they stay what they are.
     """
 
     def nodes(chunk_nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(dict.fromkeys(body.of[n] for n in chunk_nodes if n in body.of))
 
     inputs, outputs = (
-        tuple(body.of[n] for n in side) for side in (cluster.inputs, cluster.outputs)
+        tuple(body.of.get(n, n) for n in side) for side in (cluster.inputs, cluster.outputs)
     )
     return replace(
         cluster,

@@ -55,9 +55,9 @@ def kernel_data(
     Without a kernel it is a library call, whose work is not counted, or a chunked part.
     """
     cluster, kernel, sizes = entry.cluster, entry.kernel, entry.sizes
-    moved = moved_whole(cluster, sizes) if kernel is None else traffic(kernel, sizes)
+    moved = moved_whole(cluster, sizes, target) if kernel is None else traffic(kernel, sizes)
     total_work = entry.work or (Work() if kernel is None else work(kernel, sizes))
-    params = _params(cluster, kernel, moved, sizes, labels)
+    params = _params(entry, moved, labels)
     level = target.level(moved.nbytes, target.cores)
     recomputed = set(cluster.recomputed)
     return KernelData(
@@ -153,29 +153,32 @@ def _blocks(kernel: Kernel) -> list[tuple[Role, Block]]:
 # ---- arrays ------------------------------------------------------------------------------------
 
 
-def _params(
-    cluster: Cluster, kernel: Kernel | None, moved: Traffic, sizes: Sizes, labels: Labels
-) -> tuple[ParamData, ...]:
+def _params(entry: Entry, moved: Traffic, labels: Labels) -> tuple[ParamData, ...]:
+    kernel, sizes = entry.kernel, entry.sizes
     params: list[ParamData] = []
-    sides: tuple[tuple[Literal["in", "out"], tuple[Node, ...], Mapping[str, Touched]], ...] = (
-        ("in", cluster.inputs, moved.loads),
-        ("out", cluster.outputs, moved.stores),
+    sides: tuple[
+        tuple[Literal["in", "out"], tuple[Node, ...], tuple[Node, ...], Mapping[str, Touched]], ...
+    ] = (
+        ("in", entry.cluster.inputs, entry.arrays.inputs, moved.loads),
+        ("out", entry.cluster.outputs, entry.arrays.outputs, moved.stores),
     )
-    for role, nodes, touched in sides:
+    for role, nodes, arrays, touched in sides:
         kernel_params = (
             (None,) * len(nodes)
             if kernel is None
             else (kernel.inputs if role == "in" else kernel.outputs)
         )
-        for node, param, counts in zip(nodes, kernel_params, touched.values(), strict=True):
+        for node, array, param, counts in zip(
+            nodes, arrays, kernel_params, touched.values(), strict=True
+        ):
             params.append(
                 ParamData(
                     name=labels.name[node] if param is None else param.name,
                     role=role,
-                    node=labels.number[node],
-                    dtype=node.type.dtype.name,
-                    shape=shape_text(node.type.shape),
-                    nbytes=int(evaluate(node.type.nbytes, sizes)),
+                    node=labels.number.get(node),
+                    dtype=array.type.dtype.name,
+                    shape=shape_text(array.type.shape),
+                    nbytes=int(evaluate(array.type.nbytes, sizes)),
                     touched=counts.elements,
                     touched_bytes=counts.nbytes,
                     exact=counts.exact,

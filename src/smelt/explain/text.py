@@ -189,7 +189,7 @@ def _operators(data: ReportData, k: KernelData) -> str:
     nodes = [data.nodes[o.node] for o in k.operators]
     names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
     names = names or [n.op for n in nodes if n.kind != "constant"]
-    shown = " ".join(names)
+    shown = " ".join(names) if names or k.within is None else "prepares a chunk"
     count = len(names)
     while len(shown) > NAMES and count > 1:
         count -= 1

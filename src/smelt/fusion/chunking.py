@@ -33,7 +33,7 @@ from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, users, with_inputs
-from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
+from smelt.ops.combine import ROUNDING_OPERATORS, SCALAR_IDENTITIES
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Expr, Index, add, axes_of, size
 from smelt.types.tensor import TensorType
@@ -45,8 +45,6 @@ MOST_EARLY, MOST_AGAIN = 6, 2
 The second value limits the contractions computed twice for them. Networks whose layers each need
 moments of all rows are not chunked.
 """
-_ROUNDING_OPERATORS = {row.scalar for row in COMBINES.values() if row.wide}
-"""Scalar operators whose rounding accumulates in a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +412,7 @@ class _ChunkGrower:
 
     def _is_narrow(self, node: Node) -> bool:
         """Return whether a node is a sum over rows in a narrower type."""
-        is_sum = self.trace(node).combine in _ROUNDING_OPERATORS and self._is_accumulated(node)
+        is_sum = self.trace(node).combine in ROUNDING_OPERATORS and self._is_accumulated(node)
         return is_sum and node.type.dtype.compute != node.type.dtype
 
     def _row_bytes(self, large: Iterable[Node]) -> Index:
@@ -484,7 +482,7 @@ class _ChunkGrower:
             clone: n
             for n, clone in (*inner.items(), *((n, new[n]) for n in (*handed, *after_nodes)))
         }
-        of |= {p.inner: p.node for p in (*reads, *makes)}
+        of |= {p.inner: p.node for p in (*reads, *makes) if p.axis != FIRST_ROW}
         of |= {p.accumulator: p.node for p in makes if p.accumulator is not None}
         return ChunkedGraph(
             before,

@@ -507,11 +507,10 @@ class _Composer:
         """Record the decisions about a part with the names of the full graph."""
         part_names = name_values(planned.graph)
         full_names = {
-            name: self.names[self._node(n)]
+            name: self.names.get(self._node(n), f"chunk.{name}")
             for n, name in part_names.items()
-            if self._node(n) in self.names and not isinstance(n.op, Constant)
+            if not isinstance(n.op, Constant)
         }
-
         self.decisions += [
             rename_decision(d, lambda text: full_names.get(text, text), d.a_origin, d.origin)
             for d in planned.decisions
@@ -598,7 +597,8 @@ def _accepted(
     cluster = chunked.clusters[number]
     avoided_bytes = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
-    extra_bytes = sum(n for side in chunked_traffic(cluster, hints) for n in side) - io_bytes
+    moved = chunked_traffic(cluster, hints, target.l3_bytes)
+    extra_bytes = sum(n for side in moved for n in side) - io_bytes
     fused_ns, split_ns = (
         sum(c.objective_ns for c in costs(p, target, hints)) for p in (chunked, unchunked)
     )

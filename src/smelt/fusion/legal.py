@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.fusion_barriers import Barriers
@@ -39,7 +40,7 @@ class Refusal:
 
 
 class FusionConstraints:
-    """The pairs of `must_fuse`, `never_fuse` and `require_fused` as sets of units."""
+    """The pairs of `must_fuse`, `never_fuse` and `require_fused`, and exact rounding."""
 
     def __init__(self, units: Units, must: Pairs, never: Pairs, required: Pairs = ()) -> None:
         self.units = units
@@ -48,6 +49,7 @@ class FusionConstraints:
         """Pairs without which a plan is refused."""
         self.must = [(self._named(a), self._named(b)) for a, b in must] + self.required
         self.never = [(self._named(a), self._named(b)) for a, b in never]
+        self.exact = knobs.ROUNDING.get() == "exact"
 
     def _named(self, name: str) -> int:
         """Return the units that a name means.
@@ -97,6 +99,9 @@ def refuse_sets(
         last = scatters.bit_length() - 1
         if units.users[last] & members or members & units.reductions & ~(1 << last):
             return Refusal("scatter-root", {"op": units.values[last].op.name})
+    ordered = members & units.ordered if wishes.exact else 0
+    if ordered and members != ordered & -ordered:
+        return Refusal("sum-order", {"op": units.values[ordered.bit_length() - 1].op.name})
     if wishes.never and wishes.forbid(members):
         return Refusal("never-fuse")
     if size > MAX_CODE_SIZE:

@@ -47,7 +47,13 @@ from smelt.fusion.parts import members_before, splittable_axes
 from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.units import AT_ZERO, Units
-from smelt.fusion.vectorization_cost import lanes_axis, parts_for, unrolled_axis, vote
+from smelt.fusion.vectorization_cost import (
+    elements_per_position,
+    lanes_axis,
+    parts_for,
+    unrolled_axis,
+    vote,
+)
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
@@ -361,13 +367,14 @@ class ScheduleModel:
         region = self.region
         if region.scanned or self._grid_tasks() >= LEAST_TASKS:
             return 0
-        if self.volume(region.all_axes) < SPLIT_ABOVE:
-            return 0
         candidates = [a for a in splittable_axes(self.units, region) if self._is_one_pass(a)]
         long = [a for a in candidates if self.sizes[a] >= PARTS]
         if not candidates:
             return 0
         best = min(long, key=self._depth) if long else max(candidates, key=lambda a: self.sizes[a])
+        work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
+        if work < SPLIT_ABOVE:
+            return 0
         return 1 << best if parts_for(self, best) > 1 else 0
 
     def _is_rowwise(self) -> bool:

@@ -125,7 +125,8 @@ class Search(State):
         if self.wishes.never:
             self.separate_all()
             return
-        for c, members in chains(self.units, self.model.nbytes).items():
+        alone = self.units.ordered if self.wishes.exact else 0
+        for c, members in chains(self.units, self.model.nbytes, alone).items():
             self.add_cluster(c, members)
             if members & (members - 1) == 0:
                 continue

@@ -4,9 +4,10 @@ The count includes each array that a kernel reads or writes once: rereads come f
 array read through a slice, only the part that is read counts. Views are free; a view that is a
 result is a copy.
 
-Chunks read the rows that they cut once, and everything else in every chunk; results that they
-accumulate into are read and written in every chunk. Intermediate values of a chunk stay in a cache,
-for which the number of rows is chosen.
+Chunks read the rows that they cut once. What every chunk reads, and the results that they
+accumulate into, count once as well if everything that a chunk touches fits the last-level cache;
+otherwise the next chunk transfers them again. Intermediate values of a chunk stay in a cache, for
+which the number of rows is chosen.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from collections.abc import Mapping
 
 from smelt.blocks import WHOLE
 from smelt.fusion.bitsets import Hints, at_hints, bits
-from smelt.fusion.plan import Cluster, Plan
+from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import Region, build_region, region_of
 from smelt.fusion.units import Units
+from smelt.types.expr import add
 
 
-def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+def traffic(
+    plan: Plan, hints: Mapping[str, int], cache_bytes: int = 0
+) -> tuple[tuple[int, int], ...]:
     """Return the bytes moved by each cluster, and by its operators one by one.
 
-    `hints` are the sizes of a call. An operator that several clusters compute counts, by itself, in
-    the first of them, so that the sums compare two full programs.
+    `hints` are the sizes of a call, `cache_bytes` is the size of the last-level cache. An operator
+    that several clusters compute counts, by itself, in the first of them, so that the sums compare
+    two full programs.
     """
     counter = _Counter(Units(plan.graph), Hints(hints))
     bytes_by_cluster: list[tuple[int, int]] = []
@@ -38,7 +43,7 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
         moved = (
             counter.moved(region_of(units, cluster))
             if cluster.body is None
-            else sum(n for side in chunked_traffic(cluster, hints) for n in side)
+            else sum(n for side in chunked_traffic(cluster, hints, cache_bytes) for n in side)
         )
         bytes_by_cluster.append((moved, unfused))
         counted |= members
@@ -46,12 +51,16 @@ def traffic(plan: Plan, hints: Mapping[str, int]) -> tuple[tuple[int, int], ...]
 
 
 def chunked_traffic(
-    cluster: Cluster, hints: Mapping[str, int]
+    cluster: Cluster, hints: Mapping[str, int], cache_bytes: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes of each operand and result that a cluster's chunks move."""
+    """Return the bytes of each operand and result that a cluster's chunks move.
+
+    `cache_bytes` is the size of the last-level cache.
+    """
     assert cluster.body is not None
     chunks, defaults = cluster.body.chunks, Hints(hints)
-    times = sum(1 for _ in chunks.ranges(defaults))
+    is_cached = _chunk_bytes(cluster.body, defaults) <= cache_bytes
+    times = 1 if is_cached else sum(1 for _ in chunks.ranges(defaults))
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
     for index in range(len(read)):
         is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)
@@ -59,8 +68,22 @@ def chunked_traffic(
         read[index] = nbytes * (times if is_shared else 1)
     for c in chunks.makes:
         nbytes = at_hints(cluster.outputs[c.place].type.nbytes, defaults)
-        written[c.place] = nbytes * (2 * times if c.axis == WHOLE else 1)
+        written[c.place] = nbytes * (2 * times if c.axis == WHOLE and not is_cached else 1)
     return tuple(read), tuple(written)
+
+
+def _chunk_bytes(body: Body, hints: Hints) -> int:
+    """Return the bytes of everything that a chunk reads, writes or keeps between its kernels."""
+    sizes = Hints({**hints, body.chunks.rows: body.chunks.block})
+    graph = body.plan.graph
+    arrays = {
+        *graph.inputs,
+        *(n for n, c in zip(graph.outputs, body.chunks.makes) if not c.combine),
+    }
+    kept = [add(s.offset, s.nbytes) for s in body.plan.slots if s.offset is not None]
+    return sum(at_hints(n.type.nbytes, sizes) for n in arrays) + max(
+        (at_hints(end, sizes) for end in kept), default=0
+    )
 
 
 class _Counter:

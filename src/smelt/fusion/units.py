@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
+from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
@@ -229,6 +230,15 @@ class Units:
     def gathers(self) -> int:
         """Units that read at data-dependent positions."""
         return sum(1 << u.number for u in self.units if u.trace.data_positions)
+
+    @cached_property
+    def ordered(self) -> int:
+        """Units whose rounding depends on the order in which they add or multiply elements."""
+        return sum(
+            1 << u.number
+            for u in self.units
+            if u.trace.combine in ROUNDING_OPERATORS and u.node.type.dtype.is_float
+        )
 
     @cached_property
     def views(self) -> int:

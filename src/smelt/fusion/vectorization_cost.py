@@ -7,7 +7,8 @@ from a region instead of statements. A few rows or columns of results are unroll
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from smelt.blocks import (
@@ -63,8 +64,18 @@ def parts_for(schedule: ScheduleModel, axis: int) -> int:
     )
     if is_outer or contiguous & region.grid:
         return int(evaluate(split_parts(size), {}))
-    row_elements = schedule.volume(schedule.local & ~(1 << axis))
+    row_elements = elements_per_position(schedule, axis)
     return int(evaluate(reduction_parts(size, row_elements), {}))
+
+
+def elements_per_position(schedule: ScheduleModel, axis: int) -> int:
+    """Return how many elements are visited at a position of a reduction axis, besides the grid."""
+    region = schedule.region
+    together = [
+        m | region.reduced_axes.get(u, 0) for u, masks in region.masks.items() for m in masks
+    ]
+    visited = reduce(or_, [axes for axes in together if axes >> axis & 1], 0)
+    return schedule.volume(visited & schedule.local & ~(1 << axis))
 
 
 def unrolled_axis(schedule: ScheduleModel) -> int:
@@ -117,4 +128,4 @@ def vote(score: list[float], position: tuple[Term, ...], mask: int, weight: floa
         score[a] += 2 * weight if contiguous == a else -weight
 
 
-__all__ = ["lanes_axis", "unrolled_axis", "vote"]
+__all__ = ["elements_per_position", "lanes_axis", "parts_for", "unrolled_axis", "vote"]

@@ -7,7 +7,7 @@
     require = "require" expr ("==" | "!=" | "<" | "<=") expr END-OF-LINE
     line    = NAME "=" OPERATOR "(" [operand {"," operand}] ")" ["{" attributes "}"] [":" type]
     operand = NAME | number ":" DTYPE                              a constant is written inline
-    number  = INT | FLOAT | "inf" | "-inf" | "nan" | "true" | "false"
+    number  = INT | FLOAT | ["-"] ("inf" | "nan") | "true" | "false"
     attributes = NAME "=" value {"," value}
     value   = number | expr | STRING | DTYPE | "none" | "(" [value {"," value}] [","] ")"
     return  = "return" [operand {"," operand}] [";" "check" operand {"," operand}]
@@ -48,6 +48,7 @@ from smelt.ops.create import Constant, Input
 from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Expr, Index, size
 from smelt.types.expr import text as expr_text
+from smelt.types.number import number_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
 
@@ -144,7 +145,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return repr(value)
+        return number_text(value)
     if isinstance(value, Expr):
         return expr_text(value)
     if isinstance(value, DType):
@@ -179,7 +180,7 @@ _WORDS: dict[str, Any] = {
     "inf": float("inf"),
     "-inf": float("-inf"),
     "nan": float("nan"),
-    "-nan": float("nan"),
+    "-nan": float("-nan"),
 }
 _DTYPES: dict[str, DType] = {d.name: d for d in DTYPES}
 RESERVED = frozenset({*_WORDS, *_DTYPES, "min", "max", "size"})

@@ -68,8 +68,8 @@ class Param:
 class Const:
     """Constant of a type.
 
-    Constants are equal if no operator can distinguish them: 0.0 is not -0.0, and all NaN are
-    equal.
+    Constants are equal if no operator can distinguish them: 0.0 is not -0.0, and NaN equals
+    NaN of its sign.
     """
 
     value: float | int | bool
@@ -86,13 +86,13 @@ class Const:
 
     def _key(self) -> tuple[DType, float | int | bool, bool]:
         negative = isinstance(self.value, float) and math.copysign(1.0, self.value) < 0
-        return self.dtype, self.value, negative
+        return self.dtype, math.nan if self.value != self.value else self.value, negative
 
 
 def _python_number(value: float | int | bool, dtype: DType) -> float | int | bool:
     """Convert to the Python number type of `dtype`, if that is lossless."""
     if dtype.is_float:
-        return math.nan if math.isnan(value) else float(value)
+        return float(value)
     if dtype.kind == "bool":
         return bool(value)
     return int(value) if math.isfinite(value) and int(value) == value else value

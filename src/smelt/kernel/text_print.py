@@ -34,6 +34,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.types import expr
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
+from smelt.types.number import number_text
 from smelt.types.tensor import shape_text
 
 WIDTH: Final = 100
@@ -443,7 +444,7 @@ def _number_text(c: ir.Const) -> str:
     if not isinstance(v, float):
         return str(v)
     if not math.isfinite(v):
-        return str(v)
+        return number_text(v)
     if v == int(v) and abs(v) < 1e15 and (v != 0 or math.copysign(1, v) > 0):
         return str(int(v))
     return re.sub(r"e\+?(-?)0*", r"e\1", repr(v))

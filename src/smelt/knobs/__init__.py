@@ -174,9 +174,8 @@ ROUNDING: Knob[Literal["fast", "eager", "exact"]] = Knob(
     values.choice("fast", "eager", "exact"),
     "eager",
     "How fusion may change rounding: intermediates keep more bits (fast), or are rounded as if "
-    "stored (eager); with exact, sums also keep the order of one kernel per operator, so that no "
-    "axis is streamed and results are bitwise equal to those of such kernels, except products of "
-    "few rows over an axis so long that a kernel of its own splits it.",
+    "stored (eager); with exact, sums and products are kernels of their own and no axis is "
+    "streamed, so that results are bitwise equal to those of one kernel per operator.",
     values="fast | eager | exact",
     changes="code",
 )

@@ -44,7 +44,8 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
         rounding: "fast", "eager" or "exact", as the setting of that name.
 
     Functions made by `jit` take the same as arguments, and `torch.compile` as options. Outside of
-    them, everything that is pending when a lazy array is read inside the block is one program.
+    them, everything that is pending when a lazy array is read inside the block is one program;
+    whoever reads nothing that shares an operator with a failure of `must` does not hear of it.
     Inside of a function that is being recorded it has no effect, and warns (`SteeringWarning`).
 
     A name is an operator's (`reduce.sum`), a value's as in the graph's text (`v3`), or the user's

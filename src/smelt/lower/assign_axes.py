@@ -58,7 +58,7 @@ from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
-from smelt.types.expr import Index, atoms, axes_of, evaluate, product
+from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, product
 
 ELEMENTWISE_BLOCK = 4096
 """Grid block size of the innermost axis of elementwise kernels; back ends choose their own."""
@@ -301,7 +301,7 @@ def _split_axis(
         if long
         else max(strided, key=lambda a: estimate_size(a.extent, hints))
     )
-    work = product(a.extent for a in d.axes.values() if a not in grid)
+    work = mul(best.extent, _elements_per_position(d, facts, grid, best))
     positions = estimate_size(product(a.extent for a in grid), hints)
     if estimate_size(work, hints) * max(positions, 1) < SPLIT_ABOVE:
         return None
@@ -476,7 +476,7 @@ def _split_kernel(
             inside.append(s)
     inside, after = _copy_needed(inside, after)
     if parts is None:
-        parts = part_count(d, grid, axis, rows)
+        parts = part_count(d, facts, grid, axis, rows)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
@@ -485,7 +485,9 @@ def _split_kernel(
     return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
 
 
-def part_count(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None) -> Index:
+def part_count(
+    d: Definition, facts: AxisFacts, grid: Sequence[Axis], axis: Axis, rows: int | None
+) -> Index:
     """Return the number of parts of a split axis.
 
     Parts get enough rows where they have results for many columns, else enough elements.
@@ -493,8 +495,24 @@ def part_count(d: Definition, grid: Sequence[Axis], axis: Axis, rows: int | None
     columns = any(a.name in fastest_axes(d) for a in grid) or _is_column_by_column(d, axis)
     if columns:
         return split_parts(axis.extent, max(rows or 1, PART_ROWS))
-    width = product(a.extent for a in d.axes.values() if a not in grid and a.name != axis.name)
-    return reduction_parts(axis.extent, width)
+    return reduction_parts(axis.extent, _elements_per_position(d, facts, grid, axis))
+
+
+def _elements_per_position(
+    d: Definition, facts: AxisFacts, grid: Sequence[Axis], axis: Axis
+) -> Index:
+    """Return how many elements are visited at a position of a reduction axis.
+
+    Axes of other statements do not count: the sums of several arrays have nothing in common.
+    """
+    visited: set[str] = set()
+    for s in d.body:
+        if isinstance(s, (Let, Position)):
+            over = s.value.over if isinstance(s.value, (Reduce, Dot)) else ()
+            axes = facts.axes[s.name].union(over)
+            visited |= axes if axis.name in axes else set()
+    others = {a.name for a in grid} | {axis.name}
+    return product(a.extent for a in d.axes.values() if a.name in visited - others)
 
 
 def _copy_needed(

@@ -134,7 +134,7 @@ class _Streamed:
             part = self._fresh_name("part")
             rows = assign_axes.rows_per_step(d, d.axes[self.axis], self.read.facts, hints)
             self.part_block = Block(self.axis, rows, None, part)
-            parts = assign_axes.part_count(d, grid, d.axes[self.axis], rows)
+            parts = assign_axes.part_count(d, self.read.facts, grid, d.axes[self.axis], rows)
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
         self.shared = splits_stream(
             (self._block_count(b) for b in cut), self._block_count(Block(self.axis, size))

@@ -132,6 +132,8 @@ CHOICE = "select"
 COMBINES: dict[str, Combine] = {row.name: row for row in _ROWS}
 SCALAR_IDENTITIES = {row.scalar: row.identity for row in _ROWS if not row.positional}
 """Identity of each scalar operator that combines elements, as a function of the type."""
+ROUNDING_OPERATORS = frozenset(row.scalar for row in _ROWS if row.wide)
+"""Scalar operators whose rounding accumulates in a reduction."""
 
 POWERS_OF_TWO = ("log2", "exp2_moved")
 """The binary logarithm, and the operator that rescales a sum from one power of 2 to another."""

@@ -11,6 +11,7 @@ from smelt.dataclass import dataclass
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
+from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, check_bytes
 
 
@@ -39,7 +40,8 @@ class Input(TensorOp):
 class Constant(TensorOp):
     """A number as a tensor of rank 0.
 
-    NaN compares equal to itself here, and -0 is not 0.
+    Its sign is kept, also that of NaN: NaN equals NaN of its sign here, and -0 is not 0. The
+    payload of NaN is not kept, and arithmetic may give NaN any sign and payload.
     """
 
     doc: ClassVar[str] = "a number"
@@ -55,7 +57,8 @@ class Constant(TensorOp):
 
     def _key(self) -> tuple[Any, ...]:
         if isinstance(self.value, float):
-            return self.dtype.name, "nan" if math.isnan(self.value) else self.value.hex()
+            nan = math.isnan(self.value)
+            return self.dtype.name, number_text(self.value) if nan else self.value.hex()
         return self.dtype.name, self.value
 
     def infer(self, *inputs: TensorType) -> TensorType:

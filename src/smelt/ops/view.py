@@ -25,6 +25,7 @@ from smelt.ops.spec import (
     dims_at,
 )
 from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
+from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 __all__ = [
@@ -403,8 +404,8 @@ class Pad(View):
         return hash(self._key())
 
     def _key(self) -> tuple[Shape, Shape, str]:
-        """Distinguish -0.0, 0.0, 0 and False; NaN equals itself."""
-        return self.low, self.high, repr(self.value)
+        """Distinguish -0.0, 0.0, 0 and False; NaN equals NaN of its sign."""
+        return self.low, self.high, number_text(self.value)
 
     def infer(self, *inputs: TensorType) -> TensorType:
         (x,) = inputs

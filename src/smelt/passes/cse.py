@@ -11,6 +11,7 @@ from smelt.graph.walk import rebuild
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
 from smelt.passes.canonicalize import zero_sign_depends_on_order
+from smelt.types.number import number_text
 
 
 def cse(graph: Graph) -> Graph:
@@ -58,7 +59,7 @@ def cse(graph: Graph) -> Graph:
 def _numbers(op: TensorOp) -> str:
     """Distinguish attributes that compare equal but differ: 0, 0.0, -0.0 and False."""
     names = _number_fields(type(op))
-    return ",".join([repr(getattr(op, name)) for name in names]) if names else ""
+    return ",".join([number_text(getattr(op, name)) for name in names]) if names else ""
 
 
 @cache

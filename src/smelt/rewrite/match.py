@@ -47,10 +47,14 @@ def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Compare numbers: -0 differs from 0, NaN equals itself; 1, 1.0 and True are equal."""
-    if a != b:
-        return a != a and b != b
-    return a != 0 or math.copysign(1.0, a) == math.copysign(1.0, b)
+    """Compare numbers with the signs of 0 and NaN; 1, 1.0 and True are equal.
+
+    NaN equals NaN of its sign.
+    """
+    is_nan = a != a and b != b
+    if a != b and not is_nan:
+        return False
+    return (a != 0 and not is_nan) or math.copysign(1.0, a) == math.copysign(1.0, b)
 
 
 def arrangements(t: Term) -> tuple[Term, ...]:

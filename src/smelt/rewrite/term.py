@@ -22,6 +22,7 @@ from smelt.errors import ExprTextError
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, bool_, from_numpy
+from smelt.types.number import number_text
 
 Number = float | int | bool
 Array = np.ndarray[Any, Any]
@@ -56,7 +57,7 @@ class Num:
         return self.of(dtype) if self.of is not None else self.value
 
     def __repr__(self) -> str:
-        return self.label or repr(self.value).lower()
+        return self.label or number_text(self.value).lower()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -113,6 +114,7 @@ _WORDS: dict[str, Number] = {
     "inf": float("inf"),
     "-inf": float("-inf"),
     "nan": float("nan"),
+    "-nan": float("-nan"),
 }
 
 

@@ -153,7 +153,7 @@ def from_numpy(dtype: object) -> DType:
         return dtype
     try:
         numpy_dtype = np.dtype(dtype)  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError):  # the latter of objects with an attribute `dtype`
         raise DTypeError(f"{dtype!r} is not an element type") from None
     row = _BY_NUMPY.get(numpy_dtype) or _BY_NUMPY.get(numpy_dtype.newbyteorder("="))
     if row is None:

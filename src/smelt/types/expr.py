@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 from smelt.types.expr_number import evaluate as evaluate
 from smelt.types.expr_text import atom_text, expr_text
-from smelt.types.polynomial import divide, divide_term, factorizations
+from smelt.types.polynomial import divide, divide_term, factorizations, is_nonnegative
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
 
@@ -440,11 +440,7 @@ def _nonnegative(e: Expr) -> bool:
     """Whether an expression of sizes alone is provably >= 0; cached."""
     if any(a.kind != "size" and _atom_bounds(a) is None for m, _ in e.terms for a in m):
         return False
-    shifted: Index = 0  # n -> n' + 1: then all-nonnegative coefficients suffice
-    for m, c in e.terms:
-        above = [add(_atom(a), 1 if a.kind == "size" else 0) for a in m]
-        shifted = add(shifted, reduce(mul, above, c))
-    return all(c >= 0 for _, c in terms_of(shifted))
+    return is_nonnegative(e.terms, lambda a: a.kind == "size")
 
 
 def positive(e: Index) -> bool:

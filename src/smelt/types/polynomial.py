@@ -1,13 +1,16 @@
-"""Divide polynomials, given as mappings from monomials to coefficients, as far as exact.
+"""Divide polynomials as far as exact, and prove that they are never negative.
 
-What a monomial's factors mean does not matter here (see `smelt.types.expr`). A monomial is a sorted
-tuple of factors.
+A polynomial is a mapping from monomials to coefficients, or its items. A monomial is a sorted tuple
+of factors; what they mean does not matter here (see `smelt.types.expr`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from math import gcd
+from functools import reduce
+from itertools import product
+from math import comb, gcd, prod
 from typing import Protocol, TypeVar
 
 
@@ -25,6 +28,8 @@ MAX_CONTENT = 64
 """Largest common divisor of the terms of a sum whose divisors are all tried."""
 MAX_QUOTIENT_TERMS = 8
 """Most terms of a quotient that are computed."""
+PROOF_STEPS = 4096
+"""Most steps of one proof of a sign, counted by `proof_steps`."""
 
 
 def divide_term(
@@ -100,4 +105,72 @@ def factorizations(
             yield dict((step,)), dict((coarse,))
 
 
-__all__ = ["divide", "divide_term", "factorizations"]
+def is_nonnegative(
+    terms: Collection[tuple[tuple[F, ...], int]], positive: Callable[[F], bool]
+) -> bool:
+    """Return whether a polynomial of nonnegative factors is provably >= 0.
+
+    Factors for which `positive` holds are at least 1: x = x' + 1. Then coefficients that are all
+    nonnegative suffice. The number of coefficients is exponential in the factors of a term, so
+    above `PROOF_STEPS` only a cheaper proof is tried. The answer depends on the arguments alone.
+    """
+    if all(c >= 0 for _, c in terms):
+        return True
+    counted = [(Counter(m), c) for m, c in terms]
+    if proof_steps(counted) > PROOF_STEPS:
+        common = reduce(Counter.__and__, [m for m, _ in counted])
+        counted = [(m - common, c) for m, c in counted]
+    negative = [m for m, c in counted if c < 0]
+    if any(_shifted_coefficient(m, counted, positive) < 0 for m in negative):
+        return False
+    if proof_steps(counted) > PROOF_STEPS:
+        return _is_covered(counted, positive)
+    return all(
+        _shifted_coefficient(factor, counted, positive) >= 0
+        for m in negative
+        for factor in _factors(m, positive)
+    )
+
+
+def proof_steps(terms: Collection[tuple[Counter[F], int]]) -> int:
+    """Return the most steps of a complete proof: a term's share of a coefficient is one."""
+    return len(terms) * sum(prod(k + 1 for k in m.values()) for m, c in terms if c < 0)
+
+
+def _factors(monomial: Counter[F], positive: Callable[[F], bool]) -> Iterator[Counter[F]]:
+    """Yield the monomials that a term has after the shift of its positive factors."""
+    powers = [range(0 if positive(a) else k, k + 1) for a, k in monomial.items()]
+    for chosen in product(*powers):
+        yield Counter({a: k for a, k in zip(monomial, chosen, strict=True) if k})
+
+
+def _shifted_coefficient(
+    monomial: Counter[F],
+    terms: Iterable[tuple[Counter[F], int]],
+    positive: Callable[[F], bool],
+) -> int:
+    """Return the coefficient of a monomial after the shift of positive factors."""
+    return sum(
+        c * prod(comb(k, monomial[a]) for a, k in m.items())
+        for m, c in terms
+        if monomial <= m and all(k == monomial[a] or positive(a) for a, k in m.items())
+    )
+
+
+def _is_covered(terms: Iterable[tuple[Counter[F], int]], positive: Callable[[F], bool]) -> bool:
+    """Return whether multiples of every negative term outweigh it, taken in order."""
+    terms = list(terms)
+    left = [c for _, c in terms]
+    for m, c in terms:
+        missing = -c
+        for k, (multiple, _) in enumerate(terms):
+            if missing > 0 and left[k] > 0 and m <= multiple and all(map(positive, multiple - m)):
+                taken = min(missing, left[k])
+                left[k] -= taken
+                missing -= taken
+        if missing > 0:
+            return False
+    return True
+
+
+__all__ = ["divide", "divide_term", "factorizations", "is_nonnegative", "proof_steps"]

@@ -18,6 +18,7 @@ from smelt.errors import (
     ChangedError,
     DonatedError,
     ExternError,
+    FusionError,
     InternalError,
     OutOfMemory,
     OutsideError,
@@ -163,16 +164,127 @@ def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
         run(outputs)
 
     monkeypatch.setattr(evaluate_pending, "_run", scarce)
-    large, known = sm.zeros(7) + 1, sm.jit(lambda x: x * 2)(np.ones(3))
-    assert (known + 1).tolist() == [3.0, 3.0, 3.0]
+    known = sm.jit(lambda x: x * 2)(np.ones(7))
+    large = known + 1
+    assert (known + sm.ones(7))[:3].tolist() == [3.0, 3.0, 3.0]
     for _ in range(2):
         with pytest.raises(OutOfMemory):
             large.tolist()
-    with pytest.raises(OutOfMemory):  # `large` may read what is given out
+    with pytest.raises(OutOfMemory):  # `large` reads what is given out
         np.asarray(known)
     room[0] = True
     np.asarray(known)[:] = 5.0
-    assert large.tolist() == [1.0] * 7
+    assert large.tolist() == [3.0] * 7
+
+
+def _table(a: Any) -> Any:
+    return a[:, None] - a[None, :]  # 32 TB
+
+
+def _reads(x: Any) -> Any:
+    return np.asarray(x)
+
+
+def _is_argument(x: Any) -> Any:
+    return sm.jit(lambda a: a + 0)(x).tolist()
+
+
+def _is_out(x: Any) -> Any:
+    copies: Any = sm.jit(lambda a: a + 0)
+    copies(x, out=(to := np.empty(3)))
+    return to
+
+
+def _is_donated(x: Any) -> Any:
+    return sm.jit(lambda a: a + 0, donate=0)(x).tolist()
+
+
+def _is_read_in_a_thread(x: Any) -> Any:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(np.asarray(x)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+USES = [_reads, _is_argument, _is_out, _is_donated, _is_read_in_a_thread, np.from_dlpack]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_is_too_large_keeps_nobody_else_from_being_read(use: Callable[[Any], Any]) -> None:
+    source = sm.jit(lambda x: x + 1)(np.arange(2_000_000.0))
+    tables = [_table(source), _table(source) + 1, _table(sm.arange(2_000_000.0))]
+    for k in range(3):
+        assert list(use(sm.ones(3) * k)) == [k, k, k]
+        assert list(use(sm.jit(lambda x: x + 1)(np.full(3, k - 1.0)))) == [k, k, k]
+        with pytest.raises(OutOfMemory):
+            np.asarray(tables[k])
+    assert float(tables[1][2, 1]) == 2.0
+    for reads_or_writes in (np.asarray, sm.jit(lambda a: a + 1, donate=0)):
+        with pytest.raises(OutOfMemory, match="2000000,2000000"):
+            reads_or_writes(source)
+    tables.clear()
+    assert np.asarray(source)[1] == 2.0
+
+
+def test_operators_are_recorded_beside_what_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    from smelt.frontends.array import array, value
+
+    monkeypatch.setattr(array, "PENDING_LIMIT", 8)
+    monkeypatch.setattr(value.STATE, "review_at", 8)
+    table = _table(sm.arange(2_000_000.0))
+    results = [sm.ones(2) * k for k in range(50)]
+    assert sm.stack(results)[:, 0].tolist() == list(range(50))
+    with pytest.raises(OutOfMemory):
+        np.asarray(table)
+
+
+def test_what_waits_for_memory_is_not_tried_again_by_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from smelt.frontends.array import evaluate_pending
+
+    run, tried = evaluate_pending._run, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    def counting(outputs: Any) -> None:
+        tried.append(len(outputs))
+        run(outputs)
+
+    monkeypatch.setattr(evaluate_pending, "_run", counting)
+    table, source = _table(sm.arange(2_000_000.0)), np.ones(N)
+    reads = sm.asarray(source) + 1
+    assert sm.ones(3).tolist() == [1.0] * 3
+    tried.clear()
+    for k in range(5):
+        assert (sm.ones(3) * k).tolist() == [k, k, k]
+    assert len(tried) == 5 and reads.tolist() == [2.0] * N
+    node = weakref.ref(table.node)
+    del table
+    assert node() is None  # nor held by the error
+
+
+def test_memory_that_changed_before_what_is_too_large_has_read_it() -> None:
+    source = np.arange(2_000_000.0)
+    x, other = sm.asarray(source), sm.asarray(np.ones(N))
+    table = _table(x)
+    assert float((other + 1)[0]) == 2.0
+    assert other.node.sample is None  # only what waits is watched
+    source[:] = 5.0
+    np.testing.assert_array_equal(np.asarray(x)[:3], [5.0, 5.0, 5.0])
+    with pytest.raises(ChangedError):
+        np.asarray(table)
+
+
+def test_a_demand_to_fuse_is_of_what_is_connected() -> None:
+    with sm.fuse(must=True):
+        part = sm.sort(sm.asarray(np.ones((4, 4))) + 1)
+        whole, other = sm.exp(part), sm.exp(sm.zeros(3)) + 1
+        assert other.tolist() == [2.0] * 3
+        for x in (whole, part, whole):
+            with pytest.raises(FusionError):
+                np.asarray(x)
+        assert (other * 2).tolist() == [4.0] * 3
+    np.testing.assert_array_equal(whole, np.exp(np.full((4, 4), 2.0)))
 
 
 def test_what_is_there_is_read_with_few_calls() -> None:

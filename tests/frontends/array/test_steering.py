@@ -135,6 +135,36 @@ def test_exact_sums_have_the_bits_of_one_kernel_per_operator():
     assert np.isnan(results[0]).all(axis=0).tolist() == [k == 3 for k in range(8)]
 
 
+ROWS_LONG = np.random.default_rng(2).standard_normal((2, 70_000)).astype("f4")
+
+
+def half(x):
+    return sm.astype(x, sm.float16)
+
+
+EVEN = np.random.default_rng(1).standard_normal((194, 194)).astype("f4")[::2, ::2]
+ORDERS = {
+    "view times vector": (lambda x, v: (x * 2) @ v, EVEN, EVEN[0]),
+    "few rows over a long axis": (lambda a, b: (a * 2) @ (b + 1), ROWS_LONG, ROWS_LONG.T),
+    "half types": (lambda h: sm.exp(half(h) @ half(h)), EVEN * 0.1),
+    "product times mean": (lambda x: (x.T @ x) * sm.mean(x / (abs(x) + 0.25)), EVEN.astype("f8")),
+    "moments of sums": (lambda x: sm.std(sm.sum(x, axis=1)), EVEN.astype("f8")),
+    "products of elements": (lambda x: sm.prod(x * 0.1 + 1, axis=1) * 3, EVEN.astype("f8")),
+    "running sums": (lambda x: sm.cumulative_sum(x * 3, axis=1) + 1, EVEN),
+    "softmax": (lambda x: softmax(x * 3) * 2, EVEN),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_order_of_a_sum_does_not_depend_on_its_neighbours(name):
+    function, *arrays = ORDERS[name]
+    results = []
+    for fuse in (True, False):
+        with sm.config(rounding="exact", fuse=fuse):
+            results.append(np.asarray(sm.jit(function)(*arrays)).tobytes())
+    assert results[0] == results[1]
+
+
 # ---- faces -------------------------------------------------------------------------------------
 
 

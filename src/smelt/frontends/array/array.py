@@ -35,7 +35,7 @@ from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.dlpack import export_array
-from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_if_many
+from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
 from smelt.frontends.array.number import Number, user_dim
 from smelt.frontends.array.numpy_hints import METHODS, MissingMethod
@@ -233,7 +233,7 @@ class Array(Operators):
         data = self._read(_AS_NUMPY)
         if copy or (dtype is not None and data.dtype != dtype):
             return np.array(data, dtype=dtype, copy=copy)
-        flush()  # the caller may write to this memory: pending operators must read it first
+        flush_readers(data)  # the caller may write: pending operators must read this first
         self.node.share()
         return data
 
@@ -283,7 +283,7 @@ class Array(Operators):
         data = self._read("a DLPack export")
         if options.get("copy") is not False and min(data.strides, default=0) < 0:
             data = data.copy()  # PyTorch aborts the process on negative strides
-        flush()
+        flush_readers(data)
         self.node.share()
         try:
             return export_array(data, **options)

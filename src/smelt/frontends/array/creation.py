@@ -95,7 +95,8 @@ def asarray(
             copies if needed.
 
     Returns:
-        An array of the shape of `obj`.
+        An array of the shape of `obj`.  NaN keeps its sign; its payload is kept only in memory that
+        is read, not of Python numbers.
 
     Raises:
         ArgumentError for lists of different lengths, and for numbers and lists if `copy` is False;

@@ -19,7 +19,7 @@ from smelt.errors import (
     ChangedError,
     DonatedError,
     ExternError,
-    OutOfMemory,
+    FusionError,
     OutsideError,
     SmeltError,
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from smelt.driver import Compiled
     from smelt.warm import CachedProgram
 
-__all__ = ["evaluate", "flush"]
+__all__ = ["evaluate", "flush", "flush_readers"]
 
 _SEEN_LIMIT = 2048
 """Most programs, with sizes and constants, whose plans are remembered."""
@@ -123,7 +123,8 @@ def evaluate(value: Value) -> Buffer:
         data = value.buffer()
     except ChangedError:
         if STATE.scope is None and not STATE.tapes:
-            flush()  # pending readers of the old elements fail; they raise ChangedError if read
+            # pending readers of the old elements fail; they raise ChangedError if read
+            _flush((), () if value.data is None else (value.data,)).clear()
         data = value.current_buffer()
     if data is None:
         flush(value)
@@ -136,62 +137,135 @@ def flush(*values: Value) -> None:
     """Compute `values` and every pending value of this thread that an array still holds.
 
     Raises the errors of `values`.  Other values that cannot be computed raise their error when they
-    are read.  Without `values`, OutOfMemory is raised here: the caller may write next to memory
-    that such values still have to read.
+    are read.
+    """
+    errors = _flush(values, ())
+    try:
+        for x in values:
+            if x in errors:
+                raise errors[x]
+            x.buffer()
+    finally:
+        errors.clear()  # errors refer to frames, and these to `errors`: arrays would stay alive
+
+
+def flush_readers(*memory: Buffer) -> None:
+    """Compute every pending value of this thread before `memory` is written.
+
+    Raises the error of a value that reads this memory and stays pending.
+    """
+    errors = _flush((), memory)
+    try:
+        for x in errors:
+            if _reads(x, memory):
+                raise errors[x]
+    finally:
+        errors.clear()  # as in `flush`
+
+
+def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value, Exception]:
+    """Compute values and what is pending; return the errors of what stays pending.
+
+    A pending value that has such an error is computed again only if it is one of `values` or reads
+    `memory`: other reads do not wait for another failure.
     """
     pending, STATE.pending = STATE.pending, []
     outputs: dict[Value, None] = dict.fromkeys(values)
     for reference in pending:
         array = reference()
         if array is not None and array.node.is_pending:
-            outputs[array.node] = None
+            node = array.node
+            if node not in STATE.deferred or (memory and _reads(node, memory)):
+                outputs[node] = None
     sampled: WeakSet[Foreign] | None = None
     if STATE.sampled and not STATE.tapes:  # derivatives will read the old elements
         sampled, STATE.sampled = STATE.sampled, WeakSet()
-    out_of_memory: dict[Value, OutOfMemory] = {}
-    done = False
+    errors: dict[Value, Exception] = {}
     try:
         if outputs:
-            out_of_memory = _compute_each(tuple(outputs))
-        done = not out_of_memory
+            _compute_each(tuple(outputs), errors)
     finally:
-        if done:
-            for x in sampled or ():
-                if isinstance(x, Foreign):  # another thread may have donated it meanwhile
-                    x.forget_sample()
-        else:  # some values are still pending, and need the samples that detect changes
-            waiting = [r for r in pending if (a := r()) is not None and a.node.is_pending]
-            STATE.pending = waiting + STATE.pending
-            STATE.sampled |= sampled or WeakSet()
-    for x in values or out_of_memory:
-        if x in out_of_memory:
-            raise out_of_memory[x]
-        x.buffer()
+        waiting = pending and [r for r in pending if (a := r()) is not None and a.node.is_pending]
+        STATE.pending = waiting + STATE.pending
+        if sampled:
+            held = [a.node for r in waiting if (a := r()) is not None]
+            _forget(sampled, [*held, *[x for x in values if x.is_pending]])
+    if errors:
+        STATE.deferred.update(errors)
+    return errors
 
 
-def _compute_each(outputs: tuple[Value, ...]) -> dict[Value, OutOfMemory]:
-    """Compute as many outputs as possible, bisecting after failures.
+def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
+    """Forget elements that were remembered to detect writes, except for what waits for them."""
+    needed = {x for value in waiting for x in _upstream(value)}
+    for x in sampled:
+        if x in needed:
+            STATE.sampled.add(x)
+        elif isinstance(x, Foreign):  # another thread may have donated it meanwhile
+            x.forget_sample()
+
+
+def _reads(value: Value, memory: tuple[Buffer, ...]) -> bool:
+    """Return whether a pending value may read any of this memory."""
+    data = [x.data for x in _upstream(value) if x.data is not None]
+    return any(np.may_share_memory(x, m) for x in data for m in memory)
+
+
+def _upstream(value: Value) -> set[Any]:
+    """Return a pending value, what it is computed from, and the arrays that this reads."""
+    visited: set[Any] = {value}
+    stack: list[Any] = [value]
+    while stack:
+        x = stack.pop()
+        fresh = [i for i in x.inputs if i not in visited] if x.data is None else []
+        stack += fresh
+        visited.update(fresh)
+    return visited
+
+
+def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) -> None:
+    """Compute as many outputs as possible, in smaller parts after failures.
 
     An output with a permanent error fails for good, since the memory that it reads may be written
-    from now on.  Returns outputs that ran out of memory and may succeed later.
+    from now on.  Other failures are added to `errors`: the outputs may succeed later, with more
+    memory or under other settings.
     """
     try:
         _run(outputs)
-    except _PERMANENT as error:
-        if len(outputs) == 1:
-            outputs[0].fail(error)
-            return {}
-    except OutOfMemory as error:
-        if len(outputs) == 1:
-            return {outputs[0]: error}
+    except Exception as error:  # noqa: BLE001 - whatever it is, only readers of it hear of it
+        parts = _parts(outputs, error)
+        if len(parts) == 1:
+            if isinstance(error, _PERMANENT):
+                outputs[0].fail(error)
+            else:
+                errors.update(dict.fromkeys(outputs, error))
+            return
     else:
-        return {}
-    out_of_memory: dict[Value, OutOfMemory] = {}
-    half = len(outputs) // 2
-    for part in (outputs[:half], outputs[half:]):
+        return
+    for part in parts:
         if pending := tuple([x for x in part if x.is_pending]):
-            out_of_memory |= _compute_each(pending)
-    return out_of_memory
+            _compute_each(pending, errors)
+
+
+def _parts(outputs: tuple[Value, ...], error: Exception) -> list[tuple[Value, ...]]:
+    """Return the parts of a program to compute separately after an error.
+
+    A demand to fuse concerns operators that are connected, so only unrelated outputs are separated
+    for it.  Otherwise the outputs are bisected.
+    """
+    if not isinstance(error, FusionError):
+        half = len(outputs) // 2
+        return [part for part in (outputs[:half], outputs[half:]) if part]
+    groups: list[tuple[tuple[Value, ...], set[Any]]] = []
+    for output in outputs:
+        members = (output,)
+        operators = {x for x in _upstream(output) if x.data is None and x.inputs}
+        connected = [g for g in groups if not operators.isdisjoint(g[1])]
+        groups = [g for g in groups if operators.isdisjoint(g[1])]
+        for others, theirs in connected:
+            members, operators = others + members, operators | theirs
+        groups.append((members, operators))
+    return [members for members, _ in groups]
 
 
 def flush_if_many(limit: int) -> None:

@@ -24,7 +24,7 @@ from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.tree import flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, identity_copy, record
-from smelt.frontends.array.views import expand
+from smelt.frontends.array.views import as_integer, axis_list, expand
 from smelt.graph.ir import Node
 from smelt.imports import fork_safe_import
 from smelt.ops.create import Input
@@ -66,7 +66,8 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     `where` passes nothing to the side that was not selected, not even NaN.
 
     Raises GradientError for arguments that are no floats, a result that is not one float, and
-    operators without a derivative; ArgumentError for an argument that the call does not have.
+    operators without a derivative; ArgumentError for an argument that the call does not have, or
+    that `argnums` names twice.
     """
     both = value_and_grad(fun, argnums, has_aux)
 
@@ -107,7 +108,7 @@ def value_and_grad(
         slopes = _reverse(steps, {node: seed}, inputs)
         nest = unflatten(tree, iter(slopes))
         out = Array.of(node)
-        slope = nest[0] if isinstance(argnums, int) else nest
+        slope = nest if isinstance(argnums, Sequence) else nest[0]
         return ((out, aux) if has_aux else out), slope
 
     return both
@@ -180,7 +181,7 @@ def _argument_positions(argnums: int | Sequence[int], count: int) -> tuple[int, 
 
     Raises ArgumentError.
     """
-    requested = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    requested = [as_integer(k, "grad(argnums=...)") for k in axis_list(argnums)]
     for k in requested:
         if not -count <= k < count:
             raise ArgumentError(
@@ -189,7 +190,12 @@ def _argument_positions(argnums: int | Sequence[int], count: int) -> tuple[int, 
                 value=argnums,
                 expected=f"places among the {count} positional arguments of the call",
             )
-    return tuple(k % count for k in requested)
+    places = tuple(k % count for k in requested)
+    if len(set(places)) != len(places):
+        raise ArgumentError(
+            op="grad", argument="argnums", value=argnums, expected="each argument at most once"
+        )
+    return places
 
 
 class _UnguardedScope(Scope):

@@ -23,7 +23,8 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.evaluate_pending import evaluate, flush
+from smelt.frontends.array.engine import reporting
+from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
@@ -251,6 +252,9 @@ class Jit(Generic[P, R]):
                 if index:
                     traces.insert(0, traces.pop(index))
                 return trace, sizes
+        reporting().report_retraced(
+            self.options.name, self.traces, key, measures, bound.names, arguments
+        )
         trace = record_call(
             self.options.name, bound.names, arguments, bound.call, donated, turns=turns
         )
@@ -342,7 +346,7 @@ def _run_known_into(known_call: ExactCall, buffers: list[Buffer], out: Buffer) -
         trace, target = overwriting_trace(trace, [out], buffers), None
         if trace is known_call.trace:
             return False
-    flush()  # pending operators read the old values
+    flush_readers(out)  # pending operators read the old values
     results = trace.run(buffers, sizes, (target, *[None] * (len(trace.graph.outputs) - 1)))
     if target is None and not is_same_memory(out, results[0]):
         out[...] = results[0]

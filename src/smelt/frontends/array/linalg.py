@@ -41,13 +41,14 @@ from smelt.frontends.array.elementwise import multiply, pow, sqrt, square
 from smelt.frontends.array.library import call
 from smelt.frontends.array.manipulation import broadcast_to, expand_dims, matrix_transpose, stack
 from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.reduction import cast_to_float
 from smelt.frontends.array.statistical import count_nonzero
 from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import axes_of, expand, reshape, shape_of
+from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of
 from smelt.types.dtype import f64
 from smelt.types.tensor import TensorType, broadcast_shapes
 
@@ -127,9 +128,10 @@ def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     """Return the cross product of vectors along an axis of size 3.
 
-    Other dimensions broadcast.  Raises ShapeError for other sizes.
+    Other dimensions broadcast.  Raises ShapeError for other sizes, AxisError.
     """
     for x in (value(x1, "cross"), value(x2, "cross")):
+        axis_of(axis, x.type.rank, "cross")
         if shape_of(x)[axis] != 3 and (x.scope is None or x.scope.pin(shape_of(x)[axis]) != 3):
             raise ShapeError(op="cross", operands=x.type_text, reason=f"axis {axis} is not 3")
 
@@ -137,11 +139,13 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
         node = value(x, "cross")
         key = [slice(None)] * node.type.rank
         key[axis] = k  # type: ignore[call-overload]
-        return Array.of(node)[tuple(key)]
+        return Array.of(cast(node, compute))[tuple(key)]
 
+    dtype = common("cross", value(x1, "cross").type.dtype, value(x2, "cross").type.dtype)
+    compute = dtype.compute if dtype.is_float else dtype
     a, b = ([part(x, k) for k in range(3)] for x in (x1, x2))
     parts = [a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3] for k in range(3)]
-    return stack(parts, axis=axis)
+    return Array.of(cast(stack(parts, axis=axis).node, dtype))
 
 
 def vector_norm(
@@ -156,9 +160,17 @@ def vector_norm(
         ord: 2 is the Euclidean norm, 1 the sum of absolute values, infinity (-infinity) their
             maximum (minimum), 0 the number of nonzero elements; other p give sum(|x|^p)^(1/p).
 
-    Raises ArgumentError for an `ord` that is no number, ShapeError for the minimum of no elements.
+    Half types are computed in float32.  Raises ArgumentError for an `ord` that is no number,
+    ShapeError for the minimum of no elements, AxisError.
     """
-    array = Array.of(_floating(x, "vector_norm"))
+    dtype = _floating(x, "vector_norm").type.dtype
+    norm = _vector_norm(Array.of(cast_to_float(value(x, "vector_norm"))), axis, keepdims, ord)
+    return Array.of(cast(norm.node, dtype))
+
+
+def _vector_norm(
+    array: Array, axis: int | Sequence[int] | None, keepdims: bool, ord: float
+) -> Array:
     if not isinstance(ord, Real):  # NumPy's numbers too
         raise ArgumentError(op="vector_norm", argument="ord", value=repr(ord), expected="a number")
     size = absolute(array)
@@ -188,10 +200,16 @@ def matrix_norm(
             values; infinity (-infinity): the same of rows; 2 (-2): the maximum (minimum) singular
             value; "nuc": the sum of singular values.
 
-    Raises ArgumentError for another `ord`, ShapeError below rank 2 and for the minimum of no
-    elements.
+    Half types are computed in float32, except for singular values, which they do not have.  Raises
+    ArgumentError for another `ord`, ShapeError below rank 2 and for the minimum of no elements.
     """
-    array = Array.of(_floating(x, "matrix_norm"))
+    node = _floating(x, "matrix_norm")
+    needs_svd = ord in ("nuc", 2, -2)
+    norm = _matrix_norm(Array.of(node if needs_svd else cast_to_float(node)), keepdims, ord)
+    return Array.of(cast(norm.node, node.type.dtype))
+
+
+def _matrix_norm(array: Array, keepdims: bool, ord: float | str | None) -> Array:
     if array.ndim < 2:
         raise ShapeError(op="matrix_norm", operands=array.node.type_text, reason="it is no matrix")
     if ord is None or ord == "fro":

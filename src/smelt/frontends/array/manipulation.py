@@ -30,7 +30,7 @@ from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, copied, leaf
-from smelt.frontends.array.views import axes_of, axis_of, shape_of, take_range
+from smelt.frontends.array.views import axes_of, axis_list, axis_of, shape_of, take_range
 from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
@@ -76,9 +76,9 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """
     node = value(x, "permute_dims")
     rank = node.type.rank
-    perm = tuple(axis_of(int(a), rank, "permute_dims") for a in axes)
+    perm = tuple(axis_of(a, rank, "permute_dims") for a in axis_list(axes))
     if sorted(perm) != list(range(rank)):
-        raise AxisError(f"permute_dims: {tuple(axes)} does not name each of {rank} dimensions once")
+        raise AxisError(f"permute_dims: {axes} does not name each of {rank} dimensions once")
     return Array.of(views.permute(node, perm))
 
 
@@ -98,8 +98,8 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     """
     node = value(x, "moveaxis")
     rank = node.type.rank
-    sides = [(s,) if isinstance(s, (int, np.integer)) else tuple(s) for s in (source, destination)]
-    first, second = (tuple(axis_of(int(a), rank, "moveaxis") for a in side) for side in sides)
+    sides = axis_list(source), axis_list(destination)
+    first, second = (tuple(axis_of(a, rank, "moveaxis") for a in side) for side in sides)
     if (
         len(first) != len(second)
         or len(set(first)) != len(first)
@@ -118,7 +118,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     `axis` is an integer or a sequence of integers.  Raises AxisError.
     """
     node = value(x, "expand_dims")
-    requested = tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    requested = axis_list(axis)
     new_dims = axes_of(requested, node.type.rank + len(requested), "expand_dims")
     shape = list(shape_of(node))
     for dim in new_dims:
@@ -224,8 +224,9 @@ def roll(
     if axis is None:
         flat = _roll(views.reshape(node, (-1,)), as_dim(shift), 0)
         return Array.of(views.reshape(flat, shape))
-    axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
-    shifts = (shift,) * len(axes) if is_integral(shift) else tuple(shift)  # type: ignore[arg-type]
+    axes = axis_list(axis)
+    several = isinstance(shift, Sequence) and not isinstance(shift, str)
+    shifts = tuple(shift) if several else (shift,) * len(axes)  # type: ignore[arg-type]
     if len(shifts) != len(axes):
         raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for a, s in zip(axes, shifts, strict=True):

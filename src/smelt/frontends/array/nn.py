@@ -46,6 +46,7 @@ from smelt.frontends.array.searching import take_along_axis
 from smelt.frontends.array.statistical import mean
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.views import axes_of
+from smelt.types.dtype import f64
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "attention", "avg_pool", "batch_norm", "conv",
@@ -253,7 +254,9 @@ def batch_norm(
         raise ShapeError(op="batch_norm", operands=upcast.node.type_text, reason="no channels")
     if mean_ is None:
         axes = (0, *range(2, upcast.ndim))
-        centred = upcast - mean(upcast, axis=axes, keepdims=True)
+        # rounded once: an error of the mean is one of every result, in units of the spread
+        middle = mean(Array.of(cast(upcast.node, f64)), axis=axes, keepdims=True)
+        centred = upcast - Array.of(cast(middle.node, upcast.dtype))
         spread = mean(centred * centred, axis=axes, keepdims=True)
     else:
         centred = upcast - _to_compute_type(_per_channel(upcast, mean_, "batch_norm"), "batch_norm")
@@ -376,12 +379,16 @@ def rotary(
         base: base of the wavelengths.
         interleaved: pairs are neighbours (0, 1), (2, 3), ...; else i and i + size/2.
 
-    See J. Su et al., 2021.  Raises ShapeError for an odd size.
+    See J. Su et al., 2021.  Raises ShapeError for an odd size and below rank 2.
     """
     upcast = _to_compute_type(x, "rotary")
+    if upcast.ndim < 2:
+        raise ShapeError(op="rotary", operands=upcast.node.type_text, reason="no length and size")
     length, size = upcast.shape[-2:]
     if size % 2 != 0:
         raise ShapeError(op="rotary", operands=upcast.node.type_text, reason="the size is odd")
+    if is_empty(upcast.node, upcast.ndim - 1):
+        return _to_type_of(upcast, x)
     half = size // 2
     at = arange(length) if positions is None else Array.of(value(positions, "rotary"))
     steps = Array.of(cast(arange(half).node, upcast.dtype)) * (-2.0 * math.log(base) / size)

@@ -73,6 +73,11 @@ def floats_of(x: Any, what: str) -> Array:
     return array if array.dtype.is_float else astype(array, f64)
 
 
+def to_compute_type(x: Array) -> Array:
+    """Cast floats to the dtype of calculations: float32 for half types."""
+    return astype(x, x.dtype.compute)
+
+
 # Comparisons and NaN
 
 
@@ -157,12 +162,14 @@ def average(x: Any, /, axis: int | None = None, weights: Any = None) -> Array:
     if weights is None:
         return stat.mean(array, axis=axis)
     w = floats_of(weights, "average")
+    dtype = common("average", array.dtype, w.dtype)
+    array, w = to_compute_type(astype(array, dtype)), to_compute_type(w)
     if w.ndim == 1 and array.ndim > 1:
         if axis is None:
             raise ArgumentError("average: weights along one axis need its name, axis=")
         w = reshape(w, (-1, *[1] * (array.ndim - 1 - axis_of(axis, array.ndim, "average"))))
     w = w + make.zeros_like(array)
-    return stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis)
+    return astype(stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis), dtype)
 
 
 def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
@@ -171,7 +178,11 @@ def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
     Variables are in columns if `rowvar` is false.  A vector gives its variance, of rank 0.
     Integers give float64.  Raises ShapeError for ranks above 2.
     """
-    array = floats_of(x, "cov")
+    dtype = floats_of(x, "cov").dtype
+    return astype(_covariance(to_compute_type(floats_of(x, "cov")), rowvar, ddof), dtype)
+
+
+def _covariance(array: Array, rowvar: bool, ddof: int) -> Array:
     if array.ndim > 2:
         raise ShapeError(op="cov", operands=array.node.type_text, reason="it is no matrix")
     variables = reshape(array, (1, -1)) if array.ndim < 2 else array if rowvar else array.T
@@ -185,12 +196,13 @@ def corrcoef(x: Any, /, *, rowvar: bool = True) -> Array:
 
     Variables are in columns if `rowvar` is false.  Raises ShapeError for ranks above 2.
     """
-    c = cov(x, rowvar=rowvar)
+    floats = floats_of(x, "corrcoef")
+    c = _covariance(to_compute_type(floats), rowvar, 1)
     if c.ndim == 0:
-        return c / c
+        return astype(c / c, floats.dtype)
     diagonal = make.eye(c.shape[0], dtype=bool_)  # keeps a non-finite variable out of the others
     spread = el.sqrt(stat.sum(el.where(diagonal, c, 0), axis=1))
-    return el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0)
+    return astype(el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0), floats.dtype)
 
 
 def histogram(
@@ -225,7 +237,9 @@ def histogram(
     w = None if weights is None else reshape(array_of(weights, "histogram"), (-1,))
     counts = bincount(slot, w, length=n + 1)[:n]
     if density:
-        counts = counts / stat.diff(edges) / stat.sum(counts)
+        widths = stat.diff(edges)
+        dtype = (counts / widths).dtype
+        counts = astype(counts / astype(widths, dtype.compute) / stat.sum(counts), dtype)
     return counts, edges
 
 
@@ -243,7 +257,8 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
         return edges, el.where(el.equal(x, edges[edges.shape[0] - 1]), edges.shape[0] - 2, at)
     if bins < 1:
         raise ArgumentError(op="histogram", argument="bins", value=bins, expected="1 or more")
-    floats = x if x.dtype.is_float else astype(x, f64)
+    dtype = x.dtype if x.dtype.is_float else f64
+    floats = astype(x, dtype.compute)
     if span is not None:
         low, high = (make.asarray(e, dtype=floats.dtype) for e in span)
     elif shape_of(x.node)[0] == 0:
@@ -255,7 +270,7 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
     steps = astype(make.arange(bins + 1), f64)
     first, last = astype(low, f64), astype(high, f64)
     edges = el.where(el.equal(steps, bins), last, steps * ((last - first) / bins) + first)
-    edges = astype(edges, floats.dtype)
+    edges = astype(edges, dtype)
     scaled = (floats - low) / (high - low) * bins
     inside = el.logical_and(floats >= low, floats <= high)
     at = astype(el.where(inside, el.clip(scaled, 0, bins - 1), 0.0), i64)
@@ -286,7 +301,7 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
         operands = f"{knots.node.type_text}, {values.node.type_text}"
         raise ShapeError(op="interp", operands=operands, reason="points are two vectors")
     dtype = common("interp", at.dtype, knots.dtype, values.dtype)
-    at, knots, values = (astype(v, dtype) for v in (at, knots, values))
+    at, knots, values = (to_compute_type(astype(v, dtype)) for v in (at, knots, values))
     values = values + make.zeros_like(knots)  # checks that the lengths agree
     n = knots.shape[0]
     before = values[0] if left is None else left
@@ -298,7 +313,7 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
         result = el.where(el.equal(at, knots[k]), values[k], rise * (at - knots[k]) + values[k])
     result = el.where(el.equal(at, knots[n - 1]), values[n - 1], result)
     result = el.where(at < knots[0], before, el.where(at > knots[n - 1], after, result))
-    return el.where(el.isnan(at), at, result)
+    return astype(el.where(el.isnan(at), at, result), dtype)
 
 
 def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
@@ -312,12 +327,16 @@ def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
 
     Raises AxisError, ShapeError.
     """
-    array = moveaxis(floats_of(y, "trapezoid"), axis, -1)
+    floats = floats_of(y, "trapezoid")
+    dtype = floats.dtype
+    array = moveaxis(to_compute_type(floats), axis, -1)
     step: Any = dx
     if x is not None:
         positions = floats_of(x, "trapezoid")
+        dtype = common("trapezoid", dtype, positions.dtype)
+        positions = to_compute_type(positions)
         step = stat.diff(positions if positions.ndim == 1 else moveaxis(positions, axis, -1))
-    return stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1)
+    return astype(stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1), dtype)
 
 
 def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
@@ -337,7 +356,7 @@ def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
     array = floats_of(f, "gradient")
     if axis is None and array.ndim != 1:
         return tuple(gradient(array, dx, axis=k) for k in range(array.ndim))
-    y = moveaxis(array, 0 if axis is None else axis, 0)
+    y = moveaxis(to_compute_type(array), 0 if axis is None else axis, 0)
     n = shape_of(y.node)[0]
     if isinstance(n, int) and n < 2:
         raise ShapeError(

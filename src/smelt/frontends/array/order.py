@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, ShapeError
+from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.dtypes import astype
 from smelt.frontends.array.manipulation import expand_dims, moveaxis, reshape
 from smelt.frontends.array.numerical import Axis, array_of, floats_of
+from smelt.frontends.array.reduction import is_empty
 from smelt.frontends.array.searching import take, take_along_axis
 from smelt.frontends.array.sorting import sort
-from smelt.frontends.array.views import axes_of, shape_of
+from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import f64, i64
 
 __all__ = [
@@ -36,7 +38,10 @@ __all__ = [
 
 
 def _sorted(x: Any, axis: Axis, what: str) -> Array:
-    """Sort floats along a new first axis into which the axes `axis` are flattened."""
+    """Sort floats along a new first axis into which the axes `axis` are flattened.
+
+    If there are no elements to sort, the result has one NaN in their stead.
+    """
     array = floats_of(x, what)
     axes = axes_of(axis, array.ndim, what)
     leading = moveaxis(array, axes, tuple(range(len(axes)))) if axes else array
@@ -44,9 +49,8 @@ def _sorted(x: Any, axis: Axis, what: str) -> Array:
     flat = reshape(leading, (math.prod(shape[: len(axes)]), *shape[len(axes) :]))
     if not axes:
         flat = reshape(array, (1, *array.shape)) if array.ndim else reshape(array, (1,))
-    size = shape_of(flat.node)[0]
-    if size == 0:
-        raise ShapeError(op=what, operands=array.node.type_text, reason="there are no elements")
+    if is_empty(flat.node, 0):
+        return make.full((1, *flat.shape[1:]), math.nan, dtype=flat.dtype)
     return sort(flat, axis=0)
 
 
@@ -68,9 +72,9 @@ def _check_fractions(q: Any, most: int, what: str) -> None:
 def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the median over `axis`, all dimensions for None; NaN if any element is NaN.
 
-    For an even number of elements it is the mean of the middle two.  Floats keep their dtype,
-    integers give float64.  `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError,
-    ShapeError for no elements.
+    For an even number of elements it is the mean of the middle two, for none NaN.  Floats keep
+    their dtype, integers give float64.  `keepdims` keeps the reduced dimensions with size 1.
+    Raises AxisError.
     """
     sorted_ = _sorted(x, axis, "median")
     n = sorted_.shape[0]
@@ -83,7 +87,7 @@ def median(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 def nanmedian(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the median of the elements that are not NaN; NaN if there are none.
 
-    Arguments and dtypes are those of `median`.  Raises AxisError, ShapeError for no elements.
+    Arguments and dtypes are those of `median`.  Raises AxisError.
     """
     sorted_, count = _sorted_with_count(x, axis, "nanmedian")
     low, high = _at(sorted_, (count - 1) // 2), _at(sorted_, count // 2)
@@ -120,6 +124,9 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
     Elements of an array `q` that are known only later give NaN instead.
     """
     _check_fractions(q, 1, "quantile")
+    node = array_of(x, "quantile").node
+    if any(is_empty(node, a) for a in axes_of(axis, node.type.rank, "quantile")):
+        raise ShapeError(op="quantile", operands=node.type_text, reason="there are no elements")
     sorted_, fraction = _sorted(x, axis, "quantile"), astype(floats_of(q, "quantile"), f64)
     n = sorted_.shape[0]
     at = el.clip(fraction, 0.0, 1.0) * (n - 1)
@@ -135,7 +142,8 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
 def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return quantiles of the elements that are not NaN; NaN if there are none.
 
-    Arguments, dtypes and errors are those of `quantile`.
+    Arguments, dtypes and errors are those of `quantile`, but no elements are no error, and
+    the dimensions of `q` lead those of the result there too.
     """
     _check_fractions(q, 1, "nanquantile")
     sorted_, count = _sorted_with_count(x, axis, "nanquantile")
@@ -176,9 +184,9 @@ def percentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) 
 
 
 def nanpercentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """Return percentiles of the elements that are not NaN.
+    """Return percentiles of the elements that are not NaN; NaN if there are none.
 
-    Arguments, dtypes and errors are those of `quantile`, with `q` from 0 to 100.
+    Arguments, dtypes and errors are those of `nanquantile`, with `q` from 0 to 100.
     """
     _check_fractions(q, 100, "nanpercentile")
     return nanquantile(x, _as_fractions(q), axis, keepdims=keepdims)

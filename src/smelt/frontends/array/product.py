@@ -16,14 +16,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from smelt.errors import DTypeError, ShapeError
+from smelt.errors import AxisError, DTypeError, ShapeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import axes_of, axis_of, permute, reshape, shape_of
+from smelt.frontends.array.views import (
+    as_integer,
+    axes_of,
+    axis_list,
+    axis_of,
+    permute,
+    reshape,
+    shape_of,
+)
 from smelt.ops.contract import Contract
 from smelt.types.expr import Index, axis
 from smelt.types.tensor import Shape
@@ -136,10 +144,14 @@ def tensordot(a: Value, b: Value, axes: int | tuple[Sequence[int], Sequence[int]
     Raises ShapeError, AxisError, DTypeError for bool.
     """
     rank_a, rank_b = a.type.rank, b.type.rank
-    if isinstance(axes, (int, np.integer)):
-        first, second = list(range(rank_a - axes, rank_a)), list(range(axes))
+    pair = axis_list(axes)
+    if len(pair) == 2:
+        first, second = (list(axis_list(side)) for side in pair)
     else:
-        first, second = ([int(i) for i in side] for side in axes)
+        count = as_integer(axes, "tensordot(axes=...)")
+        if count > min(rank_a, rank_b):
+            raise AxisError(op="tensordot", axis=count - 1, ndim=min(rank_a, rank_b))
+        first, second = list(range(rank_a - count, rank_a)), list(range(count))
     first = [axis_of(i, rank_a, "tensordot") for i in first]
     second = [axis_of(i, rank_b, "tensordot") for i in second]
     axes_of(first, rank_a, "tensordot")
@@ -164,7 +176,7 @@ def vecdot(a: Value, b: Value, axis: int) -> Value:
 
     Raises ShapeError, AxisError, DTypeError for bool.
     """
-    if axis >= 0 or not a.type.shape or not b.type.shape:
+    if as_integer(axis, "vecdot(axis=...)") >= 0 or not a.type.shape or not b.type.shape:
         raise ShapeError(
             op="vecdot",
             operands=f"{a.type_text}, {b.type_text}",

@@ -23,6 +23,7 @@ from smelt.frontends.array.value import Map, Value, leaf, record
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
+from smelt.types.number import number_text
 
 __all__ = ["ATTRIBUTES", "Map", "Program", "leaf", "np", "record", "replace_numbers"]
 
@@ -155,7 +156,7 @@ def _slice(op: Slice, numbers: list[int]) -> tuple[Hashable, ...]:
 
 
 def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
-    return _split(op.low, numbers), _split(op.high, numbers), repr(op.value)  # -0.0 is not 0.0
+    return _split(op.low, numbers), _split(op.high, numbers), number_text(op.value)
 
 
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {

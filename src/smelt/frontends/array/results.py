@@ -12,7 +12,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.engine import input_size_names
-from smelt.frontends.array.evaluate_pending import evaluate, flush
+from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
 from smelt.frontends.array.tree import leaves_like, unflatten
@@ -53,8 +53,9 @@ def run_call(
     buffers = buffers_of(trace, arguments)
     out_leaves = [] if out is None else leaves_like("out=", out, trace.tree)
     targets = None if out is None else _targets(trace, sizes, out_leaves, buffers, arguments)
-    if out is not None or bound.donated:
-        flush()  # pending operators read the old values
+    if targets is not None or bound.donated:
+        donated = [_memory(arguments[k]) for k in bound.donated]
+        flush_readers(*(targets or ()), *donated)  # pending operators read the old values
     saved: list[Array | None] = []
     if targets is not None:
         saved = _copy_overwritten(trace, targets, arguments)

@@ -25,6 +25,7 @@ from smelt.ops.spec import TensorOp
 from smelt.origin import here
 from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import Expr, Index, mul, size
+from smelt.types.number import number_text
 from smelt.types.tensor import TensorType
 
 __all__ = ["Map", "Scope", "f32"]
@@ -161,7 +162,7 @@ class Scope(Sizes):
         if x in self.scalars:
             return self.scalars[x][0]  # type: ignore[index]
         if isinstance(op, Constant):
-            return repr(op.value)
+            return number_text(op.value)
         if isinstance(op, SizeOf):
             return self.formula_of(op.expr)
         form = "float({})" if isinstance(op, Cast) and op.dtype is f64 else _FORMS.get(op.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from smelt.dataclass import dataclass
@@ -127,6 +128,8 @@ class Trace:
     """Bounds checks; if one depends on data, the graph's last result is a flag."""
     permutations: Permutations | None = None
     """Permutations of inputs and results; None if all are in the graph's order."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters of `match`."""
     only_outputs: bool = field(init=False)
     """Whether all results are the outputs of the graph, in order."""
     reads_all_leaves: bool = field(init=False)
@@ -234,6 +237,7 @@ def record_call(
 
     With `permutations` results get the memory order of the arguments, if these agree.
     """
+    start = perf_counter()
     scope = Scope(name)
     outer, STATE.scope = STATE.scope, scope
     recording = RECORDING.set(True)
@@ -252,12 +256,14 @@ def record_call(
         orders = [
             None if a.data is None or not turns else dense_axis_order(a.data) for a in arguments
         ]
-        return _finish(scope, leaves, results, outputs, tree, donate, orders)
+        trace = _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
         STATE.scope = outer
         RECORDING.reset(recording)
         STATE.following -= 1
         scope.close()
+    engine.reporting().report_traced(trace, perf_counter() - start)
+    return trace
 
 
 def _leaf(scope: Scope, placed: set[str], label: str, argument: Argument) -> Value:
@@ -407,6 +413,7 @@ def _finish(
         tuple(names.index(n) for n in other_names),
         checks,
         turns,
+        tuple(_parameters(scope, leaves).split(", ")),
     )
 
 

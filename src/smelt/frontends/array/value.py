@@ -358,6 +358,8 @@ class State(threading.local):
         """Length of `pending` at which it is reviewed, see `evaluate_pending.review`."""
         self.sampled = weakref.WeakSet[Foreign]()
         """Values with a few remembered elements, until the pending operators have run."""
+        self.deferred = weakref.WeakSet[Value]()
+        """Pending values that could not be computed, and wait until they are read."""
         self.following = 0
         """Number of recordings and differentiations in progress.
 

@@ -30,6 +30,7 @@ from smelt.types.tensor import Shape, shape_text
 __all__ = [
     "as_integer",
     "axes_of",
+    "axis_list",
     "axis_of",
     "concat",
     "expand",
@@ -61,8 +62,9 @@ def shape_of(x: Value) -> Shape:
 def axis_of(axis: int, rank: int, what: str) -> int:
     """Return an axis counted from 0.
 
-    Raises AxisError.
+    Raises AxisError, ArgumentError for something that is no integer.
     """
+    axis = as_integer(axis, f"{what}(axis=...)")
     position = axis + rank if axis < 0 else axis
     if not 0 <= position < rank:
         raise AxisError(op=what, axis=axis, ndim=rank)
@@ -90,11 +92,18 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
     """
     if axes is None:
         return tuple(range(rank))
-    requested = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
-    positions = [axis_of(as_integer(a, f"{what}(axis=...)"), rank, what) for a in requested]
+    requested = axis_list(axes)
+    positions = [axis_of(a, rank, what) for a in requested]
     if len(set(positions)) != len(positions):
-        raise AxisError(f"{what}: axes {tuple(requested)} name one axis twice")
+        raise AxisError(f"{what}: axes {requested} name one axis twice")
     return tuple(sorted(positions))
+
+
+def axis_list(axes: Any) -> tuple[Any, ...]:
+    """Return what a user passed as one axis or a sequence of axes, as a tuple."""
+    is_array = isinstance(axes, np.ndarray) and axes.ndim == 1
+    several = is_array or (isinstance(axes, Sequence) and not isinstance(axes, str))
+    return tuple(axes) if several else (axes,)
 
 
 def permute(x: Value, perm: Sequence[int]) -> Value:

@@ -10,7 +10,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
 from smelt.frontends.torch.value import V, gather, iota, number, select
-from smelt.types.dtype import bool_, i64, u8
+from smelt.types.dtype import bool_, f64, i64, u8
 from smelt.types.expr import Index, floordiv
 
 __all__ = ["ROWS"]
@@ -258,10 +258,13 @@ def _batch_norm_training(
         raise UnsupportedError("batch norm without running statistics")
     axes = (0, *range(2, x.rank))
     widened = x.to_compute_type()
-    variance, mean = _moments(widened, axes, 0)
+    # Rounded once: an error of the mean is one of every result, in units of the spread.
+    mean = widened.cast(f64).mean(axes, keep=True).cast(widened.dtype)
+    centred = widened - mean
+    variance = (centred * centred).mean(axes, keep=True)
     scale = (variance + float(eps)).map("rsqrt")
     weight, bias = (_channels(w, x.rank) for w in (weight, bias))
-    normed = _affine((widened - mean) * scale, weight, bias).cast(x.dtype)
+    normed = _affine(centred * scale, weight, bias).cast(x.dtype)
     channels = x.shape[1]
     flat_mean, flat_var, flat_scale = (y.reshape(channels) for y in (mean, variance, scale))
     count = number(x.count(axes), widened.dtype, c.origin)

@@ -32,6 +32,7 @@ from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, i8, i64
 from smelt.types.expr import Index, add, axes_of, axis, mul
+from smelt.types.number import number_text
 
 Number: TypeAlias = float | int | bool
 Kind: TypeAlias = Literal[
@@ -114,7 +115,7 @@ class Terms:
         over: tuple[str, ...] = (),
     ) -> Term:
         """Return the interned term with these parts."""
-        value_key = (repr(value), type(value)) if kind == "const" else value
+        value_key = (number_text(value), type(value)) if kind == "const" else value
         key = kind, op, tuple([a.number for a in args]), dtype.name, value_key, over
         term = self.interned.get(key)
         if term is None:

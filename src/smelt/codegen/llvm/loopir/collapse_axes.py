@@ -28,13 +28,30 @@ def collapse(phase: Phase) -> Phase:
         for name, extent in list(phase.axes.items()):
             if extent == 1 and name not in phase.cut and not is_bound(phase, name):
                 substitute_axes(phase, {name: 0}, drop=(name,))
-        names = list(phase.axes)
-        for a in names:
-            for b in names:
-                if a != b and a in phase.axes and b in phase.axes and _can_collapse(phase, a, b):
-                    _collapse_pair(phase, a, b)
-                    changed = True
+        for names in _axes_used_alike(phase):
+            for a in names:
+                for b in names:
+                    both = a != b and a in phase.axes and b in phase.axes
+                    if both and _can_collapse(phase, a, b):
+                        _collapse_pair(phase, a, b)
+                        changed = True
     return phase
+
+
+def _axes_used_alike(phase: Phase) -> list[list[str]]:
+    """Return the axes, grouped by the accesses that have them: others cannot be collapsed.
+
+    A kernel may have as many axes as arrays, of which pairs are too many to look at each.
+    """
+    uses: dict[str, list[int]] = {name: [-1] if name in phase.grid else [] for name in phase.axes}
+    for number, (_, axes) in enumerate(_offsets(phase)):
+        for name in axes:
+            if name in uses:
+                uses[name].append(number)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, numbers in uses.items():
+        groups.setdefault(tuple(numbers), []).append(name)
+    return list(groups.values())
 
 
 def is_bound(phase: Phase, name: str) -> bool:
