@@ -107,7 +107,7 @@ def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "host", lambda: tiny)
     graph = parse(HEAD)
     first = start(HEAD, n=150, d=24, v=301)
-    assert first.plan.in_rounds
+    assert first.plan.chunked_clusters
     rng = np.random.default_rng(0)
     for rows in (150, 1, 49, 0):
         given = [

@@ -125,7 +125,7 @@ def test_what_stays_in_the_cache_between_chunks_counts_once() -> None:
     """The operands and sums of a few rows, however many chunks a limit on memory asks for."""
     tight, roomy = small("avx512", 1 << 12), small("avx512", 1 << 20)
     made = report_of("mlp", roomy, 20_000)
-    ((number, body),) = made.compiled.plan.in_rounds
+    ((number, body),) = made.compiled.plan.chunked_clusters
     cluster = made.compiled.plan.clusters[number]
     count = sum(1 for _ in body.rounds.each(made.data.sizes))
     x, u, v = (n * 4 for n in (ROWS * DEPTH, DEPTH * COLUMNS, COLUMNS * DEPTH))

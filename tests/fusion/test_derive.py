@@ -293,7 +293,7 @@ def test_false_claims_are_not_proved() -> None:
     gauged = derive.find_gauge
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "smelt.fusion.cascade.follow.gauged", lambda f: (seen.append(f), gauged(f))[1]
+            "smelt.fusion.cascade.follow.find_gauge", lambda f: (seen.append(f), gauged(f))[1]
         )
         fresh(program, "false")
     (f,) = {f.key: f for f in seen}.values()

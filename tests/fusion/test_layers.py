@@ -82,7 +82,7 @@ def planned(graph: Graph, g: Formula) -> tuple[Plan, Plan, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             Layers,
-            "expanded",
+            "expand",
             lambda *a: (found := expanded(*a), times.append(found is not None))[0],
         )
         found = plan(graph, MACHINE, Journal(), g.sizes)

@@ -237,7 +237,7 @@ from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
 from smelt.target import Target
 graph = parse(sys.stdin.read())
-plan(graph, Target.for_isa("avx512"), None, dict.fromkeys(driver.size_names(graph), 512))
+plan(graph, Target.for_isa("avx512"), None, dict.fromkeys(driver.input_size_names(graph), 512))
 print([name for name in ("numpy.ma", "numpy.random") if name in sys.modules])
 """
 
@@ -383,7 +383,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
 
             def counted_terms(*args: Any, k: Any = work, f: Any = collect) -> Any:
                 made = f(*args)
-                k.append(len(made.terms.known))
+                k.append(len(made.terms.interned))
                 return made
 
             patch.setattr(state, "build_region", counted)

@@ -73,7 +73,7 @@ def _hoist(node: Node) -> Node:
         per_side = [dim_factors(x, a) for terms, x in sides for a in _bare_dims(terms, name)]
         if len({tuple(f.extent for f in fs) for fs in per_side}) != 1:
             continue  # merged from different factors
-        merged = tuple(Factor(fs[0].extent, all(f.same for f in fs)) for fs in zip(*per_side))
+        merged = tuple(Factor(fs[0].extent, all(f.repeated for f in fs)) for fs in zip(*per_side))
         if any(f.repeated for f in merged):
             repeated[name] = merged
     if not repeated:

@@ -124,10 +124,10 @@ def shapes_read(graph):
 
 def in_rounds(graphs):
     return [
-        s.compiled.plan.in_rounds
+        s.compiled.plan.chunked_clusters
         for g in graphs
         for s in g.program.segments
-        if s.compiled.plan.in_rounds
+        if s.compiled.plan.chunked_clusters
     ]
 
 
@@ -135,7 +135,7 @@ def read_by_rounds(graph):
     return [
         x
         for s in graph.program.segments
-        for k, _ in s.compiled.plan.in_rounds
+        for k, _ in s.compiled.plan.chunked_clusters
         for x in s.compiled.plan.clusters[k].inputs
     ]
 

@@ -172,7 +172,7 @@ class InPlaceInputs:
         inputs have no gaps between elements.
         """
         values = [executable.values[v] for v in executable.outputs]
-        self.inputs = [i for j, i in written.items() if values[j].over == i]
+        self.inputs = [i for j, i in written.items() if values[j].overwrites == i]
         """The inputs that kernels write."""
         self._dense = dense
         self._spans: dict[tuple[int, ...], list[int | None]] = {}
