@@ -52,7 +52,7 @@ def compiled(
     no reason against rounds of a few hundred numbers."""
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
-    with patch.multiple(compose, MOST_SLOWER=slower, BORDERS=0.01):
+    with patch.multiple(compose, MOST_SLOWER=slower, IO_TIME_FACTOR=0.01):
         return driver.compile(graph, hints=sizes, target=target, journal=Journal())
 
 
