@@ -109,6 +109,7 @@ def _inputs(
             if isinstance(d, Expr) and str(d) in sizes_of(d):
                 sizes.setdefault(str(d), n)
     sizes = {n: s for n, s in complete(sizes, program.sizes).items() if n in program.sizes}
+    program.verify(sizes)
     arrays = [
         loaded[name] if name in loaded else random_array(tensor, sizes, seed + k)
         for k, (name, tensor) in enumerate(program.inputs.items())
@@ -119,6 +120,7 @@ def _inputs(
             raise click.UsageError(
                 f"{name} is {list(array.shape)}, not {list(expected_shape)} = {tensor}"
             )
+    program.fill(arrays)
     return arrays, sizes
 
 

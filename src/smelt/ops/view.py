@@ -210,6 +210,10 @@ class Slice(View):
             raise ShapeError(f"slice: {len(self.sizes)} ranges for {x}")
         return TensorType(x.dtype, self.sizes)
 
+    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index, Index], ...]:
+        ranges = zip(self.starts, self.sizes, self.steps, inputs[0].shape, strict=True)
+        return tuple((a, add(a, mul(sub(k, 1), step)), n) for a, k, step, n in ranges)
+
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         out = inputs[0]
         for a, step in enumerate(self.steps):
