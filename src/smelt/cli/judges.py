@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import click
@@ -27,19 +28,24 @@ from smelt.graph.walk import sizes as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
 from smelt.kernel.ir import Kernel
+from smelt.kernel.verify_sizes import size_names
 from smelt.kernel.verify_sizes import verify_sizes as verify_kernel_sizes
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
 from smelt.runtime.executable import Executable, KernelStep, Native, Value
+from smelt.runtime.memory import check_room
 from smelt.runtime.loader import Loaded, load
 from smelt.types.dtype import DType
-from smelt.types.expr import size, sizes_of
+from smelt.types.expr import size
+from smelt.types.intervals import number
 from smelt.types.tensor import TensorType
 
 __all__ = ["JUDGES", "Difference", "Program", "compare", "read"]
 
 Sizes = Mapping[str, int]
 JUDGES = ("graph", "kernel", "native")
+WIDEST = 16
+"""Bytes of an element of the interpreter's sums, the largest that it allocates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +107,17 @@ def read(source: str) -> Program:
 def _kernel_program(kernel: Kernel) -> Program:
     if any(p.each for p in (*kernel.inputs, *kernel.outputs)):
         raise click.ClickException(f"kernel {kernel.name} works on families of arrays: not here")
-    dims = [d for p in (*kernel.inputs, *kernel.outputs) for d in p.shape]
-    names = [s for d in (*dims, *(a.extent for a in kernel.axes)) for s in sizes_of(d)]
     inputs = {p.name: TensorType(p.dtype, p.shape) for p in kernel.inputs}
     outputs = tuple(p.name for p in kernel.outputs)
-    return Program(kernel.name, inputs, outputs, tuple(dict.fromkeys(names)), kernel)
+    return Program(kernel.name, inputs, outputs, size_names(kernel), kernel)
 
 
 # ---- a graph's judges --------------------------------------------------------------------------
 
 
 def _interpret(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    numbers = ([number(d, sizes) for d in n.type.shape] for n in graph.nodes())
+    check_room(max((prod(shape) * WIDEST for shape in numbers), default=0))
     return graph_interp.run(graph, arrays, sizes)
 
 

@@ -22,10 +22,11 @@ from math import prod
 
 from smelt.errors import OverflowSizeError, ShapeError, SmeltError, VerifyError
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import map_indices
+from smelt.graph.walk import map_indices, size_names
+from smelt.graph.walk import sizes as names_of_sizes
 from smelt.ops.create import Input
 from smelt.types.expr import text
-from smelt.types.intervals import number
+from smelt.types.intervals import interval, number
 from smelt.types.tensor import LARGEST, check_contiguous
 
 __all__ = ["verify_sizes"]
@@ -39,6 +40,9 @@ def verify_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
     Raises VerifyError for facts that fail and positions outside an operand, ShapeError for
     negative dimensions, and OverflowSizeError for sizes that 64 bits cannot hold.
     """
+    unknown = [name for name in names_of_sizes(graph) if name not in size_names(graph)]
+    if unknown:
+        raise VerifyError(f"graph {graph.name}: the size {unknown[0]} follows from no input")
     for fact in graph.facts:
         if not _HOLDS[fact.relation](number(fact.left, sizes), number(fact.right, sizes)):
             shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
@@ -65,11 +69,10 @@ def _check_node(node: Node, sizes: Mapping[str, int]) -> None:
         check_contiguous(node.op.label, shape, node.op.strides)
     if 0 in shape:
         return
-    for first, last, extent in node.op.reads(*(x.type for x in node.inputs)):
-        low, high = sorted((number(first, sizes), number(last, sizes)))
-        limit = number(extent, sizes)
-        if low < 0 or high >= limit:
+    for index, extent in node.op.reads(*(x.type for x in node.inputs)):
+        span, limit = interval(index, sizes), number(extent, sizes)
+        if span is not None and (span[0] < 0 or span[1] >= limit):
             raise VerifyError(
-                f"{node.op.name} reads positions {low} to {high} of {limit} elements at the sizes"
-                " of this call"
+                f"{node.op.name} reads positions {span[0]} to {span[1]} of {limit} elements at the"
+                " sizes of this call"
             )

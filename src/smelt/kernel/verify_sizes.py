@@ -31,15 +31,31 @@ from smelt.kernel.count_stores import count_stored
 from smelt.kernel.specialize_small_sizes import with_sizes
 from smelt.kernel.text_print import statement_text
 from smelt.kernel.verify import verify
-from smelt.types.expr import Index, text
+from smelt.types.expr import Index, sizes_of, text
 from smelt.types.intervals import LIMIT, interval, number
 from smelt.types.tensor import LARGEST, check_contiguous
 
-__all__ = ["verify_sizes"]
+__all__ = ["size_names", "verify_sizes"]
 
 Sizes = Mapping[str, int]
 MOST_PARTS: Final = 2**31
 """Most parts that the grid may split an axis into."""
+
+
+def size_names(kernel: ir.Kernel) -> tuple[str, ...]:
+    """Return the sizes that a kernel mentions, in order of their first appearance."""
+    dims = [d for p in (*kernel.inputs, *kernel.outputs) for d in p.shape]
+    expressions = [*dims, *(a.extent for a in kernel.axes), *kernel.facts]
+    expressions += [s.parts for s in walk.splits(kernel)]
+    for s in walk.statements(kernel):
+        expressions += s.index if isinstance(s, ir.Store) else ()
+        expressions += [s.extent] if isinstance(s, ir.Position) else []
+        for v in (v for root in walk.values_of(s) for v in walk.visit(root)):
+            if isinstance(v, ir.Load):
+                expressions += v.index
+            elif isinstance(v, ir.IndexValue):
+                expressions.append(v.index)
+    return tuple(dict.fromkeys(name for e in expressions for name in sizes_of(e)))
 
 
 def verify_sizes(kernel: ir.Kernel, sizes: Sizes) -> None:

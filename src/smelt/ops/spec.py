@@ -187,8 +187,8 @@ class TensorOp:
     def infer(self, *inputs: TensorType) -> TensorType:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
-    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index, Index], ...]:
-        """Return (first, last, extent) of positions that only a call's sizes bring into an operand.
+    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:
+        """Return (index, extent) of reads that only the sizes of a call bring into an operand.
 
         Operators whose `infer` guarantees that all positions are inside return none.
         """
