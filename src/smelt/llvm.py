@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
+
+from smelt.imports import guard_forks
 
 __all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_passes"]
 
@@ -155,5 +156,4 @@ def _release() -> None:
 
 
 atexit.register(_hold)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
+guard_forks(_hold, _release)
