@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import mmap
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from typing import Any, ParamSpec, TypeVar
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi, newpassmanagers
 
+from smelt.errors import OutOfMemory
 from smelt.imports import guard_forks
 
 __all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_passes"]
@@ -49,6 +51,21 @@ _OPTIONS = (
 )
 """Command-line options of LLVM, which takes each once per process."""
 
+_ROOM = 192 << 20
+"""Bytes of address space that LLVM's library or one compilation may take. It ends the process
+where it gets no memory."""
+
+
+def _check_room() -> None:
+    """Raise OutOfMemory if the address space, for instance by RLIMIT_AS, is too short for LLVM."""
+    try:
+        mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        message = f"{_ROOM:,} bytes of address space are needed to compile (see `ulimit -v`)"
+        raise OutOfMemory(message) from error
+
+
+_check_room()
 if "smelt_options" not in ffi.__dict__:
     for _option in _OPTIONS:
         llvm.set_option("smelt", _option)
@@ -76,6 +93,7 @@ class _UnlockedCalls:
         unlocked = getattr(function, "_cfn", None)
         if unlocked is None:  # a release of llvmlite without the attribute: one thread at a time
             return function(*args)
+        _check_room()
         token = object()
         try:  # an interrupt may come anywhere, and a fork must not wait for a thread that left
             with _LOCK, self.changed:

@@ -138,9 +138,7 @@ def _conjuncts(condition: ir.Value, lets: Lets) -> list[ir.Value]:
     return [resolved]
 
 
-def _groups(
-    conditions: list[ir.Value], lets: Lets
-) -> list[tuple[dict[str, int], list[ir.Value]]]:
+def _groups(conditions: list[ir.Value], lets: Lets) -> list[tuple[dict[str, int], list[ir.Value]]]:
     """Group conditions that share axes; each group with the extents of its axes."""
     groups: list[tuple[dict[str, int], list[ir.Value]]] = []
     for condition in conditions:

@@ -30,7 +30,6 @@ MOST_BITS: Final = 128
 """Most bits of a coefficient; a call allows 62."""
 
 
-
 class BeyondLimit(ValueError):
     """An expression that breaks a limit; the message says what was expected."""
 
