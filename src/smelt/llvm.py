@@ -30,11 +30,29 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi, newpassmanagers
-
 from smelt.errors import OutOfMemory
 from smelt.imports import guard_forks
+
+_ROOM = 192 << 20
+"""Bytes of address space that LLVM's library or one compilation may take. LLVM ends the process
+where it gets no memory."""
+
+
+def _check_room() -> None:
+    """Raise OutOfMemory if the address space, for instance by RLIMIT_AS, is too short for LLVM."""
+    try:
+        mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        message = f"{_ROOM:,} bytes of address space are needed to compile (see `ulimit -v`)"
+        raise OutOfMemory(message) from error
+
+
+try:
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi, newpassmanagers
+except OSError:
+    _check_room()
+    raise
 
 __all__ = ["alone", "beside", "llvm", "machine_code", "newpassmanagers", "run_passes"]
 
@@ -50,20 +68,6 @@ _OPTIONS = (
     "-disable-lsr",
 )
 """Command-line options of LLVM, which takes each once per process."""
-
-_ROOM = 192 << 20
-"""Bytes of address space that LLVM's library or one compilation may take. It ends the process
-where it gets no memory."""
-
-
-def _check_room() -> None:
-    """Raise OutOfMemory if the address space, for instance by RLIMIT_AS, is too short for LLVM."""
-    try:
-        mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
-    except OSError as error:
-        message = f"{_ROOM:,} bytes of address space are needed to compile (see `ulimit -v`)"
-        raise OutOfMemory(message) from error
-
 
 _check_room()
 if "smelt_options" not in ffi.__dict__:

@@ -24,9 +24,9 @@ REFUSED = {
     "no store": ("  grid n", "0 of 20 elements"),
     "partial store": ("  y[n,d] = x[n,d] where n > 0", "16 of 20 elements"),
     "store by data": ("  y[n,d] = x[n,d] where x[n,d] > 0", "cannot be shown"),
-    "partial stream": ("  stream n/2 from 1\n    y[n,d] = x[n,d]", "16 of 20"),
+    "partial stream": ("  stream n/2 from i64(1)\n    y[n,d] = x[n,d]", "16 of 20"),
     "division by zero": ("  y[n,d] = x[n,d] * f32(index(n//(size(d) - 4)))", "divisor"),
-    "unknown size": ("  y[n,d] = x[n//size(q),d]", "size q follows from no array"),
+    "unknown size": ("  y[n,d] = x[n//size(q),d]", "size q of n//q follows from no array"),
     "fact": ("  require n > 9\n  y[n,d] = x[n,d]", "requires"),
 }
 
