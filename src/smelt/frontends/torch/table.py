@@ -35,6 +35,7 @@ from smelt.frontends.torch import (
     rows_view,
     rows_window,
 )
+from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
@@ -93,7 +94,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {**defaults, **get_decompositions(_EXTRA_DECOMPOSITIONS)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
     rules = encoder.PARTS | parts.PARTS | pairs.PARTS | embedding_bag.PARTS
-    return table | {op: _with_fallback(rule, table.get(op)) for op, rule in rules.items()}
+    table |= {op: _with_fallback(ordered(op, rule), table.get(op)) for op, rule in rules.items()}
+    return table | {op: ordered(op, table.get(op)) for op in ORDERED_LIKE}
 
 
 def _with_fallback(
