@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from smelt.frontends.torch.layout import memory_order
 
-__all__ = ["ORDERED_LIKE", "ordered"]
+__all__ = ["ORDERED_LIKE", "ordered", "undecomposed"]
 
 ATEN: Any = torch.ops.aten
 
@@ -62,7 +62,7 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
     def ordered_rule(*operands: Any, **options: Any) -> Any:
         result = NotImplemented if rule is None else rule(*operands, **options)
         if result is NotImplemented and like is not op:
-            result = _undecomposed(op, operands, options)
+            result = undecomposed(op, operands, options)
         if not isinstance(result, torch.Tensor) or result.dim() < 2:
             return result
         return _reordered(result, _without_trace(like, operands, options))
@@ -71,10 +71,10 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 _KEPT = local()
-"""Operator that is traced as it is in this thread, by `_undecomposed`."""
+"""Operator that is traced as it is in this thread, by `undecomposed`."""
 
 
-def _undecomposed(op: Any, operands: Any, options: Any) -> Any:
+def undecomposed(op: Any, operands: Any, options: Any) -> Any:
     """Call an operator so that the trace keeps it; NotImplemented from within that call."""
     if getattr(_KEPT, "op", None) is op:
         return NotImplemented
