@@ -51,12 +51,13 @@ ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
 """Operators whose FakeTensors have other strides than eager code's results, and for each a function
 of the same operands whose FakeTensors have them."""
 
+
 def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return a decomposition of `op` whose result has eager code's memory order.
 
     `rule` is the decomposition without it; None for an operator that stays as it is.
     """
-    like = ORDERED_LIKE.get(op, op)
+    like: Callable[..., Any] = ORDERED_LIKE.get(op, op)
 
     @wraps(op if rule is None else rule)
     def ordered_rule(*operands: Any, **options: Any) -> Any:

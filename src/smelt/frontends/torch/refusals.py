@@ -10,11 +10,11 @@ division by zero or a position out of bounds, is not refused both for zeros and 
 
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -86,23 +86,27 @@ def _is_refused(op: Any, leaves: tuple[Any, ...], _types: Any, nest: TreeSpec) -
 def _with_small_sizes(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
     sizes = {n for x in leaves if isinstance(x, _Operand) for n in x.shape if n > KEPT_SIZE}
     small = {n: KEPT_SIZE + 1 + k for k, n in enumerate(sorted(sizes))}
-    return tuple(
-        _Operand(x.dtype, tuple(small.get(n, n) for n in x.shape)) if isinstance(x, _Operand) else x
-        for x in leaves
-    )
+
+    def replaced(x: Any) -> Any:
+        if isinstance(x, _Operand):
+            return _Operand(x.dtype, tuple(small.get(n, n) for n in x.shape))
+        return small.get(x, x) if type(x) is int else x
+
+    return tuple(map(replaced, leaves))
 
 
 def _fails(op: Any, leaves: tuple[Any, ...], nest: TreeSpec) -> bool:
     """Whether a call raises an error, both for zeros and for ones."""
     with _disable_current_modes(), torch.no_grad():
-        for fill in (torch.ones, torch.zeros):
-            tensors = [
-                fill(x.shape, dtype=x.dtype) if isinstance(x, _Operand) else x for x in leaves
-            ]
-            operands, options = tree_unflatten(tensors, nest)
-            try:
-                op(*operands, **options)
-            except Exception:  # noqa: BLE001 - whatever the user would see
-                continue
-            return False
-    return True
+        return _raises(op, leaves, nest, torch.ones) and _raises(op, leaves, nest, torch.zeros)
+
+
+def _raises(op: Any, leaves: tuple[Any, ...], nest: TreeSpec, fill: Callable[..., Any]) -> bool:
+    """Whether a call raises an error if `fill` makes its tensors."""
+    values = [fill(x.shape, dtype=x.dtype) if isinstance(x, _Operand) else x for x in leaves]
+    operands, options = tree_unflatten(values, nest)
+    try:
+        op(*operands, **options)
+    except Exception:  # noqa: BLE001 - whatever the user would see
+        return True
+    return False
