@@ -47,6 +47,11 @@ ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
     ATEN.floor_divide.default: torch.true_divide,
     ATEN.div.Tensor_mode: lambda x, y, rounding_mode: torch.true_divide(x, y),
     ATEN.roll.default: _roll,
+    ATEN.xlogy.Tensor: torch.add,
+    ATEN.special_xlog1py.default: torch.add,
+    ATEN.native_dropout_backward.default: lambda gradient, mask, scale: gradient * mask,
+    ATEN.index_fill.int_Scalar: lambda x, *_: torch.empty_like(x),
+    ATEN.index_fill.int_Tensor: lambda x, *_: torch.empty_like(x),
 }
 """Operators whose FakeTensors have other strides than eager code's results, and for each a function
 of the same operands whose FakeTensors have them."""
@@ -57,7 +62,7 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
 
     `rule` is the decomposition without it; None for an operator that stays as it is.
     """
-    like: Callable[..., Any] = ORDERED_LIKE.get(op, op)
+    like: Any = ORDERED_LIKE[op] if op in ORDERED_LIKE else op
 
     @wraps(op if rule is None else rule)
     def ordered_rule(*operands: Any, **options: Any) -> Any:
@@ -66,7 +71,7 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
             result = undecomposed(op, operands, options)
         if not isinstance(result, torch.Tensor) or result.dim() < 2:
             return result
-        return _reordered(result, _without_trace(like, operands, options))
+        return _reordered(result, _order_of(like, operands, options, result))
 
     return ordered_rule
 
@@ -86,21 +91,25 @@ def undecomposed(op: Any, operands: Any, options: Any) -> Any:
         _KEPT.op = None
 
 
-def _without_trace(like: Callable[..., Any], operands: Any, options: Any) -> Any:
-    """Compute a FakeTensor that is no part of the trace; None if PyTorch cannot."""
+def _order_of(like: Callable[..., Any], operands: Any, options: Any, result: Any) -> Any:
+    """Return the order in memory of a value that is no part of the trace.
+
+    None if it is that of `result`, or PyTorch cannot compute it without data.
+    """
     with disable_proxy_modes_tracing():
         try:
-            return like(*operands, **options)
+            model = like(*operands, **options)
         except Exception:  # noqa: BLE001 - operators of any library: the order stays as traced
             return None
+        if not isinstance(model, torch.Tensor) or result.shape != model.shape:
+            return None
+        order = memory_order(model)
+        return None if order == memory_order(result) else order
 
 
-def _reordered(result: Any, model: Any) -> Any:
-    """Copy a result to the memory order of `model`, if that is dense and differs."""
-    if not isinstance(model, torch.Tensor) or result.shape != model.shape:
-        return result
-    order = memory_order(model)
-    if order is None or order == memory_order(result):
+def _reordered(result: Any, order: list[int] | None) -> Any:
+    """Copy a result to an order in memory; None leaves it as it is."""
+    if order is None:
         return result
     inverse = [order.index(a) for a in range(len(order))]
     copy = result.permute(order).clone(memory_format=torch.contiguous_format)

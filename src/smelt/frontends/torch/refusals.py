@@ -84,8 +84,9 @@ def _is_refused(op: Any, leaves: tuple[Any, ...], _types: Any, nest: TreeSpec) -
 
 
 def _with_small_sizes(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
-    sizes = {n for x in leaves if isinstance(x, _Operand) for n in x.shape if n > KEPT_SIZE}
-    small = {n: KEPT_SIZE + 1 + k for k, n in enumerate(sorted(sizes))}
+    numbers = {x for x in leaves if type(x) is int}
+    sizes = {n for x in leaves if isinstance(x, _Operand) for n in x.shape}.union(numbers)
+    small = {n: KEPT_SIZE + 1 + k for k, n in enumerate(sorted(n for n in sizes if n > KEPT_SIZE))}
 
     def replaced(x: Any) -> Any:
         if isinstance(x, _Operand):
