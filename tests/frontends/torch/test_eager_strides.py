@@ -6,19 +6,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.frontends.torch.phrases import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from smelt.frontends.torch.eager_strides import ORDERED_LIKE  # noqa: E402
 from smelt.frontends.torch.table import decompositions  # noqa: E402
-from tests.frontends.torch.phrases import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
 
 F = torch.nn.functional
 ROOM = (
     "{}.roll(-1, 0)", "{}.roll((1, -1), (0, 2))", "{}.roll(3)", "torch.copysign({}, {y})",
     "torch.copysign({}, torch.tensor(-1.0))", "torch.floor_divide({}, {y})",
     "torch.floor_divide({}, torch.tensor(2.0))", "torch.div({}, {y}, rounding_mode='floor')",
-    "torch.div({}, {y}[0], rounding_mode='trunc')", "torch.complex({}, {y})", "torch.xlogy({}, {y})", "torch.special.xlog1py({}, {y})",
+    "torch.div({}, {y}[0], rounding_mode='trunc')", "torch.complex({}, {y})", "torch.xlogy({}, {y})",
+    "torch.special.xlog1py({}, {y})",
     "{}.index_fill(1, torch.tensor([0]), 1.0)",
     "torch.complex({}, {y}[0])", "torch.complex({}, {y}).roll(1, 0)",
     "F.max_pool2d({}, 2, 1)", "F.interpolate({}, scale_factor=2)", "F.group_norm({}, 1)",

@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-import smelt.torch  # noqa: E402
 from smelt.frontends.torch.lower import Lowering  # noqa: E402
 from smelt.frontends.torch.program import Program  # noqa: E402
 from smelt.frontends.torch.refusals import is_refused  # noqa: E402
@@ -42,7 +41,7 @@ def program(f, *operands):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_eager_code_refuses_raises_its_error(name):
     x = torch.rand(6, 6)
-    with pytest.raises(Exception) as expected:
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
         REFUSED[name](x, WHOLE)
     with pytest.raises(expected.type) as raised:
         program(REFUSED[name], x, WHOLE).call([x, WHOLE])

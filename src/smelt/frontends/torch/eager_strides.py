@@ -62,7 +62,7 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
 
     `rule` is the decomposition without it; None for an operator that stays as it is.
     """
-    like: Any = ORDERED_LIKE[op] if op in ORDERED_LIKE else op
+    like: Any = ORDERED_LIKE.get(op, op)
 
     @wraps(op if rule is None else rule)
     def ordered_rule(*operands: Any, **options: Any) -> Any:
