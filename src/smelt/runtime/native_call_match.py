@@ -348,13 +348,10 @@ no:
 """
 
 ARGUMENTS: Final = """
-; Whether the record matches this call; stores the arrays and numbers of the arguments.
-define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %keywords,
-                            ptr %scope, ptr %printed, ptr %arrays, ptr %numbers) {
+; Whether a record is for the settings in force and has the call's names of arguments.
+define internal i1 @settings_fit(ptr %state, ptr %record, i64 %given, ptr %keywords, ptr %scope,
+                                 ptr %printed) {
 entry:
-  %overflow = alloca i32
-  %room = alloca [$MOST_ITEMS x ptr], align 16
-  %n = call i64 @number(ptr %record, i64 $COUNT)
   %scope.was = call ptr @word(ptr %record, i64 $SCOPE)
   %printed.was = call ptr @word(ptr %record, i64 $PRINTED)
   %same.names = call i1 @names_fit(ptr %state, ptr %record, i64 %given, ptr %keywords)
@@ -362,8 +359,16 @@ entry:
   %same.text = icmp eq ptr %printed, %printed.was
   %two = and i1 %same.names, %same.scope
   %three = and i1 %two, %same.text
-  br i1 %three, label %nested, label %no
-nested:
+  ret i1 %three
+}
+
+; Whether the record matches this call; stores the arrays and then the numbers of the arguments.
+define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %arrays) {
+entry:
+  %overflow = alloca i32
+  %n = call i64 @number(ptr %record, i64 $COUNT)
+  %numbers = getelementptr i64, ptr %arrays, i64 %n
+  %room = getelementptr i64, ptr %numbers, i64 %n
   %nests = call i64 @number(ptr %record, i64 $NEST_COUNT)
   %flat = icmp eq i64 %nests, 0
   br i1 %flat, label %rows, label %unfold.begin
@@ -386,7 +391,7 @@ unfold:
   %unfolds = call i1 @unfolds(ptr %state, ptr %record, ptr %room)
   br i1 %unfolds, label %rows, label %no
 rows:
-  %items = phi ptr [ %args, %nested ], [ %room, %unfold ]
+  %items = phi ptr [ %args, %entry ], [ %room, %unfold ]
   %rows.first = call ptr @word(ptr %record, i64 $ARGUMENTS)
   br label %test
 test:
