@@ -46,7 +46,7 @@ _STATE_WORDS: Final = (
         "FOREIGN",
         "WATCHED",
     ),
-    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "SETTINGS"),
+    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "STRING", "SETTINGS"),
     # offsets of slots
     *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
     *("ORIGIN_AT", "SCOPE_AT", "SAMPLE_AT"),
@@ -55,7 +55,7 @@ _STATE_WORDS: Final = (
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
     *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET"),
-    *("LIST_NEW", "LIST_SET", "DICT_NEW", "DICT_SET"),
+    *("STRING_COMPARE", "LIST_NEW", "LIST_SET", "DICT_NEW", "DICT_SET"),
     *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
     *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),

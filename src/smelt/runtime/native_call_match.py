@@ -178,6 +178,30 @@ no:
 """
 
 NESTS: Final = """
+; Whether two keys or names are equal: the same object, or equal strings.
+define internal i1 @same_key(ptr %state, ptr %a, ptr %b) alwaysinline {
+entry:
+  %same = icmp eq ptr %a, %b
+  br i1 %same, label %yes, label %types
+types:
+  %a.type = call ptr @word(ptr %a, i64 $KIND)
+  %b.type = call ptr @word(ptr %b, i64 $KIND)
+  %string = call ptr @word(ptr %state, i64 $STRING)
+  %a.string = icmp eq ptr %a.type, %string
+  %b.string = icmp eq ptr %b.type, %string
+  %strings = and i1 %a.string, %b.string
+  br i1 %strings, label %compare, label %no
+compare:
+  %function = call ptr @word(ptr %state, i64 $STRING_COMPARE)
+  %order = call i32 %function(ptr %a, ptr %b)
+  %equal = icmp eq i32 %order, 0
+  ret i1 %equal
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
 ; Whether the call has the record's number of positional arguments and its keywords.
 define internal i1 @names_fit(ptr %state, ptr %record, i64 %n, ptr %keywords) {
 entry:
@@ -206,7 +230,7 @@ look:
   %name = call ptr %get(ptr %keywords, i64 %k)
   %expected.at = getelementptr ptr, ptr %names, i64 %k
   %expected = load ptr, ptr %expected.at
-  %same = icmp eq ptr %name, %expected
+  %same = call i1 @same_key(ptr %state, ptr %name, ptr %expected)
   br i1 %same, label %more, label %no
 more:
   %next = add i64 %k, 1
@@ -283,7 +307,7 @@ compare:
   %key = load ptr, ptr %key.at
   %expected.at = getelementptr ptr, ptr %keys, i64 %k
   %expected = load ptr, ptr %expected.at
-  %same = icmp eq ptr %key, %expected
+  %same = call i1 @same_key(ptr %state, ptr %key, ptr %expected)
   br i1 %same, label %take, label %no
 take:
   %value = load ptr, ptr %value.at

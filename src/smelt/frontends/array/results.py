@@ -19,6 +19,7 @@ from smelt.frontends.array.tree import leaves_like, unflatten
 from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.ops.spec import dims_at
 from smelt.origin import here
+from smelt.runtime.overlap import Spans
 from smelt.types.dtype import from_numpy
 
 __all__ = ["buffers_of", "deliver", "in_place", "is_same", "measure", "pack"]
@@ -57,8 +58,7 @@ def deliver(
     results_out = [
         _result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)
     ]
-    for index in bound.donated:
-        _invalidate(bound.leaves[index])
+    _invalidate([bound.leaves[index] for index in bound.donated])
     if out is None or targets is None:
         return pack(trace, results_out)
     _finish_out(
@@ -83,10 +83,11 @@ def _run(
     out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
     replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
     has_flag = trace.looks.flag is not None  # the run may fail after it has written results
+    inputs = Spans(buffers if has_flag else [])
     for result, target in zip(trace.results, targets, strict=True):
         if result.kind != "graph" or result.place in replacing:
             continue
-        if not (has_flag and any(np.may_share_memory(target, x) for x in buffers)):
+        if not inputs.overlapping(target):
             out_buffers[result.place] = target
     return trace.run(buffers, sizes, out_buffers)
 
@@ -96,11 +97,12 @@ def _copy_overwritten(
 ) -> list[Array | None]:
     """Copy results that are the caller's arrays where another result's memory overlaps them."""
     saved: list[Array | None] = []
+    written = Spans(targets)
     for k, r in enumerate(trace.results):
         data = None
         if r.kind in ("argument", "captured"):
             data = _memory(arguments[r.place]) if r.kind == "argument" else realise(r.value)
-            if not any(np.may_share_memory(data, t) for t in (*targets[:k], *targets[k + 1 :])):
+            if all(other == k for other in written.overlapping(data)):
                 data = None
         saved.append(None if data is None else Array.of(leaf(data.copy())))
     return saved
@@ -113,10 +115,11 @@ def in_place(trace: Trace, targets: Sequence[Buffer], buffers: Sequence[Buffer])
     """
     returned = {r.place for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
+    inputs = Spans(buffers)
     for r, target in zip(trace.results, targets, strict=True):
         if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
             continue
-        overlapping = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
+        overlapping = inputs.overlapping(target)
         if len(overlapping) == 1 and overlapping[0] < len(trace.arguments):
             is_returned = trace.arguments[overlapping[0]] in returned
             if not is_returned and is_same(target, buffers[overlapping[0]]):
@@ -251,13 +254,16 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
     The run time handles that case, by a copy if necessary.
     """
+    written, read = Spans(targets), Spans(buffers)
     for k, target in enumerate(targets):
-        for other in targets[:k]:
-            if _overlap(target, other):
+        for j in written.overlapping(target):
+            other = targets[j]
+            if j < k and _overlap(target, other):
                 raise AliasError(
                     first="one array of out=", second="another", bytes=_shared(target, other)
                 )
-        for data in buffers:
+        for j in read.overlapping(target):
+            data = buffers[j]
             if not is_same(data, target) and _overlap(target, data):
                 raise AliasError(first="out=", second="an input", bytes=_shared(target, data))
 
@@ -288,6 +294,7 @@ def _finish_out(
 ) -> None:
     """Write results that the graph did not write, and update the arrays passed as `out`."""
     values: list[Buffer] = []
+    written = Spans(targets)
     for target_array, target, r, value in zip(
         out_leaves, targets, trace.results, results, strict=True
     ):
@@ -300,21 +307,24 @@ def _finish_out(
             data = realise(cast(node, from_numpy(target.dtype)))
         else:
             data = realise(value.node)
-        if not is_same(target, data) and any(np.may_share_memory(data, t) for t in targets):
+        if not is_same(target, data) and written.overlapping(data):
             data = data.copy()  # an input that another result overwrites
         values.append(data)
+    place = str(here()) if any(isinstance(x, Array) for x in out_leaves) else ""
     for target_array, target, data in zip(out_leaves, targets, values, strict=True):
         if not is_same(target, data):
             target[...] = data
         if isinstance(target_array, Array):
-            _invalidate(target_array)  # invalidates other names of the array
+            target_array.node.give_away(place)  # invalidates other names of the array
             target_array.renew(leaf(target))
 
 
 # donate=
 
 
-def _invalidate(x: Any) -> None:
-    """Make reading the old values of an array an error, whatever names they have."""
-    if isinstance(x, Array):
-        x.node.give_away(str(here()))
+def _invalidate(leaves: Sequence[Any]) -> None:
+    """Make reading the old values of arrays an error, whatever names they have."""
+    arrays = [x for x in leaves if isinstance(x, Array)]
+    place = str(here()) if arrays else ""
+    for x in arrays:
+        x.node.give_away(place)
