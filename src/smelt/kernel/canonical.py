@@ -62,7 +62,7 @@ def canonical(kernel: Kernel) -> tuple[Plain, Mapping[str, str]]:
     return result, {short: name for name, short in new.items()}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _parse_canonical(source: str) -> Plain | None:
     try:
         kernel = parse(source)
