@@ -115,7 +115,8 @@ def test_nests_of_results_keep_no_reference() -> None:
     f: Any = sm.jit(lambda x: {key: [x + 1, (x + 2, None)], "b": x * 3})
     x = np.arange(3.0)
     for _ in range(4):
-        result = f(x)
+        f(x)
+    result = f(x)
     assert list(result) == [key, "b"] and type(result[key]) is list
     plain = object()
     alone = sys.getrefcount(plain)
