@@ -15,7 +15,7 @@ from smelt import driver, knobs, warm
 from smelt.explain.analysis import cost_analysis, memory_analysis
 from smelt.explain.data import ReportData
 from smelt.explain.report import Report, report
-from smelt.fusion.traffic import moved_in_rounds
+from smelt.fusion.traffic import chunked_traffic
 from smelt.target import Target
 
 ROWS, DEPTH, COLUMNS = 96, 24, 600
@@ -131,8 +131,8 @@ def test_what_stays_in_the_cache_between_chunks_counts_once() -> None:
     x, u, v = (n * 4 for n in (ROWS * DEPTH, DEPTH * COLUMNS, COLUMNS * DEPTH))
     sizes = made.data.sizes
     assert count > 2
-    assert moved_in_rounds(cluster, sizes, roomy.l3_bytes) == ((x, u, v), (x,))
-    uncached = moved_in_rounds(cluster, sizes, tight.l3_bytes)
+    assert chunked_traffic(cluster, sizes, roomy.l3_bytes) == ((x, u, v), (x,))
+    uncached = chunked_traffic(cluster, sizes, tight.l3_bytes)
     assert uncached == ((x * count, u, v), (2 * x * count,))
     assert made.data.total.bytes == x + u + v + x < made.data.total.bytes_unfused
 

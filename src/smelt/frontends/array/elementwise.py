@@ -49,9 +49,9 @@ def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
 
     def function(x1: Any, x2: Any, /) -> Any:
         if x1.__class__ is MaskedSelection:
-            return x1.joined(name, x2)
+            return x1.apply_binary(name, x2)
         if x2.__class__ is MaskedSelection:
-            return x2.joined(name, x1, reflected=True)
+            return x2.apply_binary(name, x1, reflected=True)
         x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
         y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
         if kinds:

@@ -310,7 +310,7 @@ class Scope(Sizes):
         if x not in self.pending_at_start:
             return inputs
         self.pending_at_start.update(i for i in inputs if i.data is None)
-        return tuple([i if i.data is None else i.kept() for i in inputs])
+        return tuple([i if i.data is None else i.snapshot() for i in inputs])
 
     def _is_cheaper_recomputed(self, x: Value) -> bool:
         """Return whether recomputing a value costs less than reading it.
