@@ -13,14 +13,14 @@ SOURCE = Path(__file__).parents[1] / "src"
 SLOW = "import time\ntime.sleep(0.2)\nwhole = True\n"
 FORKS = """
 import os, signal, sys, threading, time
-from smelt.imports import imported
-thread = threading.Thread(target=imported, args=("slow",))
+from smelt.imports import fork_safe_import
+thread = threading.Thread(target=fork_safe_import, args=("slow",))
 thread.start()
 while "slow" not in sys.modules:
     time.sleep(0.001)
 child = os.fork()
 signal.alarm(20)
-assert imported("slow").whole
+assert fork_safe_import("slow").whole
 if child == 0:
     os._exit(0)
 thread.join()
@@ -32,13 +32,13 @@ IMPATIENT = """
 import os, signal, threading, time
 from smelt import imports
 imports._PATIENCE = 0.01
-thread = threading.Thread(target=imports.imported, args=("slow",))
+thread = threading.Thread(target=imports.fork_safe_import, args=("slow",))
 thread.start()
 time.sleep(0.1)
 child = os.fork()
 signal.alarm(20)
 if child == 0:
-    imports.imported("colorsys")
+    imports.fork_safe_import("colorsys")
     os._exit(0)
 thread.join()
 assert imports._LOCK.acquire(blocking=False)
