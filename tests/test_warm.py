@@ -148,7 +148,7 @@ def test_a_stored_plan_runs_and_explains_as_the_first_one(name: str) -> None:
 def test_random_programs_run_the_same_from_their_recipe(program: Program) -> None:
     graph, given_arrays = program
     cold = start(graph)
-    facts = json.loads(json.dumps(cold.recipe.facts()))
+    facts = json.loads(json.dumps(cold.recipe.to_data()))
     assert json.loads(json.dumps(Recipe.from_data(facts).to_data())) == facts
     second = again(graph)
     assert isinstance(second, CachedProgram)
