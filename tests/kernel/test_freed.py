@@ -67,7 +67,9 @@ def test_random_kernels_compute_the_same(kernel, numbers, seed) -> None:
         for k, told in ((kernel, sizes), (made, {**sizes, **places}))
     )
     for a, b in zip(found.values(), same.values(), strict=True):
-        np.testing.assert_array_equal(a, b)
+        # As numbers: which sign a NaN has depends on how a constant reached the kernel.
+        wide = a.dtype.kind == "V"
+        np.testing.assert_array_equal(*((x.astype(np.float32) if wide else x) for x in (a, b)))
 
 
 def recurrence(x: Any, w: Any, u: Any, m: Any, steps: int) -> Any:

@@ -56,7 +56,7 @@ def owners():
 
 
 def test_a_recipe_with_a_prelude_reads_back(made):
-    facts = json.loads(json.dumps(made.recipe.facts()))
+    facts = json.loads(json.dumps(made.recipe.to_data()))
     (part,) = Recipe.from_data(facts).parts
     assert part.key == made.recipe.parts[0].key
     assert (part.sources, part.nbytes, part.computed, part.packed) == ((1, 2), HELD, 1, 1)
