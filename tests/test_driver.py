@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grimp
 import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from tests.strategies.graphs import Program, graphs
 from tests.texts import SOFTMAX
 
+import smelt
 from smelt import driver, knobs
 from smelt.driver import Compiled
 from smelt.errors import UnsupportedError
@@ -215,29 +217,53 @@ def test_what_does_not_change_code_does_not(fresh: Path) -> None:
     assert facts(again.journal)["KernelEmitted"] == 0
 
 
-def test_smelt_is_named_by_its_own_text(tmp_path: Path) -> None:
+def test_a_change_to_a_module_gives_another_identity(tmp_path: Path) -> None:
     """Editing any module gives another name: nothing made before is used.  Code that a kernel's
-    text becomes depends on a part of them only, and on no time of change."""
+    text becomes depends on what the code generator imports only, and on no time of change."""
+    sources = {
+        "fusion/a.py": "from smelt.codegen.a import emit\n",
+        "codegen/a.py": "from smelt import target\nimport smelt.ops.a as ops\n",
+        "kernel/a.py": "from smelt.types import (  # both\n    b,\n    c,\n)\n",
+        "target.py": "",
+        "windows.py": "",
+        "ops/__init__.py": "from smelt.windows import gap\n",
+        "ops/a.py": "",
+        "types/b.py": "",
+        "types/c.py": "",
+    }
+    decisive = {*sources} - {"fusion/a.py"}
 
     def digests(where: str, changed: str = "") -> code_identity.Digests:
         package = tmp_path / where / "smelt"
-        for folder in ("fusion", "runtime", *code_identity.CODEGEN_SOURCES):
-            (package / folder).mkdir(parents=True)
-            text = f"x = {int(folder == changed)}\n"
-            (package / folder / "a.py").write_text(text)
+        for name, source in sources.items():
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).write_text(source + "x = 1\n" * (name == changed))
         return code_identity.digests(str(package))
 
-    plain, again = digests("plain"), digests("again")
-    ops, fusion = digests("ops", "ops"), digests("fusion", "fusion")
-    assert plain == again
-    assert ops.all != plain.all
-    assert ops.code != plain.code
-    assert fusion.all not in (plain.all, ops.all)
-    assert fusion.code == plain.code
+    plain = digests("plain")
+    assert digests("again") == plain
+    edited = {name: digests(name.replace("/", "-"), name) for name in sources}
+    assert len({plain.all, *(d.all for d in edited.values())}) == 1 + len(sources)
+    assert {name for name, d in edited.items() if d.code != plain.code} == decisive
     assert code_identity.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
     (tmp_path / "plain" / "smelt" / "fusion" / "a.py").write_text("x = 1 # edited\n")
     later = code_identity.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
-    assert later.all not in (plain.all, fusion.all)
+    assert later.all not in (plain.all, edited["fusion/a.py"].all)
+
+
+def test_code_identity_covers_what_the_code_generator_imports() -> None:
+    """Import-linter's graph of the package reaches no module that the digest leaves out."""
+    root = Path(smelt.__file__).parent
+    texts = {f"/{p.relative_to(root).as_posix()}": p.read_bytes() for p in root.rglob("*.py")}
+    covered = set(code_identity.codegen_modules(texts))
+    graph = grimp.build_graph("smelt")
+    back_end = {m for m in graph.modules if m.startswith(("smelt.codegen", "smelt.kernel"))}
+    needed = back_end.union(*map(graph.find_upstream_modules, back_end)) - {"smelt"}
+    files = {m: m.removeprefix("smelt").replace(".", "/") for m in needed}
+    missing = {m for m, f in files.items() if not {f"{f}.py", f"{f}/__init__.py"} & covered}
+    assert not missing
+    assert {"/target.py", "/windows.py", "/blocks.py", "/llvm.py", "/ops/spec.py"} <= covered
+    assert not any(f.startswith(("/fusion/", "/frontends/", "/explain/")) for f in covered)
 
 
 # ---- processes -----------------------------------------------------------------------------------

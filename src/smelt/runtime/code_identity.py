@@ -1,11 +1,12 @@
 """Digest Smelt's own source, so that code from an older version is never used.
 
 There are two digests: of all modules, which decide a plan, and of those that decide the machine
-code for a kernel's text, so that changes to the planner keep compiled kernels valid. Reading
-every module is too slow for a warm start, so both are cached under the modules' sizes and
-modification times, as Python caches byte code.
+code for a kernel's text, so that changes to the planner keep compiled kernels valid. The latter
+are what the code generator imports, directly or not. Reading every module is too slow for a warm
+start, so both are cached under the modules' sizes and modification times, as Python caches byte
+code.
 
->>> generator() != sources()
+>>> generator_identity() != package_identity()
 True
 """
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,10 +25,15 @@ from smelt.version import __version__
 
 __all__ = ["Digests", "digests", "generator_identity", "package_identity"]
 
-CODEGEN_SOURCES: Final = ("blocks.py", "codegen", "kernel", "llvm.py", "ops", "types")
-"""Modules and packages whose source decides the machine code for a kernel's text."""
+CODEGEN_ROOTS: Final = ("codegen", "kernel")
+"""Packages that decide the machine code for a kernel's text, with all that they import."""
 
 _PACKAGE: Final = str(Path(__file__).parents[1])
+_IMPORT: Final = re.compile(
+    rb"^(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))",
+    re.MULTILINE,
+)
+_NAME: Final = re.compile(rb"[\w.]+")
 
 
 class Digests(NamedTuple):
@@ -53,18 +60,15 @@ def digests(package: str = _PACKAGE) -> Digests:
         files = sorted(_files(package, ""))
     except OSError:  # not a directory: an archive's content is fixed by its version
         return Digests("packed", "packed code")
-    stamp = f"{__version__} {package} {CODEGEN_SOURCES} {files}"
+    stamp = f"{__version__} {package} {CODEGEN_ROOTS} {files}"
     key = b"smelt sources " + hashlib.sha256(stamp.encode()).digest()
     entry = Cache.default().get(key)
     if entry is not None:
         cached = entry.meta.get("all"), entry.meta.get("code")
         if isinstance(cached[0], str) and isinstance(cached[1], str):
             return Digests(cached[0], cached[1])
-    names = [name for name, _, _ in files]
-    result = Digests(
-        _digest(package, names),
-        _digest(package, [n for n in names if n.split("/")[1] in CODEGEN_SOURCES]),
-    )
+    texts = {name: _read(package + name) for name, _, _ in files}
+    result = Digests(_digest(texts, texts), _digest(texts, codegen_modules(texts)))
     Cache.default().put(key, {"what": "sources", **result._asdict()}, b"")
     return result
 
@@ -82,11 +86,50 @@ def _files(package: str, folder: str) -> Iterator[tuple[str, int, int]]:
                 yield name, status.st_size, status.st_mtime_ns
 
 
-def _digest(package: str, names: Iterable[str]) -> str:
+def codegen_modules(texts: Mapping[str, bytes]) -> list[str]:
+    """Return the files that decide the machine code for a kernel's text, in order.
+
+    `texts` maps each file, as "/folder/module.py", to its source. The package's own `__init__.py`
+    is left out: it collects the public names.
+
+    >>> codegen_modules({"/codegen/a.py": b"from smelt import b", "/b.py": b"", "/c.py": b""})
+    ['/b.py', '/codegen/a.py']
+    """
+    pending = [name for name in texts if name.split("/")[1] in CODEGEN_ROOTS]
+    reached = set(pending)
+    while pending:
+        for module in _imports(texts[pending.pop()]):
+            path = module.replace(".", "/")
+            for name in (f"{path}.py", f"{path}/__init__.py"):
+                if name in texts and name not in reached:
+                    reached.add(name)
+                    pending.append(name)
+    return sorted(reached)
+
+
+def _imports(text: bytes) -> Iterator[str]:
+    """Yield what may be a module that a source imports, as ".folder.module", packages included."""
+    for match in _IMPORT.finditer(text):
+        origin, names, plain = match.groups()
+        if origin is None:
+            modules = _NAME.findall(plain)
+        else:
+            modules = [origin, *(origin + b"." + name for name in _NAME.findall(names))]
+        for module in modules:
+            first, *parts = module.decode().split(".")
+            if first == "smelt":
+                for depth in range(1, len(parts) + 1):
+                    yield "." + ".".join(parts[:depth])
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - faster than Path
+        return file.read()
+
+
+def _digest(texts: Mapping[str, bytes], names: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
-        with open(package + name, "rb", buffering=0) as file:  # noqa: PTH123 - faster than Path
-            text = file.read()
-        digest.update(f"{name}\0{len(text)}\0".encode())
-        digest.update(text)
+        digest.update(f"{name}\0{len(texts[name])}\0".encode())
+        digest.update(texts[name])
     return digest.hexdigest()
