@@ -7,8 +7,8 @@ import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_cast
 from tests.codegen.scalar_values import Array, special
 from tests.codegen.test_math_rows import LANES, bits
+from tests.ops.numpy_machine import NumpyMachine
 
-from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import cast, cast_reference
 from smelt.types.dtype import COMPUTABLE, DType, bool_, f16
 

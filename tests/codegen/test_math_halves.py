@@ -8,9 +8,9 @@ import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_body, compile_cast, compile_row
 from tests.codegen.scalar_values import Array, error_limit, ulps
 from tests.codegen.test_math_rows import bits
+from tests.ops.numpy_machine import NumpyMachine
 
 from smelt.ops import halves
-from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS, cast_reference
 from smelt.types.dtype import DType, bf16, f16, f32, f64
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.codegen.compile_scalar import LEVELS, compile_body, compile_row
 from tests.codegen.scalar_values import Array, error_limit, grid, operands, special, ulps
+from tests.ops.numpy_machine import NumpyMachine
 
 from smelt.ops.approximate import max_over_argument
 from smelt.ops.coefficients import FITS
-from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec_scalar import ScalarOp
 from smelt.types.dtype import DType, f32, f64, i8, i32, i64, u8, u64

@@ -16,7 +16,6 @@ from smelt import driver, fusion, lower, passes
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.errors import REASONS
-from smelt.fusion import streams
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
@@ -31,11 +30,6 @@ from smelt.target import Target
 
 MACHINE = Target.for_isa("avx512", cores=2)
 Shapes = Sequence[tuple[int, ...]]
-
-
-@pytest.fixture(autouse=True)
-def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "COMPILED", True)
 
 
 @dataclass(frozen=True)
@@ -220,11 +214,6 @@ def test_decisions_say_how_each_fold_is_carried() -> None:
     assert any(d.reason == "cascade" for d in plan.decisions)
     for d in plan.decisions:
         assert "?" not in REASONS[d.reason].explain(**d.details)
-
-
-def test_nothing_streams_before_the_back_end_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "COMPILED", False)
-    assert not any(planned(attention, QKV, LONG_KEYS).streamed)
 
 
 def test_extremes_of_products_whose_operand_is_two_arrays_at_computed_positions() -> None:

@@ -15,9 +15,9 @@ from itertools import product
 from typing import Any
 
 from hypothesis import strategies as st
+from tests.kernel.builder import Builder
 
 from smelt.errors import DTypeError, SmeltError
-from smelt.kernel.build import Builder
 from smelt.kernel.ir import (
     NO_EXPONENT,
     Block,

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tests.codegen.scalar_values import special
+from tests.ops.numpy_machine import NumpyMachine
 
-from smelt.ops.numpy_machine import NumpyMachine
 from smelt.types.dtype import DType, bool_, f32, f64, i32, u8
 
 MACHINE = NumpyMachine()

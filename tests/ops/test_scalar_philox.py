@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.ops.numpy_machine import NumpyMachine
 
-from smelt.ops.numpy_machine import NumpyMachine
 from smelt.ops.scalar import SCALARS
 from smelt.ops.scalar_logic import philox_block
 from smelt.types.dtype import u64

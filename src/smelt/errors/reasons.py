@@ -116,21 +116,6 @@ _REFUSALS = (
         "Remove the pair from the setting.",
     ),
     Reason(
-        "F007",
-        "already-together",
-        "they are in one kernel already",
-        "An earlier decision fused the two operators before this candidate came up.",
-        _NEVER,
-    ),
-    Reason(
-        "F008",
-        "alias-hazard",
-        "{value} shares memory with an array that is still read",
-        "A donated input or an `out=` array is overwritten by the fused kernel while other parts "
-        "of it still have to be read.",
-        _LEGAL + " Give `out=` memory of its own.",
-    ),
-    Reason(
         "F009",
         "rounding-barrier",
         "a row takes {bytes:,} bytes, {capacity:,} fit in fast memory, and rounding='{rounding}' "
@@ -145,22 +130,6 @@ _REFUSALS = (
         "the fused kernel is predicted to be {slower_ns:,.0f} ns slower",
         "The predicted time of the fused kernel exceeds the sum of the separate kernels, their "
         "traffic and their launches. The decision lists both times, term by term.",
-        _MUST,
-    ),
-    Reason(
-        "F011",
-        "register-pressure",
-        "{live} values would be live in the inner loop, {registers} registers hold them",
-        "Values that exceed the vector registers are spilled to the stack in the innermost loop, "
-        "which costs more than the saved traffic.",
-        _MUST,
-    ),
-    Reason(
-        "F012",
-        "reads-transposed",
-        "{operand} would be read across its rows, {ratio:.1f} times its bytes",
-        "In the fused iteration order one operand is read with a large stride: each cache line is "
-        "fetched for a few of its bytes. A separate transposing kernel reads it once, in tiles.",
         _MUST,
     ),
     Reason(
@@ -203,41 +172,11 @@ _REFUSALS = (
         _MUST,
     ),
     Reason(
-        "F018",
-        "extra-memory",
-        "{bytes:,} bytes of scratch would be needed, {limit:,} are allowed",
-        "The fused kernel needs memory of its own beyond `SMELT_MAX_EXTRA_MEMORY`.",
-        "Raise `max_extra_memory`.",
-    ),
-    Reason(
-        "F020",
-        "other-target",
-        "{op} is not implemented for {target}",
-        "The code generator of this target lacks the operator or the type, so that it runs in "
-        "another way in a kernel of its own.",
-        _LEGAL,
-    ),
-    Reason(
-        "F021",
-        "data-dependent-shape",
-        "the size of {value} is known only after it has been computed",
-        "The operators after it are planned when the size is known.",
-        _LEGAL,
-    ),
-    Reason(
         "F022",
         "fuse-off",
         "fusion is switched off",
         "`SMELT_FUSE=off` gives every operator a kernel of its own, to compare or to find a bug.",
         "Unset `SMELT_FUSE`.",
-    ),
-    Reason(
-        "F023",
-        "index-depends-on-data",
-        "each row of {value} would be computed {times:.1f} times, once for each use by index",
-        "The consumer reads the producer through an array of indices. Fused, every use of a row "
-        "computes that row again.",
-        _MUST,
     ),
     Reason(
         "F024",
@@ -347,20 +286,6 @@ _ACCEPTED = (
         "row-in-fast-memory",
         "a row of {bytes:,} bytes stays in {level} and is swept {sweeps} times",
         "A reduction and what follows it share a kernel: the row is read from memory once.",
-        _NEVER,
-    ),
-    Reason(
-        "F109",
-        "prologue",
-        "{value} is computed while {op} reads it",
-        "Fuse-on-read: an operator in front of a contraction is applied while its panel is packed.",
-        _NEVER,
-    ),
-    Reason(
-        "F110",
-        "epilogue",
-        "{value} is computed before the result of {op} leaves fast memory",
-        "Fuse-on-write: an operator behind a contraction works on the tile that was just finished.",
         _NEVER,
     ),
     Reason(

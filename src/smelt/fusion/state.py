@@ -366,11 +366,7 @@ class State:
     def _stream_cost(self, region: Region, cost: Cost, refusal: Refusal | None) -> Cost | None:
         """Return the cost with an axis streamed, if that is legal and faster."""
         exceeds_memory = refusal is not None and refusal.reason == FAST_MEMORY
-        if (
-            not streams.COMPILED
-            or not region.reduced_axes
-            or (refusal is not None and not exceeds_memory)
-        ):
+        if not region.reduced_axes or (refusal is not None and not exceeds_memory):
             return None
         if region.members & self.units.scatters:
             return None

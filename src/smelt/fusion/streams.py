@@ -51,8 +51,6 @@ from smelt.target import Level
 from smelt.types.affine import may_overlap
 from smelt.types.expr import Expr, axes_of
 
-COMPILED = True
-"""Whether the back end can compile carried states."""
 MASKING = 0.1
 """Share of the cost of masks and positions that remains in a stream.
 

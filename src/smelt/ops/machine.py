@@ -1,9 +1,9 @@
 """Define `Machine`: the typed register operations that lowerings and approximations are written in.
 
 A formula such as `exp` is written once against `Machine` and runs on every implementation: LLVM
-vectors (`codegen.llvm.machine`), single LLVM scalars, or NumPy arrays (`ops.numpy_machine`, the
-reference that tests compare the others with, bit by bit).  No operation contracts, reassociates or
-flushes subnormals: a fused multiply-add happens where `fma` is written and nowhere else.
+vectors (`codegen.llvm.machine`), LLVM scalars, or NumPy arrays (`tests/ops/numpy_machine.py`,
+the reference that tests compare the others with, bit by bit).  No operation contracts, reassociates
+or flushes subnormals: a fused multiply-add happens where `fma` is written and nowhere else.
 
     def cube_plus_one(m: Machine[V], x: V) -> V:
         return m.fma(m.mul(x, x), x, m.const(f32, 1.0))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.kernel.builder import Builder
 from tests.kernel.goldens import GOLDENS
 
 from smelt.errors import DTypeError, VerifyError
 from smelt.kernel import walk
-from smelt.kernel.build import Builder
 from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.ir import (
     Apply,
