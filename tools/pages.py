@@ -83,7 +83,7 @@ def replace_parts(page: str, parts: Mapping[str, str]) -> str:
 def normalise(text: str) -> str:
     """Remove what differs between machines: times, rates and the machine's name.
 
-    >>> steady("takes  1.5 ms a call; compiled in 3.21 ms (cached)")
+    >>> normalise("takes  1.5 ms a call; compiled in 3.21 ms (cached)")
     'takes . a call; compiled in .'
     """
     for pattern, stand_in in _STEADY:

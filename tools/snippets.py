@@ -2,7 +2,7 @@ r"""Run the Python blocks of a page and capture what they print.
 
 >>> blocks("```python\nx = 1\n```\nand\n```python\nprint(x)\n```\n")
 ['x = 1\n', 'print(x)\n']
->>> printed("```python\nx = 1\n```\nand\n```python\nprint(x)\n```\n", "page.md")
+>>> run_last_block("```python\nx = 1\n```\nand\n```python\nprint(x)\n```\n", "page.md")
 '1\n'
 """
 

@@ -9,9 +9,9 @@ High-Performance Matrix Multiplication" (2008).
 >>> from smelt import blocks
 >>> blocks.product_rows(256 * 256, 4), blocks.product_rows(4096 * 4096, 4)
 (144, 504)
->>> blocks.whole_rows(4096, 256, 4), blocks.whole_rows(4096, 4096, 4)
+>>> blocks.full_width_rows(4096, 256, 4), blocks.full_width_rows(4096, 4096, 4)
 (240, 48)
->>> blocks.beside_rows(4096, 4), blocks.beside_rows(512, 4)
+>>> blocks.unfolded_rows(4096, 4), blocks.unfolded_rows(512, 4)
 (128, 64)
 """
 
@@ -86,7 +86,7 @@ def reduction_columns(sums: int) -> int:
 
     All accumulators stay in the L1 cache, with room for what is read.
 
-    >>> fold_columns(1), fold_columns(8), fold_columns(50)
+    >>> reduction_columns(1), reduction_columns(8), reduction_columns(50)
     (512, 256, 32)
     """
     fitting = STREAM_BYTES // (SUM_BYTES * max(sums, 1))
@@ -96,7 +96,7 @@ def reduction_columns(sums: int) -> int:
 def split_parts(extent: Index, rows: int = PART_ROWS) -> Index:
     """Return how many parts to split an axis into, of `rows` or more positions.
 
-    >>> [parts_of(n) for n in (10, 1000, 100_000)]
+    >>> [split_parts(n) for n in (10, 1000, 100_000)]
     [1, 15, 64]
     """
     return maximum(1, minimum(PARTS, floordiv(extent, rows)))
@@ -107,7 +107,7 @@ def reduction_parts(extent: Index, width: Index) -> Index:
 
     Each part has one result.
 
-    >>> [fold_parts(n, 8) for n in (10, 1000, 100_000)]
+    >>> [reduction_parts(n, 8) for n in (10, 1000, 100_000)]
     [1, 7, 64]
     """
     most = min(PARTS, extent) if isinstance(extent, int) else PARTS
@@ -237,7 +237,7 @@ def round_up_chunk_rows(rows: int) -> int:
 
     A chunk of `DEPTH` rows or more is a multiple of `DEPTH`: products over rows pack as many.
 
-    >>> even_rows(100), even_rows(250), even_rows(300)
+    >>> round_up_chunk_rows(100), round_up_chunk_rows(250), round_up_chunk_rows(300)
     (144, 256, 512)
     """
     unit = CHUNK_ROWS if -(-rows // CHUNK_ROWS) * CHUNK_ROWS < DEPTH else DEPTH
@@ -407,7 +407,7 @@ def tile_instruction_block(rows: Index, positions: Index) -> tuple[Index, Index]
     These are so fast that packing counts: blocks are whole pairs of tiles, and have twice as many
     columns, which share the packed rows, where there are many `positions`.
 
-    >>> matrix_block(256, 256 * 256), matrix_block(1024, 1024 * 1024)
+    >>> tile_instruction_block(256, 256 * 256), tile_instruction_block(1024, 1024 * 1024)
     ((128, 256), (256, 512))
     """
     across = mul(COLUMNS, maximum(1, minimum(2, floordiv(positions, 1 << 19))))
@@ -425,11 +425,11 @@ def dot_instruction_block(
     share the packed rows if sums are accumulated in the result (`in_place`) and not in a workspace
     in L2.
 
-    >>> grouped_block(1024, 1024 * 1024, 4, in_place=True)
+    >>> dot_instruction_block(1024, 1024 * 1024, 4, in_place=True)
     (528, 512)
-    >>> grouped_block(1024, 1024 * 1024, 4, in_place=False)
+    >>> dot_instruction_block(1024, 1024 * 1024, 4, in_place=False)
     (360, 256)
-    >>> grouped_block(256, 256 * 256, 4, in_place=True)
+    >>> dot_instruction_block(256, 256 * 256, 4, in_place=True)
     (144, 256)
     """
     fair = floordiv(positions, tasks)

@@ -13,7 +13,7 @@ or process exit, which hold the lock, wait until none is running.
 Importing this module imports LLVM, which takes tens of milliseconds: a process with a warm cache
 does not import it. Code that only writes LLVM's text (`codegen.llvm.ir`) does not need it.
 
->>> with alone():
+>>> with llvm_lock():
 ...     llvm.get_process_triple() != ""
 True
 """
@@ -126,7 +126,7 @@ def worker_threads(threads: int = 1) -> Generator[Callable[..., Callable[[], Any
     result. Calls start in order. Where the process can start no thread, as at its exit, the waiting
     function makes the call.
 
-    >>> with beside() as call:
+    >>> with worker_threads() as call:
     ...     waits = [call(pow, 2, k) for k in range(3)]
     ...     [wait() for wait in waits]
     [1, 2, 4]

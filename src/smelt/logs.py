@@ -7,7 +7,7 @@ logs at INFO wants no line per decision of its compiler.
 
 >>> sorted(selected_topics("cache,fusion"))
 ['cache', 'fusion']
->>> "tune" in selected_topics("-tune"), "run" in chosen("-tune")
+>>> "tune" in selected_topics("-tune"), "cache" in selected_topics("-tune")
 (False, True)
 """
 
@@ -109,7 +109,7 @@ def _send(logger: logging.Logger, message: str, origin: Origin | None) -> None:
 def format_fact(fact: Fact) -> str:
     """Format a fact as one line for people.
 
-    >>> line(journal.PassRan("cse", 7, 5, 1e-4))
+    >>> format_fact(journal.PassRan("cse", 7, 5, 1e-4))
     'cse: 7 -> 5 nodes, 100 us'
     """
     text = _text(fact)

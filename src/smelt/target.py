@@ -220,7 +220,7 @@ class Target:
         With `distance` None the distance is unknown, and the worst case counts.
 
         >>> target = replace(Target.for_isa("avx512"), l1_bytes=32 << 10)
-        >>> [target.holds(12, apart) for apart in (4096, 3072, 2048, None)]
+        >>> [target.fits_l1_sets(12, apart) for apart in (4096, 3072, 2048, None)]
         [False, True, True, False]
         """
         if lines <= self.l1_ways or distance is None:
@@ -438,10 +438,10 @@ def limit_isa(cpu: Processor, widest: HostIsa) -> Processor:
     Processors of other architectures are returned unchanged.
 
     >>> mine = Processor("x86_64-linux-gnu", "znver4", ("avx2", "avx512f", "sse2"), ())
-    >>> limited(mine, "avx2").features, limited(mine, "portable").disabled
+    >>> limit_isa(mine, "avx2").features, limit_isa(mine, "portable").disabled
     (('avx2', 'sse2'), ('avx2', 'avx512f'))
     >>> arm = Processor("arm64-apple-darwin", "apple-m1", ("neon",), ())
-    >>> limited(arm, "avx2") is arm
+    >>> limit_isa(arm, "avx2") is arm
     True
     """
     if widest == "auto" or not cpu.triple.startswith(_ISAS[widest].arch):

@@ -4,7 +4,7 @@ Passes that create windowed accesses, the planner and code generation share them
 distance of neighbouring windows (stride), `dilation` that of a window's elements, `taps` the number
 of elements of a window.
 
->>> is_window(2, 1, 3), is_laid(2, 1, 3)
+>>> is_window(2, 1, 3), is_transposed_convolution(2, 1, 3)
 (True, True)
 """
 
@@ -54,7 +54,13 @@ def is_transposed_convolution(step: int, dilation: int, taps: int) -> bool:
     True if windows do not overlap, or if stride and dilation are coprime and the stride is at most
     `taps` and `MAX_PHASES`: then every phase has taps, and a product over windows of its own.
 
-    >>> is_laid(1, 2, 3), is_laid(2, 1, 3), is_laid(2, 2, 3), is_laid(16, 1, 16), is_laid(9, 1, 10)
+    >>> (
+    ...     is_transposed_convolution(1, 2, 3),
+    ...     is_transposed_convolution(2, 1, 3),
+    ...     is_transposed_convolution(2, 2, 3),
+    ...     is_transposed_convolution(16, 1, 16),
+    ...     is_transposed_convolution(9, 1, 10),
+    ... )
     (True, True, False, True, False)
     """
     if taps <= step and dilation == 1:

@@ -1,7 +1,7 @@
 """Worker processes: start with a clean environment, send orders, survive crashes.
 
 >>> with Worker("numpy", threads=1, small=True) as worker:
-...     worker.problem, worker.ask({"do": "record"}, seconds=60)
+...     worker.problem, worker.request({"do": "record"}, seconds=60)
 ('', {'ns': None})
 """
 

@@ -43,7 +43,7 @@ def rows_below_targets(table: Table, aims: Mapping[str, float]) -> str:
     """Return the rows with cells below a column's minimum, as a Markdown list.
 
     >>> table = Table("t", ("row", "gain", "share"), (("a", "1.20", "93 %"), ("b", "0.90", "–")))
-    >>> print(below(table, {"gain": 1.0, "share": 90}))
+    >>> print(rows_below_targets(table, {"gain": 1.0, "share": 90}))
     - `gain` should be at least 1. Below it: b (0.90).
     - `share` should be at least 90 %. Below it: none.
     """

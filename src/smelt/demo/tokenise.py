@@ -4,7 +4,7 @@ A batch is as long as its longest text. Texts are therefore sorted by length and
 about equally many tokens, not equally many texts. The result depends on the lengths only, so that
 every engine gets the same batches.
 
->>> [batch.rows for batch in compose([[1, 2], [1, 2, 3, 4], [1], [1, 2, 3]], budget=8)]
+>>> [batch.rows for batch in make_batches([[1, 2], [1, 2, 3, 4], [1], [1, 2, 3]], budget=8)]
 [(1, 3), (0, 2)]
 """
 

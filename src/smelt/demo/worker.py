@@ -13,7 +13,7 @@ of JSON: commands on standard input, events on standard output.
 
 >>> import io
 >>> stream = io.StringIO()
->>> say(stream, "batch", texts=3)
+>>> send_event(stream, "batch", texts=3)
 >>> stream.getvalue()
 '{"event": "batch", "texts": 3}\n'
 """

@@ -1,6 +1,6 @@
 """Format numbers with units for people: three digits, decimal prefixes.
 
->>> show_bytes(25_165_824), show_time(1_423_000), show_rate(61e9), show_times(4.01)
+>>> show_bytes(25_165_824), show_time(1_423_000), show_rate(61e9), show_factor(4.01)
 ('25.2 MB', '1.42 ms', '61 GB/s', '4.0x')
 """
 
@@ -12,7 +12,13 @@ __all__ = ["show_bytes", "show_count", "show_factor", "show_rate", "show_time", 
 def three_digits(number: float) -> str:
     """Format a number from 0 to 1000 with three digits.
 
-    >>> three(0), three(1.234), three(12.34), three(123.4), three(999.7)
+    >>> (
+    ...     three_digits(0),
+    ...     three_digits(1.234),
+    ...     three_digits(12.34),
+    ...     three_digits(123.4),
+    ...     three_digits(999.7),
+    ... )
     ('0', '1.23', '12.3', '123', '1000')
     """
     if number == 0:

@@ -13,12 +13,12 @@ of all traffic, the check is planned by itself and recomputes what both need.
 ...   v3 = reduce.any(v2) {axes=(0,)}
 ...   return v1; check v3
 ... }''')
->>> rest, checks = apart(graph, Hints({"n": 1000, "m": 64, "k": 32}))
+>>> rest, checks = split_checks(graph, Hints({"n": 1000, "m": 64, "k": 32}))
 >>> [node.op.name for node in rest.nodes() if node.inputs]
 ['add', 'gather']
 >>> [node.op.name for node in checks.nodes() if node.inputs]
 ['add', 'lt', 'reduce.any']
->>> apart(graph, Hints({"n": 1000, "m": 1, "k": 32000}))
+>>> split_checks(graph, Hints({"n": 1000, "m": 1, "k": 32000}))
 """
 
 from __future__ import annotations

@@ -533,7 +533,7 @@ def rows_that_fit(nbytes: int, rows: int, budget: int) -> int:
 
     Rounded down to full register tiles if there are several.
 
-    >>> rows_within(1000, 10, 9900), rows_within(1000, 10, 480), rows_within(1000, 10, 10)
+    >>> rows_that_fit(1000, 10, 9900), rows_that_fit(1000, 10, 480), rows_that_fit(1000, 10, 10)
     (96, 4, 1)
     """
     rows_fitting = max(budget * rows // max(nbytes, 1), 1)

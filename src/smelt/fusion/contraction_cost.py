@@ -51,7 +51,7 @@ def is_unblocked(left: Axes, right: Axes, fixed: Axes) -> bool:
 
     `fixed` axes have one position while a block is multiplied.
 
-    >>> is_walked({"h", "m"}, {"h", "n"}, {"h"}), is_walked({"h", "m"}, {"h", "n"}, {"m"})
+    >>> is_unblocked({"h", "m"}, {"h", "n"}, {"h"}), is_unblocked({"h", "m"}, {"h", "n"}, {"m"})
     (False, True)
     """
     left_axes, right_axes = left - fixed, right - fixed
@@ -77,13 +77,13 @@ def unblocked_contractions(
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
-    ...     walked([scores], {"h", "m"}, {"h", "m"}, "hmn"),
-    ...     walked([bias], {"h", "m"}, {"h", "m"}, "hmn"),
+    ...     unblocked_contractions([scores], {"h", "m"}, {"h", "m"}, "hmn"),
+    ...     unblocked_contractions([bias], {"h", "m"}, {"h", "m"}, "hmn"),
     ... )
     (set(), set())
-    >>> walked([scores, bias], {"h", "m"}, {"h", "m"}, "hmn")
+    >>> unblocked_contractions([scores, bias], {"h", "m"}, {"h", "m"}, "hmn")
     {0}
-    >>> walked([scores], {"h", "m"}, {"h", "m"}, "hmn", [{"h"}])
+    >>> unblocked_contractions([scores], {"h", "m"}, {"h", "m"}, "hmn", [{"h"}])
     {0}
     """
     blocked: dict[int, set[Any]] = {}
@@ -231,9 +231,9 @@ def tile_overhead(line: int, lanes: int) -> float:
     In the last tile both vectors are computed, or one, for which each element of the other operand
     is loaded as for two.
 
-    >>> filled(64, 16), filled(28, 16) < 1.2, filled(14, 16) > 1.5
+    >>> tile_overhead(64, 16), tile_overhead(28, 16) < 1.2, tile_overhead(14, 16) > 1.5
     (1.0, True, True)
-    >>> filled(0, 16)  # an empty image
+    >>> tile_overhead(0, 16)  # an empty image
     1.0
     """
     if line == 0:

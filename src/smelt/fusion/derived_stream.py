@@ -1,6 +1,6 @@
 """Derive what a streamed region computes, once per region, for costs and explanations.
 
->>> from smelt.fusion.region import look
+>>> from smelt.fusion.region import build_region
 >>> from smelt.graph.text import parse
 >>> units = Units(
 ...     parse('''graph f(x: f32[n,m]) {
@@ -10,8 +10,8 @@
 ...   return v2
 ... }''')
 ... )
->>> region = look(units, 0b110, 0b100)
->>> derived(units, region, 1) is derived(units, region, 1)
+>>> region = build_region(units, 0b110, 0b100)
+>>> derive_stream(units, region, 1) is derive_stream(units, region, 1)
 True
 """
 

@@ -6,11 +6,11 @@ once. The bound is an estimate: more may be gained where a stream needs all of i
 another order of loops. Pairs that changed since they were evaluated are therefore evaluated again
 at the end.
 
->>> tries = Tries()
->>> tries.tried(1, 2, -50.0)
->>> tries.tried(3, 2, -70.0)
->>> tries.joined(1, 30.0, {2: 10.0})
->>> tries.most(2, 3), tries.most(1, 2) == UNTRIED
+>>> tries = GainCache()
+>>> tries.record(1, 2, -50.0)
+>>> tries.record(3, 2, -70.0)
+>>> tries.update_after_join(1, 30.0, {2: 10.0})
+>>> tries.bound(2, 3), tries.bound(1, 2) == UNTRIED
 (-40.0, True)
 """
 

@@ -19,8 +19,8 @@ expression contains them.
 ...   return v3
 ... }''')
 ... )
->>> alike = Alike(units, Model(units, Target.for_isa("avx2"), Hints(n=1000)))
->>> one, other = alike.look(0b1100, 0b1000), alike.look(0b110000, 0b100000)
+>>> alike = Isomorphism(units, Model(units, Target.for_isa("avx2"), Hints(n=1000)))
+>>> one, other = alike.signature(0b1100, 0b1000), alike.signature(0b110000, 0b100000)
 >>> one.form == other.form, one.values, other.values
 (True, [0, 2, 1, 3], [3, 4, 1, 5])
 """

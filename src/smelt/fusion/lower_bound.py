@@ -11,7 +11,7 @@ that masks rule out, if the units have a reduction that another one of them read
 rule out is unknown before the stream is derived: then only the traffic counts. Of what data rules
 out, the model assumes a fixed share to be visited, and charges little for masks.
 
->>> from smelt.fusion.region import look
+>>> from smelt.fusion.region import build_region
 >>> from smelt.fusion.bitsets import Hints
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
@@ -19,8 +19,8 @@ out, the model assumes a fixed share to be visited, and charges little for masks
 >>> text = "graph f(x: f32[n]) { v0 = exp(x) : f32[n] v1 = abs(v0) : f32[n] return v1 }"
 >>> units = Units(parse(text))
 >>> model = Model(units, Target.for_isa("avx2"), Hints(n=1 << 20))
->>> together, least = look(units, 0b110, 0b100), Bounds(model)
->>> round(model.cost(together).burden - least.alone(together, 1), 6)
+>>> together, least = build_region(units, 0b110, 0b100), Bounds(model)
+>>> round(model.cost(together).objective_ns - least.single(together, 1), 6)
 0.0
 """
 

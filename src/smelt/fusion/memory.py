@@ -14,7 +14,9 @@ Sums are polynomials in the sizes, which are never negative. A sum is never smal
 each of its coefficients (absent ones are 0) is at least the other's.
 
 >>> n = size("n")
->>> ceiling([rounded(n * 256), rounded(n * 128), rounded(n * 100)], {"n": 10})
+>>> upper_bounds(
+...     [round_to_line(n * 256), round_to_line(n * 128), round_to_line(n * 100)], {"n": 10}
+... )
 [n*256, ((n*100 + 63)//64)*64]
 """
 
@@ -62,7 +64,7 @@ def round_to_line(nbytes: Index) -> Index:
     """Round bytes up to full cache lines.
 
     >>> n, m = size("n"), size("m")
-    >>> rounded(n * m * 4), rounded(n * 64), rounded(n * m * 64 + n * 4)
+    >>> round_to_line(n * m * 4), round_to_line(n * 64), round_to_line(n * m * 64 + n * 4)
     (((m*n*4 + 63)//64)*64, n*64, m*n*64 + ((n*4 + 63)//64)*64)
     """
     if isinstance(nbytes, int):
@@ -347,7 +349,7 @@ def _at_most(e: Index) -> Index:
     """Return an upper bound of a sum, rounding cache lines term by term.
 
     >>> n = size("n")
-    >>> _at_most(rounded(n * 68) + n * 256)
+    >>> _at_most(round_to_line(n * 68) + n * 256)
     n*384
     """
     total: Index = 0

@@ -4,7 +4,7 @@ A flat region computes every unit once at the positions of one space. If one reg
 at its own positions, the two spaces are the same up to the order of axes: loads and stores are
 united, and work adds up.
 
->>> from smelt.fusion.region import look
+>>> from smelt.fusion.region import build_region
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> units = Units(
@@ -15,8 +15,10 @@ united, and work adds up.
 ...   return v2
 ... }''')
 ... )
->>> found = join_flat(look(units, 0b100, 0b100), look(units, 0b1000, 0b1000), 0b1000)
->>> found.loads, found.loads == look(units, 0b1100, 0b1000).loads
+>>> found = join_flat(
+...     build_region(units, 0b100, 0b100), build_region(units, 0b1000, 0b1000), 0b1000
+... )
+>>> found.loads, found.loads == build_region(units, 0b1100, 0b1000).loads
 ({1: [(0, 1)], 0: [(1, 0)]}, True)
 """
 

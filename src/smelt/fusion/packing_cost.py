@@ -79,12 +79,15 @@ def packing_ns(
     is packed on the way if the contraction is `alone` in its kernel; otherwise all of it counts.
 
     >>> machine = Target.for_isa("avx512")
-    >>> usual, narrow = Operand(1024, 1e6, lies=False), Operand(1024, 5e6, lies=False)
+    >>> usual, narrow = (
+    ...     Operand(1024, 1e6, is_contiguous=False),
+    ...     Operand(1024, 5e6, is_contiguous=False),
+    ... )
     >>> packing_ns(machine, (usual, usual), 1024, 1e8, 4)
     0.0
     >>> packing_ns(machine, (usual, narrow), 1024, 1e8, 4) > 1e5
     True
-    >>> few = Operand(64, 65536.0, lies=True)
+    >>> few = Operand(64, 65536.0, is_contiguous=True)
     >>> packing_ns(machine, (few, usual), 1024, 64e6, 4)
     0.0
     >>> packing_ns(machine, (few, usual), 1024, 64e6, 4, alone=False) > 1e4

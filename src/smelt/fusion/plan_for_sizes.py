@@ -11,9 +11,9 @@ save a large one more.
 ...   v1 = reduce.sum(v0) {axes=(1,)}
 ...   return v1
 ... }''')
->>> larger(Units(graph), Hints(n=64, d=8), 1 << 20)
+>>> larger_sizes(Units(graph), Hints(n=64, d=8), 1 << 20)
 {'n': 131072, 'd': 8}
->>> larger(Units(graph), Hints(n=1 << 20, d=8), 1 << 20) is None
+>>> larger_sizes(Units(graph), Hints(n=1 << 20, d=8), 1 << 20) is None
 True
 """
 

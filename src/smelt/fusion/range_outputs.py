@@ -10,7 +10,7 @@ iterates over the full value and stores each element in the result whose range i
 ...   v1 = slice(v0) {starts=(0, 2), sizes=(4, 3), steps=(1, 1)}
 ...   return v1
 ... }''')
->>> part_of(graph.outputs[0]).dims
+>>> range_of(graph.outputs[0]).dims
 ((0, 0, 4), (1, 2, 3))
 """
 

@@ -13,10 +13,10 @@ index expression.
 ...   v2 = sub(x, v1)
 ...   return v2
 ... }''')
->>> region = look(Units(graph), 0b110, 0b100)
->>> region.places[2], region.places[1], region.levels, region.fault
+>>> region = build_region(Units(graph), 0b110, 0b100)
+>>> region.positions[2], region.positions[1], region.levels, region.fault
 ([(0, 1)], [(0,)], {1: 1, 2: 1}, None)
->>> region.grid, region.ended
+>>> region.grid, region.reduced_axes
 (1, {1: 2})
 """
 

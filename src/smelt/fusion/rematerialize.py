@@ -40,7 +40,7 @@ def rematerialize_cheap(graph: Graph, hints: Hints, least: int) -> Graph:
     ...     "  v3 = neg(v2)\\n  v4 = permute(v3) {perm=(1, 0)}\\n"
     ...     "  v5 = add(v3, v4)\\n  return v1, v5\\n}"
     ... )
-    >>> print(text(untangled(graph, Hints(n=100), 1000)))
+    >>> print(text(rematerialize_cheap(graph, Hints(n=100), 1000)))
     graph f(x: f32[n,1], p: f32[n,n]) {
       v0 = exp(x) : f32[n,1]
       v1 = sub(p, v0) : f32[n,n]

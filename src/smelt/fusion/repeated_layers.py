@@ -16,7 +16,7 @@ differently. The first layer is often not a copy: it reads what no layer produce
 ...     for k in range(1, 10)
 ... )
 >>> graph = parse(f"graph f(t0: f32[n,8], {arrays}) {{ {layers} return t9 }}")
->>> short = next(shortened(graph))
+>>> short = next(shorten(graph))
 >>> len(short.copies), [node.op.name for node in short.graph.nodes() if node.inputs]
 (8, ['contract', 'tanh', 'contract', 'tanh', 'contract', 'tanh'])
 """

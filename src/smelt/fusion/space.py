@@ -207,7 +207,10 @@ def reshape_index(walked: Shape, shape: Shape, position: tuple[Index, ...]) -> t
     """Return the index in `shape` of the element at row-major `position` of `walked`.
 
     >>> i, j = axis("i", 6), axis("j", 4)
-    >>> regrouped((6, 4), (2, 3, 4), (i, j)), regrouped((2, 3, 4), (6, 4), (axis("g", 2), i % 3, j))
+    >>> (
+    ...     reshape_index((6, 4), (2, 3, 4), (i, j)),
+    ...     reshape_index((2, 3, 4), (6, 4), (axis("g", 2), i % 3, j)),
+    ... )
     ((i//3, i%3, j), (g*3 + i%3, j))
     """
     index: list[Index] = []

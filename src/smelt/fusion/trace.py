@@ -8,7 +8,7 @@ entered, so that their index maps are composed into one. No operator is known by
 >>> from smelt.types.tensor import TensorType
 >>> x = TensorType(f32, (4, 5))
 >>> found = trace(Reduce("sum", (1,)), TensorType(f32, (4,)), ((None, x, ()),))
->>> found.reads, found.ended, found.folds
+>>> found.reads, found.reduced_extents, found.reductions
 ((Read(leaf=0, terms=(0, 1)),), (5,), 1)
 """
 

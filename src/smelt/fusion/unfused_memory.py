@@ -10,7 +10,9 @@ precomputed constants.
 ...   v2 = reduce.sum(v1) {axes=(1,)}
 ...   return v2
 ... }''')
->>> held_apart(graph, {"n": 10})  # one array, in which the sum of both is written, and the result
+>>> unfused_peak_bytes(
+...     graph, {"n": 10}
+... )  # one array, in which the sum of both is written, and the result
 10280
 """
 

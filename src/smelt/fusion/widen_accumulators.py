@@ -29,7 +29,7 @@ def widen_sums(graph: Graph, sums: AbstractSet[Node]) -> tuple[Graph, Mapping[No
     ...     "graph f(x: bf16[n,m], g: bf16[n]) {\\n"
     ...     '  v0 = contract(x, g) {spec="i,j; i -> j"}\\n  return v0\\n}'
     ... )
-    >>> print(text(widened(graph, {graph.outputs[0]})[0]))
+    >>> print(text(widen_sums(graph, {graph.outputs[0]})[0]))
     graph f(x: bf16[n,m], g: bf16[n]) {
       v0 = contract(x, g) {spec="i,j; i -> j", dtype=f32} : f32[m]
       v1 = cast(v0) {dtype=bf16} : bf16[m]

@@ -9,7 +9,7 @@ Only bounds that hold for all sizes and all data are returned; most values have 
 ...   v1 = add(v0, 1:i64)
 ...   return v1
 ... }''')
->>> is_inside(graph.outputs[0].inputs[0], size("n")), is_inside(graph.outputs[0], size("n"))
+>>> is_in_bounds(graph.outputs[0].inputs[0], size("n")), is_in_bounds(graph.outputs[0], size("n"))
 (True, False)
 """
 

@@ -8,7 +8,7 @@ bounds, such as an argmax, a clamped value or a remainder, cost nothing.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
->>> looked_at(graph.outputs).flag
+>>> collect_bounds_checks(graph.outputs).flag
 <reduce.any bool[]>
 """
 

@@ -12,7 +12,7 @@ Both graphs must be built alike, node by node; no equivalence is derived.
 ... }}''')
 ...     for a, b in (("n0", "n1"), ("m*2", "m"))
 ... )
->>> instance(general, special), instance(special, general)
+>>> match_instance(general, special), match_instance(special, general)
 ({'n0': m*2, 'n1': m}, None)
 """
 

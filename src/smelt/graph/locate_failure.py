@@ -6,7 +6,7 @@ function, the failed one is found by running the reference again.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\n v0 = exp(x)\n v1 = neg(v0)\n return v1\n}")
->>> caller("sort", graph, [[1.0, 2.0]]) is None
+>>> failed_call_origin("sort", graph, [[1.0, 2.0]]) is None
 True
 """
 
@@ -68,7 +68,7 @@ def describe_value(x: Node, sizes: Mapping[str, int]) -> str:
 
     >>> from smelt.graph.text import parse
     >>> graph = parse("graph f(x: f32[n,1], y: f32[m]) {\n v0 = add(x, y)\n return v0\n}")
-    >>> told(graph.outputs[0], {"n": 3, "m": 70000})
+    >>> describe_value(graph.outputs[0], {"n": 3, "m": 70000})
     'the largest value is f32[3,70000], add of f32[3,1] and f32[70000]'
     """
 

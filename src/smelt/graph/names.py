@@ -3,7 +3,7 @@
 The text form writes an operator as its name and its attributes.  Families of operators
 (`reduce.sum`, `scan.prod`) print the member after a dot; a scalar operator is its own name.
 
->>> make("permute", {"perm": (1, 0)})
+>>> make_operator("permute", {"perm": (1, 0)})
 Permute(perm=(1, 0))
 """
 

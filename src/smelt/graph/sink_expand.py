@@ -11,7 +11,7 @@ disappears where operands broadcast anyway.
 ...   v2 = add(x, v1)
 ...   return v2
 ... }''')
->>> print(text(late(graph)[0]))
+>>> print(text(sink_expands(graph)[0]))
 graph f(x: f32[b,n], t: i64[1,n], w: f32[8]) {
   v0 = gather(w, t) {first=0} : f32[1,n]
   v1 = add(x, v0) : f32[b,n]

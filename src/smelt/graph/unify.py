@@ -7,9 +7,9 @@ equal values.
 
 >>> sizes = Sizes({})
 >>> n, some = sizes.free(("x", 0), 5), sizes.unknown(("iota", 0), 5)
->>> sizes.equal(some, n), sizes.now(some)
+>>> sizes.equal(some, n), sizes.resolve(some)
 (n0, n0)
->>> sizes.equal(n, 5), sizes.now(some)
+>>> sizes.equal(n, 5), sizes.resolve(some)
 (5, 5)
 """
 
@@ -244,11 +244,11 @@ class Sizes:
 
         >>> sizes = Sizes({})
         >>> b, n = sizes.free(1, 4), sizes.free(2, 10)
-        >>> sizes.regrouped(0, [mul(b, n), 12], [4, 10, 3, 4])
+        >>> sizes.reshape_dims(0, [mul(b, n), 12], [4, 10, 3, 4])
         [n0, n1, 3, 4]
-        >>> sizes.regrouped(2, sizes.regrouped(1, [b, n + -1, 12], [36, 12]), [4, 9, 12])
+        >>> sizes.reshape_dims(2, sizes.reshape_dims(1, [b, n + -1, 12], [36, 12]), [4, 9, 12])
         [n0, n1 - 1, 12]
-        >>> sizes.regrouped(3, [b, n], [8, 5]), sizes.now(b)
+        >>> sizes.reshape_dims(3, [b, n], [8, 5]), sizes.resolve(b)
         ([8, 5], 4)
         """
         key = tuple(source), tuple(target)

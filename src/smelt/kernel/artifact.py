@@ -4,8 +4,10 @@ This is what the object cache stores. `CompiledKernel` describes the calling con
 as plain data, so a warm start needs neither the kernel's IR nor code generation.
 
 >>> from smelt.types.expr import size
->>> compiled = Built(b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7)
->>> Built.read(compiled.facts(), b"") == compiled
+>>> compiled = CompiledKernel(
+...     b"", ("x", "y"), ("n",), (), (), (Function("k", size("n"), 0, size("n")),), 7
+... )
+>>> CompiledKernel.from_data(compiled.to_data(), b"") == compiled
 True
 """
 
@@ -105,7 +107,7 @@ class CompiledKernel:
 def size_or_number(name: str) -> Index:
     """Return the size that a canonical kernel's name stands for: a symbol or a number.
 
-    >>> meant("n"), meant("7")
+    >>> size_or_number("n"), size_or_number("7")
     (n, 7)
     """
     return int(name) if name.isdigit() else size(name)

@@ -9,7 +9,7 @@ different array and size names, but one piece of machine code.
 ...   grid n
 ...   y[n] = w[n] - g[n] * 0.1
 ... ''')
->>> plain, names = canonical(kernel)
+>>> plain, names = canonical_kernel(kernel)
 >>> print(plain.text.splitlines()[0], names["a1"])
 kernel k(a0: f32[a1], a2: f32[a1]) -> a3: f32[a1] n
 """

@@ -10,7 +10,7 @@ a size of the call, both run the same machine code.
 ...   grid i
 ...   y[i,k] = h[i,k] + x[i,7,k]
 ... ''')
->>> shared, numbers = freed(kernel)
+>>> shared, numbers = parametrize(kernel)
 >>> print(text(shared).splitlines()[-1], numbers)
   y[i,k] = h[i,k] + x[i,size(at_0),k] {'at_0': 7}
 """
@@ -78,7 +78,7 @@ def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
 def erase_numbers(text: str) -> str:
     """Replace numbers by 0, so that kernels which `parametrize` may unify compare equal.
 
-    >>> but_for_numbers("a1[a0,7]") == but_for_numbers("a1[a0,12]")
+    >>> erase_numbers("a1[a0,7]") == erase_numbers("a1[a0,12]")
     True
     """
     return _NUMBER.sub("0", text)

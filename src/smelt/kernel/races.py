@@ -2,7 +2,7 @@
 
 >>> from smelt.types.expr import axis, size
 >>> r, c = axis("r", size("r")), axis("c", size("c"))
->>> determined((r * size("c") + c,)) == {"r", "c"}, determined((r + c,))
+>>> determined_axes((r * size("c") + c,)) == {"r", "c"}, determined_axes((r + c,))
 (True, set())
 """
 

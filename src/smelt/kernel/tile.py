@@ -2,7 +2,7 @@
 
 >>> space = Space({"r": 0, "c": 1}, {"r": range(0, 2), "c": range(4, 7)})
 >>> column = Tile(("c",), (4,), np.arange(3))
->>> space.spread(column, ("r", "c")).shape
+>>> space.aligned_data(column, ("r", "c")).shape
 (1, 3)
 """
 

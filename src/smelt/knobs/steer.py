@@ -79,7 +79,7 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
 def expand_fuse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the options `must` and `never` of `fuse` into settings.
 
-    >>> steered({"must": "exp+sum", "never": False, "threads": 2})
+    >>> expand_fuse_options({"must": "exp+sum", "never": False, "threads": 2})
     {'threads': 2, 'require_fused': 'exp+sum'}
     """
     result = {name: x for name, x in settings.items() if name not in ("must", "never")}

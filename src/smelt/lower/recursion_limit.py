@@ -5,7 +5,7 @@ The operands of a reduction are known by position only once its axes are, so a c
 per operator. These are pure Python calls, which do not use the C stack. The limit only guards
 against endless recursion, and these calls end with the chain.
 
->>> with deep(1000):
+>>> with raise_recursion_limit(1000):
 ...     sys.getrecursionlimit() >= 1000
 True
 """

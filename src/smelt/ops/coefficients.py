@@ -84,7 +84,7 @@ class Fit:
 
         Its product with an ulp of 1 is still normal.
 
-        >>> FITS["f32"].least_weight, FITS["f64"].least_weight
+        >>> FITS["f32"].min_weight_exponent, FITS["f64"].min_weight_exponent
         (-101.0, -968.0)
         """
         return float(3 + self.mantissa - self.bias)

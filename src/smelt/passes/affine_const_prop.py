@@ -72,7 +72,7 @@ def propagate_affine(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         positions(
+    ...         propagate_affine(
     ...             parse('''graph f(x: f32[n]) {
     ...   i = iota() {shape=(n,), axis=0, dtype=i64}
     ...   m = ge(i, 0:i64)

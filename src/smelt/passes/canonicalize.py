@@ -187,7 +187,12 @@ def can_represent(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is a value of `wide`, so that the cast is lossless.
 
     >>> from smelt.types.dtype import bf16, f16, f32, i8, i32
-    >>> holds(f32, bf16), holds(bf16, f16), holds(f16, i8), holds(f32, i32)
+    >>> (
+    ...     can_represent(f32, bf16),
+    ...     can_represent(bf16, f16),
+    ...     can_represent(f16, i8),
+    ...     can_represent(f32, i32),
+    ... )
     (True, False, True, False)
     """
     if wide == narrow or narrow.kind == "bool":

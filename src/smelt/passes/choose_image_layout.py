@@ -94,7 +94,11 @@ def choose_image_layout(
     ...   v4 = reduce.max(v3) {axes=(2, 3)}
     ...   return v4
     ... }''')
-    >>> [line.split('"')[1] for line in text(orders(graph)).splitlines() if "spec" in line]
+    >>> [
+    ...     line.split('"')[1]
+    ...     for line in text(choose_image_layout(graph)).splitlines()
+    ...     if "spec" in line
+    ... ]
     ['b,c,u,v,i,j; c,i,j -> b,u,v,c', 'b,c,u,v; o,c -> b,u,v,o']
     """
     windowed = [x for x in graph.nodes() if isinstance(x.op, Contract) and _windowed(x)]

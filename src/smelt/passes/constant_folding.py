@@ -34,7 +34,7 @@ def fold_constants(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         fold(
+    ...         fold_constants(
     ...             parse('''graph f(x: f32[n]) {
     ...   a = sqrt(64.0:f32)
     ...   b = iota() {shape=(5,), axis=0, dtype=i64}

@@ -59,7 +59,7 @@ def split_constant_subgraph(graph: Graph, refused: Collection[Node] = ()) -> Spl
     """Hoist work on constant inputs into preludes; a graph without such work is unchanged.
 
     >>> from smelt.graph.text import parse, text
-    >>> found = split(
+    >>> found = split_constant_subgraph(
     ...     parse('''graph f(x: f32[n,80], w: f32[80,80] constant) {
     ...   a = exp(w)
     ...   c = contract(x, a) {spec="m,k; k,j -> m,j"}
@@ -245,9 +245,9 @@ def pack_panels(
     `strides` are those of the array.
 
     >>> from smelt.types.dtype import bf16, f32
-    >>> panelled(TensorType(f32, (3072, 768)), None, 0, 1, 32).outputs[0].type
+    >>> pack_panels(TensorType(f32, (3072, 768)), None, 0, 1, 32).outputs[0].type
     TensorType(dtype=f32, shape=((d0 + 31)//32, d1, 32))
-    >>> panelled(TensorType(bf16, (3072, 768)), None, 0, 1, 32, 2).outputs[0].type
+    >>> pack_panels(TensorType(bf16, (3072, 768)), None, 0, 1, 32, 2).outputs[0].type
     TensorType(dtype=bf16, shape=((d0 + 31)//32, (d1 + 1)//2, 32, 2))
     """
     shape: tuple[Index, ...] = tuple(size(f"d{a}") for a in range(kind.rank))

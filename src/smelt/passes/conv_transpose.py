@@ -46,7 +46,7 @@ def fuse_col2im(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         laid(
+    ...         fuse_col2im(
     ...             parse('''graph f(x: f32[n,c], w: f32[3,c]) {
     ...   z = contract(x, w) {spec="i,c; k,c -> i,k"}
     ...   l = shear(z) {shape=(n + 2, 3), axis=0, dilation=1}

@@ -48,7 +48,7 @@ def fold_pad_add(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         margins(
+    ...         fold_pad_add(
     ...             parse('''graph f(x: i32[n,k], y: i32[m,k]) {
     ...   a = pad(x) {low=(0, 0), high=(m, 0), value=0}
     ...   b = pad(y) {low=(n, 0), high=(0, 0), value=0}

@@ -45,7 +45,7 @@ def fold_scales(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         scales(
+    ...         fold_scales(
     ...             parse('''graph f(x: f32[n,4], w: f32[8,4] constant, s: f32[8] constant) {
     ...   y = contract(x, w) {spec="n,k; o,k -> n,o"}
     ...   z = mul(y, s)

@@ -38,7 +38,7 @@ def forward_select(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         decided(
+    ...         forward_select(
     ...             parse('''graph f(x: f32[5,n], y: f32[n]) {
     ...   i = iota() {shape=(5, 1), axis=0, dtype=i64}
     ...   m = eq(i, 2:i64)

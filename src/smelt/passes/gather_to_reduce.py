@@ -32,7 +32,7 @@ def gather_to_reduce(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         picks(
+    ...         gather_to_reduce(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,c], y: i64[n]) {
     ...   z = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   i = iota() {shape=(n,), axis=0, dtype=i64}

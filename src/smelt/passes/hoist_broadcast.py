@@ -39,7 +39,7 @@ def hoist_broadcast(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         same(
+    ...         hoist_broadcast(
     ...             parse('''graph f(x: f32[m,k], w: f32[k,n]) {
     ...   a = expand(x) {shape=(h,m,k)}
     ...   b = expand(w) {shape=(h,k,n)}

@@ -40,7 +40,7 @@ def apply_input_layouts(
     gain, which read strided operands equally fast.  An order of None leaves an input as it is.
 
     >>> from smelt.graph.text import parse, text
-    >>> found = turned(
+    >>> found = apply_input_layouts(
     ...     parse('''graph f(x: f32[n,m], b: f32[m]) {
     ...   v0 = add(x, b)
     ...   v1 = reduce.sum(v0) {axes=(0,)}

@@ -37,7 +37,7 @@ def nest_reductions(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         nested(
+    ...         nest_reductions(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,c]) {
     ...   z = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   m = reduce.max(z) {axes=(1,)}

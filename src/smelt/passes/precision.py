@@ -24,7 +24,7 @@ def drop_half_rounding(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         precision(
+    ...         drop_half_rounding(
     ...             parse('''graph f(x: bf16[n], y: bf16[n]) {
     ...   a = mul(x, y)
     ...   b = exp(a)

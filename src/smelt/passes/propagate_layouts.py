@@ -57,7 +57,7 @@ def propagate_layouts(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         layouts(
+    ...         propagate_layouts(
     ...             parse('''graph f(x: f32[n,h,c], w: f32[d,c], b: f32[d,1]) {
     ...   v0 = permute(x) {perm=(0, 2, 1)}
     ...   v1 = contract(v0, w) {spec="n,c,h; d,c -> n,d,h"}

@@ -36,7 +36,7 @@ def split_concat_reductions(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         joined(
+    ...         split_concat_reductions(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,c], b: f32[n,1]) {
     ...   z = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   r = concat(z, b) {axis=1}

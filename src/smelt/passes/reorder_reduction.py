@@ -30,7 +30,7 @@ def reorder_reductions(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         ordered(
+    ...         reorder_reductions(
     ...             parse('''graph f(x: f32[m,4,8], w: f32[n,4,8]) {
     ...   a = permute(x) {perm=(0,2,1)}
     ...   b = reshape(a) {shape=(m,32)}

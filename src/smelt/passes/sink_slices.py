@@ -35,7 +35,7 @@ def sink_slices(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         ranged(
+    ...         sink_slices(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,192]) {
     ...   h = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   a = slice(h) {starts=(0, 0), sizes=(n, 64), steps=(1, 1)}

@@ -52,7 +52,7 @@ def split_gated_matmul(graph: Graph, sizes: Sizes | None = None) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         divided(
+    ...         split_gated_matmul(
     ...             parse('''graph f(x: f32[n,k], w: f32[k,192]) {
     ...   h = contract(x, w) {spec="n,k; k,c -> n,c"}
     ...   a = slice(h) {starts=(0, 0), sizes=(n, 96), steps=(1, 1)}

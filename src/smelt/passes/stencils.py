@@ -32,7 +32,7 @@ def mark_packed_stencils(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         stencils(
+    ...         mark_packed_stencils(
     ...             parse('''graph f(x: f32[c,h,w], k: f32[c,3,3]) {
     ...   v0 = exp(x)
     ...   v1 = window(v0) {axis=1, extent=3}

@@ -35,7 +35,7 @@ def move_views(graph: Graph) -> Graph:
     >>> from smelt.graph.text import parse, text
     >>> print(
     ...     text(
-    ...         views(
+    ...         move_views(
     ...             parse('''graph f(x: f32[n,4], b: f32[4]) {
     ...   a = add(x, b)
     ...   y = exp(a)

@@ -1,7 +1,7 @@
 """Define rewrite rules: two terms, the types they are valid for, and a condition.
 
 >>> double = rule("double negation", "neg(neg(x))", "x", NUMBERS)
->>> double.text, double.claims(f32), double.claims(bool_)
+>>> double.text, double.accepts(f32), double.accepts(bool_)
 ('neg(neg(x)) -> x', True, False)
 """
 

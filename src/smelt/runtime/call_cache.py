@@ -9,7 +9,7 @@ Nothing of this is used before the running interpreter was checked: CPython with
 every offset compared with what public interfaces report, a result created and taken apart. Any
 mismatch turns it off.
 
->>> isinstance(is_possible(), bool)
+>>> isinstance(is_supported(), bool)
 True
 """
 

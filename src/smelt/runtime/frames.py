@@ -29,7 +29,7 @@ frames.
 def with_frame_room(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function to reserve stack chunk space for the calls it makes.
 
-    >>> roomy(divmod)(7, 2)
+    >>> with_frame_room(divmod)(7, 2)
     (3, 1)
     """
 

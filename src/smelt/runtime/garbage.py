@@ -31,7 +31,7 @@ def hide_live_objects() -> Generator[None]:
     A nested compilation also freezes what the enclosing one has made so far: a tracer's graph is
     not garbage either, and would be scanned with the next batch.
 
-    >>> with set_aside():
+    >>> with hide_live_objects():
     ...     gc.get_freeze_count() > 0
     True
     """

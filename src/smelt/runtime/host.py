@@ -98,9 +98,9 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
 def unsupported_reason(target: Target) -> str:
     """Return why this processor cannot run code for `target`; empty if it can.
 
-    >>> cannot_run(host_target())
+    >>> unsupported_reason(host_target())
     ''
-    >>> cannot_run(replace(Target.for_isa("avx2"), triple="riscv64-linux-gnu"))[:33]
+    >>> unsupported_reason(replace(Target.for_isa("avx2"), triple="riscv64-linux-gnu"))[:33]
     'its code is for riscv64, this pro'
     """
     return _cannot_run(target.triple, target.features, knobs.HOST_ISA.get())

@@ -4,7 +4,7 @@ Native calls assume the object layout of CPython 3.11 to 3.14 with the GIL, the 
 NumPy 2, and a 64-bit little-endian machine. Every offset used is compared with what public
 interfaces report about live objects.
 
->>> isinstance(is_possible(), bool)
+>>> isinstance(is_supported(), bool)
 True
 """
 

@@ -1,6 +1,6 @@
 """Load and verify the native code of recorded calls in this process.
 
->>> at = runner_at()
+>>> at = address_runner()
 >>> at is None or callable(at)
 True
 """

@@ -1,7 +1,7 @@
 """Choose the memory of results that the caller passed arrays for (`out=`).
 
 >>> out, copies = np.zeros(4)[::2], []
->>> made = target(out, (2,), np.dtype(np.float64), (), copies)
+>>> made = result_array(out, (2,), np.dtype(np.float64), (), copies)
 >>> made is out, copies[0][0] is out
 (False, True)
 """

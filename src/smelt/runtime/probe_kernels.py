@@ -5,7 +5,7 @@ replace a fill by a library call and delete a loop whose result nobody reads. Ev
 inside native code, so the cost of the call from Python is negligible.
 
 >>> kernels = Kernels(Target.host())
->>> block = aligned(1 << 16)
+>>> block = map_block(1 << 16)
 >>> kernels.run("write", block.address, block.address, 1 << 16, 3)
 >>> kernels.instructions > 200
 True

@@ -5,7 +5,7 @@ since it needs neither planner nor code generator.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n]) {\\n v0 = add(x, 1.0:f32)\\n return v0\\n}")
->>> call = by_reference("f", graph, (0,), (1,)).call
+>>> call = reference_step("f", graph, (0,), (1,)).call
 >>> y = np.empty(3, np.float32)
 >>> call({"n": 3}, [np.arange(3, dtype=np.float32)], [y])
 >>> y

@@ -2,7 +2,7 @@
 
 >>> from smelt.types.expr import axis, size
 >>> i = axis("i", size("n"))
->>> coefficient(i * 4 + size("n"), "i"), without_constant(i + 3)[0] == without_constant(i + 1)[0]
+>>> coefficient(i * 4 + size("n"), "i"), split_constant(i + 3)[0] == split_constant(i + 1)[0]
 (4, True)
 """
 
@@ -80,7 +80,12 @@ def may_overlap(e: Index) -> bool:
 
     >>> from smelt.types.expr import axis, size
     >>> i, j = axis("i", size("n")), axis("j", 4)
-    >>> overlaps(i + j), overlaps(i * 2 + j), overlaps(i * 4 + j), overlaps(j * size("n") + i)
+    >>> (
+    ...     may_overlap(i + j),
+    ...     may_overlap(i * 2 + j),
+    ...     may_overlap(i * 4 + j),
+    ...     may_overlap(j * size("n") + i),
+    ... )
     (True, True, False, False)
     """
     axes = [a for m, _ in terms_of(e) for a in m if a.kind == "axis"]

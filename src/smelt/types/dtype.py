@@ -48,7 +48,7 @@ class DType:
 
         Those round it when they compute with it.
 
-        >>> f16.rounded(0.1), f16.rounded(1e6), f32.rounded(0.1)
+        >>> f16.round_number(0.1), f16.round_number(1e6), f32.round_number(0.1)
         (0.0999755859375, inf, 0.1)
         """
         if self.compute is self:

@@ -1,7 +1,7 @@
 """Print integer expressions: `n0*4 - i//2 + 1`.
 
 >>> from smelt.types.expr import axis, size
->>> written(size("n") * 4 - axis("i", 8) // 2 + 1, True)
+>>> expr_text(size("n") * 4 - axis("i", 8) // 2 + 1, True)
 'size(n)*4 - i//2 + 1'
 """
 

@@ -4,7 +4,7 @@ NumPy exchanges bfloat16 arrays as arrays of 16-bit integers, and the element ty
 capsule.  Whoever consumes a capsule owns it and its struct, so it may be changed before it is
 passed on (https://dmlc.github.io/dlpack/latest/python_spec.html).
 
->>> enter(np.arange(3)).dtype
+>>> import_array(np.arange(3)).dtype
 dtype('int64')
 """
 

@@ -1,8 +1,8 @@
 """Convert keys of `x[key]` to hashable keys of caches, and back.
 
->>> frozen((0, slice(1, None), ..., None)), frozen([0, 1])
+>>> hashable_key((0, slice(1, None), ..., None)), hashable_key([0, 1])
 ((0, (1, None, None), Ellipsis, None), None)
->>> thawed((0, (1, None, None)))
+>>> restore_key((0, (1, None, None)))
 (0, slice(1, None, None))
 """
 

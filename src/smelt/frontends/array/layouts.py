@@ -1,6 +1,6 @@
 """Memory layouts of arrays, as far as programs that read them depend on these.
 
->>> lies(np.ones((2, 3)).T), layout(np.ones((3, 6))[:, ::2])
+>>> memory_order(np.ones((2, 3)).T), layout(np.ones((3, 6))[:, ::2])
 (('turned', (1, 0)), (None, None))
 """
 

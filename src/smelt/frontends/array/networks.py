@@ -10,9 +10,9 @@ same bits except zeros of both signs, and never pass each other.  Argsort uses a
 steps, K. E. Batcher's odd-even merge sort ("Sorting networks and their applications", 1968), and
 compares positions of equal elements.  NaN is replaced by infinity and ordered after it.
 
->>> exchanges(4)
+>>> batcher_pairs(4)
 [(0, 1), (2, 3), (0, 2), (1, 3), (1, 2)]
->>> neighbours(3)
+>>> insertion_pairs(3)
 [(0, 1), (1, 2), (0, 1)]
 """
 

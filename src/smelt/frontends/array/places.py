@@ -6,9 +6,9 @@ the position in the lower bits: no two are equal, and in sorted order they hold 
 Where both do not fit 64 bits, the elements are sorted unstably, and then the positions of equal
 elements, keyed by the number of their run.
 
->>> stable_places(np.asarray([[2.0, 1.0, 2.0, np.nan, -0.0, 0.0]]), descending=False)
+>>> stable_argsort(np.asarray([[2.0, 1.0, 2.0, np.nan, -0.0, 0.0]]), descending=False)
 array([[4, 5, 1, 0, 2, 3]])
->>> stable_places(np.asarray([[2, 1, 2, 3]], np.int32), descending=True)
+>>> stable_argsort(np.asarray([[2, 1, 2, 3]], np.int32), descending=True)
 array([[3, 0, 2, 1]])
 """
 

@@ -6,7 +6,7 @@ analysis: its types and operators, in order, find the earlier run, which is repe
 if possible.
 
 >>> a, b = (record(Map("exp"), (leaf(np.ones(3)),)) for _ in range(2))
->>> spell((a,)).key == spell((b,)).key
+>>> program_key((a,)).key == program_key((b,)).key
 True
 """
 

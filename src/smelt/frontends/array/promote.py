@@ -4,7 +4,7 @@ Arrays promote by the array API's table.  A Python number takes the dtype of the
 that of its own kind if the kind is higher.
 
 >>> x = from_host(np.ones(3, np.float32))
->>> [v.type.dtype for v in together("add", x, 2)]
+>>> [v.type.dtype for v in promote_operands("add", x, 2)]
 [f32, f32]
 """
 
@@ -124,7 +124,7 @@ def promote_comparison(what: str, x: Value | Number, y: Value | Number) -> tuple
     A number beyond the range of an integer array compares as an infinity.
 
     >>> x = from_host(np.ones(3, np.uint8))
-    >>> [v.type.dtype for v in compared("less", x, 300)]
+    >>> [v.type.dtype for v in promote_comparison("less", x, 300)]
     [f64, f64]
     """
     if isinstance(x, Value) and not isinstance(y, Value):

@@ -1,7 +1,7 @@
 """Record reductions of values: axes, accumulator types, numbers of elements.
 
 >>> x = from_host(np.ones((2, 3), np.float16))
->>> fold("sum", x, (1,), keepdims=True).type, mean(x, (0, 1), keepdims=False).type
+>>> reduce_axes("sum", x, (1,), keepdims=True).type, mean(x, (0, 1), keepdims=False).type
 (TensorType(dtype=f16, shape=(2, 1)), TensorType(dtype=f16, shape=()))
 """
 

@@ -4,7 +4,7 @@ Working out a product's index notation or a slice's bounds takes longer than rec
 Outside `jit` both depend on types and plain arguments only, so the operators recorded by a call are
 stored and repeated for other values of these types.
 
->>> @replayed
+>>> @cache_trace
 ... def twice(x):
 ...     return record(Map("add"), (x, x))
 >>> one, two = (twice(leaf(np.ones(3))) for _ in range(2))

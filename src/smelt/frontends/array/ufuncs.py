@@ -10,7 +10,7 @@ NumPy passes an operand the same arguments for `buffer += x` and for `np.add(buf
 out=buffer)`, whose result may be ignored.  So the bytecode instruction that called NumPy is
 inspected.
 
->>> in_place(np.add, (a := np.ones(2), 1.0), {"out": (a,)}), in_place(np.add, (a, 1.0), {})
+>>> is_in_place(np.add, (a := np.ones(2), 1.0), {"out": (a,)}), is_in_place(np.add, (a, 1.0), {})
 (True, False)
 """
 

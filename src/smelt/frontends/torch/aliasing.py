@@ -135,7 +135,7 @@ def make_view(
 ) -> torch.Tensor:
     """Return a view that begins `start` elements after the beginning of the tensor.
 
-    >>> view_of(torch.arange(6)[2:], (2,), (2,), 1)
+    >>> make_view(torch.arange(6)[2:], (2,), (2,), 1)
     tensor([3, 5])
     """
     return x.as_strided(shape, strides, x.storage_offset() + ahead)

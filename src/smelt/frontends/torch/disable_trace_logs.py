@@ -26,7 +26,7 @@ __all__ = ["disable_trace_logs"]
 def disable_trace_logs() -> Generator[None]:
     """Disable that work where this version of PyTorch does it and the log is off.
 
-    >>> with unlogged():
+    >>> with disable_trace_logs():
     ...     symbolic_convert.get_funcname("model.py", 3)
     """
     with ExitStack() as stack:

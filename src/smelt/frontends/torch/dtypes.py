@@ -1,6 +1,6 @@
 """Convert element types between torch and Smelt.
 
->>> ours(torch.bfloat16), theirs(i64)
+>>> from_torch(torch.bfloat16), to_torch(i64)
 (bf16, torch.int64)
 """
 

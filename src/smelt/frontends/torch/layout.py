@@ -134,7 +134,7 @@ def declared_strides(fake: Any, *, guarded: bool) -> tuple[int | None, ...]:
     0 and 1 are fixed, None is read at the call. Without guards at most one stride is declared 1, so
     that a copy can have the same strides.
 
-    >>> declared(torch.empty(2, 8).as_strided((2, 3, 2), (8, 1, 1)), guarded=False)
+    >>> declared_strides(torch.empty(2, 8).as_strided((2, 3, 2), (8, 1, 1)), guarded=False)
     (None, None, 1)
     """
     strides = [s if isinstance(s, int) and s in (0, 1) else None for s in fake.stride()]
@@ -149,9 +149,9 @@ def match_strides(x: torch.Tensor, strides: tuple[int | None, ...]) -> torch.Ten
 
     A value that the forward graph keeps need not have the strides that the tracer expects.
 
-    >>> fitted(torch.empty(2, 3, 4), (None, 1, None)).stride()
+    >>> match_strides(torch.empty(2, 3, 4), (None, 1, None)).stride()
     (12, 1, 3)
-    >>> fitted(torch.ones(2, 3), (None, 0)).stride()
+    >>> match_strides(torch.ones(2, 3), (None, 0)).stride()
     (1, 0)
     """
     if all(s is None or s == t or n < 2 for n, s, t in zip(x.shape, strides, x.stride())):
@@ -260,7 +260,7 @@ def materialize(x: torch.Tensor) -> torch.Tensor:
     Some tensors have a lazy negation, and zeros from forward derivatives have no memory at all.
 
     >>> x = torch.tensor([1 + 2j]).conj().imag
-    >>> plain(x).is_neg(), float(plain(x))
+    >>> materialize(x).is_neg(), float(materialize(x))
     (False, -2.0)
     """
     if x._is_zerotensor():
@@ -271,7 +271,7 @@ def materialize(x: torch.Tensor) -> torch.Tensor:
 def copy_to_strides(x: torch.Tensor, strides: tuple[int, ...], offset: int) -> torch.Tensor:
     """Copy a tensor to other strides, which do not overlap.
 
-    >>> laid_out(torch.arange(4.0).reshape(2, 2), (6, 2), 1).stride()
+    >>> copy_to_strides(torch.arange(4.0).reshape(2, 2), (6, 2), 1).stride()
     (6, 2)
     """
     extent = offset + 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))

@@ -19,7 +19,7 @@ _ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
 class TracedOrigin(Origin):
     """Origin of a traced operator; `line` is 0 if torch added it itself.
 
-    >>> str(Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"))
+    >>> str(TracedOrigin(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"))
     'model.py:12'
     """
 
@@ -35,8 +35,10 @@ class TracedOrigin(Origin):
     def matches_name(self, name: str) -> bool:
         """Whether a name means this operator, or a module around it.
 
-        >>> layer = Traced(("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor")
-        >>> [layer.answers(x) for x in ("add", "aten.add", "layers", "layers.0", "layer")]
+        >>> layer = TracedOrigin(
+        ...     ("model.py", 12, "forward", "y = x + b"), "layers.0", "aten.add.Tensor"
+        ... )
+        >>> [layer.matches_name(x) for x in ("add", "aten.add", "layers", "layers.0", "layer")]
         [True, True, True, True, False]
         """
         namespace, _, overload = self.operator.partition(".")

@@ -9,10 +9,15 @@ normed values follow from them element by element, and no row is reduced again.
 >>> x = V(build.input("x", TensorType(f32, (4, 8))))
 >>> total = x.sum((1,), keep=True)
 >>> results = x / total, total.reshape(4)
->>> through(results, 0)
+>>> sibling_places(results, 0)
 (1,)
 >>> t = V(build.input("t", TensorType(f32, (4,))))
->>> [n.op.name for n in Graph("g", (x.node, t.node), (replaced(results, 0, {1: t}).node,)).nodes()]
+>>> [
+...     n.op.name
+...     for n in Graph(
+...         "g", (x.node, t.node), (compute_from_siblings(results, 0, {1: t}).node,)
+...     ).nodes()
+... ]
 ['input', 'input', 'reshape', 'div']
 """
 

@@ -11,7 +11,7 @@ zeros:
     a + index_put(zeros, at, x, accumulate)  ->  index_put(a, at, x, accumulate)
 
 >>> x, at = torch.zeros(4, 64), torch.tensor([1, -1] * 400)
->>> put(x, [at], torch.ones(800, 64), True)[:, 0].tolist()
+>>> fast_index_put(x, [at], torch.ones(800, 64), True)[:, 0].tolist()
 [0.0, 400.0, 0.0, 400.0]
 """
 
@@ -57,7 +57,7 @@ def fast_index_put_in_place(
     """`aten.index_put_`: write into `x`, which nothing else reads.
 
     >>> x = torch.zeros(3)
-    >>> put_there(x, [torch.tensor([1, 1])], torch.ones(2), True) is x, x.tolist()
+    >>> fast_index_put_in_place(x, [torch.tensor([1, 1])], torch.ones(2), True) is x, x.tolist()
     (True, [0.0, 2.0, 0.0])
     """
     return _index_put(True, x, positions, values, accumulate)

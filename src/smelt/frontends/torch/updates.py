@@ -178,7 +178,11 @@ def share_no_memory(written: Sequence[torch.Tensor], others: Sequence[torch.Tens
     """Whether no written argument shares memory with another argument.
 
     >>> x = torch.zeros(6)
-    >>> apart([x[:3]], [x[3:]]), apart([x[:4]], [x[3:]]), apart([x, x], [])
+    >>> (
+    ...     share_no_memory([x[:3]], [x[3:]]),
+    ...     share_no_memory([x[:4]], [x[3:]]),
+    ...     share_no_memory([x, x], []),
+    ... )
     (True, False, False)
     """
     by_storage: dict[int, list[torch.Tensor]] = {}

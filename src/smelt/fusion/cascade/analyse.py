@@ -7,14 +7,14 @@ pass over the elements.
 >>> from smelt.types.dtype import f32
 >>> terms = Terms()
 >>> x = terms.leaf("x", {"n"}, f32)
->>> m = terms.fold("max", x, ("n",), f32)
->>> l = terms.fold("sum", terms.apply("exp", terms.sub(x, m)), ("n",), f32)
+>>> m = terms.reduce("max", x, ("n",), f32)
+>>> l = terms.reduce("sum", terms.apply("exp", terms.sub(x, m)), ("n",), f32)
 >>> found = analyse(terms, [l], "n")
->>> [(how.action, how.sweep) for how in found.how.values()]
+>>> [(t.action, t.pass_index) for t in found.treatments.values()]
 [('plain', 0), ('dynamic', 0)]
 >>> rounded = terms.apply("round", terms.div(x, m))
->>> found = analyse(terms, [terms.fold("sum", rounded, ("n",), f32)], "n")
->>> [(how.action, how.sweep) for how in found.how.values()]
+>>> found = analyse(terms, [terms.reduce("sum", rounded, ("n",), f32)], "n")
+>>> [(t.action, t.pass_index) for t in found.treatments.values()]
 [('plain', 0), ('recompute', 1)]
 """
 

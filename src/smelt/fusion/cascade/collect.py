@@ -3,7 +3,7 @@
 The planner sees here, before a kernel exists, what lowering will see in the kernel's values: the
 same analysis of the same terms gives the same answer. The axes of a region are called a0, a1, ..
 
->>> from smelt.fusion.region import look
+>>> from smelt.fusion.region import build_region
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> units = Units(
@@ -14,7 +14,7 @@ same analysis of the same terms gives the same answer. The axes of a region are 
 ...   return v2
 ... }''')
 ... )
->>> found = collect(units, look(units, 0b110, 0b100), 1, "fast")
+>>> found = collect(units, build_region(units, 0b110, 0b100), 1, "fast")
 >>> found.roots[2].args[1].op, found.roots[2].axes == {"a0", "a1"}
 ('max', True)
 """

@@ -4,14 +4,14 @@ An element of a reduction may read finished and unfinished reductions through op
 table column describes. Such a factor f(v; r, ..) is cut at the largest parts that only vary (v),
 only move (r) or are fixed (p). The formula can be evaluated at any numbers.
 
->>> from smelt.fusion.cascade.forms import Sorts
+>>> from smelt.fusion.cascade.forms import Dependence
 >>> from smelt.fusion.cascade.term import Terms
 >>> from smelt.types.dtype import f32
 >>> terms = Terms()
 >>> x = terms.leaf("x", {"n"}, f32)
->>> m = terms.fold("max", terms.apply("abs", x), ("n",), f32)
+>>> m = terms.reduce("max", terms.apply("abs", x), ("n",), f32)
 >>> t = terms.apply("pow", terms.div(terms.apply("abs", x), m), terms.const(2.5, f32))
->>> found = cut(t, Sorts(lambda t: "n" in t.axes, lambda t: t is m or m in cone(t)))
+>>> found = to_formula(t, Dependence(lambda t: "n" in t.axes, lambda t: t is m or m in cone(t)))
 >>> found.key
 'pow(div(v:+,r0:+),2.5)'
 """

@@ -15,9 +15,9 @@ of them maps numbers to numbers, and what it makes of a constant.
 >>> terms = Terms()
 >>> z, m = terms.leaf("z", {"n"}, f32), terms.leaf("m", {"n"}, bool_)
 >>> zero = terms.const(0.0, f32)
->>> chosen = terms.choose(m, terms.apply("log1p", terms.apply("max", z, zero)), zero)
->>> found = outside(terms, terms.fold("max", chosen, ("n",), f32))
->>> found.element, found.combine, found.of(terms, terms.leaf("r", (), f32))
+>>> chosen = terms.select(m, terms.apply("log1p", terms.apply("max", z, zero)), zero)
+>>> found = hoist_monotone(terms, terms.reduce("max", chosen, ("n",), f32))
+>>> found.element, found.combine, found.apply_layers(terms, terms.leaf("r", (), f32))
 (select(leaf:m, leaf:z, const:-inf), 'max', log1p(max(leaf:r, const:0.0)))
 """
 

@@ -10,7 +10,7 @@ shapes. Axes are known by name ("n"); `Term.axes` are those that a term varies a
 >>> from smelt.types.dtype import f32
 >>> terms = Terms()
 >>> x = terms.leaf("x", {"n"}, f32)
->>> m = terms.fold("max", x, ("n",), f32)
+>>> m = terms.reduce("max", x, ("n",), f32)
 >>> terms.apply("exp", terms.sub(x, m)) is terms.apply("exp", terms.sub(x, m))
 True
 >>> sorted(x.axes), sorted(m.axes)

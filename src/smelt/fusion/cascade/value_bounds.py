@@ -9,7 +9,7 @@ that.
 >>> from smelt.types.dtype import f32
 >>> terms = Terms()
 >>> x = terms.leaf("x", {"m", "n"}, f32)
->>> between(terms, x, {}, frozenset("m"))
+>>> value_bounds(terms, x, {}, frozenset("m"))
 Span(low=neg(max(max(leaf:x, neg(leaf:x)))), high=max(max(leaf:x, neg(leaf:x))))
 """
 

@@ -9,10 +9,10 @@ for:
 
 >>> from smelt.types.expr import axis, floordiv, mod, size
 >>> k = axis("k", size("n") * 3)
->>> found = pattern(floordiv(k, 3) * 4 + mod(k, 3), "k")
+>>> found = find_period(floordiv(k, 3) * 4 + mod(k, 3), "k")
 >>> found.period, found.step, found.first, found.table(7)
 (3, 4, 0, (0, 1, 2, 4, 5, 6, 8))
->>> pattern(floordiv(k, size("m")), "k") is None
+>>> find_period(floordiv(k, size("m")), "k") is None
 True
 """
 

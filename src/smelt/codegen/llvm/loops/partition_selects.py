@@ -229,7 +229,11 @@ def _answers(
 def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     """Return the truth value of an operator of which some operands are known.
 
-    >>> combined("and", [None, False]), combined("or", [None, False]), combined("not", [True])
+    >>> (
+    ...     combine_answers("and", [None, False]),
+    ...     combine_answers("or", [None, False]),
+    ...     combine_answers("not", [True]),
+    ... )
     (False, None, False)
     """
     choices = [(False, True) if a is None else (a,) for a in args]

@@ -43,11 +43,11 @@ def k_blocked_task(
     must be `tasks` tasks before one takes more than `ROWS` rows.  The accumulators of several
     `products` share a task's memory: fewer columns each.
 
-    >>> deep_blocks(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
+    >>> k_blocked_task(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
     (288, 352)
-    >>> deep_blocks(1024, 1024, 1 << 20, 4, 32, 4, direct=False, long=True)
+    >>> k_blocked_task(1024, 1024, 1 << 20, 4, 32, 4, direct=False, long=True)
     (528, 512)
-    >>> deep_blocks(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
+    >>> k_blocked_task(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
     (144, 256)
     """
     words, max_rows, max_columns = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
@@ -75,7 +75,7 @@ def small_m_columns(columns: Index, rows: Index, positions: Index, tasks: int, s
     the independent positions of the result.
 
     >>> from smelt.types.expr import evaluate, size
-    >>> taken = few_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
+    >>> taken = small_m_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
     >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
     [48, 192, 768]
     """

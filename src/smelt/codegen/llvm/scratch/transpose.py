@@ -339,7 +339,7 @@ def transpose(b: ir.IRBuilder, rows: list[Value], halves: int = 1) -> list[Value
 def repeat_mask(mask: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return a stage's shuffle mask for registers which hold rows of `count` squares.
 
-    >>> beside((0, 2), 2)
+    >>> repeat_mask((0, 2), 2)
     (0, 4, 2, 6)
     """
     side = len(mask)
