@@ -12,39 +12,89 @@ waits until the imports of this module have finished.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["fork_safe_import"]
+__all__ = ["fork_safe_import", "guard_forks"]
 
 _LOCK: Any = threading.RLock()
 _PATIENCE = 10.0
 """Seconds that a fork waits for the lock. The longest import takes one; a fork whose caller is
 waited for by the lock's owner must not wait for ever."""
 _HELD = threading.local()
-"""Per fork in progress, whether it holds the lock; several may overlap."""
+"""Stack of the forks in progress: whether each holds the lock, and the guards that it holds."""
+
+
+class _Guard(NamedTuple):
+    """What has to be held during a fork; calls without arguments."""
+
+    hold: Callable[[], object]
+    release: Callable[[], object]
+
+
+_GUARDS: list[_Guard] = []
+_PAIRED = ("logging", "concurrent.futures.thread")
+"""Modules of the standard library that hold a lock during forks; see `_import_paired`."""
 
 
 def fork_safe_import(name: str) -> Any:
     """Import and return a module by name; raise ImportError if there is none."""
+    if _PAIRED[-1] not in sys.modules:
+        _import_paired()
     with _LOCK:
         return import_module(name)
 
 
+def _import_paired() -> None:
+    """Import the modules with pairs of fork handlers, apart from longer imports.
+
+    Python runs the handlers for `before` that are registered when a fork begins, but those for
+    `after` that are registered when it ends. A fork that begins while another thread is here makes
+    these modules release a lock that they do not hold, which Python reports and ignores. So the
+    lock is held for these few milliseconds only, and not for the import that needs them.
+    """
+    with _LOCK:
+        for name in _PAIRED:
+            import_module(name)
+
+
+def guard_forks(hold: Callable[[], object], release: Callable[[], object]) -> None:
+    """Call `hold` before every fork and `release` after it, in parent and child.
+
+    Unlike handlers of `os.register_at_fork`, they are called in pairs even if the module that
+    registers them is imported while a fork waits. What was registered last is held first.
+    """
+    _GUARDS.append(_Guard(hold, release))
+
+
 def _hold() -> None:
-    vars(_HELD).setdefault("forks", []).append(_LOCK.acquire(timeout=_PATIENCE))
+    """Wait for imports, then for guards, which the imports may have registered."""
+    guards: list[_Guard] = []
+    lock_is_held = _LOCK.acquire(timeout=_PATIENCE)
+    vars(_HELD).setdefault("forks", []).append((lock_is_held, guards))
+    for guard in _GUARDS[::-1]:
+        guard.hold()
+        guards.append(guard)
 
 
-def _release() -> None:
-    if _HELD.forks.pop():
+def _release() -> bool:
+    """Release what the fork holds; return whether that includes the lock of imports."""
+    forks = vars(_HELD).get("forks")
+    if not forks:  # this module was imported while the fork began
+        return False
+    lock_is_held, guards = forks.pop()
+    for guard in reversed(guards):
+        guard.release()
+    if lock_is_held:
         _LOCK.release()
+    return bool(lock_is_held)
 
 
 def _release_in_child() -> None:
-    if _HELD.forks.pop():
-        _LOCK.release()
-    else:  # the lock's owner does not exist in the child
+    if not _release():  # the lock's owner does not exist in the child
         _LOCK._at_fork_reinit()
 
 
