@@ -26,7 +26,21 @@ REFUSED = {
     "store by data": ("  y[n,d] = x[n,d] where x[n,d] > 0", "cannot be shown"),
     "partial stream": ("  stream n/2 from i64(1)\n    y[n,d] = x[n,d]", "16 of 20"),
     "division by zero": ("  y[n,d] = x[n,d] * f32(index(n//(size(d) - 4)))", "divisor"),
-    "unknown size": ("  y[n,d] = x[n//size(q),d]", "size q of n//q follows from no array"),
+    "unknown size": ("  y[n,d] = x[n//size(q),d]", "size q follows from no array"),
+    "unknown extent": (
+        "  axis i in q\n  y[n,d] = x[n,d] + sum(f32(index(i)) over i)",
+        "size q follows from no array",
+    ),
+    "chain": (
+        "\n".join(
+            [
+                "  v0 = x[n,d]",
+                *(f"  v{k + 1} = v{k} + 1" for k in range(2000)),
+                "  y[n,d] = v2000",
+            ]
+        ),
+        "chain of more than 512 operators",
+    ),
     "fact": ("  require n > 9\n  y[n,d] = x[n,d]", "requires"),
 }
 

@@ -30,6 +30,8 @@ _EFFORT: Final = 4
 """Depth limit of one proof: facts used, case splits and divisions eliminated."""
 _MOST_SUBGOALS: Final = 4096
 """Most subgoals of one proof, which many facts would multiply."""
+_MAX_DEPTH: Final = 256
+"""Most operators and names inside one another in a value that becomes an index expression."""
 
 
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
@@ -224,26 +226,29 @@ def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
 
     Only i64 qualifies: it is wide enough for index arithmetic not to wrap.
     """
-    return _as_index(value, lets, {})
+    return _as_index(value, lets, {}, _MAX_DEPTH)
 
 
 def _as_index(
-    value: Value, lets: Mapping[str, Value], converted: dict[str, Index | None]
+    value: Value, lets: Mapping[str, Value], converted: dict[str, Index | None], depth: int
 ) -> Index | None:
     """Convert a value; `converted` has the results for names, which may be read many times."""
+    if depth == 0:
+        return None
     match value:
         case Ref(name=name, next=False) if name in lets:
             if name not in converted:
-                converted[name] = _as_index(lets[name], lets, converted)
+                converted[name] = _as_index(lets[name], lets, converted, depth - 1)
             return converted[name]
         case IndexValue(index=index, dtype=dtype) if dtype == i64:
             return index
         case Const(value=int(number), dtype=dtype) if dtype == i64:
             return number
         case Cast(arg=arg, dtype=dtype) if dtype == i64:
-            return _as_index(arg, lets, converted)
+            return _as_index(arg, lets, converted, depth - 1)
         case Apply(op=op, args=(a, b)) if op in _ARITHMETIC:
-            left, right = _as_index(a, lets, converted), _as_index(b, lets, converted)
+            left = _as_index(a, lets, converted, depth - 1)
+            right = None if left is None else _as_index(b, lets, converted, depth - 1)
             if left is None or right is None or too_large_product(left, right):
                 return None
             result = _ARITHMETIC[op](left, right)

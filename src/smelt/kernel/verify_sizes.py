@@ -40,6 +40,8 @@ __all__ = ["size_names", "verify_sizes"]
 Sizes = Mapping[str, int]
 MOST_PARTS: Final = 2**31
 """Most parts that the grid may split an axis into."""
+MOST_CHAINED: Final = 512
+"""Most operators that a value may wait for one after another; code generation recurses."""
 
 
 def size_names(kernel: ir.Kernel) -> tuple[str, ...]:
@@ -64,6 +66,8 @@ def verify_sizes(kernel: ir.Kernel, sizes: Sizes) -> None:
     Arrays are contiguous. Raises VerifyError, OverflowSizeError for sizes and indices that 64 bits
     cannot hold, and ShapeError for declared strides of other arrays.
     """
+    _check_names(kernel)
+    _check_chains(kernel)
     _check_parameters(kernel, sizes)
     _check_grid(kernel, sizes)
     try:
@@ -93,6 +97,36 @@ def _refuse(kernel: ir.Kernel, reason: str, statement: ir.Statement | None = Non
 def _is_empty(kernel: ir.Kernel, sizes: Sizes) -> bool:
     """Return whether all results are empty: then nothing runs."""
     return all(0 in [number(d, sizes) for d in p.shape] for p in kernel.outputs)
+
+
+# ---- names and chains --------------------------------------------------------------------------
+
+
+def _check_names(kernel: ir.Kernel) -> None:
+    """Check that every size is that of a parameter or a number of parts."""
+    dims = [d for p in (*kernel.inputs, *kernel.outputs) for d in p.shape]
+    parts = [s.parts for s in walk.splits(kernel)]
+    defined = {name for e in (*dims, *parts) for name in sizes_of(e)}
+    unknown = [name for name in size_names(kernel) if name not in defined]
+    if unknown:
+        _refuse(kernel, f"the size {unknown[0]} follows from no array")
+
+
+def _check_chains(kernel: ir.Kernel) -> None:
+    """Check that no value needs too many operators one after another, through names too."""
+    depths: dict[str, int] = {}
+    for s, _ in _in_scope(kernel.body, {}):
+        depth = max((_depth(v, depths) for v in walk.values_of(s)), default=0)
+        if depth > MOST_CHAINED:
+            _refuse(kernel, f"a chain of more than {MOST_CHAINED} operators", s)
+        if isinstance(s, ir.Let | ir.Position | ir.Update):
+            depths[s.state if isinstance(s, ir.Update) else s.name] = depth
+
+
+def _depth(value: ir.Value, depths: Mapping[str, int]) -> int:
+    if isinstance(value, ir.Ref):
+        return depths.get(value.name, 0)
+    return 1 + max((_depth(v, depths) for v in walk.children(value)), default=0)
 
 
 # ---- parameters and grid -----------------------------------------------------------------------
