@@ -12,7 +12,6 @@ waits until the imports of this module have finished.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -37,28 +36,36 @@ class _Guard(NamedTuple):
 
 _GUARDS: list[_Guard] = []
 _PAIRED = ("logging", "concurrent.futures.thread")
-"""Modules of the standard library that hold a lock during forks; see `_import_paired`."""
+"""Modules of the standard library that hold locks of theirs during forks; see `_prepare`."""
+_READY = threading.Event()
+"""Whether the fork handlers of this module are registered."""
 
 
 def fork_safe_import(name: str) -> Any:
     """Import and return a module by name; raise ImportError if there is none."""
-    if _PAIRED[-1] not in sys.modules:
-        _import_paired()
+    _prepare()
     with _LOCK:
         return import_module(name)
 
 
-def _import_paired() -> None:
-    """Import the modules with pairs of fork handlers, apart from longer imports.
+def _prepare() -> None:
+    """Register the fork handlers, once, after those of `_PAIRED`.
 
-    Python runs the handlers for `before` that are registered when a fork begins, but those for
-    `after` that are registered when it ends. A fork that begins while another thread is here makes
-    these modules release a lock that they do not hold, which Python reports and ignores. So the
-    lock is held for these few milliseconds only, and not for the import that needs them.
+    Handlers for `before` run in reverse order of registration. A fork that held the lock of
+    `logging` while it waits here would stop an import that creates a logger, and so itself. The
+    modules take too long to be imported with this one.
     """
+    if _READY.is_set():
+        return
     with _LOCK:
-        for name in _PAIRED:
-            import_module(name)
+        if not _READY.is_set():
+            for name in _PAIRED:
+                import_module(name)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(
+                    before=_hold, after_in_parent=_release, after_in_child=_release_in_child
+                )
+            _READY.set()
 
 
 def guard_forks(hold: Callable[[], object], release: Callable[[], object]) -> None:
@@ -67,6 +74,7 @@ def guard_forks(hold: Callable[[], object], release: Callable[[], object]) -> No
     Unlike handlers of `os.register_at_fork`, they are called in pairs even if the module that
     registers them is imported while a fork waits. What was registered last is held first.
     """
+    _prepare()
     _GUARDS.append(_Guard(hold, release))
 
 
@@ -83,7 +91,7 @@ def _hold() -> None:
 def _release() -> bool:
     """Release what the fork holds; return whether that includes the lock of imports."""
     forks = vars(_HELD).get("forks")
-    if not forks:  # this module was imported while the fork began
+    if not forks:  # the handlers were registered after the fork began
         return False
     lock_is_held, guards = forks.pop()
     for guard in reversed(guards):
@@ -96,7 +104,3 @@ def _release() -> bool:
 def _release_in_child() -> None:
     if not _release():  # the lock's owner does not exist in the child
         _LOCK._at_fork_reinit()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release_in_child)

@@ -24,7 +24,7 @@ from smelt.errors import OverflowSizeError, ShapeError, SmeltError, VerifyError
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, input_size_names, map_indices
 from smelt.ops.create import Input
-from smelt.types.expr import text
+from smelt.types.expr import Expr, text
 from smelt.types.intervals import interval, number
 from smelt.types.tensor import MAX_BYTES, check_contiguous
 
@@ -63,7 +63,7 @@ def _check_node(node: Node, sizes: Mapping[str, int]) -> None:
     nbytes = prod(max(n, 1) for n in shape) * node.type.dtype.itemsize
     if nbytes > MAX_BYTES:
         raise OverflowSizeError(what=f"{node.op.name} of {node.type}", bytes=nbytes)
-    map_indices(node.op, lambda e: number(e, sizes))
+    map_indices(node.op, lambda e: _checked(e, sizes))
     if isinstance(node.op, Input):
         check_contiguous(node.op.label, shape, node.op.strides)
     if 0 in shape:
@@ -75,3 +75,9 @@ def _check_node(node: Node, sizes: Mapping[str, int]) -> None:
                 f"{node.op.name} reads positions {span[0]} to {span[1]} of {limit} elements at the"
                 " sizes of this call"
             )
+
+
+def _checked(e: Expr, sizes: Mapping[str, int]) -> Expr:
+    """Return an index expression of an operator if 64 bits hold it at the sizes of the call."""
+    interval(e, sizes)
+    return e
