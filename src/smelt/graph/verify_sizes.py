@@ -78,6 +78,6 @@ def _check_node(node: Node, sizes: Mapping[str, int]) -> None:
 
 
 def _checked(e: Expr, sizes: Mapping[str, int]) -> Expr:
-    """Return an index expression of an operator if 64 bits hold it at the sizes of the call."""
+    """Return an index expression if 64 bits hold it at the sizes of the call."""
     interval(e, sizes)
     return e
