@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
+import mmap
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +30,29 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi, newpassmanagers
+from smelt.errors import OutOfMemory
+from smelt.imports import guard_forks
+
+_ROOM = 192 << 20
+"""Bytes of address space that LLVM's library or one compilation may take. LLVM ends the process
+where it gets no memory."""
+
+
+def _check_room() -> None:
+    """Raise OutOfMemory if the address space, for instance by RLIMIT_AS, is too short for LLVM."""
+    try:
+        mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        message = f"{_ROOM:,} bytes of address space are needed to compile (see `ulimit -v`)"
+        raise OutOfMemory(message) from error
+
+
+try:
+    import llvmlite.binding as llvm
+    from llvmlite.binding import ffi, newpassmanagers
+except OSError:
+    _check_room()
+    raise
 
 __all__ = ["llvm", "llvm_lock", "machine_code", "newpassmanagers", "run_passes", "worker_threads"]
 
@@ -48,6 +69,7 @@ _OPTIONS = (
 )
 """Command-line options of LLVM, which takes each once per process."""
 
+_check_room()
 if "smelt_options" not in ffi.__dict__:
     for _option in _OPTIONS:
         llvm.set_option("smelt", _option)
@@ -75,6 +97,7 @@ class _UnlockedCalls:
         unlocked = getattr(function, "_cfn", None)
         if unlocked is None:  # a release of llvmlite without the attribute: one thread at a time
             return function(*args)
+        _check_room()
         token = object()
         try:  # an interrupt may come anywhere, and a fork must not wait for a thread that left
             with _LOCK, self.changed:
@@ -155,5 +178,4 @@ def _release() -> None:
 
 
 atexit.register(_hold)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
+guard_forks(_hold, _release)

@@ -201,7 +201,7 @@ def permitted_processor(cpu: Processor) -> Processor:
 @cache
 def processor() -> Processor:
     """Detect this processor with LLVM, which the first call imports."""
-    llvm: Any = fork_safe_import("llvmlite.binding")
+    llvm: Any = fork_safe_import("smelt.llvm").llvm  # which guards LLVM against forks
     flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
     return Processor(

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import astuple, replace
-from functools import cache, cached_property
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ import llvmlite
 import numpy as np
 
 from smelt import knobs, logs
+from smelt.cached_property import cached_property
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text

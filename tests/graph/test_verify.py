@@ -110,7 +110,7 @@ def test_names_of_graphs_and_relations() -> None:
 def test_constants_are_numbers() -> None:
     c = Node(Constant("one", f32), (), TensorType(f32))  # type: ignore[arg-type]
     y = Node(Map("exp"), (c,), TensorType(f32))
-    with pytest.raises(VerifyError, match="is no number"):
+    with pytest.raises(VerifyError, match="is no f32"):
         verify(Graph("f", (), (y,)))
 
 

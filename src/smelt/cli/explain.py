@@ -28,6 +28,7 @@ from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.lowered import as_arguments
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
+from smelt.graph.verify_sizes import verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
@@ -106,6 +107,7 @@ def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     names = sizes_of_graph(graph)
     _check(sizes, names)
     sizes = fill_missing_sizes(sizes, names)
+    verify_sizes(graph, sizes)
     compiled = driver.compile(graph, hints=sizes)
     if predict:
         return report(compiled, sizes, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import click
@@ -22,22 +23,29 @@ from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
 from smelt.graph.ir import Graph
 from smelt.graph.verify import verify
+from smelt.graph.verify_sizes import verify_sizes as verify_graph_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
 from smelt.kernel.ir import Kernel
+from smelt.kernel.verify_sizes import size_names
+from smelt.kernel.verify_sizes import verify_sizes as verify_kernel_sizes
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
 from smelt.runtime.executable import Executable, KernelStep, NativeFunction, Value
 from smelt.runtime.loader import Loaded, load
+from smelt.runtime.memory import check_room
 from smelt.types.dtype import DType
-from smelt.types.expr import size, sizes_of
+from smelt.types.expr import size
+from smelt.types.intervals import number
 from smelt.types.tensor import TensorType
 
 __all__ = ["JUDGES", "Difference", "Program", "compare", "read"]
 
 Sizes = Mapping[str, int]
 JUDGES = ("graph", "kernel", "native")
+WIDEST = 16
+"""Bytes of an element of the interpreter's sums, the largest that it allocates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,25 @@ class Program:
     def judges(self) -> tuple[str, ...]:
         """The judges that can run it: a kernel has no graph."""
         return JUDGES if isinstance(self.source, Graph) else JUDGES[1:]
+
+    def verify(self, sizes: Sizes) -> None:
+        """Check that a call with these sizes is safe; raise VerifyError and errors of sizes."""
+        if isinstance(self.source, Graph):
+            verify_graph_sizes(self.source, sizes)
+        else:
+            verify_kernel_sizes(self.source, sizes)
+
+    def fill(self, arrays: Sequence[Array]) -> None:
+        """Make elements equal along dimensions that are declared with a stride of 0."""
+        for strides, array in zip(self._strides(), arrays, strict=True):
+            for d, stride in enumerate(strides or ()):
+                if stride == 0 and array.size:
+                    array[...] = array.take([0], axis=d)
+
+    def _strides(self) -> list[tuple[int | None, ...] | None]:
+        if isinstance(self.source, Kernel):
+            return [p.strides for p in self.source.inputs]
+        return [n.op.strides for n in self.source.inputs if isinstance(n.op, Input)]
 
     def run(self, judge: str, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """Return the outputs that one judge computes; raises what that judge raises."""
@@ -80,17 +107,17 @@ def read(source: str) -> Program:
 def _kernel_program(kernel: Kernel) -> Program:
     if any(p.each for p in (*kernel.inputs, *kernel.outputs)):
         raise click.ClickException(f"kernel {kernel.name} works on families of arrays: not here")
-    dims = [d for p in (*kernel.inputs, *kernel.outputs) for d in p.shape]
-    names = [s for d in (*dims, *(a.extent for a in kernel.axes)) for s in sizes_of(d)]
     inputs = {p.name: TensorType(p.dtype, p.shape) for p in kernel.inputs}
     outputs = tuple(p.name for p in kernel.outputs)
-    return Program(kernel.name, inputs, outputs, tuple(dict.fromkeys(names)), kernel)
+    return Program(kernel.name, inputs, outputs, size_names(kernel), kernel)
 
 
 # ---- a graph's judges --------------------------------------------------------------------------
 
 
 def _interpret(graph: Graph, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
+    numbers = ([number(d, sizes) for d in n.type.shape] for n in graph.nodes())
+    check_room(max((prod(shape) * WIDEST for shape in numbers), default=0))
     return graph_interp.run(graph, arrays, sizes)
 
 
@@ -129,17 +156,25 @@ def _run_native_kernel(kernel: Kernel, arrays: Sequence[Array], sizes: Sizes) ->
     loaded = load(built.code, [f.symbol for f in built.functions])
     params = [*kernel.inputs, *kernel.outputs]
     count = len(kernel.inputs)
+    names = [p.name for p in kernel.inputs]
     values = [
         Value(p.dtype, p.shape, "input", k)
         if k < count
-        else Value(p.dtype, p.shape, "output", k - count)
+        else Value(p.dtype, p.shape, "output", k - count, overwrites=_input_of(p.name, names))
         for k, p in enumerate(params)
     ]
+    written = {p.name for p in kernel.outputs}
+    arrays = [a.copy() if n in written else a for n, a in zip(names, arrays, strict=True)]
     step = _step(built, loaded, {p.name: k for k, p in enumerate(params)})
     outputs = range(count, len(params))
     return Executable(tuple(sizes), values, [[step]], (), outputs, made_for=target).run(
         arrays, tuple(sizes.values())
     )
+
+
+def _input_of(name: str, inputs: Sequence[str]) -> int:
+    """Return which input an output is written over, -1 for none."""
+    return inputs.index(name) if name in inputs else -1
 
 
 def _step(built: CompiledKernel, loaded: Loaded, numbers: Mapping[str, int]) -> KernelStep:

@@ -111,6 +111,7 @@ def _inputs(
     sizes = {
         n: s for n, s in fill_missing_sizes(sizes, program.sizes).items() if n in program.sizes
     }
+    program.verify(sizes)
     arrays = [
         loaded[name] if name in loaded else random_array(tensor, sizes, seed + k)
         for k, (name, tensor) in enumerate(program.inputs.items())
@@ -121,6 +122,7 @@ def _inputs(
             raise click.UsageError(
                 f"{name} is {list(array.shape)}, not {list(expected_shape)} = {tensor}"
             )
+    program.fill(arrays)
     return arrays, sizes
 
 

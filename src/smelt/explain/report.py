@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from smelt import knobs
+from smelt.cached_property import cached_property
 from smelt.codegen.build import asm_text, llvm_text
 from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build

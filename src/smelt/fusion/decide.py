@@ -8,10 +8,10 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import combinations
 from typing import Any, Protocol
 
+from smelt.cached_property import cached_property
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.legal import Refusal

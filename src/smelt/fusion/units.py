@@ -22,9 +22,9 @@ those that it reduces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from smelt.cached_property import cached_property
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node

@@ -15,7 +15,10 @@ from smelt.origin import Origin
 from smelt.types.dtype import DType, f32
 from smelt.types.tensor import TensorType, check_bytes
 
-__all__ = ["apply", "cast", "constant", "f32", "input", "map"]
+__all__ = ["MISTAKES", "apply", "cast", "constant", "f32", "input", "map"]
+
+MISTAKES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What an operator's type rule raises, besides our errors, for operands that it does not take."""
 
 
 def apply(op: TensorOp, *inputs: Node, origin: Origin | None = None) -> Node:

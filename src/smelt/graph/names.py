@@ -10,6 +10,8 @@ Permute(perm=(1, 0))
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from types import NoneType
 from typing import Any
 
 from smelt.errors import UnknownNameError, nearest
@@ -23,6 +25,9 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Shear, Slice, Stop, Window
+from smelt.types.dtype import DType
+from smelt.types.expr import Expr
+from smelt.types.tensor import MAX_BYTES
 
 PLAIN: Mapping[str, type[TensorOp]] = {
     "cast": Cast,
@@ -58,22 +63,59 @@ def make_operator(name: str, attributes: Mapping[str, Any]) -> TensorOp:
     """
     if name in SCALARS:
         return _make_map(name, **attributes)
-    kind = PLAIN.get(name)
+    kind = PLAIN.get(name) or _SPECIAL.get(name)
     if kind is not None:
-        return kind(**attributes)
-    special = _SPECIAL.get(name)
-    if special is not None:
-        return special(**attributes)
+        return _typed(kind(**attributes))
     family, _, member = name.partition(".")
     if family == "extern" and member in EXTERNS:
         return Extern(member, tuple(attributes.items()))
     if family in FAMILIES and member in FAMILIES[family][2]:
         row, field, _ = FAMILIES[family]
-        return row(**{field: member, **attributes})
+        return _typed(row(**{field: member, **attributes}))
     close = nearest(name, list(operators()))
     raise UnknownNameError(
         kind="operator", name=name, suggestion=f"; did you mean {close}?" if close else ""
     )
+
+
+def _typed(op: TensorOp) -> TensorOp:
+    """Return `op` if its fields have the types that its class declares, else raise TypeError."""
+    for f in fields(op):
+        value = getattr(op, f.name)
+        if not any(_fits(value, part) for part in str(f.type).split(" | ")):
+            raise TypeError(f"{f.name} is a {f.type}, not {value!r}")
+    return op
+
+
+def _fits(value: Any, declared: str) -> bool:
+    """Return whether an attribute has a type, spelled as in a class of operators."""
+    if declared in ("Shape", "Terms"):
+        return isinstance(value, tuple) and all(_fits(x, "Index") for x in value)
+    if declared.startswith("tuple["):
+        if not isinstance(value, tuple):
+            return False
+        inner = declared.removeprefix("tuple[").removesuffix("]").removesuffix(", ...")
+        if inner == "tuple[str, Index]":
+            shown = [x for x in value if isinstance(x, tuple) and len(x) == 2]
+            pairs = [_fits(x[0], "str") and _fits(x[1], "Index") for x in shown]
+            return len(pairs) == len(value) and all(pairs)
+        return all(_fits(x, inner) for x in value)
+    if declared == "Index" and isinstance(value, Expr):
+        return True
+    if declared in ("int", "Index"):
+        return type(value) is int and abs(value) <= MAX_BYTES
+    kind = _KINDS.get(declared)
+    return kind is None or isinstance(value, kind)
+
+
+_KINDS: Mapping[str, type] = {
+    "DType": DType,
+    "None": NoneType,
+    "bool": bool,
+    "float": float,
+    "str": str,
+}
+"""Types of attributes by their spelling; those of fields that texts cannot set are left out."""
 
 
 def _make_map(scalar: str) -> TensorOp:

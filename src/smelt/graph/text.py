@@ -51,6 +51,7 @@ from smelt.types.expr import text as expr_text
 from smelt.types.number import number_text
 from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
+from smelt.types.text_limits import MOST_NESTED, BeyondLimit, beyond_limits
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
 """Columns beyond which inputs are printed one per line; most characters quoted in an error."""
@@ -193,7 +194,11 @@ def parse(source: str) -> Graph:
     Raises GraphTextError with the position of the fault, or ShapeError and DTypeError for operands
     that do not fit an operator whose type is left out.
     """
-    return _Reader(source).graph()
+    reader = _Reader(source)
+    try:
+        return reader.graph()
+    except RecursionError:
+        reader.fail("a text with less nesting")
 
 
 def parse_type(source: str) -> TensorType:
@@ -230,6 +235,11 @@ class _Reader:
         self.at = 0
         self.values: dict[str, Node] = {}
         self.constants: dict[tuple[str, str], Node] = {}
+        self.nested = 0
+        """Tuples open around the value that is read."""
+        limit = beyond_limits(source)
+        if limit is not None:
+            self.fail(limit[1], limit[0], MAX_QUOTED_CHARS)
 
     # -- the cursor
 
@@ -291,6 +301,8 @@ class _Reader:
             if depth == 0 and c in ",)]}\n":
                 break
             depth += (c in "([") - (c in ")]")
+            if depth > MOST_NESTED:
+                self.fail(f"at most {MOST_NESTED} brackets inside one another")
             self.at += 1
         return self.source[start : self.at]
 
@@ -303,6 +315,8 @@ class _Reader:
     def expression(self, source: str, start: int) -> Index:
         try:
             return _index(source)
+        except BeyondLimit as error:
+            self.fail(str(error), start, min(len(source), MAX_QUOTED_CHARS))
         except (ValueError, ZeroDivisionError):
             self.fail("an index expression", start, len(source))
 
@@ -424,12 +438,17 @@ class _Reader:
             op = make_operator(operator, attributes)
         except LookupError:
             self.fail("an operator", at, len(operator))
-        except (TypeError, ValueError) as error:
+        except build.MISTAKES as error:
             if isinstance(error, SmeltError):
                 raise
             self.fail(f"the attributes of {operator} ({error})", at, len(operator))
         if declared is None:
-            return build.apply(op, *operands)
+            try:
+                return build.apply(op, *operands)
+            except build.MISTAKES as error:
+                if isinstance(error, SmeltError):
+                    raise
+                self.fail(f"operands that {operator} takes ({error})", at, len(operator))
         return Node(op, tuple(operands), declared)
 
     def operand(self) -> Node:
@@ -468,12 +487,16 @@ class _Reader:
         start = self.at
         if not self.in_brackets() and self.sees("("):
             items: list[Any] = []
+            self.nested += 1
+            if self.nested > MOST_NESTED:
+                self.fail(f"at most {MOST_NESTED} brackets inside one another", start)
             while not self.sees(")"):
                 if items:
                     self.need(",")
                     if self.sees(")"):
                         break
                 items.append(self.value())
+            self.nested -= 1
             return tuple(items)
         if self.source.startswith('"', start):
             return self.string()

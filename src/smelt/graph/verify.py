@@ -19,7 +19,10 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+import numpy as np
+
 from smelt.errors import SmeltError, VerifyError
+from smelt.graph.build import MISTAKES
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import RESERVED, name_values, text
 from smelt.graph.walk import all_size_names
@@ -128,13 +131,13 @@ def _spelling(graph: Graph) -> None:
 
 def _node(graph: Graph, node: Node) -> None:
     operands = tuple(operand.type for operand in node.inputs)
-    if isinstance(node.op, Constant) and not isinstance(node.op.value, (bool, int, float)):
-        _fail(graph, node, f"{node.op.value!r} is no number")
+    if isinstance(node.op, Constant) and not _is_representable(node.op):
+        _fail(graph, node, f"{node.op.value!r} is no {node.op.dtype.name}")
     try:
         inferred = check_bytes(node.op.infer(*operands))
     except SmeltError as error:
         _fail(graph, node, error.message, error)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except MISTAKES as error:
         operand_types = ", ".join(map(str, operands))
         _fail(graph, node, f"{node.op.name} does not take ({operand_types}): {error}", error)
     if not _is_same_type(inferred, node.type):
@@ -142,6 +145,17 @@ def _node(graph: Graph, node: Node) -> None:
         name = name_values(graph)[node]
         reason = f"{name} is {node.type}, but {node.op.name}({operand_types}) gives {inferred}"
         _fail(graph, node, reason)
+
+
+def _is_representable(op: Constant) -> bool:
+    """Whether a constant is a number that its element type holds, if rounded."""
+    value, dtype = op.value, op.dtype
+    if not isinstance(value, (bool, int, float)):
+        return False
+    if dtype.is_integer and not isinstance(value, float):
+        info = np.iinfo(dtype.numpy)
+        return bool(info.min <= value <= info.max)
+    return not isinstance(value, int) or abs(value) < 2**1023
 
 
 def _is_same_type(a: TensorType, b: TensorType) -> bool:

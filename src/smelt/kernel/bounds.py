@@ -23,10 +23,15 @@ from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref, Value
 from smelt.types import expr
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, Monomial
+from smelt.types.text_limits import too_large, too_large_product
 
 Facts = tuple[Index, ...]
 _EFFORT: Final = 4
 """Depth limit of one proof: facts used, case splits and divisions eliminated."""
+_MOST_SUBGOALS: Final = 4096
+"""Most subgoals of one proof, which many facts would multiply."""
+_MAX_DEPTH: Final = 256
+"""Most operators and names inside one another in a value that becomes an index expression."""
 
 
 def proves_inside(index: Index, extent: Index, facts: Iterable[Index] = ()) -> bool:
@@ -62,6 +67,8 @@ def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
         return e >= 0
     key = e, facts, effort
     holds = memo.get(key)
+    if holds is None and len(memo) >= _MOST_SUBGOALS:
+        return False
     if holds is None:
         holds = memo[key] = expr.nonnegative(e) or (
             effort > 0 and _prove_by_steps(e, facts, effort, memo)
@@ -215,21 +222,36 @@ def _resolve(value: Value, lets: Mapping[str, Value]) -> Value:
 
 
 def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
-    """Convert an i64 value to an index expression, or None if it is not one.
+    """Return an i64 value as an index expression; None for no or a large one.
 
     Only i64 qualifies: it is wide enough for index arithmetic not to wrap.
     """
-    match _resolve(value, lets):
+    return _as_index(value, lets, {}, _MAX_DEPTH)
+
+
+def _as_index(
+    value: Value, lets: Mapping[str, Value], converted: dict[str, Index | None], depth: int
+) -> Index | None:
+    """Convert a value; `converted` has the results for names, which may be read many times."""
+    if depth == 0:
+        return None
+    match value:
+        case Ref(name=name, next=False) if name in lets:
+            if name not in converted:
+                converted[name] = _as_index(lets[name], lets, converted, depth - 1)
+            return converted[name]
         case IndexValue(index=index, dtype=dtype) if dtype == i64:
             return index
         case Const(value=int(number), dtype=dtype) if dtype == i64:
             return number
         case Cast(arg=arg, dtype=dtype) if dtype == i64:
-            return as_index(arg, lets)
+            return _as_index(arg, lets, converted, depth - 1)
         case Apply(op=op, args=(a, b)) if op in _ARITHMETIC:
-            left, right = as_index(a, lets), as_index(b, lets)
-            if left is None or right is None:
+            left = _as_index(a, lets, converted, depth - 1)
+            right = None if left is None else _as_index(b, lets, converted, depth - 1)
+            if left is None or right is None or too_large_product(left, right):
                 return None
-            return _ARITHMETIC[op](left, right)
+            result = _ARITHMETIC[op](left, right)
+            return None if too_large(result) else result
         case _:
             return None

@@ -30,12 +30,15 @@ from smelt.kernel.env import axes_of
 from smelt.kernel.ir import PUT
 from smelt.kernel.races import determined_axes
 from smelt.kernel.verify_values import CheckContext, refuse
-from smelt.kernel.walk import substitute
+from smelt.kernel.walk import substitute, visit
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
 from smelt.types import expr
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Expr, Index
+
+MOST_EXPANDED = 4096
+"""Most operators of a value with its names inlined, which may double with every name."""
 
 
 def can_join(join: str, dtype: DType) -> bool:
@@ -128,7 +131,7 @@ def _expand(value: ir.Value, place: CheckContext) -> ir.Value:
     """Inline all names of a value and strip an outer lossless conversion."""
     while True:
         expanded = substitute(value, names=place.lets)
-        if expanded == value:
+        if expanded == value or sum(1 for _ in visit(expanded)) > MOST_EXPANDED:
             break
         value = expanded
     if isinstance(value, ir.Cast) and value.dtype == i64:

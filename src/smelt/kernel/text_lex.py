@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.errors import KernelTextError, TextError
+from smelt.types.text_limits import MOST_NESTED, beyond_limits
 
 _TOKEN: Final = re.compile(
     r"(?P<space>[ \t]+|#[^\n]*)"
@@ -21,7 +22,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-MAX_NESTING: Final = 40
+MAX_NESTING: Final = MOST_NESTED
 """Most brackets, signs or conditions open at once; bounds the parser's recursion."""
 
 
@@ -57,6 +58,9 @@ def lines(source: str) -> list[Line]:
 
     Raises KernelTextError for a character that starts no token.
     """
+    limit = beyond_limits(source)
+    if limit is not None:
+        fail(source, Token("number", "", limit[0]), f"{limit[1]} expected")
     out: list[Line] = []
     current: list[Token] = []
     depth = at = 0

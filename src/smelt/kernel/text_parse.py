@@ -13,7 +13,7 @@ from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, axes_of
 from smelt.kernel.text_grammar import LEVELS, RESERVED, words_in
-from smelt.kernel.text_lex import Cursor, Line, Token, fail, lines
+from smelt.kernel.text_lex import MAX_NESTING, Cursor, Line, Token, fail, lines
 from smelt.kernel.text_value import DTYPES, IndexReader, Names, Typed, ValueReader
 from smelt.types import expr
 from smelt.types.expr import Index
@@ -33,7 +33,12 @@ def parse(source: str) -> ir.Kernel:
     source_lines = lines(source)
     if not source_lines:
         fail(source, Token("end", "", 0), "a kernel expected, found nothing")
-    return _Reader(source, source_lines).kernel()
+    reader = _Reader(source, source_lines)
+    try:
+        return reader.kernel()
+    except RecursionError:
+        last = source_lines[min(reader.place, len(source_lines) - 1)]
+        fail(source, last.tokens[0], "a text with less nesting expected")
 
 
 @dataclass
@@ -53,6 +58,8 @@ class _Reader:
         self.grid: list[ir.Block | ir.Split | ir.Each] = []
         self.rank: dict[str, int] = {}
         self.count = 0
+        self.depth = 0
+        """Streams open around the statement."""
 
     # ---- kernel --------------------------------------------------------------------------------
 
@@ -380,7 +387,11 @@ class _Reader:
         env.bind(ir.Stream(tuple(blocks), tuple(states), ()))
         hoisted, self.names.hoisted = self.names.hoisted, []
         self.names.env = env.child()
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            c.fail(f"streams nest deeper than {MAX_NESTING}", token)
         body = self._body(line.indent)
+        self.depth -= 1
         self.names.env, self.names.hoisted, self.fixed = env, hoisted, outer
         if not body:
             c.fail("a stream needs statements, further right than itself", token)

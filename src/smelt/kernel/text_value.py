@@ -35,6 +35,7 @@ from smelt.types import dtype as dtypes
 from smelt.types import expr
 from smelt.types.dtype import DType, bool_, i32
 from smelt.types.expr import Index
+from smelt.types.text_limits import too_large, too_large_product
 
 DTYPES: Final = {d.name: d for d in dtypes.DTYPES}
 _EXTREMES: Final = {"min": expr.minimum, "max": expr.maximum}
@@ -118,9 +119,17 @@ class IndexReader:
         total = self._product(leaf)
         total = expr.mul(total, -1) if negative else total
         while self.c.at("+", "-"):
-            step = expr.add if self.c.take().text == "+" else expr.sub
-            total = step(total, self._product(leaf))
+            mark = self.c.take()
+            step = expr.add if mark.text == "+" else expr.sub
+            total = self._within_limits(step(total, self._product(leaf)), mark)
         return total
+
+    def _within_limits(self, e: Index, token: Token) -> Index:
+        """Return an expression, or fail if it is too large."""
+        reason = too_large(e)
+        if reason:
+            self.c.fail(f"{reason} expected", token)
+        return e
 
     def _product(self, leaf: Callable[[], Index]) -> Index:
         total = self._factor(leaf)
@@ -129,8 +138,11 @@ class IndexReader:
             right = self._factor(leaf)
             if mark.text != "*" and right == 0:
                 self.c.fail("division by zero", mark)
+            reason = too_large_product(total, right) if mark.text == "*" else ""
+            if reason:
+                self.c.fail(f"{reason} expected", mark)
             step = {"*": expr.mul, "//": expr.floordiv, "%": expr.mod}[mark.text]
-            total = step(total, right)
+            total = self._within_limits(step(total, right), mark)
         return total
 
     def _factor(self, leaf: Callable[[], Index]) -> Index:
@@ -143,13 +155,13 @@ class IndexReader:
         if self.c.token.kind == "number":
             return self.c.number("a whole number")
         if self.c.at(*_EXTREMES) and self.c.lookahead(1).text == "(":
-            extreme = _EXTREMES[self.c.take().text]
+            mark = self.c.take()
             self.c.expect("(")
             left = self._sum(leaf)
             self.c.expect(",")
             right = self._sum(leaf)
             self.c.expect(")")
-            return extreme(left, right)
+            return self._within_limits(_EXTREMES[mark.text](left, right), mark)
         if self.c.at("size") and self.c.lookahead(1).text == "(":
             return self.named_size()
         return leaf()

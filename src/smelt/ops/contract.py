@@ -136,7 +136,19 @@ class Contract(TensorOp):
             raise DTypeError(
                 f"contract {self.spec()}: factors of {self.factors} have float32 sums, not {dtype}"
             )
+        unknown = [name for name in self.out if name not in extents]
+        if unknown:
+            raise ShapeError(f"contract {self.spec()}: {unknown[0]!r} is no axis of the operands")
         return TensorType(dtype, tuple(extents[name] for name in self.out))
+
+    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:
+        """Return all positions unless padded: `extents` may reach beyond a dimension."""
+        if self.padded:
+            return ()
+        axes = {name: axis(name, n) for name, n in self.axis_extents(*inputs).items()}
+        pairs = zip((self.left, self.right), inputs, strict=True)
+        terms = [(t, n) for side, x in pairs for t, n in zip(side, x.shape, strict=True)]
+        return tuple((substitute(t, axes), n) for t, n in terms)
 
     def reduction_axes(self) -> tuple[str, ...]:
         """Return the reduction axes, in order of appearance."""

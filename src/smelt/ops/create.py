@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smelt.dataclass import dataclass
+from smelt.errors import ShapeError
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
 from smelt.types.number import number_text
-from smelt.types.tensor import Shape, TensorType, check_bytes
+from smelt.types.tensor import Shape, TensorType, check_bytes, shape_text
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Iota(TensorOp):
     dtype: DType
 
     def infer(self, *inputs: TensorType) -> TensorType:
+        if not 0 <= self.axis < len(self.shape):
+            raise ShapeError(f"iota: axis {self.axis} of [{shape_text(self.shape)}]")
         return check_bytes(TensorType(self.dtype, self.shape))
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
+from smelt.cached_property import cached_property
 from smelt.dataclass import dataclass
 from smelt.errors import ExternError
 from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V

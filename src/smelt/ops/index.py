@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,8 +33,9 @@ class Gather(TensorOp):
 
     def infer(self, *inputs: TensorType) -> TensorType:
         x, *index = inputs
-        if not index or self.first + len(index) > x.rank:
+        if not index or self.first < 0 or self.first + len(index) > x.rank:
             raise ShapeError(f"gather: {len(index)} index arrays from axis {self.first} of {x}")
+        _check_integers("gather", index)
         middle = broadcast_shapes(*(j.shape for j in index))
         rest = x.shape[self.first + len(index) :]
         return TensorType(x.dtype, (*x.shape[: self.first], *middle, *rest))
@@ -111,6 +113,13 @@ class Gather(TensorOp):
         return a.expand(selected, shape) if a.type(selected).shape != shape else selected
 
 
+def _check_integers(name: str, index: Sequence[TensorType]) -> None:
+    """Check the element types of index arrays; raise DTypeError."""
+    for j in index:
+        if not j.dtype.is_integer:
+            raise DTypeError(f"{name}: an index array of {j.dtype.name}, not of integers")
+
+
 def _counts_along(a: Adjoint[V], j: V, axis: int, extent: Index, rank: int) -> bool:
     """Whether an index array counts 0, 1, 2, .. along its own axis of the result."""
     shape = a.type(j).shape
@@ -150,6 +159,9 @@ class Scatter(TensorOp):
 
     def infer(self, *inputs: TensorType) -> TensorType:
         x, updates, *index = inputs
+        _check_integers("scatter", index)
+        if not 0 < len(index) <= x.rank:
+            raise ShapeError(f"scatter: {len(index)} index arrays for {x}")
         middle = broadcast_shapes(*(j.shape for j in index))
         update_shape = (*middle, *x.shape[len(index) :])
         if broadcast_shapes(updates.shape, update_shape) != update_shape:

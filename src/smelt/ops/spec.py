@@ -187,6 +187,13 @@ class TensorOp:
     def infer(self, *inputs: TensorType) -> TensorType:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
+    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:
+        """Return (index, extent) of reads that only the sizes of a call bring into an operand.
+
+        Operators whose `infer` guarantees that all positions are inside return none.
+        """
+        return ()
+
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         raise NotImplementedError  # pragma: no cover - every row overrides
 

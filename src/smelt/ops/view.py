@@ -24,7 +24,7 @@ from smelt.ops.spec import (
     V,
     dims_at,
 )
-from smelt.types.expr import Index, add, evaluate, floordiv, mod, mul, product, size, sub
+from smelt.types.expr import Index, add, axis, evaluate, floordiv, mod, mul, product, size, sub
 from smelt.types.number import number_text
 from smelt.types.tensor import Shape, TensorType, shape_text
 
@@ -209,7 +209,13 @@ class Slice(View):
         (x,) = inputs
         if not x.rank == len(self.starts) == len(self.sizes) == len(self.steps):
             raise ShapeError(f"slice: {len(self.sizes)} ranges for {x}")
+        if 0 in self.steps:
+            raise ShapeError(f"slice: a step of 0 in {self.steps}")
         return TensorType(x.dtype, self.sizes)
+
+    def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:
+        ranges = zip(self.starts, self.sizes, self.steps, inputs[0].shape, strict=True)
+        return tuple((add(a, mul(axis("i", k), step)), n) for a, k, step, n in ranges)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         out = inputs[0]
@@ -321,6 +327,9 @@ class Window(View):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         (x,) = inputs
         reach = (self.extent - 1) * self.dilation + 1
+        if x.shape[self.axis] < reach:
+            shape = (*x.shape[: self.axis], 0, *x.shape[self.axis + 1 :], self.extent)
+            return np.empty(shape, x.dtype)
         windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=self.axis)
         steps = (slice(None),) * self.axis + (slice(None, None, self.step),)
         return windows[..., :: self.dilation][steps]

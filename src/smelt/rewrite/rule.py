@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from functools import cached_property
 
+from smelt.cached_property import cached_property
 from smelt.dataclass import dataclass
 from smelt.rewrite.match import arrangements
 from smelt.rewrite.term import Call, Number, Term, term, variables

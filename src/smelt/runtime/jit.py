@@ -9,11 +9,11 @@ b'ELF'
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from smelt.imports import guard_forks
 from smelt.llvm import llvm, newpassmanagers
 
 __all__ = ["compile_ir", "host_machine", "link"]
@@ -91,9 +91,4 @@ def compile_ir(
     return bytes(machine.emit_object(module))
 
 
-if hasattr(os, "register_at_fork"):  # same lock order as in `link`: before LLVM's own lock
-    os.register_at_fork(
-        before=_JIT.lock.acquire,
-        after_in_parent=_JIT.lock.release,
-        after_in_child=_JIT.lock.release,
-    )
+guard_forks(_JIT.lock.acquire, _JIT.lock.release)  # same lock order as in `link`: before LLVM's

@@ -18,12 +18,13 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from smelt import knobs
+from smelt.cached_property import cached_property
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text

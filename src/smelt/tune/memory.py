@@ -14,10 +14,10 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import TypeAlias
 
 from smelt import knobs
+from smelt.cached_property import cached_property
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
 from smelt.graph.text import text

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from smelt.dataclass import dataclass
@@ -25,6 +26,7 @@ __all__ = [
     "TensorType",
     "broadcast_shapes",
     "check_bytes",
+    "check_contiguous",
     "shape_text",
     "size",
 ]
@@ -104,3 +106,17 @@ def check_bytes(kind: TensorType) -> TensorType:
     if total > MAX_BYTES:
         raise OverflowSizeError(f"{kind} needs {total} bytes, beyond 2**63 - 1")
     return kind
+
+
+def check_contiguous(name: str, shape: Sequence[int], strides: Sequence[int | None] | None) -> None:
+    """Check that declared strides are those of a contiguous array; 0 promises equal elements.
+
+    Raises ShapeError.
+    """
+    step = 1
+    for n, declared in reversed([*zip(shape, strides or ())]):
+        if declared not in (None, 0, step) and n > 1:
+            raise ShapeError(
+                f"{name} is declared with a stride of {declared}, but the array has {step}"
+            )
+        step *= max(n, 1)

@@ -1,0 +1,74 @@
+"""Limits of all text forms: what is longer or deeper is refused before it costs time or stack.
+
+>>> beyond_limits("x + " + "1" * 500)
+(4, 'a number of at most 400 digits')
+>>> beyond_limits("x + 1") is None
+True
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from smelt.types.expr import Expr, Index, terms_of
+
+__all__ = ["MOST_NESTED", "BeyondLimit", "beyond_limits", "too_large", "too_large_product"]
+
+MOST_CHARACTERS: Final = 1 << 26
+"""Most characters of a text."""
+MOST_DIGITS: Final = 400
+"""Most digits of a number, more than any element type prints."""
+MOST_NESTED: Final = 40
+"""Most brackets open at once, and most divisions inside one another."""
+MOST_TERMS: Final = 1024
+"""Most terms of an index expression."""
+MOST_FACTORS: Final = 16
+"""Most variables in one term of an index expression."""
+MOST_BITS: Final = 128
+"""Most bits of a coefficient; a call allows 62."""
+
+
+class BeyondLimit(ValueError):
+    """An expression that breaks a limit; the message says what was expected."""
+
+
+_LONG_NUMBER: Final = re.compile(rf"\d{{{MOST_DIGITS + 1},}}")
+
+
+def beyond_limits(source: str) -> tuple[int, str] | None:
+    """Return the position in a text that breaks a limit, and what was expected there."""
+    if len(source) > MOST_CHARACTERS:
+        return 0, f"a text of at most {MOST_CHARACTERS} characters"
+    match = _LONG_NUMBER.search(source)
+    return None if match is None else (match.start(), f"a number of at most {MOST_DIGITS} digits")
+
+
+def too_large(e: Index) -> str:
+    """Return which limit an index expression breaks, an empty string for none."""
+    terms = terms_of(e)
+    if len(terms) > MOST_TERMS:
+        return f"an index expression of at most {MOST_TERMS} terms"
+    if any(len(m) > MOST_FACTORS for m, _ in terms):
+        return f"terms of at most {MOST_FACTORS} factors"
+    if any(c.bit_length() > MOST_BITS for _, c in terms):
+        return f"coefficients below 2**{MOST_BITS}"
+    if isinstance(e, Expr) and _nesting(e) > MOST_NESTED:
+        return f"at most {MOST_NESTED} divisions, minima and maxima inside one another"
+    return ""
+
+
+def too_large_product(a: Index, b: Index) -> str:
+    """Return which limit the product of two expressions breaks, before it is computed."""
+    if len(terms_of(a)) * len(terms_of(b)) > MOST_TERMS:
+        return f"an index expression of at most {MOST_TERMS} terms"
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _nesting(e: Expr) -> int:
+    """Return how many operators of variables lie inside one another."""
+    direct = {a for m, _ in e.terms for a in m if a.args}
+    inner = [_nesting(x) for a in direct for x in a.args if isinstance(x, Expr)]
+    return max(inner, default=0) + 1 if direct else 0
