@@ -1,10 +1,12 @@
 r"""Find which index is out of bounds, once one is, by running the reference again.
 
->>> from smelt.graph.bounds_checks import looked_at
+>>> from smelt.graph.bounds_checks import collect_bounds_checks
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
 >>> try:
-...     named(looked_at(graph.outputs), graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])])
+...     raise_first_out_of_bounds(
+...         collect_bounds_checks(graph.outputs), graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])]
+...     )
 ... except OutsideError as error:
 ...     error.message
 'a read at computed positions: position 7 of an axis of 3'
