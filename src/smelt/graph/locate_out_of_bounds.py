@@ -5,7 +5,9 @@ r"""Find which index is out of bounds, once one is, by running the reference aga
 >>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
 >>> try:
 ...     raise_first_out_of_bounds(
-...         collect_bounds_checks(graph.outputs), graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])]
+...         collect_bounds_checks(graph.outputs),
+...         graph.inputs,
+...         [np.zeros(3, "f4"), np.array([0, 7])],
 ...     )
 ... except OutsideError as error:
 ...     error.message
