@@ -275,3 +275,12 @@ def test_the_default_place_is_the_platform_s(
         with knobs.config(cache=True, cache_dir=None):
             assert str(Cache.default().path) == expected
     Cache._defaults.clear()
+
+
+def test_entries_without_code_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smelt.runtime.cache.MAX_MEMORY_BYTES", 1 << 20)
+    cache = Cache(None)
+    for k in range(2000):
+        cache.put(b"key %d" % k, {"report": k}, b"")
+    assert len(cache._memory) <= 256 and cache._memory_bytes <= 1 << 20
+    assert cache.get(b"key 0") is None and cache.get(b"key 1999") is not None
