@@ -147,7 +147,10 @@ def _missing_elements(node: Node) -> list[Index]:
         shape = node.type.shape
     elif isinstance(node.op, Scatter):
         x, updates, *index = node.inputs
-        extents, shape = x.type.shape[: len(index)], updates.type.shape
+        extents = x.type.shape[: len(index)]
+        # One number may be written at every position, so the indices decide as well.
+        shapes = (updates.type.shape, *(at.type.shape for at in index), x.type.shape[len(index) :])
+        shape = tuple(dict.fromkeys(d for dims in shapes for d in dims))
     else:
         return []
     distances = [_if_nonempty(sub(n, 1), shape) for n in extents if not nonnegative(sub(n, 1))]

@@ -95,6 +95,10 @@ EMPTY = {
     "index_select": (lambda x: x.index_select(1, torch.tensor([0])), (3, 0)),
     "put": (lambda x: x.index_put((torch.tensor([0]),), torch.ones(3)), (0, 3)),
     "scatter": (lambda x: x.scatter(0, torch.zeros(1, 3, dtype=torch.int64), 1.0), (0, 3)),
+    "mean of nothing written": (
+        lambda x: x.index_reduce(0, torch.tensor([], dtype=torch.int64), x, "mean"),
+        (0,),
+    ),
     "reflected": (lambda x: F.pad(x, (1, 1), mode="reflect"), (2, 0)),
     "replicated": (lambda x: F.pad(x, (1, 1), mode="replicate"), (2, 0)),
     "largest": (lambda x: x.amax(1), (3, 0)),
@@ -105,6 +109,7 @@ EMPTY = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")  # in beta
 @pytest.mark.parametrize("name", EMPTY)
 def test_empty_operands_give_eager_codes_result_or_an_error(name):
     f, shape = EMPTY[name]
