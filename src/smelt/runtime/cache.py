@@ -49,7 +49,9 @@ SUFFIX: Final = ".smelt"
 MAX_ENTRY_BYTES: Final = 256 << 20
 """Largest entry file that is written or read."""
 MAX_MEMORY_BYTES: Final = 64 << 20
-"""Limit of entries kept in memory, in bytes: keys, code and reports."""
+"""Limit of entries kept in memory alone, in bytes: keys, code and reports."""
+MAX_COPIED_BYTES: Final = 8 << 20
+"""Limit of entries kept in memory and on disk, which are read again in some 100 µs."""
 _REPORT_BYTES: Final = 4096
 """Bytes that a report takes in memory, at least; its objects take more than its text."""
 MAX_DAMAGE_RECORDS: Final = 64
@@ -267,8 +269,13 @@ class Cache:
                 self._memory_bytes -= _entry_bytes(key, old)
             self._memory[key] = entry
             self._memory_bytes += _entry_bytes(key, entry)
-            while self._memory_bytes > MAX_MEMORY_BYTES and len(self._memory) > 1:
+            limit = MAX_COPIED_BYTES if self._is_stored() else MAX_MEMORY_BYTES
+            while self._memory_bytes > limit and len(self._memory) > 1:
                 self._memory_bytes -= _entry_bytes(*self._memory.popitem(last=False))
+
+    def _is_stored(self) -> bool:
+        """Return whether entries are on disk too, as far as known."""
+        return self._folder is not None and self._refused is None and not self._counts["failed"]
 
     # Maintenance ----------------------------------------------------------------------------
 
