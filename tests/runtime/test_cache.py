@@ -12,7 +12,7 @@ import pytest
 from tests.pace import pace
 
 from smelt import knobs
-from smelt.runtime.cache import FORMAT, SUFFIX, Cache, Damaged, decode, encode, file_name
+from smelt.runtime.cache import FORMAT, SUFFIX, Cache, Damaged, Entry, decode, encode, file_name
 
 
 def fill(place: Path, count: int = 5, nbytes: int = 1000) -> dict[bytes, bytes]:
@@ -275,3 +275,31 @@ def test_the_default_place_is_the_platform_s(
         with knobs.config(cache=True, cache_dir=None):
             assert str(Cache.default().path) == expected
     Cache._defaults.clear()
+
+
+def test_entries_without_code_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smelt.runtime.cache.MAX_MEMORY_BYTES", 1 << 20)
+    cache = Cache(None)
+    for k in range(2000):
+        cache.put(b"key %d" % k, {"report": k}, b"")
+    assert len(cache._memory) <= 256 and cache._memory_bytes <= 1 << 20
+    assert cache.get(b"key 0") is None and cache.get(b"key 1999") is not None
+
+
+def test_entries_that_are_on_disk_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smelt.runtime.cache.MAX_COPIED_BYTES", 64 << 10)
+    cache = Cache(tmp_path / "cache")
+    for k in range(50):
+        cache.put(b"key %d" % k, {"report": k}, b"code")
+    assert len(cache._memory) <= 16
+    assert cache.get(b"key 0") == Entry({"report": 0}, b"code")
+
+
+def test_entries_that_cannot_be_stored_have_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smelt.runtime.cache.MAX_COPIED_BYTES", 64 << 10)
+    cache = Cache(None)
+    for k in range(50):
+        cache.put(b"key %d" % k, {"report": k}, b"code")
+    assert cache.get(b"key 0") is not None

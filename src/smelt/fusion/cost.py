@@ -450,7 +450,7 @@ def _lane_ns(
     return loaded * GATHERED_NS if picks and is_gathered(position, picks, mask) else 0.0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _rows_of_few(schedule: ScheduleModel) -> int:
     """Return the rows of products reduced over all of a few columns, summed over reductions.
 

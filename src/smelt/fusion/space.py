@@ -109,7 +109,7 @@ class _ProbeOperand:
         self.probe.reads.append((self.number, index))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def reads_of(op: TensorOp, out: TensorType, inputs: tuple[TensorType, ...]) -> Reads:
     """Return how `op` indexes its operands, as pairs (operand, index).
 

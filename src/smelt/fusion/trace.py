@@ -259,7 +259,7 @@ def _term(e: Index) -> Term:
     return int(name[1:]) if name is not None else e
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
     """Return the facts about `op` with result type `out` on operands given by their keys.
 

@@ -4,7 +4,8 @@ Kernels clamp every index into its axis, so they never read out of bounds; NumPy
 an error for an index out of bounds, and so do we.  Indices that depend on sizes alone become
 conditions on sizes, checked before the graph runs.  Indices that depend on data are checked by the
 graph itself, with one more output: whether any is out of bounds.  Indices that are provably in
-bounds, such as an argmax, a clamped value or a remainder, cost nothing.
+bounds, such as an argmax, a clamped value or a remainder, cost nothing.  An empty axis has no
+index to clamp to: that whoever reads or writes there has nothing to do is a condition on sizes.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
@@ -118,6 +119,10 @@ def collect_bounds_checks(
                 checks[base, low, extent] = _is_out_of_bounds(base, low, extent)
                 readers[operator] = None
                 conditions.append((base, low, extent, operator))
+    for node in nodes:
+        if missing := _missing_elements(node):
+            sizes |= dict.fromkeys(missing)
+            readers[reader(node)] = None
     return BoundsChecks(
         _any([[*group.values()] for group in flags.values()]),
         tuple(sizes),
@@ -129,6 +134,27 @@ def collect_bounds_checks(
 def _if_nonempty(distance: Index, shape: Sequence[Index]) -> Index:
     """Return the distance, or 0 if there are no indices."""
     return mul(distance, product(d for d in shape if d == 0 or not isinstance(d, int)))
+
+
+def _missing_elements(node: Node) -> list[Index]:
+    """Return expressions that are negative if a gather or scatter uses elements of an empty axis.
+
+    This holds for promised ones too, whose indices are only clamped.
+    """
+    if isinstance(node.op, Gather):
+        x, *index = node.inputs
+        extents = x.type.shape[node.op.first : node.op.first + len(index)]
+        shape = node.type.shape
+    elif isinstance(node.op, Scatter):
+        x, updates, *index = node.inputs
+        extents = x.type.shape[: len(index)]
+        # One number may be written at every position, so the indices decide as well.
+        shapes = (updates.type.shape, *(at.type.shape for at in index), x.type.shape[len(index) :])
+        shape = tuple(dict.fromkeys(d for dims in shapes for d in dims))
+    else:
+        return []
+    distances = [_if_nonempty(sub(n, 1), shape) for n in extents if not nonnegative(sub(n, 1))]
+    return [n for n in distances if not nonnegative(n)]
 
 
 def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:

@@ -62,7 +62,7 @@ def canonical_kernel(kernel: Kernel) -> tuple[CanonicalKernel, Mapping[str, str]
     return result, {short: name for name, short in new.items()}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _parse_canonical(source: str) -> CanonicalKernel | None:
     try:
         kernel = parse(source)

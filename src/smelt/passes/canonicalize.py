@@ -89,7 +89,7 @@ def _constant(node: Node) -> Node:
     return node if op is node.op else Node(op, (), node.type, node.origin)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def shortest(op: Constant) -> Constant:
     """Return the constant with the fewest digits that still denote it in its type.
 

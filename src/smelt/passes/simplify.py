@@ -106,7 +106,7 @@ class GraphValues:
         return build.constant(op.value, op.dtype, like.origin)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def exact_number(op: Constant) -> float | int | bool:
     """Return the value of a constant after rounding to its type."""
     value = np.asarray(op.value).astype(op.dtype.numpy)

@@ -49,7 +49,11 @@ SUFFIX: Final = ".smelt"
 MAX_ENTRY_BYTES: Final = 256 << 20
 """Largest entry file that is written or read."""
 MAX_MEMORY_BYTES: Final = 64 << 20
-"""Limit of object code kept in memory, in bytes."""
+"""Limit of entries kept in memory alone, in bytes: keys, code and reports."""
+MAX_COPIED_BYTES: Final = 8 << 20
+"""Limit of entries kept in memory and on disk, which are read again in some 100 µs."""
+_REPORT_BYTES: Final = 4096
+"""Bytes that a report takes in memory, at least; its objects take more than its text."""
 MAX_DAMAGE_RECORDS: Final = 64
 """Damaged entries whose defect the cache remembers, for `Cache.miss_reason`."""
 STALE_S: Final = 3600.0
@@ -139,6 +143,11 @@ def _digest(key: bytes, text: bytes, code: bytes) -> bytes:
     total.update(text)
     total.update(code)
     return total.digest()
+
+
+def _entry_bytes(key: bytes, entry: Entry) -> int:
+    """Return the bytes that an entry takes in memory, estimated."""
+    return len(key) + len(entry.code) + _REPORT_BYTES
 
 
 def file_name(key: bytes) -> str:
@@ -257,11 +266,16 @@ class Cache:
         with self._lock:
             old = self._memory.pop(key, None)
             if old is not None:
-                self._memory_bytes -= len(old.code)
+                self._memory_bytes -= _entry_bytes(key, old)
             self._memory[key] = entry
-            self._memory_bytes += len(entry.code)
-            while self._memory_bytes > MAX_MEMORY_BYTES and len(self._memory) > 1:
-                self._memory_bytes -= len(self._memory.popitem(last=False)[1].code)
+            self._memory_bytes += _entry_bytes(key, entry)
+            limit = MAX_COPIED_BYTES if self._is_stored() else MAX_MEMORY_BYTES
+            while self._memory_bytes > limit and len(self._memory) > 1:
+                self._memory_bytes -= _entry_bytes(*self._memory.popitem(last=False))
+
+    def _is_stored(self) -> bool:
+        """Return whether entries are on disk too, as far as known."""
+        return self._folder is not None and self._refused is None and not self._counts["failed"]
 
     # Maintenance ----------------------------------------------------------------------------
 

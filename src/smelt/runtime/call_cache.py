@@ -43,6 +43,7 @@ __all__ = [
     "ArgumentTree",
     "FrontEndClasses",
     "Record",
+    "ResultNest",
     "address_runner",
     "can_record",
     "install",
@@ -66,8 +67,6 @@ MAX_SOLO_NS: Final = 1_000_000.0
 
 The pool adds microseconds to a call; signals are handled only after the kernels finish.
 """
-MAX_FRAME_WORDS: Final = 1024
-"""Largest argument frame of a recorded call; native code copies it to the stack."""
 
 
 class Record:
@@ -142,6 +141,14 @@ _NEST_KINDS: Final[Mapping[type, int]] = {
 }
 
 
+class ResultNest(NamedTuple):
+    """Tuple, list or dict of results; `items` index the results, then the nests, -1 for None."""
+
+    kind: type
+    items: tuple[int, ...]
+    keys: tuple[Any, ...] = ()
+
+
 class Argument(NamedTuple):
     """Requirement on an argument: an array like `example`, or a number.
 
@@ -191,12 +198,14 @@ def write_record(
     single: bool,
     turns: Sequence[tuple[int, ...] | None],
     tell: LocateError | None = None,
+    result_nests: Sequence[ResultNest] = (),
 ) -> Record | None:
     """Record a call; return None for one that only Python can make.
 
     Input k of the plan is argument `sources[k]`, or beyond the arguments a captured input;
     `captured` pairs each such value with its elements. `types` are the results' types. `single`
-    returns the only result as it is; `pack` makes the return value from the tuple of results.
+    returns the only result as it is; `pack` makes the return value from the tuple of results, and
+    `result_nests` describe it, inner containers first, if native code can make it.
     `turns` lists the dimensions of the written array that each result has, None for all in order.
     With `refuse` the plan has an additional truth-value result that is not returned: if it is
     true, `refuse` raises. A plan with library calls can be recorded only with `tell`, which
@@ -207,12 +216,7 @@ def write_record(
     runner, inputs = None, [x for k in sources if (x := arrays[k]) is not None]
     if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
         prepared, runner = with_library_calls(prepared, inputs, tell)
-    if (
-        len(arguments) > code.MOST_ARGUMENTS
-        or nests.count > code.MOST_ITEMS
-        or not _is_simple(prepared, len(places), runner)
-        or any(over >= 0 for *_, over in prepared.results)
-    ):
+    if not _is_simple(prepared, runner) or any(over >= 0 for *_, over in prepared.results):
         return None
 
     references: list[Any] = [prepared, pack, refuse, captured, nests.names, nests.rows]
@@ -238,15 +242,18 @@ def write_record(
             "REFUSE": 0 if refuse is None else id(refuse),
             "NAME_COUNT": len(nests.names),
             "NEST_COUNT": len(nests.rows),
+            "RESULT_NEST_COUNT": len(result_nests),
         },
         {
             "ARGUMENTS": _argument_rows(arguments, nests.places, references),
             "NAMES": array("q", map(id, nests.names)),
             "NESTS": _nest_rows(nests, references),
             "CAPTURED": _captured_rows(captured, references),
+            "RESULT_NESTS": _result_nest_rows(result_nests, references),
         },
         turns,
         runner,
+        nests.count,
     )
 
 
@@ -275,7 +282,7 @@ def record_by_address(
         fresh += over < 0
     places += range(inputs, count)
     strides_given = all((source, d) in strides for _, source, d in prepared.strides)
-    if not strides_given or not _is_simple(prepared, len(places)):
+    if not strides_given or not _is_simple(prepared):
         return None
     frame = prepared.frame[:]
     for slot, source, d in prepared.strides:
@@ -284,14 +291,9 @@ def record_by_address(
     return _build_record(prepared, [prepared, wrap], frame, places, [None] * fresh, words, {})
 
 
-def _is_simple(p: Prepared, places: int, runner: object = None) -> bool:
+def _is_simple(p: Prepared, runner: object = None) -> bool:
     """Return whether a call runs kernels only, or has a function that runs it."""
-    plain = len(p.segments) <= 1 and not _calls_libraries(p)
-    return (
-        places <= code.MOST_PLACES
-        and len(p.frame) <= MAX_FRAME_WORDS
-        and (plain or runner is not None)
-    )
+    return runner is not None or (len(p.segments) <= 1 and not _calls_libraries(p))
 
 
 def _calls_libraries(p: Prepared) -> bool:
@@ -308,11 +310,12 @@ def _build_record(
     tables: Mapping[str, array[int]],
     turns: Sequence[tuple[int, ...] | None] = (),
     runner: Callable[[int], None] | None = None,
+    items: int = 0,
 ) -> Record:
     """Build a record from `words` and `tables`, adding what follows from sizes.
 
     `places` are the sources of the addresses that the plan reads; `runner` runs the call, given
-    the frame's address.
+    the frame's address; `items` counts the arguments and the content of their containers.
     """
     ring = _ring_assigner()
     results = array("q")
@@ -337,8 +340,13 @@ def _build_record(
         "ARENA": arena,
         "ARENA_PATCHES": array("q", [w for pair in p.arena for w in pair]),
     }
+    leaves = 16 * words["COUNT"]  # arrays and numbers; the items are gone when addresses come
+    addresses = words["COUNT"] + words.get("CAPTURED_COUNT", 0) + len(fresh) + 1
+    frame_at = -(-(leaves + 8 * addresses) // 64) * 64
     all_words = {
         **dict.fromkeys(code.RECORD, 0),
+        "FRAME_AT": frame_at,
+        "ROOM": max(frame_at + 8 * len(frame), leaves + 8 * items),
         **words,
         "RESULT_COUNT": len(fresh),
         "FRAME_WORDS": len(frame),
@@ -373,6 +381,16 @@ def _nest_rows(nests: ArgumentTree, references: list[Any]) -> array[int]:
         table = array("q", map(id, keys))
         references.append(table)
         rows.extend((kind, item, count, first, table.buffer_info()[0] if keys else 0))
+    return rows
+
+
+def _result_nest_rows(nests: Sequence[ResultNest], references: list[Any]) -> array[int]:
+    rows = array("q")
+    for kind, items, keys in nests:
+        item_table, key_table = array("q", items), array("q", map(id, keys))
+        references += [keys, item_table, key_table]
+        addresses = [t.buffer_info()[0] if t else 0 for t in (item_table, key_table)]
+        rows.extend((_NEST_KINDS[kind], len(items), *addresses))
     return rows
 
 

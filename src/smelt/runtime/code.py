@@ -28,8 +28,11 @@ from smelt.runtime.loader import Loaded, load
 
 __all__ = ["LoadedKernel", "add", "find", "forget", "key_of"]
 
-MAX_CODE_BYTES: Final = 32 << 20
-"""Limit in bytes of recently used code that stays loaded without a user."""
+MAX_CODE_BYTES: Final = 8 << 20
+"""Limit in bytes of recently used code that stays loaded without a user.
+
+Code takes whole pages; what is dropped is linked again in some 100 µs.
+"""
 
 
 class LoadedKernel:
@@ -43,7 +46,7 @@ class LoadedKernel:
 
     @property
     def nbytes(self) -> int:
-        """Size of the object code in bytes."""
+        """Memory of the loaded code in bytes."""
         return self.loaded.nbytes
 
 

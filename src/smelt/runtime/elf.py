@@ -223,7 +223,7 @@ class _Linker:
             self._relocate(home, changes, memory, base)
         _protect(base, ends)
         addresses = {name: self._address_of(defined[name], base) for name in symbols}
-        return Image(addresses, len(self.code), memory)
+        return Image(addresses, ends[-1], memory)
 
     def _place_sections(self) -> list[int]:
         """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""

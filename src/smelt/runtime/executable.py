@@ -23,6 +23,7 @@ from smelt.knobs.values import show_bytes
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
+from smelt.runtime.overlap import Spans
 from smelt.runtime.places import result_array
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
@@ -127,6 +128,7 @@ class Executable:
             else None
         )
         targets = out if per_output is None else self._result_targets(p, arrays, per_output, copies)
+        spans = Spans([] if targets is None else [*arrays, *targets])
         for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
             out_array = targets[k] if targets is not None else None
             if out_array is None and over >= 0:
@@ -134,7 +136,9 @@ class Executable:
             elif out_array is None:
                 results.append(allocate(nbytes).array(shape, dtype))
             else:
-                results.append(result_array(out_array, shape, dtype, (*arrays, *results), copies))
+                before = len(arrays) + k
+                overlaps = any(j < before for j in spans.overlapping(out_array))
+                results.append(result_array(out_array, shape, dtype, overlaps, copies))
         block = between
         if block is None and p.arena_bytes:
             block = allocate(p.arena_bytes)
@@ -154,7 +158,9 @@ class Executable:
                 self._call_library(s, p.sizes, (*arrays, *results, *held_arrays), block)
         for out_array, temporary in copies:
             out_array[...] = temporary
-            results = [out_array if r is temporary else r for r in results]
+        if copies:
+            written = {id(temporary): out_array for out_array, temporary in copies}
+            results = [written.get(id(r), r) for r in results]
         return (
             results
             if one_per_output

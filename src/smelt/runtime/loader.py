@@ -58,7 +58,7 @@ def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
         except elf.MalformedObject as error:
             raise _link_error(object_code, error) from error
         else:
-            return Loaded(image, image.addresses, len(object_code))
+            return Loaded(image, image.addresses, image.nbytes)
     return load_by_llvm(object_code, symbols)
 
 

@@ -25,14 +25,12 @@ from typing import Final
 from smelt.runtime.memory import RING_BLOCKS
 from smelt.runtime.native_call_entry import AT, CALL
 from smelt.runtime.native_call_match import ARGUMENTS, MATCH, NESTS, OBJECTS
-from smelt.runtime.native_call_run import ANSWER, MEMORY, RUN
+from smelt.runtime.native_call_run import ANSWER, BUILD, MEMORY, RUN
 
 SYMBOLS: Final = ("smelt_bind", "smelt_call", "smelt_at", "smelt_array", "smelt_result")
 
-MOST_ARGUMENTS: Final = 64
-"""Most leaf arguments of a recorded call."""
-MOST_PLACES: Final = 1024
-"""Most arguments, captured arrays and results together."""
+STACK_BYTES: Final = 4096
+"""Most bytes that a call takes from the stack; a call that needs more takes heap memory."""
 
 _STATE_WORDS: Final = (
     # an attribute that must be 0; the Python function; types compared by identity
@@ -48,7 +46,7 @@ _STATE_WORDS: Final = (
         "FOREIGN",
         "WATCHED",
     ),
-    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "SETTINGS"),
+    *("FLOAT", "INT", "TUPLE", "LIST", "DICT", "STRING", "SETTINGS"),
     # offsets of slots
     *("LINE_AT", "PRINTED_AT", "NODE_AT", "DATA_AT", "OP_AT", "INPUTS_AT", "TYPE_AT"),
     *("ORIGIN_AT", "SCOPE_AT", "SAMPLE_AT"),
@@ -57,6 +55,7 @@ _STATE_WORDS: Final = (
     # functions of CPython and NumPy
     *("INCREF", "DECREF", "CONTEXT_GET", "GET_ATTRIBUTE", "VECTORCALL", "CALL", "CALL_ONE"),
     *("TUPLE_NEW", "TUPLE_SET", "TUPLE_SIZE", "TUPLE_GET", "LIST_SIZE", "LIST_GET"),
+    *("STRING_COMPARE", "LIST_NEW", "LIST_SET", "DICT_NEW", "DICT_SET"),
     *("DICT_SIZE", "DICT_NEXT", "LENGTH", "ITEM", "METHOD", "DATA_PTR"),
     *("NEW_ARRAY", "SET_BASE", "ALLOC", "AS_DOUBLE", "AS_LONG", "FROM_LONG"),
     *("MALLOC", "FREE", "NO_MEMORY", "LET_GO", "TAKE_BACK"),
@@ -80,6 +79,10 @@ _RECORD_WORDS: Final = (
     "CAPTURED_COUNT",
     "RESULTS",  # rows of results, and their number
     "RESULT_COUNT",
+    "RESULT_NESTS",  # rows of containers of results, inner ones first, and their number
+    "RESULT_NEST_COUNT",
+    "ROOM",  # bytes of a call's memory: arrays, numbers, addresses, frame
+    "FRAME_AT",  # offset of the frame in it
     "FRAME",  # the kernels' arguments as words; addresses are written into a copy
     "FRAME_WORDS",
     "PATCHES",  # triples (word of the frame, place, offset), and their number
@@ -118,8 +121,11 @@ NEST_WORDS: Final = 5
 Kind, item, number of items it holds, the first of them, keys.
 """
 NEST_TUPLE, NEST_LIST, NEST_DICT, NEST_NONE = 0, 1, 2, 3
-MOST_ITEMS: Final = 256
-"""Most items of a call: its arguments and the content of its containers."""
+RESULT_NEST_WORDS: Final = 4
+"""Words of a row of a container of results.
+
+Kind, number of items, index of each (-1: None), keys. Indices count the results, then the rows.
+"""
 READABLE: Final = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
 
@@ -161,14 +167,14 @@ def ir() -> str:
         "ARGUMENT_BYTES": 8 * ARGUMENT_WORDS,
         "NEST_BYTES": 8 * NEST_WORDS,
         "CAPTURED_BYTES": 8 * CAPTURED_WORDS,
-        "MOST_ITEMS": MOST_ITEMS,
+        "RESULT_NEST_BYTES": 8 * RESULT_NEST_WORDS,
         "NEST_TUPLE": NEST_TUPLE,
         "NEST_LIST": NEST_LIST,
         "NEST_DICT": NEST_DICT,
         "NEST_NONE": NEST_NONE,
         "RESULT_BYTES": 8 * RESULT_WORDS,
         "RING_BLOCKS": RING_BLOCKS,
-        "MOST_ARGUMENTS": MOST_ARGUMENTS,
+        "STACK_BYTES": STACK_BYTES,
         "KIND_ARRAY": KIND_ARRAY,
         "KIND_FLOAT": KIND_FLOAT,
         "KIND_INT": KIND_INT,
@@ -176,5 +182,5 @@ def ir() -> str:
         "KIND_SAME": KIND_SAME,
         "SCALAR_AT": SCALAR_AT,
     }
-    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, ANSWER, CALL, AT)
+    parts = (OBJECTS, MATCH, NESTS, ARGUMENTS, MEMORY, RUN, BUILD, ANSWER, CALL, AT)
     return "\n".join(Template(part).substitute(values) for part in parts)

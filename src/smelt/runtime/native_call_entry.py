@@ -10,13 +10,38 @@ from __future__ import annotations
 
 from typing import Final
 
-CALL: Final = """
+_ROOM: Final = """
+  %room.bytes = call i64 @number(ptr %record, i64 $ROOM)
+  %room.small = icmp ule i64 %room.bytes, $STACK_BYTES
+  br i1 %room.small, label %room.stack, label %room.heap
+room.stack:
+  %stack = alloca i8, i64 %room.bytes, align 64
+  br label %room.ready
+room.heap:
+  %room.malloc = call ptr @word(ptr %state, i64 $MALLOC)
+  %room.padded = add i64 %room.bytes, 64
+  %heap.room = call ptr %room.malloc(i64 %room.padded)
+  %room.none = icmp eq ptr %heap.room, null
+  br i1 %room.none, label %room.refuse, label %room.align
+room.align:
+  %room.first = ptrtoint ptr %heap.room to i64
+  %room.over = add i64 %room.first, 63
+  %room.aligned = and i64 %room.over, -64
+  %heap.aligned = inttoptr i64 %room.aligned to ptr
+  br label %room.ready
+room.ready:
+  %heap = phi ptr [ null, %room.stack ], [ %heap.room, %room.align ]
+  %room = phi ptr [ %stack, %room.stack ], [ %heap.aligned, %room.align ]
+"""
+"""Take the memory of one call: on the stack if it is small, else from the heap (`%heap`)."""
+
+CALL: Final = (
+    """
 ; Entry of a call from CPython (METH_FASTCALL | METH_KEYWORDS).
 define ptr @smelt_call(ptr %self, ptr %args, i64 %n, ptr %keywords) {
 entry:
-  %arrays = alloca [$MOST_ARGUMENTS x ptr], align 16
-  %numbers = alloca [$MOST_ARGUMENTS x i64], align 16
   %settings.at = alloca ptr
+  %result.at = alloca ptr
   %state = load ptr, ptr @state
   %local = call ptr @word(ptr %state, i64 $LOCAL)
   %name = call ptr @word(ptr %state, i64 $FOLLOWING)
@@ -58,15 +83,38 @@ look:
   %next = add i64 %k, 1
   %record.at = getelementptr i64, ptr %line.words, i64 %next
   %record = load ptr, ptr %record.at
-  %found = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %keywords,
-                            ptr %scope, ptr %printed, ptr %arrays, ptr %numbers)
-  br i1 %found, label %hold.begin, label %other
+  %possible = call i1 @settings_fit(ptr %state, ptr %record, i64 %n, ptr %keywords, ptr %scope,
+                                    ptr %printed)
+  br i1 %possible, label %try, label %other
+try:
+  %matched = call i1 @attempt(ptr %state, ptr %record, ptr %args, i64 %n, ptr %result.at)
+  br i1 %matched, label %done, label %other
 other:
   br label %test
+done:
+  %result = load ptr, ptr %result.at
+  ret ptr %result
 
+slow:
+  %slow.result = call ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords)
+  ret ptr %slow.result
+fail:
+  ret ptr null
+}
+
+; Run the call if the record matches its arguments; stores the result, null with an exception set.
+; Its memory has room for any number of arguments and is gone before a call is left to Python.
+define internal i1 @attempt(ptr %state, ptr %record, ptr %args, i64 %n, ptr %result.at) noinline {
+entry:
+  store ptr null, ptr %result.at"""
+    + _ROOM
+    + """
+  %leaves = call i64 @number(ptr %record, i64 $COUNT)
+  %arrays = getelementptr i8, ptr %room, i64 0
+  %found = call i1 @matches(ptr %state, ptr %record, ptr %args, i64 %n, ptr %room)
+  br i1 %found, label %hold.begin, label %leave
 hold.begin:                                       ; before anything may run Python code
   %owner = call ptr @word(ptr %record, i64 $OWNER)
-  %leaves = call i64 @number(ptr %record, i64 $COUNT)
   call void @hold(ptr %state, ptr %owner)
   br label %hold.test
 hold.test:
@@ -86,8 +134,8 @@ hold.more:
   br label %hold.test
 
 answer:
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers,
-                            i1 false)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 false)
+  store ptr %result, ptr %result.at
   br label %drop.test
 drop.test:
   %d = phi i64 [ 0, %answer ], [ %d.next, %drop.more ]
@@ -106,13 +154,27 @@ drop.more:
   br label %drop.test
 done:
   call void @drop(ptr %state, ptr %owner)
-  ret ptr %result
+  br label %leave
+leave:
+  call void @give_room(ptr %state, ptr %heap)
+  ret i1 %found
+room.refuse:
+  %no.memory = call ptr @word(ptr %state, i64 $NO_MEMORY)
+  %null = call ptr %no.memory()
+  ret i1 true
+}
 
-slow:
-  %slow.result = call ptr @in_python(ptr %state, ptr %self, ptr %args, i64 %n, ptr %keywords)
-  ret ptr %slow.result
-fail:
-  ret ptr null
+; Give back the memory of a call, if it is from the heap.
+define internal void @give_room(ptr %state, ptr %heap) alwaysinline {
+entry:
+  %none = icmp eq ptr %heap, null
+  br i1 %none, label %done, label %free
+free:
+  %function = call ptr @word(ptr %state, i64 $FREE)
+  call void %function(ptr %heap)
+  br label %done
+done:
+  ret void
 }
 
 ; Call the Python function, with `self` before the arguments.
@@ -161,8 +223,10 @@ refuse:
   ret ptr %null
 }
 """
+)
 
-AT: Final = """
+AT: Final = (
+    """
 ; at(address of a record, inputs): a call whose inputs are given as addresses, as arrays or as
 ; objects with a method `data_ptr`.
 define ptr @smelt_at(ptr %self, ptr %args, i64 %n) {
@@ -179,15 +243,16 @@ entry:
   %many = call i64 %size(ptr %given)
   %as.many = icmp eq i64 %many, %count
   br i1 %as.many, label %begin, label %fail
-begin:
-  %room = add i64 %count, 1
-  %arrays = alloca ptr, i64 %room, align 16
-  %numbers = alloca i64, i64 %room, align 16
+begin:"""
+    + _ROOM
+    + """
+  %arrays = getelementptr i8, ptr %room, i64 0
+  %numbers = getelementptr i64, ptr %room, i64 %count
   %item = call ptr @word(ptr %state, i64 $ITEM)
   %int = call ptr @word(ptr %state, i64 $INT)
   br label %test
 test:
-  %k = phi i64 [ 0, %begin ], [ %next, %put ]
+  %k = phi i64 [ 0, %room.ready ], [ %next, %put ]
   %over = icmp sge i64 %k, %count
   br i1 %over, label %run, label %look
 look:
@@ -196,7 +261,7 @@ look:
   store ptr null, ptr %array.at
   %x = call ptr %item(ptr %given, i64 %k)
   %none = icmp eq ptr %x, null
-  br i1 %none, label %fail, label %kind
+  br i1 %none, label %leave, label %kind
 kind:
   %type = call ptr @word(ptr %x, i64 $KIND)
   %is.int = icmp eq ptr %type, %int
@@ -217,14 +282,14 @@ ask:
   store ptr null, ptr %array.at
   call void @drop(ptr %state, ptr %x)
   %silent = icmp eq ptr %answer, null
-  br i1 %silent, label %fail, label %verify
+  br i1 %silent, label %leave, label %verify
 verify:
   %answer.type = call ptr @word(ptr %answer, i64 $KIND)
   %sound = icmp eq ptr %answer.type, %int
   br i1 %sound, label %read, label %refuse
 refuse:
   call void @drop(ptr %state, ptr %answer)
-  ret ptr null
+  br label %leave
 read:
   %told = phi ptr [ %x, %kind ], [ %answer, %verify ]
   %long = call i64 %as.long(ptr %told, ptr %overflow)
@@ -238,10 +303,19 @@ put:
 run:
   %owner = call ptr @word(ptr %record, i64 $OWNER)
   call void @hold(ptr %state, ptr %owner)
-  %result = call ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 true)
+  %result = call ptr @answer(ptr %state, ptr %record, ptr %room, i1 true)
   call void @drop(ptr %state, ptr %owner)
-  ret ptr %result
+  br label %leave
+leave:
+  %outcome = phi ptr [ null, %look ], [ null, %ask ], [ null, %refuse ], [ %result, %run ]
+  call void @give_room(ptr %state, ptr %heap)
+  ret ptr %outcome
+room.refuse:
+  %no.memory = call ptr @word(ptr %state, i64 $NO_MEMORY)
+  %null = call ptr %no.memory()
+  ret ptr null
 fail:
   ret ptr null
 }
 """
+)

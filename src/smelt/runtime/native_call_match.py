@@ -178,6 +178,30 @@ no:
 """
 
 NESTS: Final = """
+; Whether two keys or names are equal: the same object, or equal strings.
+define internal i1 @same_key(ptr %state, ptr %a, ptr %b) alwaysinline {
+entry:
+  %same = icmp eq ptr %a, %b
+  br i1 %same, label %yes, label %types
+types:
+  %a.type = call ptr @word(ptr %a, i64 $KIND)
+  %b.type = call ptr @word(ptr %b, i64 $KIND)
+  %string = call ptr @word(ptr %state, i64 $STRING)
+  %a.string = icmp eq ptr %a.type, %string
+  %b.string = icmp eq ptr %b.type, %string
+  %strings = and i1 %a.string, %b.string
+  br i1 %strings, label %compare, label %no
+compare:
+  %function = call ptr @word(ptr %state, i64 $STRING_COMPARE)
+  %order = call i32 %function(ptr %a, ptr %b)
+  %equal = icmp eq i32 %order, 0
+  ret i1 %equal
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
 ; Whether the call has the record's number of positional arguments and its keywords.
 define internal i1 @names_fit(ptr %state, ptr %record, i64 %n, ptr %keywords) {
 entry:
@@ -206,7 +230,7 @@ look:
   %name = call ptr %get(ptr %keywords, i64 %k)
   %expected.at = getelementptr ptr, ptr %names, i64 %k
   %expected = load ptr, ptr %expected.at
-  %same = icmp eq ptr %name, %expected
+  %same = call i1 @same_key(ptr %state, ptr %name, ptr %expected)
   br i1 %same, label %more, label %no
 more:
   %next = add i64 %k, 1
@@ -283,7 +307,7 @@ compare:
   %key = load ptr, ptr %key.at
   %expected.at = getelementptr ptr, ptr %keys, i64 %k
   %expected = load ptr, ptr %expected.at
-  %same = icmp eq ptr %key, %expected
+  %same = call i1 @same_key(ptr %state, ptr %key, ptr %expected)
   br i1 %same, label %take, label %no
 take:
   %value = load ptr, ptr %value.at
@@ -348,13 +372,10 @@ no:
 """
 
 ARGUMENTS: Final = """
-; Whether the record matches this call; stores the arrays and numbers of the arguments.
-define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %keywords,
-                            ptr %scope, ptr %printed, ptr %arrays, ptr %numbers) {
+; Whether a record is for the settings in force and has the call's names of arguments.
+define internal i1 @settings_fit(ptr %state, ptr %record, i64 %given, ptr %keywords, ptr %scope,
+                                 ptr %printed) {
 entry:
-  %overflow = alloca i32
-  %room = alloca [$MOST_ITEMS x ptr], align 16
-  %n = call i64 @number(ptr %record, i64 $COUNT)
   %scope.was = call ptr @word(ptr %record, i64 $SCOPE)
   %printed.was = call ptr @word(ptr %record, i64 $PRINTED)
   %same.names = call i1 @names_fit(ptr %state, ptr %record, i64 %given, ptr %keywords)
@@ -362,8 +383,16 @@ entry:
   %same.text = icmp eq ptr %printed, %printed.was
   %two = and i1 %same.names, %same.scope
   %three = and i1 %two, %same.text
-  br i1 %three, label %nested, label %no
-nested:
+  ret i1 %three
+}
+
+; Whether the record matches this call; stores the arrays and then the numbers of the arguments.
+define internal i1 @matches(ptr %state, ptr %record, ptr %args, i64 %given, ptr %arrays) {
+entry:
+  %overflow = alloca i32
+  %n = call i64 @number(ptr %record, i64 $COUNT)
+  %numbers = getelementptr i64, ptr %arrays, i64 %n
+  %room = getelementptr i64, ptr %numbers, i64 %n
   %nests = call i64 @number(ptr %record, i64 $NEST_COUNT)
   %flat = icmp eq i64 %nests, 0
   br i1 %flat, label %rows, label %unfold.begin
@@ -386,7 +415,7 @@ unfold:
   %unfolds = call i1 @unfolds(ptr %state, ptr %record, ptr %room)
   br i1 %unfolds, label %rows, label %no
 rows:
-  %items = phi ptr [ %args, %nested ], [ %room, %unfold ]
+  %items = phi ptr [ %args, %entry ], [ %room, %unfold ]
   %rows.first = call ptr @word(ptr %record, i64 $ARGUMENTS)
   br label %test
 test:

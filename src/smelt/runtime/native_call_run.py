@@ -163,11 +163,10 @@ fail:
 
 RUN: Final = """
 ; Copy the frame, write the addresses into it and run the kernels. False on failure.
-define internal i1 @perform(ptr %state, ptr %record, ptr %places, i64 %arena) {
+define internal i1 @perform(ptr %state, ptr %record, ptr %places, ptr %frame, i64 %arena) {
 entry:
   %words = call i64 @number(ptr %record, i64 $FRAME_WORDS)
   %template = call ptr @word(ptr %record, i64 $FRAME)
-  %frame = alloca i64, i64 %words, align 64
   br label %copy.test
 copy.test:
   %w = phi i64 [ 0, %entry ], [ %w.next, %copy ]
@@ -285,6 +284,91 @@ failed:
 }
 """
 
+BUILD: Final = """
+; Return the nest of tuples, lists and dicts that holds the results. `objects` is a tuple of the
+; results; the containers are stored after them, inner ones first, so that it owns them all.
+define internal ptr @build_nests(ptr %state, ptr %record, ptr %objects) {
+entry:
+  %rows = call ptr @word(ptr %record, i64 $RESULT_NESTS)
+  %count = call i64 @number(ptr %record, i64 $RESULT_NEST_COUNT)
+  %first = call i64 @number(ptr %record, i64 $RESULT_COUNT)
+  %none = call ptr @word(ptr %state, i64 $NONE)
+  %get = call ptr @word(ptr %state, i64 $TUPLE_GET)
+  %tuple.set = call ptr @word(ptr %state, i64 $TUPLE_SET)
+  %list.set = call ptr @word(ptr %state, i64 $LIST_SET)
+  %dict.set = call ptr @word(ptr %state, i64 $DICT_SET)
+  br label %test
+test:
+  %k = phi i64 [ 0, %entry ], [ %next, %items.test ]
+  %last = phi ptr [ null, %entry ], [ %nest, %items.test ]
+  %over = icmp sge i64 %k, %count
+  br i1 %over, label %done, label %make
+make:
+  %next = add i64 %k, 1
+  %row.offset = mul i64 %k, $RESULT_NEST_BYTES
+  %row = getelementptr i8, ptr %rows, i64 %row.offset
+  %kind = call i64 @number(ptr %row, i64 0)
+  %many = call i64 @number(ptr %row, i64 8)
+  %items = call ptr @word(ptr %row, i64 16)
+  %keys = call ptr @word(ptr %row, i64 24)
+  %is.dict = icmp eq i64 %kind, $NEST_DICT
+  %is.list = icmp eq i64 %kind, $NEST_LIST
+  br i1 %is.dict, label %make.dict, label %make.sequence
+make.dict:
+  %dict.new = call ptr @word(ptr %state, i64 $DICT_NEW)
+  %dict = call ptr %dict.new()
+  br label %keep
+make.sequence:
+  %list.new = call ptr @word(ptr %state, i64 $LIST_NEW)
+  %tuple.new = call ptr @word(ptr %state, i64 $TUPLE_NEW)
+  %new = select i1 %is.list, ptr %list.new, ptr %tuple.new
+  %sequence = call ptr %new(i64 %many)
+  br label %keep
+keep:
+  %nest = phi ptr [ %dict, %make.dict ], [ %sequence, %make.sequence ]
+  %failed = icmp eq ptr %nest, null
+  br i1 %failed, label %fail, label %own
+own:
+  %index = add i64 %first, %k
+  %kept = call i32 %tuple.set(ptr %objects, i64 %index, ptr %nest)
+  %unkept = icmp slt i32 %kept, 0
+  %set = select i1 %is.list, ptr %list.set, ptr %tuple.set
+  br i1 %unkept, label %fail, label %items.test
+items.test:
+  %i = phi i64 [ 0, %own ], [ %i.next, %put.key ], [ %i.next, %put.item ]
+  %i.over = icmp sge i64 %i, %many
+  br i1 %i.over, label %test, label %item
+item:
+  %i.next = add i64 %i, 1
+  %i.at = getelementptr i64, ptr %items, i64 %i
+  %place = load i64, ptr %i.at
+  %is.none = icmp slt i64 %place, 0
+  br i1 %is.none, label %put, label %fetch
+fetch:
+  %object = call ptr %get(ptr %objects, i64 %place)
+  br label %put
+put:
+  %x = phi ptr [ %none, %item ], [ %object, %fetch ]
+  br i1 %is.dict, label %put.key, label %put.item
+put.key:
+  %key.at = getelementptr ptr, ptr %keys, i64 %i
+  %key = load ptr, ptr %key.at
+  %key.status = call i32 %dict.set(ptr %nest, ptr %key, ptr %x)
+  %key.failed = icmp slt i32 %key.status, 0
+  br i1 %key.failed, label %fail, label %items.test
+put.item:                                         ; takes the reference, even on failure
+  call void @hold(ptr %state, ptr %x)
+  %item.status = call i32 %set(ptr %nest, i64 %i, ptr %x)
+  %item.failed = icmp slt i32 %item.status, 0
+  br i1 %item.failed, label %fail, label %items.test
+done:
+  call void @hold(ptr %state, ptr %last)
+  ret ptr %last
+fail:
+  ret ptr null
+}
+"""
+
 ANSWER: Final = """
 ; Return a Smelt array, or what the record's wrapper makes of a NumPy array.
 define internal ptr @made(ptr %state, ptr %record, ptr %row, ptr %address.at) {
@@ -308,9 +392,10 @@ fail:
   ret ptr null
 }
 
-; Return the results of a call: a new reference, or null with an exception set. For an argument
-; without an array, `numbers` has the number itself, or, with `told`, its address.
-define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, ptr %numbers, i1 %told) {
+; Return the results of a call: a new reference, or null with an exception set. The room holds the
+; arguments' arrays, then numbers: for an argument without an array the number itself, or, with
+; `told`, its address. All addresses and the kernels' frame follow.
+define internal ptr @answer(ptr %state, ptr %record, ptr %arrays, i1 %told) {
 entry:
   %arena.at = alloca i64
   store i64 0, ptr %arena.at
@@ -320,8 +405,10 @@ entry:
   %rows = call ptr @word(ptr %record, i64 $RESULTS)
   %first = add i64 %count, %captured.count
   %flag.place = add i64 %first, %result.count
-  %places.count = add i64 %flag.place, 1
-  %places = alloca i64, i64 %places.count, align 16
+  %numbers = getelementptr i64, ptr %arrays, i64 %count
+  %places = getelementptr i64, ptr %numbers, i64 %count
+  %frame.at = call i64 @number(ptr %record, i64 $FRAME_AT)
+  %frame = getelementptr i8, ptr %arrays, i64 %frame.at
   %out.at = alloca ptr
   store ptr null, ptr %out.at
   %flag.at = alloca [64 x i8], align 64
@@ -334,7 +421,9 @@ entry:
   br i1 %several, label %tuple.make, label %results.test
 tuple.make:
   %tuple.new = call ptr @word(ptr %state, i64 $TUPLE_NEW)
-  %fresh = call ptr %tuple.new(i64 %result.count)
+  %nest.count = call i64 @number(ptr %record, i64 $RESULT_NEST_COUNT)
+  %object.count = add i64 %result.count, %nest.count
+  %fresh = call ptr %tuple.new(i64 %object.count)
   store ptr %fresh, ptr %out.at
   %no.tuple = icmp eq ptr %fresh, null
   br i1 %no.tuple, label %fail, label %results.test
@@ -359,7 +448,8 @@ result.put:
   %tuple = load ptr, ptr %out.at
   %tuple.set = call ptr @word(ptr %state, i64 $TUPLE_SET)
   %status = call i32 %tuple.set(ptr %tuple, i64 %r, ptr %made)
-  br label %result.next
+  %unset = icmp slt i32 %status, 0
+  br i1 %unset, label %fail, label %result.next
 result.next:
   %r.next = add i64 %r, 1
   br label %results.test
@@ -420,7 +510,8 @@ captured.put:
 
 run:
   %arena.address = load i64, ptr %arena.at
-  %well = call i1 @perform(ptr %state, ptr %record, ptr %places, i64 %arena.address)
+  %well = call i1 @perform(ptr %state, ptr %record, ptr %places, ptr %frame,
+                        i64 %arena.address)
   %kept = icmp ne ptr %arena.block, null
   br i1 %kept, label %arena.drop, label %after
 arena.drop:
@@ -439,6 +530,14 @@ refuse:
   br label %fail
 pack:
   %out = load ptr, ptr %out.at
+  %nests = call i64 @number(ptr %record, i64 $RESULT_NEST_COUNT)
+  %nested = icmp ne i64 %nests, 0
+  br i1 %nested, label %build, label %pack.here
+build:
+  %built = call ptr @build_nests(ptr %state, ptr %record, ptr %out)
+  call void @drop(ptr %state, ptr %out)
+  ret ptr %built
+pack.here:
   %packer = call ptr @word(ptr %record, i64 $PACK)
   %as.is = icmp eq ptr %packer, null
   br i1 %as.is, label %whole, label %packed

@@ -1,14 +1,13 @@
 """Choose the memory of results that the caller passed arrays for (`out=`).
 
 >>> out, copies = np.zeros(4)[::2], []
->>> made = result_array(out, (2,), np.dtype(np.float64), (), copies)
->>> made is out, copies[0][0] is out
+>>> result = result_array(out, (2,), np.dtype(np.float64), False, copies)
+>>> result is out, copies[0][0] is out
 (False, True)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,12 @@ def result_array(
     out: Array,
     shape: tuple[int, ...],
     dtype: Any,
-    others: Sequence[Array],
+    overlaps: bool,
     copies: list[tuple[Array, Array]],
 ) -> Array:
     """Return where to write the result that the caller wants in `out`.
 
-    That is `out` itself, or temporary memory if `out` is not contiguous or overlaps an input or
+    That is `out` itself, or temporary memory if `out` is not contiguous or `overlaps` an input or
     another result; `copies` collects the copies to make at the end. Raises OutArgumentError for
     another shape or type, and for a read-only array.
     """
@@ -40,7 +39,7 @@ def result_array(
         )
     if not out.flags.writeable:
         raise OutArgumentError("out is read-only")
-    if out.flags.c_contiguous and not any(np.may_share_memory(out, a) for a in others):
+    if out.flags.c_contiguous and not overlaps:
         return out
     temporary: Array = allocate(out.nbytes).array(shape, dtype)
     copies.append((out, temporary))

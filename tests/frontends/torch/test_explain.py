@@ -182,7 +182,7 @@ def test_without_pytorch_the_name_says_what_is_missing(monkeypatch):
     def missing(name: str):
         raise ModuleNotFoundError(f"No module named {name!r}", name="torch")
 
-    monkeypatch.setattr(smelt, "imported", missing)
+    monkeypatch.setattr(smelt, "fork_safe_import", missing)
     with pytest.raises(AttributeError, match="needs PyTorch"):
         _ = smelt.record
     assert not hasattr(smelt, "record")

@@ -46,7 +46,7 @@ def in_place(found):
     plans = [s.compiled.plan for p in programs for s in p.segments]
     slots = [s for p in plans for s in p.slots if s.offset is None]
     over = sum(s.reuses is not None for s in slots)
-    return over, len(slots) - over + sum(len(p.lowering.last) for p in programs)
+    return over, len(slots) - over + sum(len(p.lowering.final_writes) for p in programs)
 
 
 def adam(p, m, v, g):
@@ -421,7 +421,7 @@ def test_strides_decide_what_overlaps():
 
 def test_a_call_with_the_same_addresses_and_other_strides_is_looked_at_again():
     base = torch.arange(300.0)
-    value = SimpleNamespace(over=0)
+    value = SimpleNamespace(overwrites=0)
     places = InPlaceInputs(SimpleNamespace(values=[value], outputs=[0]), {0: 0}, [True, False])
     for step, shared in ((3, []), (3, []), (15, [0]), (3, [])):
         assert (

@@ -28,7 +28,11 @@ def names_of(nodes):
 
 
 STAGES = {
-    "looks": (segment, "looked_at", lambda ends: names_of(Graph("f", (), ends).nodes())),
+    "looks": (
+        segment,
+        "collect_bounds_checks",
+        lambda ends: names_of(Graph("f", (), ends).nodes()),
+    ),
     "compile": (plans.warm, "compile", lambda graph: names_of(graph.nodes())),
     "passes": (passes, "run", lambda graph: names_of(graph.nodes())),
     "plan": (fusion, "plan", lambda graph: names_of(graph.nodes())),

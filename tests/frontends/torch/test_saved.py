@@ -173,9 +173,11 @@ def test_what_cannot_be_written_down_is_an_error_when_it_is_saved_and_not_before
         aot.AOTCompiledFunction.serialize(made)
 
 
-def test_a_text_of_another_format_is_refused():
-    with pytest.raises(UnsupportedError, match="format 0"):
-        saved.SavedProgram.deserialize_compile_artifacts(b'{"format": 0}\n')
+@pytest.mark.parametrize("version", range(saved._FORMAT))
+def test_a_text_of_an_older_format_is_refused_before_its_classes_are_looked_up(version):
+    text = f'{{"format": {version}, "guards": []}}\ncsmelt.frontends.torch.gone\nClass\n.'
+    with pytest.raises(UnsupportedError, match=rf"format {version} \(this version reads"):
+        saved.SavedProgram.deserialize_compile_artifacts(text.encode())
 
 
 def test_a_loaded_program_that_needs_more_than_its_guards_ask_is_refused(monkeypatch):

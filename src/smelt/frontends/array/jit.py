@@ -40,6 +40,7 @@ from smelt.frontends.array.trace import Argument, Trace, record_call
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
+from smelt.runtime.overlap import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
@@ -275,14 +276,14 @@ def _is_symbolic(x: Any) -> bool:
 def _overwritable(bound: BoundCall, arguments: Sequence[Argument]) -> tuple[int, ...]:
     """Return the donated leaves whose memory may be overwritten: nothing else refers to it."""
     positions: list[int] = []
+    spans = Spans([a.data for a in arguments] if bound.donated else [])
     for k in bound.donated:
         data, leaf = arguments[k].data, bound.leaves[k]
         if data is None or not (data.flags.c_contiguous and data.flags.writeable):
             continue
         if isinstance(leaf, Array) and (leaf.node.shared or leaf.node.has_snapshot):
             continue
-        others = [a.data for j, a in enumerate(arguments) if j != k and a.data is not None]
-        if not any(np.may_share_memory(data, other) for other in others):
+        if all(other == k for other in spans.overlapping(data)):
             positions.append(k)
     return tuple(positions)
 

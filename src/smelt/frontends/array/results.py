@@ -19,6 +19,7 @@ from smelt.frontends.array.tree import leaves_like, unflatten
 from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.ops.spec import dims_at
 from smelt.origin import here
+from smelt.runtime.overlap import Spans
 from smelt.types.dtype import from_numpy
 
 __all__ = [
@@ -65,8 +66,7 @@ def run_call(
     results_out = [
         _result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)
     ]
-    for index in bound.donated:
-        _invalidate(bound.leaves[index])
+    _invalidate([bound.leaves[index] for index in bound.donated])
     if out is None or targets is None:
         return pack(trace, results_out)
     _finish_out(
@@ -91,10 +91,11 @@ def _run(
     out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
     replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
     has_flag = trace.bounds.flag is not None  # the run may fail after it has written results
+    inputs = Spans(buffers if has_flag else [])
     for result, target in zip(trace.results, targets, strict=True):
         if result.kind != "graph" or result.position in replacing:
             continue
-        if not (has_flag and any(np.may_share_memory(target, x) for x in buffers)):
+        if not inputs.overlapping(target):
             out_buffers[result.position] = target
     return trace.run(buffers, sizes, out_buffers)
 
@@ -104,11 +105,12 @@ def _copy_overwritten(
 ) -> list[Array | None]:
     """Copy results that are the caller's arrays where another result's memory overlaps them."""
     saved: list[Array | None] = []
+    written = Spans(targets)
     for k, r in enumerate(trace.results):
         data = None
         if r.kind in ("argument", "captured"):
             data = _memory(arguments[r.position]) if r.kind == "argument" else evaluate(r.value)
-            if not any(np.may_share_memory(data, t) for t in (*targets[:k], *targets[k + 1 :])):
+            if all(other == k for other in written.overlapping(data)):
                 data = None
         saved.append(None if data is None else Array.of(leaf(data.copy())))
     return saved
@@ -121,10 +123,11 @@ def overwriting_trace(trace: Trace, targets: Sequence[Buffer], buffers: Sequence
     """
     returned = {r.position for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
+    inputs = Spans(buffers)
     for r, target in zip(trace.results, targets, strict=True):
         if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
             continue
-        overlapping = [k for k, x in enumerate(buffers) if np.may_share_memory(target, x)]
+        overlapping = inputs.overlapping(target)
         if len(overlapping) == 1 and overlapping[0] < len(trace.arguments):
             is_returned = trace.arguments[overlapping[0]] in returned
             if not is_returned and is_same_memory(target, buffers[overlapping[0]]):
@@ -262,13 +265,16 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
     The run time handles that case, by a copy if necessary.
     """
+    written, read = Spans(targets), Spans(buffers)
     for k, target in enumerate(targets):
-        for other in targets[:k]:
-            if _overlap(target, other):
+        for j in written.overlapping(target):
+            other = targets[j]
+            if j < k and _overlap(target, other):
                 raise AliasError(
                     first="one array of out=", second="another", bytes=_shared(target, other)
                 )
-        for data in buffers:
+        for j in read.overlapping(target):
+            data = buffers[j]
             if not is_same_memory(data, target) and _overlap(target, data):
                 raise AliasError(first="out=", second="an input", bytes=_shared(target, data))
 
@@ -299,6 +305,7 @@ def _finish_out(
 ) -> None:
     """Write results that the graph did not write, and update the arrays passed as `out`."""
     values: list[Buffer] = []
+    written = Spans(targets)
     for target_array, target, r, value in zip(
         out_leaves, targets, trace.results, results, strict=True
     ):
@@ -311,21 +318,24 @@ def _finish_out(
             data = evaluate(cast(node, from_numpy(target.dtype)))
         else:
             data = evaluate(value.node)
-        if not is_same_memory(target, data) and any(np.may_share_memory(data, t) for t in targets):
+        if not is_same_memory(target, data) and written.overlapping(data):
             data = data.copy()  # an input that another result overwrites
         values.append(data)
+    place = str(here()) if any(isinstance(x, Array) for x in out_leaves) else ""
     for target_array, target, data in zip(out_leaves, targets, values, strict=True):
         if not is_same_memory(target, data):
             target[...] = data
         if isinstance(target_array, Array):
-            _invalidate(target_array)  # invalidates other names of the array
+            target_array.node.invalidate(place)  # invalidates other names of the array
             target_array.replace_value(leaf(target))
 
 
 # donate=
 
 
-def _invalidate(x: Any) -> None:
-    """Make reading the old values of an array an error, whatever names they have."""
-    if isinstance(x, Array):
-        x.node.invalidate(str(here()))
+def _invalidate(leaves: Sequence[Any]) -> None:
+    """Make reading the old values of arrays an error, whatever names they have."""
+    arrays = [x for x in leaves if isinstance(x, Array)]
+    place = str(here()) if arrays else ""
+    for x in arrays:
+        x.node.invalidate(place)

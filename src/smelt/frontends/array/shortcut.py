@@ -9,7 +9,7 @@ of numbers, and results that are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -160,6 +160,7 @@ def _record(
         single=trace.single,
         turns=turns,
         tell=partial(_locate_error, trace, sizes) if has_plain_inputs else None,
+        result_nests=() if trace.single or _is_tuple(trace) else _result_nests(trace),
     )
     return record
 
@@ -180,6 +181,31 @@ def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
     if data.__class__ is np.ndarray:
         return data, float
     return (None, kind) if _calls().is_scalar(kind) else None
+
+
+def _result_nests(trace: Trace) -> list[Any]:
+    """Return the containers of the results, inner ones first; none if Python has to make them."""
+    nests: list[Any] = []
+    count = len(trace.results)
+
+    def walk(tree: Any, leaves: Iterator[int]) -> int:
+        """Return the index of a leaf or container, -1 for None."""
+        if tree == LEAF:
+            return next(leaves)
+        kind, type_, names, children = tree
+        if kind == "none":
+            return -1
+        if type_ not in (tuple, list, dict):
+            raise LookupError
+        items = tuple([walk(child, leaves) for child in children])
+        nests.append(_calls().ResultNest(type_, items, names or ()))
+        return count + len(nests) - 1
+
+    try:
+        walk(trace.tree, iter(range(count)))
+    except LookupError:
+        return []
+    return nests
 
 
 def _is_tuple(trace: Trace) -> bool:

@@ -51,6 +51,7 @@ from smelt.frontends.torch.layout import (
     viewed_bases,
 )
 from smelt.frontends.torch.origins import TracedOrigin, module_of, origin_of
+from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.saved_stats import compute_from_siblings
 from smelt.frontends.torch.sizes import Sizes, element_count, fake_value, is_size
@@ -223,7 +224,9 @@ class Lowering:
             self._call(node, "a part of an argument, written where it stands")
             return
         reason = self.refused.get(node, f"no rule for {node.target}")
-        if row is not None and node not in self.refused:
+        if row is not None and not row.alias and is_refused(node.target, *_traced_call(node)):
+            reason = "torch refuses these operands"
+        elif row is not None and node not in self.refused:
             entry = self._entry_after(row, node)
             try:
                 self._entries[node] = entry
@@ -571,6 +574,11 @@ class Lowering:
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
+
+
+def _traced_call(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the operands of a traced call as the tracer knows them."""
+    return map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
 
 
 def _is_recomputed(node: Any) -> bool:

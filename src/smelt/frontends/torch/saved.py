@@ -45,8 +45,8 @@ from smelt.frontends.torch.fake_facts import GraphFacts
 
 __all__ = ["Draft", "SavedProgram"]
 
-_FORMAT = 2
-"""Version of the file format; increase it when what is written changes."""
+_FORMAT = 3
+"""Version of the file format; increase it when what is written changes, or the path of a class."""
 _METADATA_KEYS = ("stack_trace", "tensor_dict", "nn_module_stack")
 """Metadata keys of nodes that are written."""
 

@@ -35,6 +35,8 @@ from smelt.frontends.torch import (
     rows_view,
     rows_window,
 )
+from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecomposed
+from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Row
 
 __all__ = ["TABLE", "decompositions", "row_of"]
@@ -98,7 +100,21 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         | pairs.DECOMPOSITIONS
         | embedding_bag.DECOMPOSITIONS
     )
-    return table | {op: _with_fallback(rule, table.get(op)) for op, rule in rules.items()}
+    table |= {op: _with_fallback(ordered(op, rule), table.get(op)) for op, rule in rules.items()}
+    table |= {op: ordered(op, table.get(op)) for op in ORDERED_LIKE}
+    return {op: _unless_refused(op, rule) for op, rule in table.items()}
+
+
+def _unless_refused(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a call that eager code refuses, so that torch raises its error."""
+
+    @wraps(rule)
+    def checked(*operands: Any, **options: Any) -> Any:
+        if is_refused(op, operands, options):
+            return undecomposed(op, operands, options)
+        return rule(*operands, **options)
+
+    return checked
 
 
 def _with_fallback(

@@ -1,0 +1,116 @@
+"""Store results in eager code's memory order where the trace has another one.
+
+A traced value's strides decide how its result is stored, and what `as_strided` of it shows. Those
+of a FakeTensor are eager code's but for a few operators whose composite form PyTorch traces; a
+decomposition of our own may order its result in another way too. Such a result is copied to the
+order of a value that is computed from the same operands without data:
+
+    copysign(x, y)  ->  copysign(x, y).permute(order).clone().permute(inverse)
+
+The copy is an index map in our graphs.
+"""
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from threading import local
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from smelt.frontends.torch.layout import memory_order
+
+__all__ = ["ORDERED_LIKE", "ordered", "undecomposed"]
+
+ATEN: Any = torch.ops.aten
+
+
+def _roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """Roll as eager code does, which joins both parts of one dimension after another."""
+    if not dims or x.numel() == 0:
+        return torch.empty_like(x, memory_format=torch.contiguous_format if not dims else None)
+    for shift, dim in zip(shifts, dims, strict=True):
+        n = x.size(dim)
+        start = (n - shift) % n
+        x = torch.cat((x.narrow(dim, start, n - start), x.narrow(dim, 0, start)), dim)
+    return x
+
+
+ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
+    ATEN.copysign.Tensor: torch.add,
+    ATEN.floor_divide.default: torch.true_divide,
+    ATEN.div.Tensor_mode: lambda x, y, rounding_mode: torch.true_divide(x, y),
+    ATEN.roll.default: _roll,
+    ATEN.xlogy.Tensor: torch.add,
+    ATEN.special_xlog1py.default: torch.add,
+    ATEN.native_dropout_backward.default: lambda gradient, mask, scale: gradient * mask,
+    ATEN.index_fill.int_Scalar: lambda x, *_: torch.empty_like(x),
+    ATEN.index_fill.int_Tensor: lambda x, *_: torch.empty_like(x),
+}
+"""Operators whose FakeTensors have other strides than eager code's results, and for each a function
+of the same operands whose FakeTensors have them."""
+
+
+def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Return a decomposition of `op` whose result has eager code's memory order.
+
+    `rule` is the decomposition without it; None for an operator that stays as it is.
+    """
+    like: Any = ORDERED_LIKE.get(op, op)
+
+    @wraps(op if rule is None else rule)
+    def ordered_rule(*operands: Any, **options: Any) -> Any:
+        result = NotImplemented if rule is None else rule(*operands, **options)
+        if result is NotImplemented and like is not op:
+            result = undecomposed(op, operands, options)
+        if not isinstance(result, torch.Tensor) or result.dim() < 2:
+            return result
+        return _reordered(result, _order_of(like, operands, options, result))
+
+    return ordered_rule
+
+
+_KEPT = local()
+"""Operator that is traced as it is in this thread, by `undecomposed`."""
+
+
+def undecomposed(op: Any, operands: Any, options: Any) -> Any:
+    """Call an operator so that the trace keeps it; NotImplemented from within that call."""
+    if getattr(_KEPT, "op", None) is op:
+        return NotImplemented
+    _KEPT.op = op
+    try:
+        return op(*operands, **options)
+    finally:
+        _KEPT.op = None
+
+
+def _order_of(like: Callable[..., Any], operands: Any, options: Any, result: Any) -> Any:
+    """Return the order in memory of a value that is no part of the trace.
+
+    None if it is that of `result`, or PyTorch cannot compute it without data.
+    """
+    with disable_proxy_modes_tracing():
+        try:
+            model = like(*operands, **options)
+        except Exception:  # noqa: BLE001 - operators of any library: the order stays as traced
+            return None
+        if not isinstance(model, torch.Tensor) or result.shape != model.shape:
+            return None
+        order = memory_order(model)
+        return None if order == memory_order(result) else order
+
+
+def _reordered(result: Any, order: list[int] | None) -> Any:
+    """Copy a result to an order in memory; None leaves it as it is."""
+    if order is None:
+        return result
+    inverse = [order.index(a) for a in range(len(order))]
+    copy = result.permute(order).clone(memory_format=torch.contiguous_format)
+    return copy.permute(inverse)
