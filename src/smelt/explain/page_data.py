@@ -86,7 +86,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPattern:
-    """A load or store of a kernel, and its lanes along each axis; `chosen` is the usual one."""
+    """A load or store of a kernel, with lanes along each axis; `chosen` is usual."""
 
     kernel: int
     array: str

@@ -169,9 +169,9 @@ class Report:
     def save(self, path: str | os.PathLike[str], *, code: bool = True) -> Path:
         """Write the report to a file and return its path.
 
-        A name that ends in `.html` gets the interactive page, one that ends in `.json` the data. The
-        page is one file that requests nothing. Without `code` it has no LLVM modules and assembly,
-        which take most of the time. Raises ArgumentError for another ending.
+        A name in `.html` gets the interactive page, one file that requests nothing; a name in
+        `.json` the data. Without `code` the page has no LLVM modules and assembly, which take most
+        of the time. Raises ArgumentError for another ending.
         """
         target = Path(path)
         if target.suffix not in (".html", ".json"):

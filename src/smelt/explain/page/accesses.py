@@ -17,6 +17,7 @@ y[r,c] c contiguous 4
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from smelt.explain.page_data import AccessPattern, Lanes
 from smelt.kernel.env import Env, index_axes
-from smelt.kernel.ir import Block, Kernel, Load, Param, Store, Stream
+from smelt.kernel.ir import Block, Kernel, Param, Stream
 from smelt.kernel.text_print import index_text
 from smelt.kernel.walk import loads, positions_of, statements, stores
 from smelt.types.expr import Index, axes_of, evaluate
@@ -134,10 +135,7 @@ def _lanes(
 
 def _strides(array: Param, shape: Sequence[int]) -> list[int]:
     """Return strides in elements; those passed at the call count as contiguous."""
-    strides: list[int] = []
-    for n in reversed(shape):
-        strides.insert(0, strides[0] * last if strides else 1)
-        last = n
+    strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
     if array.strides is not None:
         pairs = zip(array.strides, strides, strict=True)
         strides = [row if fixed is None else fixed for fixed, row in pairs]

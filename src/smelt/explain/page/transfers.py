@@ -20,7 +20,7 @@ __all__ = ["transfers"]
 def transfers(
     data: ReportData, nodes: tuple[Node, ...], unfused: list[UnfusedCluster]
 ) -> tuple[Transfer, ...]:
-    """Return a row for each value that any kernel reads or writes, in the order of the graph."""
+    """Return a row for each value in memory, in the order of the graph."""
     counts: Counter[tuple[int, str]] = Counter()
     for k in data.kernels:
         if k.within is None and k.kind != "check":

@@ -1,5 +1,5 @@
 // Which block of the grid writes a cell, and which cells of every operand that block reads.
-import { page, kernels, report, h, select, table, go, number, note, colour, button, showBytes, showCount, showRate } from "./core.js";
+import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, showBytes, showCount, showRate } from "./core.js";
 import { cells, position, sizesText } from "./cells.js";
 
 const ranges = (b) => Object.entries(b.ranges).map(([a, [from, to]]) => `${a} ${from}${to - from > 1 ? `..${to - 1}` : ""}`).join(", ") || "all";
@@ -32,7 +32,7 @@ export function blocks() {
     const lit = new Set(side.filter((c) => c.array === a.name).flatMap((c) => c.cells));
     const readers = (at) => run.blocks.findIndex((b) => b.loads.some((c) => c.array === a.name && c.cells.includes(at)));
     return h("section", { class: "operand" }, h("h3", {}, h("span", { class: `array ${a.role}` }, a.name), ` ${a.dtype}[${a.shape.join(",")}]`,
-      h("small", {}, a.role === "out" ? " written" : " read")),
+      h("small", {}, `${a.node !== null && nodes[a.node].label !== a.name ? ` ${nodes[a.node].label}` : ""}, ${a.role === "out" ? "written" : "read"}`)),
     cells(a, { label: a.name, classOf: (at) => `${owner && owner.has(at) ? colour(owner.get(at)) : ""} ${lit.has(at) ? "lit" : "dim"}`,
       onpick: (at) => go({ block: owner ? owner.get(at) ?? 0 : Math.max(readers(at), 0), cell: `${a.name}[${position(at, a.shape)}]` }) }));
   });

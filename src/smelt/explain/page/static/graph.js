@@ -40,7 +40,7 @@ export function graph() {
   const last = report.decisions.length;
   const step = Math.min(number("step", last), last);
   const totals = totalsAt(step);
-  const decision = step > 0 && step < last ? report.decisions[step - 1] : step === last ? report.decisions[last - 1] : null;
+  const decision = step > 0 && step < last ? report.decisions[step - 1] : null;
   const slider = h("input", { type: "range", min: 0, max: last, value: step, id: "replay",
     "aria-label": "decisions replayed", oninput: (e) => go({ step: e.target.value }) });
   const controls = h("div", { class: "controls" },

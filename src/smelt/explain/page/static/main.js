@@ -1,5 +1,6 @@
 // Navigation, keyboard and theme; draws the view that the address names.
-import { state, go, onChange, readAddress, h, button, note, number, report } from "./core.js";
+import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime } from "./core.js";
+import { why } from "./why.js";
 import { overview } from "./overview.js";
 import { graph } from "./graph.js";
 import { decision } from "./decision.js";
@@ -100,6 +101,8 @@ document.addEventListener("keydown", (e) => {
 addEventListener("hashchange", () => { readAddress(); draw(); });
 document.getElementById("theme").addEventListener("click", theme);
 document.getElementById("help").addEventListener("click", help);
+window.smeltWhy = why; // for scripts that question the page
+window.smeltNumbers = (x) => [showBytes(x), showTime(x)];
 document.documentElement.classList.add("scripted");
 onChange(draw);
 readAddress();

@@ -99,7 +99,7 @@ function column(title, steps, at) {
     h("h4", {}, "Registers"), h("div", { class: "registers" }, [...registers.values()].map((r) =>
       h("div", { class: `register ${r === step ? "new" : ""} ${r.kind}` }, h("span", { class: "code" }, r.name), cells(r.value)))),
     h("h4", {}, "Memory"), h("div", { class: "registers" }, run.arrays.map((a) => h("div", { class: "register" },
-      h("span", { class: `code array ${a.role}` }, a.name),
+      h("span", { class: `code array ${a.role}` }, a.name), a.node !== null && nodes[a.node].label !== a.name ? h("small", {}, ` ${nodes[a.node].label}`) : null,
       cells(a.role === "in" ? a : { ...a, values: a.values.map((v, i) => (written.get(a.name)?.has(i) ? v : "·")) }, { classOf: (i) => (touched.get(a.name)?.has(i) ? "lit" : "") })))));
 }
 
