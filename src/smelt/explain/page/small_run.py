@@ -190,7 +190,9 @@ def _run_kernel(
         loaded=sum(a.elements for a in trace.loads.values()),
         stored=sum(a.elements for a in trace.stores.values()),
         blocks=tuple(recorder.blocks),
-        steps=tuple(replace(s, node=nodes.get(s.node)) for s in recorder.steps),
+        steps=tuple(
+            replace(s, node=None if s.node is None else nodes.get(s.node)) for s in recorder.steps
+        ),
         complete=recorder.complete,
     )
 

@@ -46,6 +46,8 @@ function draw() {
   for (const line of main.querySelectorAll(".line.here")) {
     line.parentElement.scrollTop = line.offsetTop - 110;
   }
+  const tab = document.getElementById(`tab-${id}`);
+  tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.offsetWidth) / 2;
   main.setAttribute("aria-labelledby", `tab-${id}`);
   if (focused) [...main.querySelectorAll(focused.tag)][focused.at]?.focus({ preventScroll: true });
 }
@@ -56,7 +58,6 @@ const describe = (e) => ({ tag: e.tagName, at: [...main.querySelectorAll(e.tagNa
 function open(name) {
   for (const key of ["at", "run", "block", "cell", "access", "axis"]) delete state[key];
   go({ view: name });
-  document.getElementById(`tab-${name}`).scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 function nudge(by) {
