@@ -11,11 +11,14 @@ import re
 import msgspec
 import numpy as np
 import pytest
+from tests.explain import programs
 from tests.explain.page_programs import PROGRAMS, data, report
 
 import smelt as sm
+from smelt import knobs
 from smelt.errors import ArgumentError
 from smelt.explain import page
+from smelt.explain import report as report_of
 from smelt.explain.data import ReportData
 from smelt.explain.page import accesses
 from smelt.explain.page.html import FOLDER, MODULES
@@ -102,6 +105,16 @@ def test_sizes_shrink_where_the_program_allows_it():
     fixed = sm.explain(lambda x: sm.exp(x + 1.0), sm.spec("f32[300,100]")).to_data(page=True)
     assert "f32[300,100] is too large to play" in fixed["page"]["run"]["note"]
     assert page.html(fixed).count("<h2>") == 1
+
+
+@pytest.mark.parametrize("name", programs.TEXTS)
+def test_every_program_has_a_page(name):
+    with knobs.config(cache=False):
+        d = report_of(programs.compiled(name), programs.SIZES).to_data(page=True)
+    msgspec.json.decode(json.dumps(d, allow_nan=False), type=ReportData, strict=True)
+    drawn = {p["node"] for p in d["page"]["layout"]["nodes"]}
+    assert drawn >= {n["id"] for n in d["nodes"] if n["kind"] == "operator" and n["output"]}
+    assert page.sentence(d) in page.html(d).replace("&#x27;", "'")
 
 
 # --- accesses -----------------------------------------------------------------------------------

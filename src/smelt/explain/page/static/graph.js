@@ -112,9 +112,9 @@ function drawing(step) {
   const svg = s("svg", { viewBox: `${view.x} ${view.y} ${view.w} ${view.h}`, class: "drawing", role: "group",
     style: { aspectRatio: `${width} / ${page.layout.height}` }, "aria-label": "graph of operators" }, areas, lines, boxes);
   pan(svg);
-  return h("div", { class: "canvas" }, svg, h("div", { class: "zoom" },
+  return h("div", { class: "canvas" }, h("div", { class: "zoom" },
     button("+", () => zoom(svg, 0.8), { "aria-label": "zoom in" }), button("−", () => zoom(svg, 1.25), { "aria-label": "zoom out" }),
-    button("fit", () => { view = null; go({}); })));
+    button("fit", () => { view = null; go({}); })), svg);
 }
 
 // A smooth curve through the points of an edge, from below one node to above the other.
