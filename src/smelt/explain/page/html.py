@@ -1,4 +1,4 @@
-"""Write the page of a report from its JSON data alone.
+r"""Write the page of a report from its JSON data alone.
 
     text = html(report.to_data(page=True))
 
