@@ -73,6 +73,12 @@ def test_explain_json(run):
     assert data["kernels"][0]["measured"]["runs"] > 0
 
 
+def test_explain_writes_the_page(run, tmp_path):
+    path = tmp_path / "page.html"
+    run("explain", "softmax.smelt", "--predict", "--html", str(path))
+    assert path.read_text().startswith("<!doctype html>")
+
+
 def test_explain_why(run):
     told = run("explain", "softmax.smelt", "--why", "sub", "exp")
     assert told.startswith("sub#2 and exp#3 are in one kernel") and "never_fuse" in told

@@ -2,6 +2,7 @@
 
 smelt explain model.py:layer --arg x=f32[n,512] --arg b=f32[512] --size n=1000
 smelt explain softmax.smelt --size r=300 --size c=1000 --why exp sum
+smelt explain softmax.smelt --html softmax.html
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ SUFFIX = ".smelt"
 )
 @click.option("--predict", is_flag=True, help="Do not run: times are the model's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE.html",
+    help="Write the report as an interactive page, one file that needs no server.",
+)
 def command(
     target: str,
     sizes: tuple[str, ...],
@@ -66,6 +74,7 @@ def command(
     level: int,
     predict: bool,
     as_json: bool,
+    page: Path | None,
 ) -> None:
     """Report how a function or a graph is compiled, and why.
 
@@ -79,6 +88,8 @@ def command(
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
         with _user_errors(target):
             result = _of_function(_load(target), types, named_sizes, predict=predict or bool(why))
+    if page is not None:
+        click.echo(f"wrote {result.save(page)}", err=True)
     if why:
         answer = result.why(*why)
         if not as_json:

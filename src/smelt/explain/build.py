@@ -311,13 +311,22 @@ def _cache_state(fact: Fact | None) -> Any:
 
 def codes_of(executable: Executable) -> dict[str, LoadedKernel]:
     """Return the machine code of each step, by name, including steps inside chunked parts."""
-    codes: dict[str, LoadedKernel] = {}
+    return {
+        name: s.loaded
+        for name, s in steps_of(executable).items()
+        if isinstance(s.loaded, LoadedKernel)
+    }
+
+
+def steps_of(executable: Executable) -> dict[str, KernelStep]:
+    """Return the steps that run kernels, by name, including steps inside chunked parts."""
+    steps: dict[str, KernelStep] = {}
     for s in (s for group in executable.launches for s in group):
-        if isinstance(s, KernelStep) and isinstance(s.loaded, LoadedKernel):
-            codes[s.name] = s.loaded
+        if isinstance(s, KernelStep):
+            steps[s.name] = s
         elif isinstance(s, CallStep) and isinstance(s.call, ChunkedCall):
-            codes |= codes_of(s.call.body)
-    return codes
+            steps |= steps_of(s.call.body)
+    return steps
 
 
 # ---- totals ------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, cast
 
 from smelt.dataclass import dataclass
+from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.6"
+VERSION = "1.7"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -365,6 +366,8 @@ class ReportData:
     checks: tuple[int, ...] = ()
     """Nodes computed only to check the inputs, in addition to `outputs`."""
     orders: tuple[OrderData, ...] = ()
+    page: PageData | None = None
+    """What only the page shows; None unless it was requested."""
 
 
 def to_data(value: Any) -> Any:

@@ -5,6 +5,7 @@
     print(report.why("exp", "sum"))      # one decision
     report.kernels[0].asm                # generated on demand
     report.to_json()                     # everything, versioned
+    report.save("report.html")           # the page, to watch the fusion happen
 
 Everything but the generated texts is plain data (`report.data`).
 """
@@ -12,8 +13,10 @@ Everything but the generated texts is plain data (`report.data`).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from smelt import knobs
@@ -25,6 +28,7 @@ from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
 from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
+from smelt.explain.page import collect, frame, html
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
@@ -149,14 +153,41 @@ class Report:
                 raise
             return matches
 
-    def to_data(self) -> dict[str, Any]:
-        """Return dicts, lists and scalars, as `to_json` writes them."""
+    def to_data(self, *, page: bool = False, code: bool = False) -> dict[str, Any]:
+        """Return dicts, lists and scalars, as `to_json` writes them.
+
+        `page` adds what only the page shows, `code` the generated texts to that.
+        """
         entries = tuple(
             replace(k.data, compile=replace(k.data.compile, ir_size=k.ir_size))
             for k in self.entries
         )
-        data: dict[str, Any] = to_data(replace(self.data, kernels=entries))
+        added = collect(self.data, self.compiled, code=code) if page else self.data.page
+        data: dict[str, Any] = to_data(replace(self.data, kernels=entries, page=added))
         return data
+
+    def save(self, path: str | os.PathLike[str], *, code: bool = True) -> Path:
+        """Write the report to a file and return its path.
+
+        A name in `.html` gets the interactive page, one file that requests nothing; a name in
+        `.json` the data. Without `code` the page has no LLVM modules and assembly, which take most
+        of the time. Raises ArgumentError for another ending.
+        """
+        target = Path(path)
+        if target.suffix not in (".html", ".json"):
+            raise ArgumentError(
+                op="save", argument="path", value=str(target), expected="a name in .html or .json"
+            )
+        text = self._page(code=code) if target.suffix == ".html" else self.to_json(indent=2)
+        target.write_text(text, encoding="utf-8")
+        return target
+
+    def _page(self, *, code: bool) -> str:
+        return html(self.to_data(page=True, code=code))
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook, in a frame without rights on the notebook."""
+        return frame(self._page(code=False))
 
     def to_json(self, *, times: bool = True, indent: int | None = None) -> str:
         """Return the report as JSON, in the form of `report.schema.json` in this folder.

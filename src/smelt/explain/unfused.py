@@ -13,10 +13,16 @@ from smelt.dataclass import dataclass
 from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Node
+from smelt.kernel.ir import Kernel
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
-__all__ = ["UnfusedTraffic", "call_bytes", "unfused_traffic"]
+__all__ = [
+    "UnfusedCluster",
+    "UnfusedTraffic",
+    "unfused_clusters",
+    "unfused_traffic",
+]
 
 Sizes = Mapping[str, int]
 
@@ -32,29 +38,63 @@ class UnfusedTraffic:
         return UnfusedTraffic(self.nbytes + other.nbytes, self.transfers + other.transfers)
 
 
+@dataclass(frozen=True, slots=True)
+class UnfusedCluster:
+    """A cluster of the plan without fusion, with the bytes of each input and output.
+
+    `home` is the cluster of the fused plan that it counts for; `kernel` is None for a library call.
+    """
+
+    home: int
+    cluster: Cluster
+    kernel: Kernel | None
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The values that it reads."""
+        return self.cluster.inputs
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """The values that it writes."""
+        return self.cluster.outputs
+
+
 def unfused_traffic(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedTraffic]:
     """Return one entry per cluster; an operator in several clusters counts in the first."""
+    result = [UnfusedTraffic()] * len(plan.clusters)
+    for c in unfused_clusters(plan, target, sizes):
+        transfers = len(c.inputs) + len(c.outputs)
+        result[c.home] += UnfusedTraffic(sum(c.read) + sum(c.written), transfers)
+    return result
+
+
+def unfused_clusters(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedCluster]:
+    """Return the clusters of the plan without fusion, in order."""
     with knobs.config(require_fused=()):  # the demand concerns the real plan only
         single = fusion.plan(plan.graph, target, None, sizes, fuse=False)
     home: dict[Node, int] = {}
     for number, cluster in enumerate(plan.clusters):
         for node in cluster.nodes:
             home.setdefault(node, number)
-    result = [UnfusedTraffic()] * len(plan.clusters)
+    result: list[UnfusedCluster] = []
     for cluster in single.clusters:
         number = home.get(cluster.outputs[0]) if cluster.outputs else None
-        if number is not None:
-            result[number] += _cluster_traffic(cluster, sizes)
+        if number is None:
+            continue
+        if cluster.is_extern:
+            read, written = (
+                tuple(int(evaluate(n.type.nbytes, sizes)) for n in side)
+                for side in (cluster.inputs, cluster.outputs)
+            )
+            result.append(UnfusedCluster(number, cluster, None, read, written))
+            continue
+        kernel = lower.run(cluster, "eager", sizes)
+        moved = traffic(kernel, sizes)
+        read, written = (
+            tuple(t.nbytes for t in side.values()) for side in (moved.loads, moved.stores)
+        )
+        result.append(UnfusedCluster(number, cluster, kernel, read, written))
     return result
-
-
-def _cluster_traffic(cluster: Cluster, sizes: Sizes) -> UnfusedTraffic:
-    transfers = len(cluster.inputs) + len(cluster.outputs)
-    if cluster.is_extern:
-        return UnfusedTraffic(call_bytes(cluster, sizes), transfers)
-    return UnfusedTraffic(traffic(lower.run(cluster, "eager", sizes), sizes).nbytes, transfers)
-
-
-def call_bytes(cluster: Cluster, sizes: Sizes) -> int:
-    """Return the bytes of a library call: its inputs and outputs in full."""
-    return sum(int(evaluate(n.type.nbytes, sizes)) for n in (*cluster.inputs, *cluster.outputs))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -32,10 +32,26 @@ from smelt.kernel.text_print import statement_text
 from smelt.kernel.tile import Array, Space, Tile
 from smelt.types.expr import evaluate
 
-__all__ = ["Access", "Order", "Trace", "run"]
+__all__ = ["Access", "Observer", "Order", "Trace", "run"]
 
 Order = Literal["forward", "backward", "random"]
 Arrays = Mapping[str, Any] | Sequence[Any]
+
+
+class Observer(Protocol):
+    """Receives what a run does, in order; the buffers of `place` then keep logs of accesses."""
+
+    def block(self, place: Evaluator) -> None:
+        """Note that a block of the grid begins."""
+        ...
+
+    def visit(self, stream: ir.Stream, place: Evaluator) -> None:
+        """Note that a stream begins a block."""
+        ...
+
+    def statement(self, statement: ir.Statement, place: Evaluator) -> None:
+        """Note that a statement has run."""
+        ...
 
 
 def run(
@@ -48,6 +64,7 @@ def run(
     grid_sizes: Mapping[str, int] | None = None,
     complete: bool = True,
     trace: Trace | None = None,
+    observer: Observer | None = None,
 ) -> dict[str, Any]:
     """Run a kernel and return its outputs by name.
 
@@ -59,7 +76,8 @@ def run(
     Raises VerifyError for an index out of bounds, an element stored twice or never, a read after
     an in-place store, and arrays that do not fit the parameters.
     """
-    return _Run(kernel, order, seed, grid_sizes or {}, complete, trace).call(arrays, sizes or {})
+    interpreter = _Run(kernel, order, seed, grid_sizes or {}, complete, trace, observer)
+    return interpreter.call(arrays, sizes or {})
 
 
 class _Run:
@@ -71,7 +89,9 @@ class _Run:
         grid_sizes: Mapping[str, int],
         complete: bool,
         trace: Trace | None,
+        observer: Observer | None,
     ) -> None:
+        self.observer = observer
         self.kernel, self.order, self.complete = kernel, order, complete
         self.random = np.random.default_rng(seed)
         self.grid_sizes, self.trace = grid_sizes, trace or Trace()
@@ -121,7 +141,10 @@ class _Run:
         }
 
     def _buffer(self, param: ir.Param, data: Array) -> Buffer:
-        return Buffer(param, data)
+        buffer = Buffer(param, data)
+        if self.observer is not None:
+            buffer.log = []
+        return buffer
 
     def _add_traffic(self, into: dict[str, Access], buffers: list[Buffer]) -> None:
         for b in buffers:
@@ -171,10 +194,15 @@ class _Run:
             range(at, min(at + size, extent.stop)) for at in range(extent.start, extent.stop, size)
         ]
 
+    def _begin_block(self, place: Evaluator) -> None:
+        self.block += 1
+        if self.observer is not None:
+            self.observer.block(place)
+
     def _grid_block(self, place: Evaluator) -> None:
         split = next((s for s in self.kernel.grid if isinstance(s, ir.Split)), None)
         if split is None:
-            self.block += 1
+            self._begin_block(place)
             self._body(self.kernel.body, place)
             return
         joined = next(
@@ -184,12 +212,12 @@ class _Run:
         ends: dict[int, Evaluator] = {}
         parts = int(evaluate(split.parts, place.sizes))
         for part in self._in_grid_order(list(range(parts))):
-            self.block += 1
             ends[part] = place.narrow({split.name: range(part, part + 1)})
+            self._begin_block(ends[part])
             self.parts = {split.name: range(part, parts)}
             self._body(self.kernel.body[:joined], ends[part])
-        self.block += 1
         first = ends[0]
+        self._begin_block(first)
         if joined < len(self.kernel.body):
             for part in range(1, parts):
                 first.names.update(self._merge_states(first, ends[part]))
@@ -235,6 +263,8 @@ class _Run:
                 self._stream(s, place)
             case ir.Merge():
                 raise VerifyError("a merge stands at the top of a kernel whose grid has the part")
+        if self.observer is not None:
+            self.observer.statement(s, place)
 
     def _store(self, s: ir.Store, place: Evaluator) -> None:
         tiles = [place.index(e) for e in s.index]
@@ -282,6 +312,8 @@ class _Run:
             if s.bounds:
                 inner = inner.narrow({b.axis: self._bounded_range(b, inner) for b in s.bounds})
             inner.states = {state.name: state for state in s.states}
+            if self.observer is not None:
+                self.observer.visit(s, inner)
             self._body(s.body, inner)
             for state in s.states:
                 if state.name in inner.new:

@@ -74,6 +74,8 @@ class Buffer:
         self.writer = np.full(self.data.shape, -1, np.int64)
         self.read = np.zeros(self.data.shape, bool)
         self.count = 0
+        self.log: list[tuple[bool, Array]] | None = None
+        """If a list, every access appends whether it stores, and its row-major positions."""
 
     @property
     def access(self) -> Access:
@@ -96,6 +98,7 @@ class Buffer:
         self.count += int(valid.sum())
         positions = tuple(i[valid] for i in index)
         self.read[positions] = True
+        self._log(False, positions)
         fill = np.asarray(0 if other is None else other)
         values = np.full(needed.shape, fill, self.param.dtype.compute.numpy)
         values[valid] = self.data[positions].astype(values.dtype)
@@ -153,6 +156,7 @@ class Buffer:
             raise AccessError(message, tuple(where_indices[k]))
         self.writer[positions] = block
         self.count += len(flat)
+        self._log(True, positions)
         with np.errstate(all="ignore"):
             self.data[positions] = value[where].astype(self.param.dtype.numpy)
 
@@ -166,6 +170,10 @@ class Buffer:
             k = int(np.argmax(stale))
             message = f"{self._element(positions, k)} is read after it was stored"
             raise AccessError(message, tuple(np.argwhere(valid)[k]))
+
+    def _log(self, stores: bool, positions: tuple[Array, ...]) -> None:
+        if self.log is not None:
+            self.log.append((stores, np.ravel_multi_index(positions, self.data.shape)))
 
     def _inside(
         self, index: tuple[Array, ...], shape: tuple[int, ...]

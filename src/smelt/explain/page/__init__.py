@@ -1,0 +1,11 @@
+"""The interactive page of a report: one HTML file that requests nothing.
+
+    report.save("x.html")
+
+`collect` adds what the page shows to a report's data, `html` writes the page from that data alone.
+"""
+
+from smelt.explain.page.collect import collect
+from smelt.explain.page.html import frame, html, sentence
+
+__all__ = ["collect", "frame", "html", "sentence"]

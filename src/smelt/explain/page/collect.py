@@ -1,0 +1,78 @@
+"""Collect what the page shows beyond a report's numbers.
+
+data = replace(report.data, page=collect(report.data, compiled, code=True))
+"""
+
+from __future__ import annotations
+
+from smelt import knobs
+from smelt.codegen.build import asm_text, llvm_text
+from smelt.explain.build import steps_of
+from smelt.explain.compiled import Compiled
+from smelt.explain.data import ReportData
+from smelt.explain.page.accesses import access_patterns
+from smelt.explain.page.layout import layout_of
+from smelt.explain.page.small_run import small_run
+from smelt.explain.page.transfers import transfers
+from smelt.explain.page_data import AccessPattern, Code, PageData
+from smelt.explain.unfused import unfused_clusters
+from smelt.runtime.code import LoadedKernel
+from smelt.runtime.executable import KernelStep
+from smelt.types.expr import evaluate
+
+__all__ = ["collect"]
+
+MAX_CODE = 40_000
+"""Most characters of a generated text."""
+MAX_KERNELS = 12
+"""Most kernels whose generated texts are included."""
+
+
+def collect(data: ReportData, compiled: Compiled, *, code: bool) -> PageData:
+    """Return the page's data; with `code`, also LLVM modules and assembly of the first kernels."""
+    unfused = unfused_clusters(compiled.plan, compiled.target, data.sizes)
+    return PageData(
+        launches_unfused=sum(data.kernels[c.home].kind != "check" for c in unfused),
+        layout=layout_of(data.nodes),
+        transfers=transfers(data, compiled.plan.graph.nodes(), unfused),
+        accesses=_accesses(data, compiled),
+        run=small_run(compiled, data, unfused),
+        codes=_codes(data, compiled, code),
+    )
+
+
+def _accesses(data: ReportData, compiled: Compiled) -> tuple[AccessPattern, ...]:
+    return tuple(
+        pattern
+        for k, kernel in zip(data.kernels, compiled.kernels, strict=True)
+        if kernel is not None and k.within is None
+        for pattern in access_patterns(k.id, kernel, data.sizes)
+    )
+
+
+def _codes(data: ReportData, compiled: Compiled, code: bool) -> tuple[Code, ...]:
+    steps = steps_of(compiled.executable)
+    codes: list[Code] = []
+    for k, kernel in zip(data.kernels, compiled.kernels, strict=True):
+        if kernel is None:
+            continue
+        texts = code and len(codes) < MAX_KERNELS
+        codes.append(
+            Code(
+                kernel=k.id,
+                llvm=llvm_text(kernel, compiled.target)[:MAX_CODE] if texts else "",
+                asm=asm_text(kernel, compiled.target, knobs.OPT_LEVEL.get())[:MAX_CODE]
+                if texts
+                else "",
+                tasks=_tasks(steps.get(k.name), data) if k.within is None else (),
+            )
+        )
+    return tuple(codes)
+
+
+def _tasks(step: KernelStep | None, data: ReportData) -> tuple[int, ...]:
+    """Return the tasks of each phase of a kernel, which the threads share."""
+    if step is None or not isinstance(step.loaded, LoadedKernel):
+        return ()
+    sizes = step.sizes(data.sizes)
+    return tuple(int(evaluate(f.tasks, sizes)) for f in step.loaded.compiled.functions)

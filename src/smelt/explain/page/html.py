@@ -1,0 +1,208 @@
+r"""Write the page of a report from its JSON data alone.
+
+    text = html(report.to_data(page=True))
+
+The page requests nothing: styles and scripts are inline, and its Content-Security-Policy allows
+them by digest and nothing else. Scripts are ES modules in `static`, joined into one script. The
+overview is plain HTML too, for readers without scripts.
+
+>>> _escaped_json({"name": "</script>"})
+'{"name": "\\u003c/script\\u003e"}'
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from smelt.explain.units import show_bytes, show_count, show_time
+
+__all__ = ["frame", "html", "sentence"]
+
+FOLDER = Path(__file__).parent / "static"
+MODULES = (
+    "core",
+    "overview",
+    "why",
+    "cells",
+    "kernel",
+    "decision",
+    "graph",
+    "blocks",
+    "accesses",
+    "steps",
+    "transfers",
+    "memory",
+    "compile",
+    "main",
+)
+"""Modules of the page, each after those that it imports."""
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (const|function) (\w+)", re.MULTILINE)
+
+Data = Mapping[str, Any]
+
+
+def html(data: Data) -> str:
+    """Return the page of a report that has the page's data."""
+    style, script = _style(), _script()
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    name = escape(f"{data['name']}: what was fused")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{name}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            *_header(data),
+            '<nav aria-label="views"><div id="tabs" role="tablist"></div></nav>',
+            '<main id="view" role="tabpanel">',
+            *_summary(data),
+            "</main>",
+            f'<script type="application/json" id="report">{_escaped_json(data)}</script>',
+            f'<script type="module">{script}</script>',
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def frame(page: str, height: int = 760) -> str:
+    """Return a page inside of a sandboxed frame, for a notebook."""
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{height}" '
+        f'frameborder="0" srcdoc="{escape(page)}"></iframe>'
+    )
+
+
+def sentence(data: Data) -> str:
+    """Return what a person would say: `4 operators became 1 kernel; 67.1 MB became 16.8 MB`."""
+    t = data["total"]
+    became = show_count(t["kernels"], "kernel")
+    if t["calls"]:
+        became += f" and {show_count(t['calls'], 'library call')}"
+    words = f"{show_count(t['operators'], 'operator')} became {became}"
+    if t["bytes_unfused"] > t["bytes"]:
+        words += f"; {show_bytes(t['bytes_unfused'])} became {show_bytes(t['bytes'])}"
+    return words
+
+
+def _escaped_json(data: Any) -> str:
+    """Return JSON without characters that would end a script element."""
+    text = json.dumps(data, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+@cache
+def _style() -> str:
+    return (FOLDER / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    """Return all modules as one: each becomes a function's scope that returns its exports."""
+    parts = ["const modules = {};\n"]
+    for name in MODULES:
+        text = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
+        exports = ", ".join(match[2] for match in _EXPORT.finditer(text))
+        body = _EXPORT.sub(r"\1 \2", _IMPORT.sub(r"const \1 = modules.\2;", text))
+        parts.append(f"modules.{name} = (() => {{\n{body}return {{ {exports} }};\n}})();\n")
+    return "".join(parts)
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# ---- what can be read without scripts ----------------------------------------------------------
+
+
+def _header(data: Data) -> Iterator[str]:
+    t = data["target"]
+    sizes = " ".join(f"{name}={n}" for name, n in data["sizes"].items())
+    machine = f"{t['name']}, {show_count(t['cores'], 'core')}, {t['isa']}"
+    under = " · ".join(x for x in (sizes, machine) if x)
+    yield '<header class="top"><div>'
+    yield f"<h1>{escape(data['name'])}</h1>"
+    yield f'<p class="lead">{escape(sentence(data))}</p>'
+    yield f'<p class="under">{escape(under)}</p>'
+    yield '</div><div class="tools"><button type="button" id="theme">theme</button>'
+    yield '<button type="button" id="help" aria-label="keyboard help">?</button></div></header>'
+
+
+def _summary(data: Data) -> Iterator[str]:
+    yield "<h2>Overview</h2>"
+    yield '<noscript><p class="note">The other views need scripts.</p></noscript>'
+    yield from _rows(["", "without fusion", "with fusion"], _total_rows(data))
+    yield "<h3>Kernels</h3>"
+    yield from _rows(["kernel", "operators", "reads", "writes"], _kernel_rows(data))
+    refused = [d for d in data["decisions"] if d["verdict"] == "split"]
+    if refused:
+        yield "<h3>Not fused</h3>"
+        yield from _rows(
+            ["pair", "reason", "because"],
+            [
+                [f"{d['a_label']} → {d['b_label']}", f"{d['code']} {d['reason']}", d["sentence"]]
+                for d in refused
+            ],
+        )
+
+
+def _total_rows(data: Data) -> list[list[Any]]:
+    t = data["total"]
+    measured, predicted = t["measured"], t["predicted_ns"]
+    time = show_time(measured["median_ns"]) if measured else "not measured"
+    return [
+        ["kernels and calls", data["page"]["launches_unfused"], t["kernels"] + t["calls"]],
+        ["bytes through memory", show_bytes(t["bytes_unfused"]), show_bytes(t["bytes"])],
+        ["arrays read and written", t["transfers_unfused"], t["transfers"]],
+        ["time, measured", "", time],
+        ["time, predicted", "", "unknown" if predicted is None else show_time(predicted)],
+        ["time at full memory speed", "", show_time(t["floor_ns"])],
+    ]
+
+
+def _kernel_rows(data: Data) -> list[list[Any]]:
+    nodes = data["nodes"]
+    return [
+        [
+            k["name"],
+            " ".join(
+                nodes[o["node"]]["label"]
+                for o in k["operators"]
+                if nodes[o["node"]]["kind"] != "constant"
+            ),
+            show_bytes(k["read_bytes"]),
+            show_bytes(k["written_bytes"]),
+        ]
+        for k in data["kernels"]
+    ]
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    yield '<div class="scroll"><table><thead><tr>'
+    yield "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    yield "</tr></thead><tbody>"
+    for row in rows:
+        yield "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>"
+    yield "</tbody></table></div>"

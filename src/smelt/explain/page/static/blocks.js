@@ -1,0 +1,78 @@
+// Which block of the grid writes a cell, and which cells of every operand that block reads.
+import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, showBytes, showCount, showRate } from "./core.js";
+import { cells, position, sizesText } from "./cells.js";
+
+const ranges = (b) => Object.entries(b.ranges).map(([a, [from, to]]) => `${a} ${from}${to - from > 1 ? `..${to - 1}` : ""}`).join(", ") || "all";
+
+export function runs() {
+  return [...page.run.fused, ...page.run.unfused];
+}
+
+export function chooseRun() {
+  const all = runs();
+  const at = Math.min(number("run", 0), all.length - 1);
+  const list = select("Launch", all.map((r, k) => [k, `${r.kernel === null ? "unfused" : "fused"}: ${r.name}`]), at,
+    (v) => go({ run: v, block: null }));
+  return [all[at], list];
+}
+
+export function blocks() {
+  if (!page.run.fused.length) return [note(page.run.note), machine()];
+  const [run, list] = chooseRun();
+  const chosen = run.blocks[number("block", 0)] ? number("block", 0) : 0;
+  const block = run.blocks[chosen];
+  const writer = (name) => {
+    const owner = new Map();
+    run.blocks.forEach((b, k) => b.stores.filter((c) => c.array === name).forEach((c) => c.cells.forEach((x) => owner.set(x, k))));
+    return owner;
+  };
+  const arrays = run.arrays.map((a) => {
+    const owner = a.role === "out" ? writer(a.name) : null;
+    const side = a.role === "out" ? block.stores : block.loads;
+    const lit = new Set(side.filter((c) => c.array === a.name).flatMap((c) => c.cells));
+    const readers = (at) => run.blocks.findIndex((b) => b.loads.some((c) => c.array === a.name && c.cells.includes(at)));
+    return h("section", { class: "operand" }, h("h3", {}, h("span", { class: `array ${a.role}` }, a.name), ` ${a.dtype}[${a.shape.join(",")}]`,
+      h("small", {}, `${a.node !== null && nodes[a.node].label !== a.name ? ` ${nodes[a.node].label}` : ""}, ${a.role === "out" ? "written" : "read"}`)),
+    cells(a, { label: a.name, classOf: (at) => `${owner && owner.has(at) ? colour(owner.get(at)) : ""} ${lit.has(at) ? "lit" : "dim"}`,
+      onpick: (at) => go({ block: owner ? owner.get(at) ?? 0 : Math.max(readers(at), 0), cell: `${a.name}[${position(at, a.shape)}]` }) }));
+  });
+  const fusedLaunches = page.run.fused.length;
+  return [h("div", { class: "controls" }, list,
+    button("‹ block", () => go({ block: Math.max(chosen - 1, 0), cell: null })),
+    button("block ›", () => go({ block: Math.min(chosen + 1, run.blocks.length - 1), cell: null }))),
+  h("p", { class: "said", "aria-live": "polite", id: "block-said" }, ...said(run, chosen)),
+  h("div", { class: "operands" }, arrays),
+  note(`Sizes are shrunk to ${sizesText(page.run.sizes)}, and blocks with them. Each block runs by itself, so a thread takes any of them. `,
+    `With fusion ${showCount(fusedLaunches, "launch").replace("launchs", "launches")}, without it ${page.run.unfused.length}: there every operator is a launch of its own, and every value between them goes through memory.`),
+  machine()];
+}
+
+function said(run, chosen) {
+  const b = run.blocks[chosen];
+  const cell = new URLSearchParams(location.hash.split("/").slice(1).join("&")).get("cell");
+  const count = (list) => list.reduce((sum, c) => sum + c.cells.length, 0);
+  return [cell ? h("strong", {}, `${decodeURIComponent(cell)}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.blocks.length} (${ranges(b)}) reads `,
+    `${showCount(count(b.loads), "cell")} and writes ${showCount(count(b.stores), "cell")}`,
+    ` (${b.stores.map((c) => c.array).join(", ") || "nothing: its carried values are merged later"}).`];
+}
+
+function machine() {
+  const t = report.target;
+  const rows = kernels.filter((k) => k.kind === "kernel").map((k) => {
+    const code = page.codes.find((c) => c.kernel === k.id);
+    const grid = k.axes.filter((a) => a.role === "grid");
+    const count = grid.reduce((n, a) => n * Math.ceil(a.size / (a.block || a.size || 1)), 1);
+    const item = Math.max(...k.params.map((p) => (p.touched ? Math.round(p.touched_bytes / p.touched) : 4)), 1);
+    return h("tr", {}, h("td", {}, h("span", { class: `dot ${colour(k.id)}` }), k.name), h("td", { class: "n" }, count.toLocaleString("en")),
+      h("td", { class: "n" }, code && code.tasks.length ? code.tasks.map((n) => n.toLocaleString("en")).join(" + ") : "–"),
+      h("td", { class: "n" }, Math.floor(t.vector_bytes / item)), h("td", { class: "n" }, showBytes(k.bytes / Math.max(count, 1))),
+      h("td", {}, k.level.toUpperCase()));
+  });
+  const caches = t.rates.map((r) => h("tr", {}, h("td", {}, r.level.toUpperCase()), h("td", { class: "n" }, r.nbytes === null ? "–" : showBytes(r.nbytes)),
+    h("td", { class: "n" }, showRate(r.read)), h("td", { class: "n" }, showRate(r.write))));
+  return h("section", {}, h("h3", {}, "At the real size, on this machine"), h("p", {}, `${t.name}: ${showCount(t.cores, "core")}, vectors of ${t.vector_bytes} bytes (${t.isa}). `,
+    "The thread pool takes tasks; a task runs one or more blocks; the lanes of a vector take neighbouring elements."),
+  h("div", { class: "two" }, table(["kernel", "#blocks", "#tasks", "#lanes", "#bytes a block", "data fits"], rows),
+    table(["memory", "#size", "#reads", "#writes"], caches)),
+  note("This program was compiled for a processor. A GPU's programs, warps and shared memory are shown once there is a schedule for one."));
+}

@@ -1,0 +1,110 @@
+// Navigation, keyboard and theme; draws the view that the address names.
+import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime } from "./core.js";
+import { why } from "./why.js";
+import { overview } from "./overview.js";
+import { graph } from "./graph.js";
+import { decision } from "./decision.js";
+import { kernel } from "./kernel.js";
+import { blocks } from "./blocks.js";
+import { accesses } from "./accesses.js";
+import { steps } from "./steps.js";
+import { transfers } from "./transfers.js";
+import { memory } from "./memory.js";
+import { compile } from "./compile.js";
+
+const VIEWS = [["overview", "Overview", overview], ["graph", "Graph", graph], ["decision", "Decisions", decision], ["kernel", "Kernel", kernel],
+  ["blocks", "Blocks", blocks], ["access", "Access", accesses], ["step", "Step", steps], ["transfers", "Transfers", transfers], ["memory", "Memory", memory], ["compile", "Compile", compile]];
+const INTRO = {
+  overview: "What fusion did to this program: kernels, bytes and time, before and after.",
+  graph: "Operators in one colour run as one kernel. Move the slider to replay what was decided, in its order.",
+  decision: "Why two operators are, or are not, in one kernel, with the numbers that decided.",
+  kernel: "How one kernel computes: its text, its axes with their roles, and the code that runs.",
+  blocks: "Who computes what. Choose a cell: its block lights up in every array that it reads.",
+  access: "What neighbouring lanes read at one moment, and how much memory must move for it.",
+  step: "One statement at a time, with real values, beside the program without fusion.",
+  transfers: "Every array that crosses memory, with and without fusion.",
+  memory: "Where values between kernels are stored, and for how long.",
+  compile: "What the compiler did, how long it took, and what came from the cache.",
+};
+
+const main = document.getElementById("view");
+const tabs = document.getElementById("tabs");
+
+function draw() {
+  const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[0];
+  const focused = document.activeElement?.closest("#view") ? describe(document.activeElement) : null;
+  tabs.replaceChildren(...VIEWS.map(([name, label], k) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === id), "aria-controls": "view",
+    title: `${label} (key ${(k + 1) % 10})`, onclick: () => open(name) }, label)));
+  let parts;
+  try {
+    parts = view();
+  } catch (error) {
+    parts = [note(`This view cannot be drawn: ${error.message}`)];
+    console.error(error);
+  }
+  main.replaceChildren(h("h2", {}, title), h("p", { class: "intro" }, INTRO[id]), ...parts.flat(Infinity).filter(Boolean));
+  for (const line of main.querySelectorAll(".line.here")) {
+    line.parentElement.scrollTop = line.offsetTop - 110;
+  }
+  const tab = document.getElementById(`tab-${id}`);
+  tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.offsetWidth) / 2;
+  main.setAttribute("aria-labelledby", `tab-${id}`);
+  if (focused) [...main.querySelectorAll(focused.tag)][focused.at]?.focus({ preventScroll: true });
+}
+
+// The element that had the focus, to give it back after drawing.
+const describe = (e) => ({ tag: e.tagName, at: [...main.querySelectorAll(e.tagName)].indexOf(e) });
+
+function open(name) {
+  for (const key of ["at", "run", "block", "cell", "access", "axis"]) delete state[key];
+  go({ view: name });
+}
+
+function nudge(by) {
+  const key = state.view === "graph" ? "step" : state.view === "step" ? "at" : state.view === "blocks" ? "block" : null;
+  if (!key) return false;
+  const otherwise = key === "step" ? report.decisions.length : 0;
+  go({ [key]: Math.max(number(key, otherwise) + by, 0), cell: null });
+  return true;
+}
+
+function help() {
+  const rows = [["1 … 9, 0", "open a view"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
+  const dialog = h("dialog", { "aria-label": "keyboard" }, h("h2", {}, "Keyboard"), h("dl", {}, rows.map(([k, v]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, v)])), button("Close", () => dialog.close()));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function theme() {
+  const order = ["", "light", "dark"];
+  const next = order[(order.indexOf(document.documentElement.dataset.theme || "") + 1) % order.length];
+  if (next) document.documentElement.dataset.theme = next;
+  else delete document.documentElement.dataset.theme;
+}
+
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || ["INPUT", "SELECT", "TEXTAREA"].includes(e.target.tagName) || document.querySelector("dialog")) return;
+  if (/^[0-9]$/.test(e.key)) open(VIEWS[(Number(e.key) + 9) % 10][0]);
+  else if (e.key === "?") help();
+  else if (e.key === "t") theme();
+  else if (e.key === "ArrowRight" && e.target.role !== "tab" ? nudge(1) : false) e.preventDefault();
+  else if (e.key === "ArrowLeft" && e.target.role !== "tab" ? nudge(-1) : false) e.preventDefault();
+  else if (e.key === "Home" && nudge(-1e9)) e.preventDefault();
+  else if (e.key === "End" && nudge(1e9)) e.preventDefault();
+  else if (e.target.role === "tab" && ["ArrowLeft", "ArrowRight"].includes(e.key)) {
+    const at = VIEWS.findIndex(([name]) => name === state.view) + (e.key === "ArrowRight" ? 1 : -1);
+    const name = VIEWS[(at + VIEWS.length) % VIEWS.length][0];
+    open(name);
+    document.getElementById(`tab-${name}`).focus();
+  }
+});
+addEventListener("hashchange", () => { readAddress(); draw(); });
+document.getElementById("theme").addEventListener("click", theme);
+document.getElementById("help").addEventListener("click", help);
+window.smeltWhy = why; // for scripts that question the page
+window.smeltNumbers = (x) => [showBytes(x), showTime(x)];
+document.documentElement.classList.add("scripted");
+onChange(draw);
+readAddress();
+draw();

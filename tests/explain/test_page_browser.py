@@ -1,0 +1,323 @@
+"""The page in a real browser: twelve questions in three clicks, keyboard, themes, widths."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from tests.explain.page_programs import PROGRAMS, data, report
+
+from smelt.explain import page
+from smelt.explain.units import show_bytes, show_time
+
+browser = pytest.importorskip("tests.explain.browser", reason="selenium is not installed")
+
+pytestmark = [
+    pytest.mark.skipif(
+        browser.program() is None, reason="no Chromium with chromedriver is installed"
+    ),
+    pytest.mark.timeout(300),
+]
+VIEWS = [
+    "overview",
+    "graph",
+    "decision",
+    "kernel",
+    "blocks",
+    "access",
+    "step",
+    "transfers",
+    "memory",
+    "compile",
+]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    paths = {}
+    for name in PROGRAMS:
+        paths[name] = folder / f"{name}.html"
+        code = name == "log_relu"
+        paths[name].write_text(page.html(report(name).to_data(page=True, code=code)))
+    return paths
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    opened = browser.Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def visit(chromium, pages):
+    """Open a program's page at 1280 columns, without a problem in the console before or after."""
+    chromium.resize(1280)
+    chromium.problems()
+
+    def opened(name, fragment=""):
+        chromium.open(pages[name], fragment)
+        return chromium
+
+    yield opened
+    assert chromium.clicks <= 3
+    assert not chromium.problems()
+
+
+def tab(name):
+    return f"#tab-{name}"
+
+
+# --- twelve questions ---------------------------------------------------------------------------
+
+
+def test_how_many_bytes_did_fusion_save(visit):
+    b = visit("log_relu")
+    b.click(tab("transfers"))
+    total = data("log_relu")["total"]
+    saved = show_bytes(total["bytes_unfused"] - total["bytes"])
+    assert f"Fusion saves {saved} of {show_bytes(total['bytes_unfused'])}" in b.text()
+
+
+def test_why_was_it_not_fused(visit):
+    b = visit("looked_up")
+    b.click(tab("decision"))
+    d = next(d for d in data("looked_up")["decisions"] if d["verdict"] == "split")
+    shown = b.text(".answer")
+    assert "not in one kernel" in shown and d["code"] in shown and d["sentence"] in shown
+    assert show_time(d["fused_ns"]) in shown and show_time(d["split_ns"]) in shown
+
+
+def test_why_are_these_two_in_one_kernel(visit):
+    b = visit("log_relu")
+    nodes = {n["label"]: n["id"] for n in data("log_relu")["nodes"]}
+    b.click(tab("graph"))
+    b.click(f'[data-node="{nodes["add#0"]}"]')
+    b.click(f'[data-node="{nodes["max#1"]}"]')
+    shown = b.text(".answer")
+    assert "are in one kernel: k0." in shown and "F101 saves-traffic" in shown
+
+
+def test_what_would_it_cost_the_other_way(visit):
+    b = visit("looked_up")
+    b.click(tab("decision"))
+    b.click(".toggle input")
+    d = next(d for d in data("looked_up")["decisions"] if d["verdict"] == "split")
+    ns = data("looked_up")["total"]["predicted_ns"] + d["fused_ns"] - d["split_ns"]
+    assert f"would take about {show_time(ns)} instead of" in b.text(".supposed")
+
+
+def test_what_was_there_before_the_first_decision(visit):
+    b = visit("log_relu")
+    b.click(tab("graph"))
+    b.click('[aria-label="no fusion"]')
+    total = data("log_relu")["total"]
+    assert f"No fusion: 4 kernels, {show_bytes(total['bytes_unfused'])}" in b.text(".said")
+
+
+def test_which_block_writes_this_cell(visit):
+    b = visit("log_relu")
+    b.click(tab("blocks"))
+    run = data("log_relu")["page"]["run"]["fused"][0]
+    y = next(a for a in run["arrays"] if a["role"] == "out")
+    last = len(y["values"]) - 1
+    owner = next(k for k, x in enumerate(run["blocks"]) if last in x["stores"][0]["cells"])
+    b.click(f'.operand:last-child [data-cell="{last}"]')
+    shown = b.text("#block-said")
+    assert shown.startswith(f"y[{y['shape'][0] - 1},{y['shape'][1] - 1}]: block {owner} of")
+    lit = b.run("return [...document.querySelectorAll('.operand:first-child .lit')].length")
+    assert lit == len(run["blocks"][owner]["loads"][0]["cells"])
+
+
+def test_is_this_load_coalesced(visit):
+    b = visit("log_relu")
+    b.click(tab("access"))
+    assert b.text("#access-said").startswith("coalesced")
+    assert "touch 4 sectors of 32 bytes" in b.text("#access-said")
+    assert b.run("return document.querySelectorAll('.sector').length") == 4
+
+
+def test_what_is_the_running_maximum_after_block_3(visit):
+    b = visit("attention")
+    b.click(tab("step"))
+    run = data("attention")["page"]["run"]["fused"][0]
+    q, k = (np.array(a["values"]).reshape(a["shape"])[0, 0] for a in run["arrays"][:2])
+    scores = q @ k.T / np.sqrt(q.shape[-1])
+    row = b.text('[data-visit="3"]')
+    assert row.startswith("after block 3")
+    shown = float(b.text('[data-visit="3"] [data-state]').split()[0])
+    assert shown == pytest.approx(scores[0, : 3 * scores.shape[1] // 4].max(), rel=1e-3)
+    assert "running maximum" in b.text("#carried thead")
+
+
+def test_how_many_memory_operations_does_it_take(visit):
+    b = visit("log_relu")
+    b.click(tab("step"))
+    b.click('[aria-label="last step"]')
+    run = data("log_relu")["page"]["run"]
+    counts = [
+        sum(r[key] for r in runs) for runs in (run["fused"], run["unfused"]) for key in RUN_COUNTS
+    ]
+    shown = b.run("return [...document.querySelectorAll('.counter strong')].map(x => +x.innerText)")
+    assert shown == counts
+    assert counts[0] + counts[1] < counts[2] + counts[3]
+
+
+RUN_COUNTS = ("loaded", "stored")
+
+
+def test_which_axis_is_streamed(visit):
+    b = visit("attention")
+    b.click(tab("kernel"))
+    axes = data("attention")["kernels"][0]["axes"]
+    streamed = next(a for a in axes if a["role"] == "stream")
+    rows = b.run("return [...document.querySelectorAll('tr[data-for]')].map(r => r.innerText)")
+    assert any(r.startswith(streamed["name"]) and "block by block" in r for r in rows)
+
+
+def test_which_instructions_run(visit):
+    b = visit("log_relu")
+    b.click(tab("kernel"))
+    b.click(".controls button:last-child")
+    assert "ret" in b.text("pre.text")
+
+
+def test_what_is_stored_between_kernels(visit):
+    b = visit("layer")
+    b.click(tab("memory"))
+    d = data("layer")
+    arena = [x for x in d["buffers"] if x["place"] == "arena"]
+    assert arena
+    assert b.run("return document.querySelectorAll('.buffer').length") == len(arena)
+    assert all(d["nodes"][x["node"]]["label"] in b.text() for x in arena)
+
+
+def test_which_pass_took_longest(visit):
+    b = visit("layer")
+    b.click(tab("compile"))
+    seconds = {}
+    for p in data("layer")["passes"]:
+        seconds[p["name"]] = seconds.get(p["name"], 0) + p["seconds"]
+    assert max(seconds, key=seconds.get) in b.text(".two section:last-child .bar-label")
+
+
+# --- the page agrees with the package -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_answers_for_every_pair_are_those_of_the_report(visit, name):
+    b = visit(name)
+    d, result = data(name), report(name)
+    numbers = [n["id"] for n in d["nodes"] if n["kind"] != "constant"]
+    pairs = list(itertools.combinations(numbers, 2))
+    shown = b.run(
+        "return arguments[0].map(([a, b]) => window.smeltWhy(a, b))",
+        pairs,
+    )
+    nodes = list(result.compiled.plan.graph.nodes())
+    for (x, y), answer in zip(pairs, shown, strict=True):
+        expected = result.why(nodes[x], nodes[y])
+        assert tuple(answer["together"]) == expected.kernels, (x, y)
+        assert tuple(answer["decisions"]) == expected.decisions, (x, y)
+
+
+def test_numbers_look_as_in_the_text(visit):
+    b = visit("log_relu")
+    numbers = [0, 1, 999, 999.6, 1000, 12345, 1e6 - 1, 9.9951e5, 1.5e9, 3.2e12]
+    shown = b.run("return arguments[0].map(x => window.smeltNumbers(x))", numbers)
+    assert shown == [[show_bytes(x), show_time(x)] for x in numbers]
+
+
+# --- every view, in every form ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_fits_without_problems(visit, width, scheme):
+    b = visit("layer")
+    b.resize(width)
+    b.prefer(prefers_color_scheme=scheme)
+    for name, view in itertools.product(("layer", "attention"), VIEWS):
+        visit(name, view)
+        assert "cannot be drawn" not in b.text() and len(b.text()) > 100, view
+        overflow = b.run("return document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0, (name, view)
+    dark = b.run("return getComputedStyle(document.body).backgroundColor") != "rgb(251, 250, 248)"
+    assert dark == (scheme == "dark")
+    b.prefer()
+
+
+def test_keys_open_views_and_step(visit):
+    b = visit("log_relu")
+    for at, view in enumerate(VIEWS):
+        b.press(str((at + 1) % 10))
+        assert b.run("return location.hash").startswith(f"#{view}")
+    b.press("7")
+    b.press("ARROW_RIGHT")
+    b.press("ARROW_RIGHT")
+    assert "Step 3 of" in b.text(".said")
+    b.press("ARROW_LEFT")
+    assert "Step 2 of" in b.text(".said")
+    b.press("?")
+    assert "Keyboard" in b.text("dialog")
+
+
+def test_nodes_and_cells_can_be_chosen_with_the_keyboard(visit):
+    b = visit("log_relu", "graph")
+    b.run("document.querySelector('.node.operator').focus()")
+    b.run(
+        "document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}))"
+    )
+    assert b.run("return document.querySelectorAll('.node.chosen').length") == 1
+    assert b.run("return document.activeElement.classList.contains('node')")
+
+
+def test_a_link_leads_to_a_step(visit):
+    b = visit("log_relu", "step/at=4")
+    assert "Step 5 of" in b.text(".said")
+
+
+def test_nothing_is_requested_and_nothing_may_be(chromium, pages):
+    chromium.open(pages["log_relu"])
+    assert chromium.run("return performance.getEntriesByType('resource').length") == 0
+    refused = chromium.run(
+        "return new Promise(done => { document.addEventListener('securitypolicyviolation',"
+        " e => done(e.effectiveDirective)); const image = new Image();"
+        " image.src = 'https://example.invalid/x.png'; setTimeout(() => done(''), 2000); })"
+    )
+    assert refused == "img-src"
+    chromium.problems()
+
+
+def test_a_hostile_name_stays_text(chromium, tmp_path):
+    d = json.loads(json.dumps(data("log_relu")))
+    hostile = "<script>window.hostile = 1</script><img src=x onerror='window.hostile = 1'>"
+    d["name"] = d["kernels"][0]["name"] = hostile
+    for n in d["nodes"]:
+        n["label"] = n["op"] = hostile
+    path = tmp_path / "hostile.html"
+    path.write_text(page.html(d))
+    for view in VIEWS:
+        chromium.open(path, view)
+        assert chromium.run("return window.hostile") is None
+        assert chromium.run("return document.querySelectorAll('main img, main script').length") == 0
+    chromium.open(path)
+    assert hostile in chromium.text("h1")
+    chromium.problems()
+
+
+def test_the_page_can_be_read_without_scripts(chromium, pages):
+    chromium.scripts(on=False)
+    try:
+        chromium.open(pages["looked_up"])
+        chromium.scripts(on=True)  # to read the text
+        shown = chromium.text("body")
+    finally:
+        chromium.scripts(on=True)
+    total = data("looked_up")["total"]
+    assert show_bytes(total["bytes"]) in shown and "Not fused" in shown
+    assert "The other views need scripts." in shown
