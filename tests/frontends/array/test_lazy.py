@@ -347,9 +347,8 @@ def test_attributes() -> None:
     assert x.__array_namespace__() is sm
     with pytest.raises(TypeError):
         hash(x)
-    for wrong in (lambda: sm.ones(3).T, lambda: sm.ones(3).mT):
-        with pytest.raises(sm.errors.ShapeError):
-            wrong()
+    with pytest.raises(sm.errors.ShapeError):
+        sm.ones(3).mT  # noqa: B018
     with pytest.raises(sm.errors.DeviceError):
         x.to_device("abacus")
     with pytest.raises(sm.errors.ArgumentError):
@@ -363,8 +362,7 @@ def test_numpy_on_either_side() -> None:
     assert (n - x).tolist() == [9.0, 18.0]
     assert float(n @ x) == 50.0
     assert isinstance(np.exp(x), np.ndarray)
-    with pytest.raises(TypeError):
-        x + [1, 2]  # noqa: RUF005
+    assert (x + [1, 2]).tolist() == ([1, 2] + x).tolist() == [2.0, 4.0]  # noqa: RUF005
     with pytest.raises(TypeError):
         x + "a"
 
