@@ -39,7 +39,7 @@ from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flus
 from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
-from smelt.frontends.array.operators import Operators, operand
+from smelt.frontends.array.operators import Operators, is_complex, operand
 from smelt.frontends.array.promote import default_value
 from smelt.frontends.array.subscript import get
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
@@ -227,7 +227,7 @@ class Array(Operators):
         return data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = method == "__call__" and ufunc in OPERATORS
+        plain = method == "__call__" and ufunc in OPERATORS and not is_complex(inputs[0])
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])

@@ -20,7 +20,7 @@ from smelt.frontends.array.promote import cast, default_value
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import shape_of
 
-__all__ = ["Operators", "list_operand", "operand"]
+__all__ = ["Operators", "is_complex", "list_operand", "operand"]
 
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
@@ -230,11 +230,15 @@ T = TypeVar("T", bound=Operators)
 def _forward(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is x.__class__:
         return x.of(family(x.node, other.node))
+    if is_complex(other):
+        return getattr(np, family.what)(x, other)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(x.node, y))
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
+    if is_complex(other):
+        return getattr(np, family.what)(other, x)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(y, x.node))
 
@@ -242,6 +246,13 @@ def _reflected(family: Binary, x: T, other: Any) -> T:
 def _in_place(family: Binary, x: T, other: Any) -> T:
     y = operand(other)
     return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
+
+
+def is_complex(x: Any) -> bool:
+    """Return whether an operand is complex: a number, or an array of NumPy, which computes then."""
+    return isinstance(x, complex) or (
+        isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "c"
+    )
 
 
 def operand(x: Any) -> Any:
