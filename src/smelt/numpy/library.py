@@ -35,7 +35,7 @@ class LibraryCall(NamedTuple):
     reason: str
     file: str
     line: int
-    count: int
+    calls: int
 
 
 _COUNTS: Counter[tuple[str, str, str, int]] = Counter()

@@ -104,7 +104,7 @@ class Ufunc:
             args = tuple(methods.convert(calls.array(x, self.__name__), dtype) for x in args)
         result = self._call(*args, **kwargs)
         if where is not True and isinstance(result, Array):
-            (kept,) = out if isinstance(out, tuple) else (out,)
+            kept: Any = next(iter(out)) if isinstance(out, tuple) else out
             other = 0 if kept is None else calls.array(kept, self.__name__)
             result = elementwise.where(calls.array(where, self.__name__), result, other)
         return calls.store(result, out)

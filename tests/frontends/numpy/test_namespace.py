@@ -22,7 +22,7 @@ def test_library_calls_are_counted_by_line_with_a_reason() -> None:
         snp.unique([2, 1, 2])
     snp.sum([1, 2])
     (only,) = snp.library_calls()
-    assert (only.name, only.count, Path(only.file).name) == ("unique", 3, Path(__file__).name)
+    assert (only.name, only.calls, Path(only.file).name) == ("unique", 3, Path(__file__).name)
     assert "sorting" in only.reason
 
 
