@@ -27,7 +27,8 @@ def image_filters(np: Any, n: int = 64) -> Any:
     edges = np.hypot(gx, gy)
     mask = edges > edges.mean() + edges.std()
     out = np.clip(blurred * 1.2 + 10, 0, 255).astype(np.uint8)
-    return edges, mask.sum(), out, np.flipud(out)[:2], np.percentile(edges, [5, 50, 95])
+    levels = np.percentile(edges, [5, 50, 95]).astype(np.float32)  # as exact as the image
+    return edges, mask.sum(), out, np.flipud(out)[:2], levels
 
 
 def k_means(np: Any, n: int = 300) -> Any:
