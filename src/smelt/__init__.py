@@ -17,7 +17,13 @@ from types import ModuleType
 from typing import Any
 
 from smelt import errors
-from smelt.frontends.array import linalg, nn, optim, random
+from smelt.frontends.array import (
+    linalg,
+    methods,  # noqa: F401 - attaches the methods of arrays
+    nn,
+    optim,
+    random,
+)
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import (
     arange,
@@ -287,7 +293,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `torch` and its `record`, which need PyTorch, on first use."""
     if name not in ("record", "torch"):
-        raise_missing(name)
+        raise_missing(name, __all__)
     try:
         torch_module = fork_safe_import("smelt.torch")
     except ModuleNotFoundError as error:

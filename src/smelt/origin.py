@@ -100,6 +100,11 @@ class Origin:
         return place
 
     @property
+    def instruction(self) -> tuple[int, int] | None:
+        """Identity of the code object and offset in it; None once the place is resolved."""
+        return None if self._code is None else (id(self._code), self._lasti)
+
+    @property
     def file(self) -> str:
         return self.place.file
 

@@ -238,3 +238,17 @@ def test_a_write_anywhere_to_what_a_recording_has_read_is_seen() -> None:
 
     with pytest.raises(sm.errors.ChangedError, match="after an operator had read it"):
         sm.jit(f)(np.zeros(600))
+
+
+@pytest.mark.parametrize("f", [operator.add, operator.sub, operator.mul, operator.truediv])
+def test_complex_operands_are_numpys(f: Callable[[Any, Any], Any]) -> None:
+    """There are no complex arrays of ours: NumPy computes, and the result is its array."""
+    values = np.arange(1.0, 5)
+    x = sm.asarray(values)
+    for other in (2 + 1j, np.complex128(1j), np.arange(1, 5) * 1j, np.ones(4, np.complex64)):
+        for found, wanted in ((f(x, other), f(values, other)), (f(other, x), f(other, values))):
+            assert isinstance(found, np.ndarray)
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype
+    with pytest.raises(sm.errors.TracerError):
+        sm.jit(lambda x: f(x, 1j))(x)

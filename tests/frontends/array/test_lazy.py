@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smelt as sm
+from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array import evaluate_pending as flushing
 from smelt.frontends.array.value import STATE
 
@@ -347,9 +348,8 @@ def test_attributes() -> None:
     assert x.__array_namespace__() is sm
     with pytest.raises(TypeError):
         hash(x)
-    for wrong in (lambda: sm.ones(3).T, lambda: sm.ones(3).mT):
-        with pytest.raises(sm.errors.ShapeError):
-            wrong()
+    with pytest.raises(sm.errors.ShapeError):
+        sm.ones(3).mT  # noqa: B018
     with pytest.raises(sm.errors.DeviceError):
         x.to_device("abacus")
     with pytest.raises(sm.errors.ArgumentError):
@@ -363,8 +363,7 @@ def test_numpy_on_either_side() -> None:
     assert (n - x).tolist() == [9.0, 18.0]
     assert float(n @ x) == 50.0
     assert isinstance(np.exp(x), np.ndarray)
-    with pytest.raises(TypeError):
-        x + [1, 2]  # noqa: RUF005
+    assert (x + [1, 2]).tolist() == ([1, 2] + x).tolist() == [2.0, 4.0]  # noqa: RUF005
     with pytest.raises(TypeError):
         x + "a"
 
@@ -495,3 +494,25 @@ def test_masked_elements_are_refused() -> None:
     with pytest.raises(sm.errors.UnsupportedError, match="masked"):
         sm.asarray(x)
     np.testing.assert_array_equal(sm.asarray(np.ma.masked_array([1.0, 2.0])), [1.0, 2.0])
+
+
+@pytest.mark.parametrize("operators", [3, 7, 22, 70])
+def test_a_long_lazy_loop_compiles_few_programs(
+    monkeypatch: pytest.MonkeyPatch, operators: int
+) -> None:
+    """Its parts are cut after the same instruction, so that they are one program."""
+    compiled: list[Any] = []
+    compile_graph = evaluate_pending.compile_graph
+
+    def count(graph: Any, hints: Any) -> Any:
+        compiled.append(graph)
+        return compile_graph(graph, hints)
+
+    monkeypatch.setattr(evaluate_pending, "compile_graph", count)
+    body = "\n".join("    x = x * 0.75 + 1.0" for _ in range(operators // 2))
+    program = f"for _ in range({400 // operators + 10}):\n{body}"
+    ours, plain = {"x": sm.ones((5, operators))}, {"x": np.ones((5, operators))}
+    exec(program, ours)
+    exec(program, plain)
+    np.testing.assert_allclose(np.asarray(ours["x"]), plain["x"], rtol=1e-12)
+    assert 1 <= len(compiled) <= 4

@@ -25,7 +25,7 @@ def told(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
     return found.value
 
 
-@pytest.mark.parametrize("f", [np.exp, np.sum, np.mean, np.asarray, np.linalg.norm, np.median])
+@pytest.mark.parametrize("f", [np.exp, np.sort, np.asarray, np.linalg.norm, np.median])
 def test_functions_of_numpy_name_the_line_that_calls_them(f: Callable[[Any], Any]) -> None:
     error = told(TracerError, lambda: sm.jit(lambda x: f(x) + 1)(np.ones((3, 4))))
     assert "lambda x: f(x) + 1" in error.origin.text

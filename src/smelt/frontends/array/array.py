@@ -37,9 +37,10 @@ from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.dlpack import export_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
-from smelt.frontends.array.number import Number, user_dim
-from smelt.frontends.array.numpy_hints import METHODS, MissingMethod
-from smelt.frontends.array.operators import Operators, operand
+from smelt.frontends.array.number import user_dim
+from smelt.frontends.array.numpy_hints import missing_attribute
+from smelt.frontends.array.operators import Operators, is_complex, operand
+from smelt.frontends.array.promote import default_value
 from smelt.frontends.array.subscript import get
 from smelt.frontends.array.ufuncs import IN_PLACE, OPERATORS, is_in_place, rebind_obstacle
 from smelt.frontends.array.value import (
@@ -145,18 +146,6 @@ class Array(Operators):
         return DEVICE
 
     @property
-    def T(self) -> Array:
-        """Transpose of a matrix.
-
-        Raises ShapeError unless the rank is 2.
-        """
-        if self.ndim != 2:
-            raise ShapeError(
-                op="T", operands=self.node.type_text, reason="only a matrix has it; use .mT"
-            )
-        return self.mT
-
-    @property
     def mT(self) -> Array:
         """Transpose of each matrix in the last two dimensions.
 
@@ -238,7 +227,7 @@ class Array(Operators):
         return data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = method == "__call__" and ufunc in OPERATORS
+        plain = method == "__call__" and ufunc in OPERATORS and not is_complex(inputs[0])
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
@@ -362,6 +351,10 @@ class Array(Operators):
         """Return the interface for updated copies: `x.at[key].add(value)`; see `Place`."""
         return At(self, number_or_value)
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError with the nearest name; `methods` attaches what there is."""
+        raise missing_attribute("'Array' object", name, type(self))
+
     def __copy__(self) -> Array:
         return Array.of(copied(self.node))
 
@@ -370,10 +363,6 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
-
-
-for _name, _function in METHODS.items():
-    setattr(Array, _name, MissingMethod(_name, _function))
 
 
 def _revive(data: Buffer) -> Array:
@@ -404,22 +393,12 @@ def number_or_value(x: Any, what: str) -> Any:
 def value(x: Any, what: str) -> Value:
     """Return the `Value` of an argument that must be an array.
 
-    NumPy scalars count as arrays of rank 0.  Raises ArgumentError for Python numbers and anything
-    else.
+    NumPy scalars and Python numbers count as arrays of rank 0, nested lists as arrays.  Raises
+    ArgumentError for anything else.
     """
     if x.__class__ is Array:
         return x.node
     if isinstance(x, np.generic):  # before `float`, of which np.float64 is a subclass
         return from_host(x)
-    result = None if isinstance(x, (bool, int, float)) else number_or_value(x, what)
-    if isinstance(result, Number):
-        return result.node(result.dtype)
-    if not isinstance(result, Value):
-        raise ArgumentError(
-            op=what,
-            argument="x",
-            value=repr(x),
-            expected="an array",
-            hint="sm.asarray(number) makes one; Python's math has functions of numbers.",
-        )
-    return result
+    result = number_or_value(x, what)
+    return result if isinstance(result, Value) else default_value(result, what)

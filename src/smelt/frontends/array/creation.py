@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, RangeError, ShapeError
+from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
 from smelt.frontends.array.convert import (
     as_buffer,
@@ -26,11 +26,12 @@ from smelt.frontends.array.convert import (
 )
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
+from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_integral, user_dim
 from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record
-from smelt.frontends.array.views import concat, expand, reshape, shape_of
+from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
 from smelt.types.dtype import DType, f64, i64
@@ -146,69 +147,7 @@ def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
 
 
 def _from_lists(obj: Any, target: DType | None) -> Array:
-    if isinstance(obj, (list, tuple)) and _holds_arrays(obj):
-        parts = [asarray(item, dtype=target).node for item in obj]
-        parts = [reshape(p, (1, *shape_of(p))) for p in parts]
-        return Array.of(concat(parts, 0, "asarray"))
-    try:
-        data = np.asarray(obj)
-        if target is not None and target.is_integer and data.dtype.kind in "iufO":
-            data = _exact_integers(obj, data, target)
-    except RangeError:
-        raise
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _ragged(obj) or ArgumentError(f"asarray: {error}") from error
-    node = leaf(usable(data))
-    return Array.of(cast(node, target) if target is not None else node)
-
-
-def _ragged(obj: Any) -> ArgumentError | None:
-    """Return the error for nested lists of different lengths, or None if they agree."""
-    level, paths = [obj], [""]
-    while level:
-        sizes = [len(x) if isinstance(x, (list, tuple)) else None for x in level]
-        for path, size in zip(paths, sizes, strict=True):
-            if size != sizes[0]:
-                lengths = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
-                return ArgumentError(
-                    op="asarray",
-                    argument="obj",
-                    value=f"lists ({lengths[0]} at obj{paths[0]}, {lengths[1]} at obj{path})",
-                    expected="lists of one length at each depth",
-                    hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
-                )
-        if sizes[0] is None:
-            return None
-        paths = [f"{p}[{k}]" for p in paths for k in range(sizes[0])]
-        level = [x for one in level for x in one]
-    return None
-
-
-def _exact_integers(obj: Any, default_data: Any, target: DType) -> Any:
-    """Convert nested lists to the integer dtype `target` without rounding.
-
-    `default_data` is what NumPy makes of them without a dtype, where large integers may have become
-    float64.  Raises RangeError for a number that the dtype cannot hold.
-    """
-    failure: Exception | None = None
-    try:
-        with np.errstate(invalid="ignore"):
-            converted = np.asarray(obj, dtype=target.numpy)
-        if default_data.dtype.kind == "O" or (converted == np.trunc(default_data)).all():
-            return converted  # NumPy truncated no fraction
-    except (ValueError, OverflowError) as error:
-        failure = error
-    for item in default_data.ravel().tolist():
-        number(item, target, "asarray")
-    raise ArgumentError(f"asarray: {failure}") from failure
-
-
-def _holds_arrays(obj: Any) -> bool:
-    return any(
-        isinstance(item, (Array, Number))
-        or (isinstance(item, (list, tuple)) and _holds_arrays(item))
-        for item in obj
-    )
+    return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
@@ -239,7 +178,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 # From a shape
 
 
-def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array with the same number everywhere.
 
     Args:
@@ -264,7 +203,7 @@ def full(shape: Any, fill_value: Any, *, dtype: DTypeLike = None, device: Any = 
     return Array.of(filled(dims(shape), node))
 
 
-def zeros(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of zeros, float64 unless `dtype` is given.
 
     Raises OverflowSizeError, DTypeError.
@@ -272,7 +211,7 @@ def zeros(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
     return full(shape, 0, dtype=as_dtype(dtype, f64), device=device)
 
 
-def ones(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of ones, float64 unless `dtype` is given.
 
     Raises OverflowSizeError, DTypeError.
@@ -280,12 +219,12 @@ def ones(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
     return full(shape, 1, dtype=as_dtype(dtype, f64), device=device)
 
 
-def empty(shape: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array whose elements are unspecified (they are zeros)."""
     return zeros(shape, dtype=dtype, device=device)
 
 
-def full_like(x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def full_like(x: Any, /, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of the shape of `x` with the same number everywhere.
 
     The dtype is that of `x` unless `dtype` is given.
@@ -295,17 +234,17 @@ def full_like(x: Any, /, fill_value: Any, *, dtype: DTypeLike = None, device: An
     return full(shape, fill_value, dtype=as_dtype(dtype, node.type.dtype), device=device)
 
 
-def zeros_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def zeros_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return zeros in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def ones_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return ones in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Any, /, *, dtype: DTypeLike = None, device: Any = None) -> Array:
+def empty_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array like `x` whose elements are unspecified (they are zeros)."""
     return full_like(x, 0, dtype=dtype, device=device)
 
@@ -418,7 +357,7 @@ def _as_float(x: Any) -> Any:
 
 
 def eye(
-    n_rows: Any, n_cols: Any = None, /, *, k: int = 0, dtype: DTypeLike = None, device: Any = None
+    n_rows: Any, n_cols: Any = None, /, k: int = 0, dtype: DTypeLike = None, *, device: Any = None
 ) -> Array:
     """Return a matrix with ones on the `k`-th diagonal and zeros elsewhere.
 
@@ -438,7 +377,7 @@ def _compare(what: str, shape: Shape, k: int) -> Value:
     return BINARY[what](columns, BINARY["add"](rows, _python_integer(k)) if k else rows)
 
 
-def tril(x: Any, /, *, k: int = 0) -> Array:
+def tril(x: Any, /, k: int = 0) -> Array:
     """Set elements above the `k`-th diagonal of each matrix to zero.
 
     Raises ShapeError below rank 2.
@@ -446,7 +385,7 @@ def tril(x: Any, /, *, k: int = 0) -> Array:
     return _triangle("tril", "less_equal", x, k)
 
 
-def triu(x: Any, /, *, k: int = 0) -> Array:
+def triu(x: Any, /, k: int = 0) -> Array:
     """Set elements below the `k`-th diagonal of each matrix to zero.
 
     Raises ShapeError below rank 2.

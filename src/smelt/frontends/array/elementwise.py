@@ -12,6 +12,7 @@ Array([2., 3.])
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any
@@ -105,8 +106,25 @@ minimum = _binary("minimum", "Return the smaller element; NaN if either is NaN."
 # Rounding
 ceil = _unary("ceil", "Round up to an integer, in the dtype of x.")
 floor = _unary("floor", "Round down to an integer, in the dtype of x.")
-round = _unary("round", "Round to the nearest integer, halves to even, in the dtype of x.")
+rint = _unary("round", "Round to the nearest integer, halves to even, in the dtype of x.")
 trunc = _unary("trunc", "Round towards zero to an integer, in the dtype of x.")
+
+
+def round(x: Any, /, decimals: int = 0) -> Array:
+    """Round to `decimals` digits after the point, halves to even, in the dtype of x.
+
+    Negative `decimals` count digits before the point.  Computed as in NumPy, by scaling.
+    """
+    result = rint(x) if not decimals else None
+    if result is None:
+        array = Array.of(value(x, "round"))
+        scale = 10.0 ** builtins.abs(decimals)
+        up, down = (multiply, divide) if decimals > 0 else (divide, multiply)
+        whole = array.dtype.is_float or decimals < 0
+        result = down(rint(up(array, scale)), scale) if whole else array
+        result = Array.of(cast(result.node, array.dtype))
+    return result
+
 
 # Exponentials and logarithms
 exp = _unary("exp", "Return the exponential function of x.")

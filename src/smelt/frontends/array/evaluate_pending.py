@@ -170,6 +170,7 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     `memory`: other reads do not wait for another failure.
     """
     pending, STATE.pending = STATE.pending, []
+    STATE.cut_by, STATE.cut_from = 0, None
     outputs: dict[Value, None] = dict.fromkeys(values)
     for reference in pending:
         array = reference()
@@ -272,8 +273,12 @@ def flush_if_many(limit: int) -> None:
     """Compute pending values if arrays that are held wait for `limit` operators.
 
     Arrays that nothing refers to any more are dropped, so that a loop that drops its results costs
-    nothing.
+    nothing.  A loop is cut at one instruction of its body, up to `limit` operators later: its parts
+    are the same program then, which is compiled once.
     """
+    if STATE.cut_by:
+        _flush_at_cut(limit)
+        return
     alive = [r for r in STATE.pending if (a := r()) is not None and a.node.is_pending]
     waiting: set[Value] = set()
     stack = [a.node for r in alive if (a := r()) is not None]
@@ -284,9 +289,31 @@ def flush_if_many(limit: int) -> None:
             stack.extend(node.inputs)
     STATE.pending = alive
     if len(waiting) >= limit:
-        flush()
-        waiting.clear()
-    STATE.review_at = len(STATE.pending) + max(limit - len(waiting), 16)
+        STATE.cut_by = len(STATE.pending) + limit
+        _flush_at_cut(limit)
+    else:
+        STATE.review_at = len(STATE.pending) + max(limit - len(waiting), 16)
+
+
+def _flush_at_cut(limit: int) -> None:
+    """Flush if the newest array was recorded at the instruction where the last loop was cut.
+
+    If the program comes back to the instruction where this was asked first, or does not for a
+    while, the cut belongs to another loop: flush here, and from now on.
+    """
+    newest = STATE.pending[-1]() if STATE.pending else None
+    origin = None if newest is None else newest.node.origin
+    here = None if origin is None else origin.instruction
+    count = len(STATE.pending)
+    if here is None or here != STATE.cut_at:
+        is_back = here is not None and here == STATE.cut_from
+        if not is_back and STATE.cut_at is not None and count < STATE.cut_by:
+            STATE.cut_from = STATE.cut_from or here
+            STATE.review_at = count + 1
+            return
+        STATE.cut_at = here
+    flush()
+    STATE.review_at = len(STATE.pending) + limit
 
 
 def _run(outputs: tuple[Value, ...]) -> None:

@@ -71,7 +71,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     return Array.of(products.matmul(value(x1, "matmul"), value(x2, "matmul")))
 
 
-def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
+def tensordot(x1: Any, x2: Any, /, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
     """Sum products over pairs of axes of two arrays.
 
     With an integer, the last `axes` axes of x1 are paired with the first of x2; else `axes` is a
@@ -82,7 +82,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[
     return Array.of(products.tensordot(value(x1, "tensordot"), value(x2, "tensordot"), axes))
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Return the dot products of vectors along `axis`; other dimensions broadcast.
 
     `axis` is negative: it counts from the end of both arrays.  Raises ShapeError, AxisError,
@@ -102,7 +102,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+def diagonal(x: Any, /, offset: int = 0) -> Array:
     """Return the diagonals of matrices: [..., m, n] gives [..., length].
 
     `offset` selects a diagonal above (or below, if negative) the main one.  Raises ShapeError below
@@ -117,7 +117,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     return array[..., steps + first, steps + second]
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
+def trace(x: Any, /, offset: int = 0, *, dtype: DTypeLike = None) -> Array:
     """Return the sum of the diagonal of each matrix; dtypes as in `sum`.
 
     Raises ShapeError below rank 2.
@@ -125,7 +125,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: DTypeLike = None) -> Array:
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+def cross(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Return the cross product of vectors along an axis of size 3.
 
     Other dimensions broadcast.  Raises ShapeError for other sizes, AxisError.

@@ -126,14 +126,16 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     return Array.of(views.reshape(node, tuple(shape)))
 
 
-def squeeze(x: Any, /, axis: int | Sequence[int]) -> Array:
-    """Remove the dimensions `axis`, which must have size 1.
+def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
+    """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
 
     Raises ShapeError for another size, AxisError.
     """
     node = value(x, "squeeze")
-    removed = axes_of(axis, node.type.rank, "squeeze")
     shape = shape_of(node)
+    if axis is None:
+        axis = tuple(a for a, d in enumerate(shape) if d == 1)
+    removed = axes_of(axis, node.type.rank, "squeeze")
     for a in removed:
         one = shape[a] == 1 or (node.scope is not None and node.scope.same(shape[a], 1))
         if not one:
@@ -162,7 +164,7 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     return [Array.of(views.expand(node, shape)) for node in nodes]
 
 
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     """Concatenate arrays along an existing `axis`; None flattens them first.
 
     The dtype is the promoted one.  Raises ShapeError if another dimension differs, ArgumentError
@@ -177,7 +179,7 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Array:
     return Array.of(views.concat(nodes, axis_of(axis, nodes[0].type.rank, "concat")))
 
 
-def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     """Stack arrays of one shape along a new `axis`.
 
     The dtype is the promoted one.  Raises ShapeError, ArgumentError without arrays, AxisError,
@@ -190,7 +192,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Array:
     return Array.of(views.stack(nodes, dim))
 
 
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     """Split an array along `axis` into arrays without that dimension.
 
     Inside `jit` the size of the axis becomes a constant of the recording.  Raises AxisError.
@@ -202,7 +204,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
-def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
+def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
 
     Raises AxisError.
@@ -211,9 +213,7 @@ def flip(x: Any, /, *, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.flip(node, axes_of(axis, node.type.rank, "flip")))
 
 
-def roll(
-    x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-) -> Array:
+def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.
 
     Several axes take one shift for all or one each; None rolls the flattened array.  Raises
@@ -264,7 +264,7 @@ def _set(shape: Shape, axis: int, size: Index) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Array:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
     """Repeat each element `repeats` times along `axis`; None flattens first.
 
     `repeats` is an integer or, outside `jit`, an array with a count for each element.  Raises

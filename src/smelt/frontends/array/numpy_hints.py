@@ -4,11 +4,13 @@ Most programs begin as NumPy's.  A missing name says what to write instead, in a
 with NumPy as the namespace:
 
     sm.concatenate([x, y])     AttributeError: .. the array API standard has sm.concat for it
-    x.mean(axis=0)             AttributeError: .. write sm.mean(x, axis=0)
+    x.meen(axis=0)             AttributeError: .. did you mean 'mean'?
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
 FUNCTIONS: Final[dict[str, str]] = {
@@ -39,20 +41,12 @@ UNSUPPORTED: Final[dict[str, str]] = {
 }
 """Names without a function here -> reason and alternative."""
 
-METHODS: Final[dict[str, str]] = {
-    **{name: name for name in (
-        "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "max", "mean", "min",
-        "nonzero", "prod", "repeat", "reshape", "round", "searchsorted", "sort", "squeeze", "std",
-        "sum", "take", "var")},
-    "copy": "asarray", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
-    "dot": "matmul", "flatten": "reshape", "ravel": "reshape", "swapaxes": "permute_dims",
-    "transpose": "permute_dims", "fill": "full_like", "view": "astype",
-}  # fmt: skip
-"""Methods of NumPy's arrays -> functions of this package."""
 
+def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
+    """Raise AttributeError for a name that the package does not have, with a hint.
 
-def raise_missing(name: str) -> NoReturn:
-    """Raise AttributeError for a name that the package does not have, with a hint."""
+    `names` are those that it has, of which the nearest is suggested.
+    """
     ours = FUNCTIONS.get(name)
     hint = (
         f": the array API standard has sm.{ours} for it"
@@ -61,21 +55,27 @@ def raise_missing(name: str) -> NoReturn:
         if ours
         else UNSUPPORTED.get(name, "")
     )
+    if not hint and not name.startswith("_"):
+        hint = nearest(name, names)
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
 
 
-class MissingMethod:
-    """Descriptor for a method that arrays lack; access raises an error with a hint.
+def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
+    """Return the error for an attribute that does not exist, with the nearest name.
 
-    Unlike `__getattr__` it does not slow down look-ups of attributes that exist.
+    `names` is an object whose public attributes are candidates.  Protocols probe for names with two
+    underscores, which get no suggestion.
     """
+    hint = "" if name.startswith("__") else nearest(name, dir(names))
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
-    def __init__(self, name: str, function: str) -> None:
-        self.name, self.function = name, function
 
-    def __get__(self, instance: Any, owner: Any = None) -> NoReturn:
-        raise AttributeError(
-            f"'Array' object has no attribute {self.name!r}: the array API standard has functions"
-            f" instead of methods; write sm.{self.function}(x, ...)",
-            name=self.name,
-        )
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint with the name that is most like `name`; empty if none is.
+
+    >>> nearest("cumsun", ["cumsum", "sum"])
+    "; did you mean 'cumsum'?"
+    """
+    public = [n for n in names if not n.startswith("_")]
+    near = get_close_matches(name, public, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

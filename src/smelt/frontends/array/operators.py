@@ -10,16 +10,17 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from smelt.errors import DTypeError, ShapeError, UnsupportedError
+from smelt.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, UNARY, Binary
+from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
-from smelt.frontends.array.promote import cast
+from smelt.frontends.array.promote import cast, default_value
 from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import shape_of
 
-__all__ = ["Operators", "operand"]
+__all__ = ["Operators", "is_complex", "list_operand", "operand"]
 
 _ADD = BINARY["add"]
 _SUBTRACT = BINARY["subtract"]
@@ -229,11 +230,15 @@ T = TypeVar("T", bound=Operators)
 def _forward(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is x.__class__:
         return x.of(family(x.node, other.node))
+    if is_complex(other):
+        return getattr(np, family.what)(x, other)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(x.node, y))
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
+    if is_complex(other):
+        return getattr(np, family.what)(other, x)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(y, x.node))
 
@@ -241,6 +246,13 @@ def _reflected(family: Binary, x: T, other: Any) -> T:
 def _in_place(family: Binary, x: T, other: Any) -> T:
     y = operand(other)
     return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
+
+
+def is_complex(x: Any) -> bool:
+    """Return whether an operand is complex: a number, or an array of NumPy, which computes then."""
+    return isinstance(x, complex) or (
+        isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "c"
+    )
 
 
 def operand(x: Any) -> Any:
@@ -256,7 +268,28 @@ def operand(x: Any) -> Any:
         raise UnsupportedError("complex numbers are not supported")
     if isinstance(x, (np.ndarray, np.generic)):
         return from_host(x)
+    if isinstance(x, (list, tuple)):
+        return list_operand(x)
     return NotImplemented
+
+
+def list_operand(x: Any) -> Value:
+    """Return nested lists as a value; numbers and arrays may be mixed.
+
+    Raises ArgumentError for lists of different lengths, DTypeError for other elements.
+    """
+    return value_of_lists(x, _item_operand)
+
+
+def _item_operand(item: Any) -> Value:
+    if isinstance(item, (list, tuple)):
+        return list_operand(item)
+    result = operand(item)
+    if result is NotImplemented:
+        raise ArgumentError(
+            op="asarray", argument="an item", value=type(item).__name__, expected="a number"
+        )
+    return result if isinstance(result, Value) else default_value(result, "asarray")
 
 
 _RANK: dict[str, int] = {"bool": 0, "uint": 1, "int": 1, "float": 2}

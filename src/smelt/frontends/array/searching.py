@@ -48,7 +48,7 @@ def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     return Array.of(reduce_axes(what, node, axes, keepdims=keepdims))
 
 
-def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the maximum along `axis`, int64.
 
     NaN counts as the maximum.  None counts positions in the flattened array.  `keepdims` keeps the
@@ -57,7 +57,7 @@ def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Arr
     return _arg_extreme("argmax", x, axis, keepdims)
 
 
-def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the minimum along `axis`, int64.
 
     NaN counts as the minimum.  None counts positions in the flattened array.  `keepdims` keeps the
@@ -93,7 +93,7 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     return tuple(Array.of(leaf(np.ascontiguousarray(p, np.int64))) for p in np.nonzero(data))
 
 
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
     """Return where to insert elements of `x2` into the sorted vector `x1`, int64.
 
     Args:
@@ -152,7 +152,7 @@ def _count_before(sorted_: Value, values: Value, side: str) -> Value:
     return reduce_axes("sum", cast(before, i64), (values.type.rank,), keepdims=False)
 
 
-def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Array:
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     """Gather elements of `x` at integer positions along `axis`.
 
     Args:
@@ -191,7 +191,7 @@ def _check_integers(what: str, index: Value) -> None:
         raise DTypeError(f"{what}: indices are {index.type_text}, not integers")
 
 
-def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Array:
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     """Gather one element for each position: out[i, j] = x[indices[i, j], j].
 
     `indices` has the rank of `x` and broadcasts with it in the other dimensions; positions as in

@@ -40,7 +40,7 @@ def _ordered(
     return Array.of(call(what, node, axis=dim, descending=bool(descending), stable=bool(stable)))
 
 
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """Sort the elements along `axis`; NaN comes after all numbers (before, if descending).
 
     Many rows of up to 16 elements (8 along the last axis, unless `stack` made it) are sorted by
@@ -51,7 +51,7 @@ def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = 
     return _ordered("sort", network_sort, x, axis, descending, stable)
 
 
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """Return the positions that sort the elements along `axis`, int64.
 
     Order and execution as in `sort`.  Raises ShapeError for rank 0, AxisError.

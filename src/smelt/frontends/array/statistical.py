@@ -60,7 +60,7 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     return Array.of(cast(reduce_axes(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
-def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
+def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
     Floats keep their dtype; half types accumulate in float32.  Bools and integers are summed as
@@ -77,7 +77,7 @@ def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
-def prod(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: bool = False) -> Array:
+def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
 
     Arguments and dtypes are those of `sum`.  Raises AxisError, DTypeError.
@@ -85,7 +85,7 @@ def prod(x: Any, /, *, axis: Axis = None, dtype: DTypeLike = None, keepdims: boo
     return _reduced("prod", x, axis, dtype, keepdims)
 
 
-def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
 
     `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError, ShapeError for an empty
@@ -94,7 +94,7 @@ def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _reduced("max", x, axis, None, keepdims)
 
 
-def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
 
     `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError, ShapeError for an empty
@@ -103,7 +103,7 @@ def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _reduced("min", x, axis, None, keepdims)
 
 
-def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
 
     Floats keep their dtype, half types are computed in float32, integers give float64.  NaN for no
@@ -113,26 +113,50 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
-def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Return the variance over `axis`, with divisor n - `correction`.
+def var(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    ddof: float | None = None,
+    keepdims: bool = False,
+) -> Array:
+    """Return the variance over `axis`, with divisor n - `correction`, also called `ddof`.
 
     It is computed in two passes, so that a large mean costs no accuracy.  Dtypes and `keepdims` as
     in `mean`.  Raises AxisError.
     """
     node = value(x, "var")
     axes = axes_of(axis, node.type.rank, "var")
-    return Array.of(variance(node, axes, float(correction), keepdims=keepdims))
+    return Array.of(variance(node, axes, _divisor_correction(correction, ddof), keepdims=keepdims))
 
 
-def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+def std(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    ddof: float | None = None,
+    keepdims: bool = False,
+) -> Array:
     """Return the standard deviation over `axis`, the square root of `var`.
 
     Arguments and dtypes are those of `var`.  Raises AxisError.
     """
     node = value(x, "std")
     axes = axes_of(axis, node.type.rank, "std")
-    root = UNARY["sqrt"](variance(cast_to_float(node), axes, float(correction), keepdims=keepdims))
+    root = UNARY["sqrt"](
+        variance(
+            cast_to_float(node), axes, _divisor_correction(correction, ddof), keepdims=keepdims
+        )
+    )
     return Array.of(cast(root, node.type.dtype) if node.type.dtype.is_float else root)
+
+
+def _divisor_correction(correction: float, ddof: float | None) -> float:
+    return float(correction if ddof is None else ddof)
 
 
 def _truth(x: Any, what: str) -> Value:
@@ -142,7 +166,7 @@ def _truth(x: Any, what: str) -> Value:
     return BINARY["not_equal"](node, 0)
 
 
-def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
 
     `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
@@ -150,7 +174,7 @@ def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _reduced("all", Array.of(_truth(x, "all")), axis, None, keepdims)
 
 
-def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
 
     `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
@@ -158,7 +182,7 @@ def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     return _reduced("any", Array.of(_truth(x, "any")), axis, None, keepdims)
 
 
-def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the number of nonzero elements over `axis`, int64.
 
     `keepdims` keeps the reduced dimensions with size 1.  Raises AxisError.
@@ -190,7 +214,7 @@ def _scan(
 
 
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
     """Return inclusive prefix sums along `axis`, which only a vector may omit.
 
@@ -201,7 +225,7 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike = None, include_initial: bool = False
+    x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
     """Return inclusive prefix products along `axis`, which only a vector may omit.
 

@@ -355,7 +355,13 @@ class State(threading.local):
         self.scope = None
         self.pending: list[weakref.ref[Any]] = []
         self.review_at = 64
-        """Length of `pending` at which it is reviewed, see `evaluate_pending.review`."""
+        """Length of `pending` at which it is reviewed, see `evaluate_pending.flush_if_many`."""
+        self.cut_at: Any = None
+        """Instruction after which the pending operators of a loop were computed last."""
+        self.cut_from: Any = None
+        """Instruction that was first looked at since then."""
+        self.cut_by = 0
+        """Length of `pending` at which it is computed wherever the program is; 0 for none."""
         self.sampled = weakref.WeakSet[Foreign]()
         """Values with a few remembered elements, until the pending operators have run."""
         self.deferred = weakref.WeakSet[Value]()

@@ -1,0 +1,375 @@
+"""Methods of arrays as NumPy and JAX have them: `x.sum(0)`, `x.reshape(2, -1)`, `x.T`.
+
+One table names the function behind each method; importing this module attaches them to `Array`.
+Methods that NumPy documents as views return new arrays, since arrays of ours share no memory that a
+program can see.
+
+>>> from smelt.frontends.array.creation import arange
+>>> x: Any = arange(6).reshape(2, 3)
+>>> x.sum(0), x.max(), x.ravel().tolist(), x.astype(float).std(ddof=1).shape
+(Array([3, 5, 7]), Array(5), [0, 1, 2, 3, 4, 5], ())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.errors import ArgumentError, UnsupportedError
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import linalg, numpy_calls, sorting
+from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import searching as search
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.creation import asarray, full
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.numpy_calls import store
+from smelt.frontends.array.promote import cast
+
+__all__ = ["METHODS", "PROPERTIES"]
+
+
+def _shape_arguments(shape: tuple[Any, ...]) -> Any:
+    """Return the shape of `x.reshape(2, 3)` or `x.reshape((2, 3))`."""
+    return shape[0] if len(shape) == 1 else shape
+
+
+def check_order(order: Any, what: str) -> None:
+    """Raise UnsupportedError for an order of elements other than that of rows."""
+    if order not in (None, "C", "K", "A"):
+        raise UnsupportedError(
+            f"{what}(order={order!r})", hint="Transpose before and after: order='F' is x.T's order."
+        )
+
+
+def reshape(x: Array, *shape: Any, order: Any = "C", copy: bool | None = None) -> Array:
+    """Return the elements in another shape, one of whose sizes may be -1.
+
+    Raises ShapeError, UnsupportedError for the order of columns.
+    """
+    check_order(order, "reshape")
+    return shapes.reshape(x, _shape_arguments(shape), copy=copy)
+
+
+def ravel(x: Array, order: Any = "C") -> Array:
+    """Return the elements as a vector.
+
+    Raises UnsupportedError for the order of columns.
+    """
+    check_order(order, "ravel")
+    return shapes.reshape(x, (-1,))
+
+
+def flatten(x: Array, order: Any = "C") -> Array:
+    """Return the elements as a vector of their own.
+
+    Raises UnsupportedError for the order of columns.
+    """
+    return x.__copy__() if x.ndim == 1 else ravel(x, order)
+
+
+def transpose(x: Array, *axes: Any) -> Array:
+    """Return the array with its dimensions in another order, reversed by default.
+
+    Raises AxisError, ShapeError.
+    """
+    order = _shape_arguments(axes) if axes else None
+    return shapes.permute_dims(x, tuple(range(x.ndim))[::-1] if order is None else order)
+
+
+def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
+    """Return the array with two dimensions exchanged.
+
+    Raises AxisError.
+    """
+    order = list(range(x.ndim))
+    order[axis1], order[axis2] = order[axis2], order[axis1]
+    return shapes.permute_dims(x, order)
+
+
+def convert(
+    x: Array,
+    dtype: DTypeLike,
+    order: Any = "K",
+    casting: Any = "unsafe",
+    subok: bool = True,
+    copy: bool = True,
+) -> Array:
+    """Return the elements converted to another dtype; arguments as in NumPy.
+
+    Raises DTypeError, UnsupportedError for complex dtypes and for the order of columns.
+    """
+    check_order(order, "astype")
+    return astype(x, as_dtype(dtype), copy=copy)
+
+
+def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
+    """Return the elements limited to the range from `min` to `max`."""
+    return store(el.clip(x, min, max), out)
+
+
+def rounded(x: Array, decimals: int = 0, out: Any = None) -> Any:
+    """Return the elements rounded to `decimals` digits after the point, halves to even."""
+    return store(el.round(x, decimals), out)
+
+
+def dot(x: Array, b: Any, out: Any = None) -> Any:
+    """Return NumPy's dot product: over the last axis of `x` and the last but one of `b`.
+
+    Raises ShapeError, DTypeError.
+    """
+    y = numpy_calls.array(b, "dot")
+    if not x.ndim or not y.ndim:
+        return store(x * y, out)
+    if x.ndim <= 2 and y.ndim <= 2:
+        return store(linalg.matmul(x, y), out)
+    return store(linalg.tensordot(x, y, axes=([-1], [-1 if y.ndim == 1 else -2])), out)
+
+
+def repeat(x: Array, repeats: Any, axis: int | None = None) -> Array:
+    """Return every element `repeats` times along `axis`; None flattens first."""
+    return shapes.repeat(x, repeats, axis=axis)
+
+
+def take(
+    x: Array, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise"
+) -> Any:
+    """Return the elements at `indices` along `axis`; None flattens first.
+
+    `mode` is "raise", "wrap" or "clip".  Raises IndexRangeError, AxisError, ArgumentError.
+    """
+    x = ravel(x) if axis is None else x
+    axis = 0 if axis is None else axis
+    index = numpy_calls.array(indices, "take")
+    if mode == "wrap":
+        index = index % x.shape[axis]
+    elif mode == "clip":
+        index = el.clip(index, 0, x.shape[axis] - 1)
+    elif mode != "raise":
+        raise ArgumentError(op="take", argument="mode", value=mode, expected="raise, wrap or clip")
+    picked = search.take(x, ravel(index), axis=axis)
+    shape = (*x.shape[: axis % x.ndim], *index.shape, *x.shape[axis % x.ndim + 1 :])
+    return store(shapes.reshape(picked, shape), out)
+
+
+def squeeze(x: Array, axis: Any = None) -> Array:
+    """Return the array without the dimensions `axis` of size 1, all of them by default."""
+    return shapes.squeeze(x, axis)
+
+
+def sort_in_place(
+    x: Array, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+) -> None:
+    """Sort the elements along `axis` in place."""
+    x.replace_value(sorting.sort(x, axis=axis).node)
+
+
+def argsort(
+    x: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+) -> Array:
+    """Return the positions that sort along `axis`; None flattens first."""
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
+    return sorting.argsort(x, axis=axis, stable=bool(stable) or kind in ("stable", "mergesort"))
+
+
+def partition(x: Array, kth: Any, axis: int = -1, kind: Any = None, order: Any = None) -> None:
+    """Sort in place, which puts every element in its order around `kth`."""
+    sort_in_place(x, axis)
+
+
+def argpartition(x: Array, kth: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Array:
+    """Return the positions that sort, of which `kth` is in its place."""
+    return argsort(x, axis)
+
+
+def searchsorted(x: Array, v: Any, side: str = "left", sorter: Any = None) -> Array:
+    """Return where the elements of `v` belong in this sorted vector."""
+    queries = numpy_calls.array(v, "searchsorted")
+    return search.searchsorted(x, queries, side=side, sorter=sorter)
+
+
+def fill(x: Array, value: Any) -> None:
+    """Set every element to a number."""
+    x.replace_value(cast(full(x.shape, value, x.dtype).node, x.dtype))
+
+
+def item(x: Array, *index: Any) -> Any:
+    """Return one element as a Python number: the only one, or that at an index.
+
+    Raises ArgumentError if there are several and no index, IndexError, TracerError inside `jit`.
+    """
+    if not index:
+        return _only_item(x)
+    position = _shape_arguments(index)
+    if isinstance(position, tuple):
+        return _only_item(x[position])
+    return _only_item(ravel(x)[position])
+
+
+_only_item: Final = Array.item
+
+
+def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    """Return diagonals of the matrices in two dimensions, which become the last one."""
+    return linalg.diagonal(shapes.moveaxis(x, (axis1, axis2), (-2, -1)), offset=offset)
+
+
+def trace(
+    x: Array,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike = None,
+    out: Any = None,
+) -> Any:
+    """Return the sums of the diagonals of the matrices in two dimensions."""
+    return numpy_calls.sum(diagonal(x, offset, axis1, axis2), -1, dtype, out)
+
+
+def compress(x: Array, condition: Any, axis: int | None = None) -> Array:
+    """Return the parts along `axis` whose condition is true; None flattens first."""
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
+    mask = np.flatnonzero(np.asarray(condition))
+    return search.take(x, asarray(mask), axis=axis)
+
+
+def tobytes(x: Array, order: Any = "C") -> bytes:
+    """Return the elements' bytes in the order of rows.
+
+    Raises TracerError inside `jit`.
+    """
+    return np.asarray(x).tobytes(order)
+
+
+def view(x: Array, dtype: Any = None, type: Any = None) -> Array:
+    """Return the array's bits as another dtype, in memory of its own.
+
+    Raises ArgumentError if the sizes do not fit, TracerError inside `jit`.
+    """
+    if dtype is None or dtype is Array:
+        return x.__copy__()
+    return asarray(np.asarray(x).view(as_dtype(dtype).numpy).copy())
+
+
+def _refuse(name: str, hint: str) -> Callable[..., Any]:
+    def method(x: Array, *args: Any, **options: Any) -> Any:
+        raise UnsupportedError(f"x.{name}()", hint=hint)
+
+    return method
+
+
+class Flat:
+    """Elements of an array in the order of rows: `x.flat[3]`, `for v in x.flat`."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return int(self._array.size)
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(ravel(self._array))
+
+    def __getitem__(self, key: Any) -> Array:
+        return ravel(self._array)[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        flat = ravel(self._array).__copy__()
+        flat[key] = value
+        self._array.replace_value(shapes.reshape(flat, self._array.shape).node)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(ravel(self._array), dtype=dtype)
+
+    def __array_namespace__(self) -> Any:
+        return self._array.__array_namespace__()
+
+
+def set_flat(x: Array, values: Any) -> None:
+    """Assign `x.flat = values`: a number, or as many elements as the array has."""
+    Flat(x)[...] = values
+
+
+def _strides(x: Array) -> tuple[int, ...]:
+    steps, size = [], x.dtype.itemsize
+    for extent in reversed(x.shape):
+        steps.append(size)
+        size *= extent
+    return tuple(reversed(steps))
+
+
+def _html(x: Array) -> str:
+    """Return the array for notebooks: a table for small matrices, else its text."""
+    if x.node.scope is not None or x.ndim != 2 or not 0 < x.size <= 400:
+        return f"<pre>{_escaped(repr(x))}</pre>"
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{v:.6g}</td>" for v in row) + "</tr>"
+        for row in np.asarray(x).tolist()
+    )
+    shape = " × ".join(map(str, x.shape))
+    return f"<table>{rows}</table><small>Array {shape}, {x.dtype}</small>"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _rounded_operator(x: Array, digits: int | None = None) -> Any:
+    if x.ndim:
+        return el.round(x, digits or 0)
+    number = _only_item(x)
+    return round(number) if digits is None else round(number, digits)
+
+
+def _divmod(x: Array, y: Any) -> tuple[Any, Any]:
+    return x // y, x % y
+
+
+def _formatted(x: Array, spec: str) -> str:
+    """Format an array of one element as its number; others only without a specification."""
+    return format(_only_item(x), spec) if spec else str(x)
+
+
+METHODS: Final[dict[str, Callable[..., Any]]] = {
+    "all": numpy_calls.all, "any": numpy_calls.any, "argmax": numpy_calls.argmax,
+    "argmin": numpy_calls.argmin, "argpartition": argpartition, "argsort": argsort,
+    "astype": convert, "clip": clip, "compress": compress, "conj": el.conj, "conjugate": el.conj,
+    "copy": lambda x, order="C": x.__copy__(), "cumprod": numpy_calls.cumprod,
+    "cumsum": numpy_calls.cumsum, "diagonal": diagonal, "dot": dot, "fill": fill,
+    "flatten": flatten, "item": item, "max": numpy_calls.max, "mean": numpy_calls.mean,
+    "min": numpy_calls.min, "nonzero": search.nonzero, "partition": partition,
+    "prod": numpy_calls.prod, "ptp": numpy_calls.ptp, "ravel": ravel, "repeat": repeat,
+    "reshape": reshape, "round": rounded, "searchsorted": searchsorted, "sort": sort_in_place,
+    "squeeze": squeeze, "std": numpy_calls.std, "sum": numpy_calls.sum, "swapaxes": swapaxes,
+    "take": take, "tobytes": tobytes, "trace": trace, "transpose": transpose,
+    "var": numpy_calls.var, "view": view, "_repr_html_": _html, "__round__": _rounded_operator,
+    "__divmod__": _divmod, "__format__": _formatted,
+    "resize": _refuse("resize", "An array keeps its size: y = np.resize(x, shape)."),
+    "setflags": _refuse("setflags", "Elements can always be written; copies are independent."),
+    "byteswap": _refuse("byteswap", "Use np.asarray(x).byteswap() of NumPy."),
+    "tofile": _refuse("tofile", "Use np.asarray(x).tofile(path) of NumPy, or np.save."),
+    "dump": _refuse("dump", "Use np.save, or pickle the array."),
+}  # fmt: skip
+"""Method -> function that is called with the array first."""
+
+PROPERTIES: Final[dict[str, property]] = {
+    "T": property(transpose, doc="The array with its dimensions in reverse order."),
+    "real": property(el.real, doc="The real parts: the array itself."),
+    "imag": property(el.imag, doc="The imaginary parts: zeros."),
+    "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),
+    "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of one element."),
+    "flat": property(Flat, set_flat, doc="The elements in the order of rows."),
+    "strides": property(_strides, doc="Steps in bytes, those of an array stored by rows."),
+    "base": property(lambda x: None, doc="None: no array is a view of another."),
+}
+"""Attribute -> property."""
+
+
+for _name, _function in METHODS.items():
+    setattr(Array, _name, _function)
+for _name, _property in PROPERTIES.items():
+    setattr(Array, _name, _property)

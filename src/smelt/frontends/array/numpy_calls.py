@@ -1,0 +1,276 @@
+"""Reductions and scans with NumPy's arguments: positions, `out`, `where`, `initial`, `ddof`.
+
+They are built from the functions of the array API standard, which have fewer arguments.  Methods of
+arrays and the namespace `smelt.numpy` share them.
+
+>>> from smelt.frontends.array.creation import asarray
+>>> x = asarray([[1.0, 2.0], [3.0, 4.0]])
+>>> sum(x, 0), max(x, 1, initial=3), mean(x, where=x > 1), std(x, ddof=1).shape
+(Array([4., 6.]), Array([3., 4.]), Array(3.), ())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import searching
+from smelt.frontends.array import statistical as stat
+from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.creation import full
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.manipulation import broadcast_to, reshape
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.statistical import Axis
+from smelt.frontends.array.views import axes_of
+from smelt.types.dtype import bool_, f64
+
+__all__ = [
+    "all", "any", "argmax", "argmin", "array", "cumprod", "cumsum", "max", "mean", "min", "prod",
+    "ptp", "std", "store", "sum", "var",
+]  # fmt: skip
+
+
+def array(x: Any, what: str) -> Array:
+    """Return an argument (an array, a number or nested lists) as an array."""
+    return x if x.__class__ is Array else Array.of(value(x, what))
+
+
+def is_default(option: Any) -> bool:
+    """Return whether an option was not passed: None or NumPy's mark for no value."""
+    return option is None or option is np._NoValue  # pyright: ignore[reportPrivateUsage]
+
+
+def store(result: Any, out: Any) -> Any:
+    """Write a result into `out`, cast to its dtype, and return `out`; without one, the result.
+
+    Raises ArgumentError for another shape, DTypeError if floats would become integers.
+    """
+    if isinstance(out, tuple):
+        (out,) = out
+    if out is None:
+        return result
+    if not isinstance(out, Array):
+        np.copyto(out, np.asarray(result), casting="same_kind")
+        return out
+    if result.shape != out.shape:
+        raise ArgumentError(
+            op="out", argument="out", value=f"shape {out.shape}", expected=f"shape {result.shape}"
+        )
+    if result.dtype.is_float and not out.dtype.is_float:
+        raise DTypeError(f"out: {result.dtype} does not fit into {out.dtype}")
+    out.replace_value(cast(result.node, out.dtype))
+    return out
+
+
+def _selected(x: Array, where: Any, neutral: Any) -> Array:
+    """Replace the elements that `where` excludes by a reduction's neutral element."""
+    return x if where is True or is_default(where) else el.where(_mask(where), x, neutral)
+
+
+def _mask(where: Any) -> Array:
+    mask = array(where, "where")
+    return mask if mask.dtype is bool_ else mask != 0
+
+
+def _typed_reduction(name: str, reduce: Callable[..., Array], neutral: int, join: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Axis = None,
+        dtype: DTypeLike = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
+        x = _selected(array(a, name), where, neutral)
+        result = reduce(x, axis=axis, dtype=dtype, keepdims=bool(_flag(keepdims)))
+        return store(result if is_default(initial) else join(result, initial), out)
+
+    return _named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
+
+
+def _flag(keepdims: Any) -> bool:
+    return False if is_default(keepdims) else bool(keepdims)
+
+
+def _named(function: Any, name: str, doc: str) -> Any:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+sum = _typed_reduction("sum", stat.sum, 0, el.add)
+prod = _typed_reduction("prod", stat.prod, 1, el.multiply)
+
+
+def _extreme(name: str, reduce: Callable[..., Array], join: Any) -> Any:
+    def function(
+        a: Any,
+        axis: Axis = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
+        x, has_initial = array(a, name), not is_default(initial)
+        if where is not True and not is_default(where):
+            if not has_initial:
+                raise ArgumentError(
+                    op=name, argument="initial", value=None, expected="a number beside `where`"
+                )
+            x = el.where(_mask(where), x, initial)
+        if has_initial and x.size == 0:
+            shape = stat.sum(x, axis=axis, keepdims=_flag(keepdims)).shape
+            return store(full(shape, initial, x.dtype), out)
+        result = reduce(x, axis=axis, keepdims=_flag(keepdims))
+        return store(join(result, initial) if has_initial else result, out)
+
+    return _named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
+
+
+max = _extreme("max", stat.max, el.maximum)
+min = _extreme("min", stat.min, el.minimum)
+
+
+def _truth(name: str, reduce: Callable[..., Array], neutral: bool) -> Any:
+    def function(
+        a: Any, axis: Axis = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    ) -> Any:
+        x = array(a, name)
+        x = _selected(x if x.dtype is bool_ else x != 0, where, neutral)
+        return store(reduce(x, axis=axis, keepdims=_flag(keepdims)), out)
+
+    return _named(function, name, f"Return whether {name} elements over `axis` are nonzero.")
+
+
+all = _truth("all", stat.all, True)
+any = _truth("any", stat.any, False)
+
+
+def _floats(x: Array, dtype: DTypeLike) -> Array:
+    target = as_dtype(dtype, x.dtype if x.dtype.is_float else f64)
+    return x if x.dtype is target else astype(x, target)
+
+
+def _count(x: Array, where: Any, axis: Axis) -> Array:
+    mask = broadcast_to(_mask(where), x.shape)
+    return stat.sum(astype(mask, x.dtype), axis=axis, keepdims=True)
+
+
+def _squeezed(x: Array, axis: Axis, keepdims: Any) -> Array:
+    """Remove reduced dimensions of size 1 unless `keepdims`."""
+    if _flag(keepdims):
+        return x
+    axes = axes_of(axis, x.ndim, "squeeze")
+    return reshape(x, tuple(d for a, d in enumerate(x.shape) if a not in axes))
+
+
+def mean(
+    a: Any,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    out: Any = None,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+) -> Any:
+    """Return the arithmetic mean over `axis`; arguments as in NumPy.
+
+    Raises AxisError, DTypeError.
+    """
+    x = _floats(array(a, "mean"), dtype)
+    if where is True or is_default(where):
+        return store(stat.mean(x, axis=axis, keepdims=_flag(keepdims)), out)
+    total = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True)
+    return store(_squeezed(total / _count(x, where, axis), axis, keepdims), out)
+
+
+def var(
+    a: Any,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    correction: Any = None,
+    mean: Any = None,
+) -> Any:
+    """Return the variance over `axis` with divisor n - `ddof`; arguments as in NumPy.
+
+    `mean` is accepted and computed again.  Raises AxisError, DTypeError.
+    """
+    x = _floats(array(a, "var"), dtype)
+    ddof = ddof if is_default(correction) else correction
+    if where is True or is_default(where):
+        return store(stat.var(x, axis=axis, correction=ddof, keepdims=_flag(keepdims)), out)
+    count = _count(x, where, axis)
+    centre = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True) / count
+    squares = _selected((x - centre) ** 2, where, 0)
+    total = stat.sum(squares, axis=axis, keepdims=True)
+    return store(_squeezed(total / el.maximum(count - ddof, 0.0), axis, keepdims), out)
+
+
+def std(
+    a: Any,
+    axis: Axis = None,
+    dtype: DTypeLike = None,
+    out: Any = None,
+    ddof: float = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    correction: Any = None,
+    mean: Any = None,
+) -> Any:
+    """Return the standard deviation over `axis`, the square root of `var`.
+
+    Arguments are those of `var`.  Raises AxisError, DTypeError.
+    """
+    if where is True or is_default(where):
+        x, ddof = _floats(array(a, "std"), dtype), ddof if is_default(correction) else correction
+        return store(stat.std(x, axis=axis, correction=ddof, keepdims=_flag(keepdims)), out)
+    options: Any = {"ddof": ddof, "keepdims": keepdims, "where": where, "correction": correction}
+    return store(el.sqrt(var(a, axis, dtype, **options)), out)
+
+
+def _position(name: str, find: Callable[..., Array]) -> Any:
+    def function(a: Any, axis: int | None = None, out: Any = None, *, keepdims: Any = False) -> Any:
+        return store(find(array(a, name), axis=axis, keepdims=_flag(keepdims)), out)
+
+    return _named(function, name, f"Return the positions of {name} along `axis`, None for all.")
+
+
+argmax = _position("argmax", searching.argmax)
+argmin = _position("argmin", searching.argmin)
+
+
+def _scan(name: str, scan: Callable[..., Array]) -> Any:
+    def function(a: Any, axis: int | None = None, dtype: DTypeLike = None, out: Any = None) -> Any:
+        x = array(a, name)
+        if axis is None:
+            x, axis = reshape(x, (-1,)), 0
+        if not x.ndim:
+            x = reshape(x, (1,))
+        return store(scan(x, axis=axis, dtype=dtype), out)
+
+    return _named(function, name, f"Return the {name} along `axis`; None flattens first.")
+
+
+cumsum = _scan("cumsum", stat.cumulative_sum)
+cumprod = _scan("cumprod", stat.cumulative_prod)
+
+
+def ptp(a: Any, axis: Axis = None, out: Any = None, keepdims: Any = False) -> Any:
+    """Return maximum minus minimum over `axis`.
+
+    Raises AxisError, ShapeError for an empty axis.
+    """
+    x = array(a, "ptp")
+    return store(max(x, axis, None, keepdims) - min(x, axis, None, keepdims), out)

@@ -1,0 +1,56 @@
+"""NumPy's `lib` with `stride_tricks.sliding_window_view` for arrays of ours.
+
+>>> from smelt.frontends.array.creation import arange
+>>> stride_tricks.sliding_window_view(arange(5), 3).tolist()
+[[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from smelt.frontends.array import creation as make
+from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import methods, searching
+from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.array import Array
+from smelt.numpy.binding import library
+from smelt.numpy.manipulation import broadcast_arrays, broadcast_to
+
+
+def sliding_window_view(
+    x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Array:
+    """Return all windows of an array, as new last dimensions; it fuses with what reads it."""
+    array = calls.array(x, "sliding_window_view")
+    sizes = (window_shape,) if isinstance(window_shape, int) else tuple(window_shape)
+    axes = range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    for size, a in zip(sizes, axes, strict=True):
+        a %= array.ndim
+        count = array.shape[a] - size + 1
+        index = make.arange(count)[:, None] + make.arange(size)[None, :]
+        windows = searching.take(array, methods.ravel(index), axis=a)
+        shape = (*array.shape[:a], count, size, *array.shape[a + 1 :])
+        array = shapes.moveaxis(methods.reshape(windows, shape), a + 1, -1)
+    return array
+
+
+class StrideTricks:
+    """The functions of NumPy's `stride_tricks`."""
+
+    sliding_window_view = staticmethod(sliding_window_view)
+    broadcast_to = staticmethod(broadcast_to)
+    broadcast_arrays = staticmethod(broadcast_arrays)
+    as_strided = staticmethod(
+        library("as_strided", np.lib.stride_tricks.as_strided, "strides of memory")
+    )
+
+
+stride_tricks = StrideTricks()
+
+
+def __getattr__(name: str) -> Any:
+    """Return other names of NumPy's module."""
+    return getattr(np.lib, name)

@@ -1,0 +1,188 @@
+"""Calls of NumPy's own functions: arguments and results converted, every call counted by line.
+
+Elements are passed without a copy, in memory that NumPy cannot write to.  Results become arrays of
+ours if their dtype is one of ours; others (complex, strings, dates) stay NumPy's.
+
+>>> total = call("trace", np.trace, "an example", (np.eye(3),))
+>>> total, library_calls()[-1].name
+(Array(3.), 'trace')
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smelt.errors import SmeltError, TracerError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.convert import computable
+from smelt.frontends.array.library import check_extern_allowed
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.value import leaf
+from smelt.origin import here
+from smelt.types.dtype import DType, from_numpy
+
+__all__ = ["LibraryCall", "call", "foreign_elements", "library_calls"]
+
+
+class LibraryCall(NamedTuple):
+    """Calls of one of NumPy's functions from one line."""
+
+    name: str
+    reason: str
+    file: str
+    line: int
+    calls: int
+
+
+_COUNTS: Counter[tuple[str, str, str, int]] = Counter()
+
+
+def library_calls(*, clear: bool = False) -> list[LibraryCall]:
+    """Return the calls that NumPy computed since the start, by line, most frequent first.
+
+    `clear` forgets them.
+    """
+    calls = [LibraryCall(*key, count) for key, count in _COUNTS.most_common()]
+    if clear:
+        _COUNTS.clear()
+    return calls
+
+
+def call(
+    name: str,
+    function: Callable[..., Any],
+    reason: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call a function of NumPy on the elements of arrays, and count the call.
+
+    Raises TracerError inside `sm.jit`, GradientError under differentiation, UnsupportedError under
+    `SMELT_STRICT`, and what the function raises.
+    """
+    check_extern_allowed(name)
+    origin = here(2)
+    buffers: list[Any] = []
+    values = [_elements(x, name, buffers) for x in args]
+    options = {key: _elements(x, name, buffers) for key, x in (kwargs or {}).items()}
+    _COUNTS[name, reason, origin.file, origin.line] += 1
+    return as_ours(function(*values, **options), buffers)
+
+
+def _elements(x: Any, name: str, buffers: list[Any]) -> Any:
+    """Return an argument with the elements of arrays, read-only, and dtypes as NumPy's."""
+    if isinstance(x, Array):
+        return host_view(x, name, buffers)
+    if isinstance(x, DType):
+        return x.numpy
+    if isinstance(x, Number):
+        return x.value()
+    if type(x) in (list, tuple):
+        return type(x)(_elements(item, name, buffers) for item in x)
+    return x
+
+
+def host_view(x: Array, name: str, buffers: list[Any]) -> Any:
+    """Return a read-only view of an array's elements; append their memory to `buffers`.
+
+    Raises TracerError, GradientError.
+    """
+    node = x.node
+    if node.scope is not None and node.scope.check_open(node.type_text):
+        raise TracerError(
+            use=f"np.{name}",
+            value=node.type_text,
+            hint="NumPy computes it, from elements: call it outside sm.jit. docs/numpy.md lists"
+            " the functions that are recorded.",
+        )
+    x._check_may_leave(f"np.{name}")  # pyright: ignore[reportPrivateUsage]
+    data = x._read(f"np.{name}")  # pyright: ignore[reportPrivateUsage]
+    buffers.append(data)
+    view = data.view()
+    view.flags.writeable = False
+    return view
+
+
+def as_ours(result: Any, buffers: Sequence[Any] = ()) -> Any:
+    """Return NumPy's result with arrays of ours where the dtype is one of ours.
+
+    `buffers` are memory of arguments, of which no result may be a view.
+    """
+    if isinstance(result, np.generic) or type(result) is np.ndarray:
+        if not has_our_dtype(result.dtype):
+            return result
+        data = np.asarray(result)
+        if not data.flags.writeable or any(np.may_share_memory(data, b) for b in buffers):
+            data = data.copy()
+        return Array.of(leaf(data))
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*(as_ours(item, buffers) for item in result))
+    if type(result) in (list, tuple):
+        return type(result)(as_ours(item, buffers) for item in result)
+    return result
+
+
+def has_our_dtype(dtype: Any) -> bool:
+    """Return whether arrays of ours can hold elements of a NumPy dtype."""
+    try:
+        computable(from_numpy(dtype))
+    except (SmeltError, TypeError):
+        return False
+    return True
+
+
+def foreign_elements(arguments: Sequence[Any]) -> str:
+    """Return the dtype of the first argument that only NumPy can hold; empty if there is none."""
+    for x in arguments:
+        dtype = _dtype_of(x)
+        if dtype is not None and not has_our_dtype(dtype):
+            return str(dtype)
+    return ""
+
+
+def _dtype_of(x: Any) -> Any:
+    if isinstance(x, (Array, Number, DType, bool, int, float, str, bytes)):
+        return None
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.dtype
+    if isinstance(x, complex):
+        return np.dtype(complex)
+    if isinstance(x, (type, np.dtype)):
+        return _parsed(x)
+    if isinstance(x, (list, tuple)) and x:
+        inner = foreign_elements(x)
+        if inner:
+            return np.dtype(object) if inner == "object" else inner
+        if all(isinstance(item, (str, bytes)) for item in x):
+            return np.dtype(str)
+    return None
+
+
+def _parsed(x: Any) -> Any:
+    try:
+        return np.dtype(x)
+    except TypeError:
+        return None
+
+
+def plain(name: str, function: Callable[..., Any]) -> Any:
+    """Return a function of NumPy that reads shapes and dtypes, for arrays and dtypes of ours."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(_described, args), **{k: _described(v) for k, v in kwargs.items()})
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = (function.__doc__ or "").strip().partition("\n")[0]
+    run.__module__ = "smelt.numpy"
+    return run
+
+
+def _described(x: Any) -> Any:
+    """Return an array of NumPy with the shape and dtype of an array of ours, without memory."""
+    if isinstance(x, Array):
+        return np.broadcast_to(np.empty((), x.dtype.numpy), x.shape)
+    return x.numpy if isinstance(x, DType) else x

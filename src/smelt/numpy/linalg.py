@@ -1,0 +1,194 @@
+"""Linear algebra with NumPy's names and arguments.
+
+>>> norm([3.0, 4.0]), norm([[1.0, 2.0]], axis=0), multi_dot([[[2.0]], [[3.0]]])
+(Array(5.), Array([1., 2.]), Array([[6.]]))
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.frontends.array import decomposition, linalg
+from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.array import Array
+from smelt.numpy import arithmetic
+from smelt.numpy.binding import LibraryOnly, bound, library
+
+LinAlgError = np.linalg.LinAlgError
+
+
+def _array(x: Any) -> Array:
+    return calls.array(x, "linalg")
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
+    """Return the norm of vectors or matrices; None flattens and takes the Euclidean one."""
+    array = _array(x)
+    if axis is None and ord is None:
+        return linalg.vector_norm(array, keepdims=keepdims)
+    if axis is None and array.ndim == 1:
+        axis = 0
+    if axis is None or isinstance(axis, (tuple, list)):
+        if axis not in (None, (-2, -1), (array.ndim - 2, array.ndim - 1)):
+            raise LibraryOnly("matrices in other dimensions than the last two")
+        if axis is None and array.ndim != 2:
+            raise LibraryOnly("a norm of matrices for another number of dimensions")
+        order = "fro" if ord is None else ord
+        return linalg.matrix_norm(array, ord=order, keepdims=keepdims)
+    order = 2 if ord is None else ord
+    return linalg.vector_norm(array, axis=axis, ord=order, keepdims=keepdims)
+
+
+def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array:
+    """Return the norm of matrices in the last two dimensions."""
+    return linalg.matrix_norm(_array(x), keepdims=keepdims, ord=ord)
+
+
+def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Array:
+    """Return the norm of vectors along `axis`; None flattens first."""
+    return linalg.vector_norm(_array(x), axis=axis, keepdims=keepdims, ord=ord)
+
+
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    """Return the product of several matrices, from left to right."""
+    first, *others = map(_array, arrays)
+    for x in others:
+        first = linalg.matmul(first, x)
+    return calls.store(first, out)
+
+
+def solve(a: Any, b: Any) -> Array:
+    """Return the solution of linear equations."""
+    return linalg.solve(_array(a), _array(b))
+
+
+def inv(a: Any) -> Array:
+    """Return the inverse of matrices."""
+    return linalg.inv(_array(a))
+
+
+def det(a: Any) -> Array:
+    """Return the determinants of matrices."""
+    return linalg.det(_array(a))
+
+
+def slogdet(a: Any) -> Any:
+    """Return the signs and logarithms of determinants."""
+    return decomposition.slogdet(_array(a))
+
+
+def cholesky(a: Any, /, *, upper: bool = False) -> Array:
+    """Return the Cholesky factor of positive definite matrices."""
+    return linalg.cholesky(_array(a), upper=upper)
+
+
+def eigh(a: Any, UPLO: str = "L") -> Any:
+    """Return eigenvalues and eigenvectors of symmetric matrices."""
+    if UPLO != "L":
+        raise LibraryOnly("the upper triangle")
+    return decomposition.eigh(_array(a))
+
+
+def eigvalsh(a: Any, UPLO: str = "L") -> Array:
+    """Return eigenvalues of symmetric matrices."""
+    if UPLO != "L":
+        raise LibraryOnly("the upper triangle")
+    return decomposition.eigvalsh(_array(a))
+
+
+def qr(a: Any, mode: str = "reduced") -> Any:
+    """Return the QR factors of matrices."""
+    if mode not in ("reduced", "complete"):
+        raise LibraryOnly(f"mode {mode!r}")
+    return decomposition.qr(_array(a), mode=mode)  # type: ignore[arg-type]
+
+
+def svd(
+    a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:
+    """Return the singular value decomposition, or the singular values alone."""
+    if not compute_uv:
+        return decomposition.svdvals(_array(a))
+    return decomposition.svd(_array(a), full_matrices=full_matrices)
+
+
+def svdvals(x: Any, /) -> Array:
+    """Return the singular values of matrices."""
+    return decomposition.svdvals(_array(x))
+
+
+def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Array:
+    """Return the pseudo-inverse; singular values up to 1e-15 of the largest are zero."""
+    tolerance = rtol if calls.is_default(rcond) else rcond
+    return decomposition.pinv(_array(a), rtol=1e-15 if calls.is_default(tolerance) else tolerance)
+
+
+def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
+    """Return the number of singular values that are not zero."""
+    if tol is not None or _array(A).ndim < 2:
+        raise LibraryOnly("an absolute tolerance, or a vector")
+    return decomposition.matrix_rank(_array(A), rtol=rtol)
+
+
+def matrix_power(a: Any, n: int) -> Array:
+    """Return powers of square matrices."""
+    return linalg.matrix_power(_array(a), n)
+
+
+def matmul(x1: Any, x2: Any, /) -> Array:
+    """Return products of matrices."""
+    return linalg.matmul(_array(x1), _array(x2))
+
+
+def matrix_transpose(x: Any, /) -> Array:
+    """Return matrices with rows and columns exchanged."""
+    return linalg.matrix_transpose(_array(x))
+
+
+def diagonal(x: Any, /, *, offset: int = 0) -> Array:
+    """Return the diagonals of matrices in the last two dimensions."""
+    return linalg.diagonal(_array(x), offset=offset)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
+    """Return the sums of diagonals of matrices in the last two dimensions."""
+    return linalg.trace(_array(x), offset=offset, dtype=dtype)
+
+
+def outer(x1: Any, x2: Any, /) -> Array:
+    """Return the products of all pairs of two vectors' elements."""
+    return linalg.outer(_array(x1), _array(x2))
+
+
+def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
+    """Return the vector product of vectors of three elements."""
+    return linalg.cross(_array(x1), _array(x2), axis=axis)
+
+
+tensordot, vecdot = arithmetic.tensordot, arithmetic.vecdot
+
+OURS: Final = """
+    norm matrix_norm vector_norm multi_dot solve inv det slogdet cholesky eigh eigvalsh qr svd
+    svdvals pinv matrix_rank matrix_power matmul matrix_transpose diagonal trace outer cross
+    tensordot vecdot
+"""
+"""Functions that are array code of ours; decompositions run LAPACK in a plan."""
+
+LIBRARY: Final = {
+    "eig": "complex eigenvalues",
+    "eigvals": "complex eigenvalues",
+    "lstsq": "least squares by LAPACK",
+    "cond": "the ratio of singular values by LAPACK",
+    "tensorsolve": "a shape of its own for each call",
+    "tensorinv": "a shape of its own for each call",
+}
+"""Function that NumPy computes -> the reason."""
+
+__all__ = ["LinAlgError", *OURS.split(), *LIBRARY]  # pyright: ignore[reportUnsupportedDunderAll]
+
+for _name in OURS.split():
+    globals()[_name] = bound(f"linalg.{_name}", globals()[_name], getattr(np.linalg, _name))
+for _name, _reason in LIBRARY.items():
+    globals()[_name] = library(f"linalg.{_name}", getattr(np.linalg, _name), _reason)

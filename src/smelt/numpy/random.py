@@ -1,0 +1,394 @@
+"""Random generators with NumPy's methods, from keys of ours.
+
+A seed determines all numbers, but they are not those that NumPy draws from the same seed: draw n of
+a generator uses the n-th key split off the seed's, and word i of a draw is Philox4x32-10 of key and
+i (`smelt.random`).  Distributions that reject samples come from NumPy, seeded from the key.
+
+>>> rng = default_rng(0)
+>>> rng.random((2, 3)).shape, rng.normal(size=4).shape, 0 <= int(rng.integers(10)) < 10
+((2, 3), (4,), True)
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.errors import ArgumentError, TracerError
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import methods, searching, sorting
+from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array import random as keys
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.creation import arange
+from smelt.frontends.array.dtypes import as_dtype
+from smelt.frontends.array.value import STATE
+from smelt.numpy.library import call
+
+__all__ = [
+    "LIBRARY",
+    "MODULE",
+    "Generator",
+    "RandomState",
+    "SeedSequence",
+    "default_rng",
+    "get_state",
+    "seed",
+    "set_state",
+]
+
+SeedSequence = np.random.SeedSequence
+
+_EXACT = 1 << 53
+"""Integers below it are float64."""
+
+
+def _shape(size: Any, *parameters: Any) -> tuple[int, ...]:
+    """Return the shape of a draw: `size`, or that of the parameters."""
+    if size is None:
+        return np.broadcast_shapes(*(np.shape(p) for p in parameters))
+    return (operator.index(size),) if hasattr(size, "__index__") else tuple(size)
+
+
+class Generator:
+    """A stream of random numbers from a seed, with NumPy's methods."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+        self._draws = 0
+        self._recording = STATE.scope
+
+    def _next(self) -> Array:
+        if STATE.scope is not None and STATE.scope is not self._recording:
+            raise TracerError(
+                use="a draw from a generator made outside",
+                value="the number of draws so far",
+                hint="Make it inside, from a seed that is an argument: np.random.default_rng(seed);"
+                " or draw outside sm.jit and pass the numbers.",
+            )
+        self._draws += 1
+        return keys.split(keys.bits(self._key, (), dtype="uint64") + self._draws)[0]
+
+    def spawn(self, n_children: int) -> list[Generator]:
+        """Return generators whose numbers are independent of each other and of this one."""
+        return [Generator(self._next()) for _ in range(n_children)]
+
+    def _unit(self, size: Any, *parameters: Any, dtype: Any = "float64") -> Array:
+        return keys.uniform(self._next(), _shape(size, *parameters), dtype=dtype)
+
+    def random(self, size: Any = None, dtype: Any = "float64", out: Any = None) -> Any:
+        """Return uniform numbers in [0, 1)."""
+        return calls.store(self._unit(out.shape if out is not None else size, dtype=dtype), out)
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = None) -> Array:
+        """Return uniform numbers in [low, high)."""
+        return low + (high - low) * self._unit(size, low, high)
+
+    def standard_normal(self, size: Any = None, dtype: Any = "float64", out: Any = None) -> Any:
+        """Return normal numbers with mean 0 and standard deviation 1."""
+        shape = out.shape if out is not None else _shape(size)
+        return calls.store(keys.normal(self._next(), shape, dtype=as_dtype(dtype)), out)
+
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Array:
+        """Return normal numbers with a mean and a standard deviation."""
+        return loc + scale * keys.normal(self._next(), _shape(size, loc, scale), dtype="float64")
+
+    def lognormal(self, mean: Any = 0.0, sigma: Any = 1.0, size: Any = None) -> Array:
+        """Return numbers whose logarithms are normal."""
+        return el.exp(self.normal(mean, sigma, size))
+
+    def multivariate_normal(self, mean: Any, cov: Any, size: Any = None, **options: Any) -> Any:
+        """Return normal vectors with means and a matrix of covariances; NumPy computes."""
+        return self._rejected("multivariate_normal", (mean, cov), {"size": size, **options})
+
+    def integers(
+        self,
+        low: Any,
+        high: Any = None,
+        size: Any = None,
+        dtype: Any = "int64",
+        endpoint: bool = False,
+    ) -> Array:
+        """Return integers from `low` to below `high`, or to it with `endpoint`.
+
+        Raises ArgumentError for an empty range.
+        """
+        low, high = (0, low) if high is None else (low, high)
+        span = high - low + (1 if endpoint else 0)
+        if isinstance(span, int) and span <= 0:
+            raise ArgumentError(op="integers", argument="high", value=high, expected="above low")
+        if isinstance(span, int) and span > _EXACT:
+            return self._rejected(
+                "integers", (low, high), {"size": size, "dtype": dtype, "endpoint": endpoint}
+            )
+        steps = el.floor(self._unit(size, low, high) * span)
+        return methods.convert(methods.convert(steps, "int64") + low, dtype)
+
+    def bytes(self, length: int) -> bytes:
+        """Return random bytes."""
+        words = keys.bits(self._next(), (-(-length // 4),))
+        return np.asarray(words).tobytes()[:length]
+
+    def permutation(self, x: Any, axis: int = 0) -> Array:
+        """Return the parts along `axis`, or the integers below `x`, in random order."""
+        array = arange(operator.index(x)) if hasattr(x, "__index__") and not np.ndim(x) else x
+        array = calls.array(array, "permutation")
+        order = sorting.argsort(self._unit(array.shape[axis]))
+        return searching.take(array, order, axis=axis)
+
+    def permuted(self, x: Any, *, axis: int | None = None, out: Any = None) -> Any:
+        """Return the elements in random order, along `axis` each row in its own."""
+        array = calls.array(x, "permuted")
+        if axis is None:
+            flat = methods.ravel(array)
+            return calls.store(methods.reshape(self.permutation(flat), array.shape), out)
+        order = sorting.argsort(self._unit(array.shape), axis=axis)
+        return calls.store(searching.take_along_axis(array, order, axis=axis), out)
+
+    def shuffle(self, x: Any, axis: int = 0) -> None:
+        """Bring the parts along `axis` into random order in place."""
+        if isinstance(x, list):
+            x[:] = [x[k] for k in np.asarray(self.permutation(len(x))).tolist()]
+        else:
+            x[...] = self.permutation(x, axis)
+
+    def choice(
+        self,
+        a: Any,
+        size: Any = None,
+        replace: bool = True,
+        p: Any = None,
+        axis: int = 0,
+        shuffle: bool = True,
+    ) -> Array:
+        """Return random parts along `axis`, or integers below `a`, with probabilities `p`.
+
+        Raises ArgumentError if more are drawn than there are, without replacement.
+        """
+        whole = hasattr(a, "__index__") and not np.ndim(a)
+        array = arange(operator.index(a)) if whole else calls.array(a, "choice")
+        count, shape = array.shape[axis], _shape(size)
+        total = math.prod(shape)
+        if not replace and total > count:
+            raise ArgumentError(op="choice", argument="size", value=size, expected=f"up to {count}")
+        if replace:
+            flat = self._index(count, total, p)
+        else:
+            waits = self._unit(count)
+            if p is not None:  # exponential waiting times (Efraimidis and Spirakis, 2006)
+                waits = -el.log(1.0 - waits) / calls.array(p, "choice")
+            flat = sorting.argsort(waits)[:total]
+        if axis == 0 and array.ndim == 1:
+            return methods.reshape(searching.take(array, flat, axis=0), shape)
+        return methods.take(array, methods.reshape(flat, shape), axis)
+
+    def _index(self, count: int, total: int, p: Any) -> Array:
+        if p is None:
+            return self.integers(count, size=total)
+        ends = calls.cumsum(calls.array(p, "choice"))
+        positions = searching.searchsorted(ends, self._unit(total) * ends[-1], side="right")
+        return el.minimum(positions, count - 1)
+
+    def _rejected(self, name: str, args: Any, kwargs: Any) -> Any:
+        seed = int(np.asarray(keys.bits(self._next(), (), dtype="uint64")))
+        method = getattr(np.random.Generator(np.random.Philox(seed)), name)
+        return call(
+            f"random.{name}", method, "samples by rejection, seeded from the key", args, kwargs
+        )
+
+
+def _inverse(name: str, count: int, defaults: tuple[Any, ...], formula: Any, doc: str) -> Any:
+    """Return a method that applies the inverse of a distribution to uniform numbers."""
+
+    def method(self: Any, *args: Any, size: Any = None, **named: Any) -> Any:
+        values = [*args[:count], *defaults[len(args) :]]
+        if len(args) > count:
+            size = args[count]
+        for key, value in named.items():
+            values[_PARAMETERS[name].index(key)] = value
+        return formula(self._unit(size, *values), *values)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = doc
+    return method
+
+
+_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+    "standard_exponential": (),
+    "exponential": ("scale",),
+    "laplace": ("loc", "scale"),
+    "logistic": ("loc", "scale"),
+    "gumbel": ("loc", "scale"),
+    "rayleigh": ("scale",),
+    "pareto": ("a",),
+    "weibull": ("a",),
+    "power": ("a",),
+    "standard_cauchy": (),
+    "geometric": ("p",),
+    "triangular": ("left", "mode", "right"),
+}
+"""Distribution by an inverse -> names of its parameters."""
+
+
+def _laplace(u: Array, loc: Any, scale: Any) -> Any:
+    low = el.log(2.0 * u + 1e-300)
+    return loc + scale * el.where(u < 0.5, low, -el.log(2.0 - 2.0 * u))
+
+
+def _triangular(u: Array, left: Any, mode: Any, right: Any) -> Any:
+    part = (mode - left) / (right - left)
+    low = left + el.sqrt(u * (right - left) * (mode - left))
+    return el.where(u < part, low, right - el.sqrt((1.0 - u) * (right - left) * (right - mode)))
+
+
+def _geometric(u: Array, p: Any) -> Any:
+    steps = el.ceil(el.log1p(-u) / el.log1p(-calls.array(p, "geometric") * 1.0))
+    return methods.convert(el.maximum(steps, 1.0), "int64")
+
+
+_INVERSES: Final[dict[str, tuple[tuple[Any, ...], Callable[..., Any], str]]] = {
+    "standard_exponential": ((), lambda u: -el.log(1.0 - u), "Return exponential numbers."),
+    "exponential": ((1.0,), lambda u, s: -el.log(1.0 - u) * s, "Return exponential numbers."),
+    "laplace": ((0.0, 1.0), _laplace, "Return numbers of Laplace's distribution."),
+    "logistic": (
+        (0.0, 1.0),
+        lambda u, m, s: m + s * (el.log(u + 1e-300) - el.log(1.0 - u)),
+        "Return logistic numbers.",
+    ),
+    "gumbel": (
+        (0.0, 1.0),
+        lambda u, m, s: m - s * el.log(-el.log(1.0 - u)),
+        "Return numbers of Gumbel's distribution.",
+    ),
+    "rayleigh": (
+        (1.0,),
+        lambda u, s: s * el.sqrt(-2.0 * el.log(1.0 - u)),
+        "Return numbers of Rayleigh's distribution.",
+    ),
+    "pareto": (
+        (1.0,),
+        lambda u, a: el.exp(-el.log(1.0 - u) / a) - 1.0,
+        "Return numbers of Pareto's second distribution.",
+    ),
+    "weibull": (
+        (1.0,),
+        lambda u, a: el.pow(-el.log(1.0 - u), 1.0 / a),
+        "Return numbers of Weibull's distribution.",
+    ),
+    "power": ((1.0,), lambda u, a: el.pow(u, 1.0 / a), "Return numbers of a power distribution."),
+    "standard_cauchy": (
+        (),
+        lambda u: el.tan(math.pi * (u - 0.5)),
+        "Return numbers of Cauchy's distribution.",
+    ),
+    "geometric": ((0.5,), _geometric, "Return the numbers of trials up to a success."),
+    "triangular": ((0.0, 0.5, 1.0), _triangular, "Return numbers of a triangular distribution."),
+}
+"""Distribution -> defaults, the inverse of its distribution function, one line of doc."""
+
+LIBRARY: Final = """
+    beta binomial chisquare dirichlet f gamma hypergeometric logseries multinomial
+    multivariate_hypergeometric negative_binomial noncentral_chisquare noncentral_f poisson
+    standard_gamma standard_t vonmises wald zipf
+"""
+"""Distributions that NumPy draws, seeded from the generator's key."""
+
+
+def _drawn_by_numpy(name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._rejected(name, args, kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"Draw by NumPy's `{name}`, seeded from the key; arguments as in NumPy."
+    return method
+
+
+for _name, (_defaults, _formula, _doc) in _INVERSES.items():
+    _method = _inverse(_name, len(_PARAMETERS[_name]), _defaults, _formula, _doc)
+    setattr(Generator, _name, _method)
+for _name in LIBRARY.split():
+    setattr(Generator, _name, _drawn_by_numpy(_name))
+
+
+def default_rng(seed: Any = None) -> Generator:
+    """Return a generator from a seed: an integer, a sequence of integers, or None for any.
+
+    Raises ArgumentError for a seed of another kind.
+    """
+    if isinstance(seed, Generator):
+        return seed
+    if seed is None:
+        seed = secrets.randbits(63)
+    if isinstance(seed, np.random.SeedSequence):
+        seed = seed.generate_state(2)
+    if isinstance(seed, (list, tuple, np.ndarray)):
+        mixed = np.random.SeedSequence([int(s) for s in seed]).generate_state(1, np.uint64)
+        seed = int(mixed[0])
+    return Generator(keys.key(seed))
+
+
+class RandomState(Generator):
+    """The older interface: a generator with the names of NumPy before 1.17."""
+
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(default_rng(seed)._key)
+
+    def seed(self, seed: Any = None) -> None:
+        """Begin again from a seed."""
+        self._key, self._draws = default_rng(seed)._key, 0
+
+    def rand(self, *shape: int) -> Array:
+        """Return uniform numbers in [0, 1) in a shape."""
+        return self.random(shape)
+
+    def randn(self, *shape: int) -> Array:
+        """Return normal numbers in a shape."""
+        return self.standard_normal(shape)
+
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = "int64") -> Array:
+        """Return integers from `low` to below `high`."""
+        return self.integers(low, high, size, dtype)
+
+    def random_sample(self, size: Any = None) -> Array:
+        """Return uniform numbers in [0, 1)."""
+        return self.random(size)
+
+    ranf = sample = random_sample
+
+    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Array:
+        """Return integers from `low` to `high`."""
+        return self.integers(1 if high is None else low, high or low, size, endpoint=True)
+
+    def get_state(self, legacy: bool = True) -> Any:
+        """Return the state: the key and the number of draws."""
+        return int(np.asarray(self._key)), self._draws
+
+    def set_state(self, state: Any) -> None:
+        """Go on from a state that `get_state` returned."""
+        self._key, self._draws = keys.key(state[0]), state[1]
+
+
+_GLOBAL: Final = RandomState()
+
+MODULE: Final = tuple(
+    name
+    for name in dir(RandomState)
+    if not name.startswith("_") and name not in ("integers", "spawn", "permuted")
+)
+"""Functions of the module, which share one generator."""
+
+for _name in MODULE:
+    globals()[_name] = getattr(_GLOBAL, _name)
+
+
+def __getattr__(name: str) -> Any:
+    """Raise AttributeError for bit generators, which are NumPy's."""
+    raise AttributeError(f"smelt.numpy.random has no {name!r}; numpy.random may", name=name)
+
+
+seed, get_state, set_state = _GLOBAL.seed, _GLOBAL.get_state, _GLOBAL.set_state

@@ -1,0 +1,288 @@
+"""Reductions, order statistics and histograms of NumPy, written with functions of ours.
+
+>>> nansum([1.0, math.nan, 2.0], where=[True, True, False]), median([[1, 3], [2, 9]], axis=0)
+(Array(1.), Array([1.5, 6. ]))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import methods, missing, numerical, order, segments
+from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array import statistical as stat
+from smelt.frontends.array.array import Array
+from smelt.numpy.binding import LibraryOnly
+
+
+def _array(x: Any) -> Array:
+    return calls.array(x, "smelt.numpy")
+
+
+def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
+    """Return a reduction that skips NaN, with NumPy's arguments in NumPy's order."""
+    reduce = getattr(missing, name)
+
+    def run(a: Any, axis: Any, dtype: Any, out: Any, ddof: Any, keepdims: Any, options: Any) -> Any:
+        x, where, start = _array(a), options.pop("where", True), options.pop("initial", None)
+        if options or not calls.is_default(start):
+            raise LibraryOnly("arguments that only NumPy's function takes")
+        if where is not True and not calls.is_default(where):
+            if not x.dtype.is_float:
+                raise LibraryOnly("`where` with integers")
+            x = el.where(_array(where), x, math.nan)
+        named: dict[str, Any] = {"axis": axis}
+        named |= {"keepdims": True} if not calls.is_default(keepdims) and keepdims else {}
+        named |= {"dtype": dtype} if dtype is not None else {}
+        named |= {"ddof": ddof} if divided else {}
+        return calls.store(reduce(x, **named), out)
+
+    def plain(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, **rest: Any) -> Any:
+        return run(a, axis, None, out, 0, keepdims, rest)
+
+    def typed(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        **rest: Any,
+    ) -> Any:
+        return run(a, axis, dtype, out, 0, keepdims, rest)
+
+    def spread(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: Any = None,
+        ddof: Any = 0,
+        keepdims: Any = False,
+        **rest: Any,
+    ) -> Any:
+        ddof = rest.pop("correction", ddof)
+        return run(a, axis, dtype, out, ddof, keepdims, rest)
+
+    function = spread if divided else typed if dtyped else plain
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = reduce.__doc__
+    return function
+
+
+nansum, nanprod, nanmean = (_without_nan(n, True) for n in ("nansum", "nanprod", "nanmean"))
+nanvar, nanstd = (_without_nan(n, True, True) for n in ("nanvar", "nanstd"))
+nanmax, nanmin = (_without_nan(n, False) for n in ("nanmax", "nanmin"))
+nancumsum, nancumprod = (_without_nan(n, True) for n in ("nancumsum", "nancumprod"))
+
+
+def _position(name: str) -> Any:
+    find = getattr(missing, name)
+
+    def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
+        keep = False if calls.is_default(keepdims) else bool(keepdims)
+        return calls.store(find(_array(a), axis=axis, keepdims=keep), out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = find.__doc__
+    return function
+
+
+nanargmax, nanargmin = _position("nanargmax"), _position("nanargmin")
+
+
+def _middle(name: str) -> Any:
+    find = getattr(order, name)
+
+    def function(
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        overwrite_input: bool = False,
+        keepdims: Any = False,
+    ) -> Any:
+        keep = False if calls.is_default(keepdims) else bool(keepdims)
+        return calls.store(find(_array(a), axis=axis, keepdims=keep), out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = find.__doc__
+    return function
+
+
+median, nanmedian = _middle("median"), _middle("nanmedian")
+
+
+def _quantile(name: str) -> Any:
+    find = getattr(order, name)
+
+    def function(
+        a: Any,
+        q: Any,
+        axis: Any = None,
+        out: Any = None,
+        overwrite_input: bool = False,
+        method: str = "linear",
+        keepdims: Any = False,
+        *,
+        weights: Any = None,
+    ) -> Any:
+        if method != "linear" or weights is not None:
+            raise LibraryOnly("methods other than linear, or weights")
+        x = _array(a)
+        if not isinstance(q, (int, float)) and x.dtype.is_float:  # float64, as are the fractions
+            x = methods.convert(x, float)
+        keep = False if calls.is_default(keepdims) else bool(keepdims)
+        return calls.store(find(x, q, axis=axis, keepdims=keep), out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = find.__doc__
+    return function
+
+
+quantile, nanquantile, percentile, nanpercentile = (
+    _quantile(n) for n in ("quantile", "nanquantile", "percentile", "nanpercentile")
+)
+
+
+def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """Return the number of nonzero elements."""
+    return stat.count_nonzero(_array(a), axis=axis, keepdims=keepdims)
+
+
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False
+) -> Any:
+    """Return the weighted mean, and the sum of weights if asked."""
+    keep = False if calls.is_default(keepdims) else bool(keepdims)
+    x = _array(a)
+    weighted = None if weights is None else _array(weights)
+    if returned or keep:
+        raise LibraryOnly("results beside the mean")
+    return numerical.average(x, axis=axis, weights=weighted)
+
+
+def cumulative_sum(
+    x: Any,
+    /,
+    *,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    include_initial: bool = False,
+) -> Any:
+    """Return prefix sums, after a zero if asked."""
+    result = stat.cumulative_sum(_array(x), axis=axis, dtype=dtype, include_initial=include_initial)
+    return calls.store(result, out)
+
+
+def cumulative_prod(
+    x: Any,
+    /,
+    *,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    include_initial: bool = False,
+) -> Any:
+    """Return prefix products, after a one if asked."""
+    result = stat.cumulative_prod(
+        _array(x), axis=axis, dtype=dtype, include_initial=include_initial
+    )
+    return calls.store(result, out)
+
+
+def histogram(
+    a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> Any:
+    """Return the counts of elements in bins, and the bins' edges."""
+    if isinstance(bins, str):
+        raise LibraryOnly("a rule for bins")
+    edges = bins if isinstance(bins, int) else _array(bins)
+    weighted = None if weights is None else _array(weights)
+    return numerical.histogram(_array(a), edges, range, weighted, bool(density))
+
+
+def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
+    """Return how often each integer occurs, or the sums of weights."""
+    return segments.bincount(_array(x), None if weights is None else _array(weights), minlength)
+
+
+def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Return central differences."""
+    one_axis = axis is None or isinstance(axis, int)
+    if edge_order != 1 or not one_axis or len(varargs) > 1 or any(map(_is_sequence, varargs)):
+        raise LibraryOnly("distances for each dimension, or edges of second order")
+    return numerical.gradient(_array(f), *varargs, axis=axis)
+
+
+def _is_sequence(x: Any) -> bool:
+    return getattr(x, "ndim", 0) > 0 or isinstance(x, (list, tuple))
+
+
+def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
+    """Return the integral by the trapezoidal rule."""
+    at = None if x is None else _array(x)
+    return numerical.trapezoid(_array(y), at, dx=dx, axis=axis)
+
+
+def roll(a: Any, shift: Any, axis: Any = None) -> Array:
+    """Return the array with elements shifted around."""
+    return shapes.roll(_array(a), shift, axis=axis)
+
+
+def flip(m: Any, axis: Any = None) -> Array:
+    """Return the array with elements in reverse order."""
+    return shapes.flip(_array(m), axis=axis)
+
+
+def tile(A: Any, reps: Any) -> Array:
+    """Return the array repeated along dimensions."""
+    counts = (int(reps),) if not hasattr(reps, "__len__") else tuple(int(r) for r in reps)
+    return shapes.tile(_array(A), counts)
+
+
+def isin(
+    element: Any,
+    test_elements: Any,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    kind: Any = None,
+) -> Array:
+    """Return whether elements occur in another array."""
+    matches = numerical.isin(_array(element), _array(test_elements))
+    return el.logical_not(matches) if invert else matches
+
+
+def interp(
+    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
+) -> Any:
+    """Return a piecewise linear function's values."""
+    if period is not None:
+        raise LibraryOnly("a period")
+    return numerical.interp(_array(x), _array(xp), _array(fp), left=left, right=right)
+
+
+def allclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Return whether all elements are equal within tolerances."""
+    return bool(calls.all(isclose(a, b, rtol, atol, equal_nan)))
+
+
+def isclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Array:
+    """Return whether elements are equal within tolerances."""
+    return numerical.isclose(_array(a), _array(b), rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def nonzero(a: Any) -> Any:
+    """Return the positions of nonzero elements, one array for each dimension."""
+    return methods.METHODS["nonzero"](_array(a))
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+    """Return the elements converted to another dtype."""
+    return methods.convert(_array(x), dtype, copy=copy)

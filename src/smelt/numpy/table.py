@@ -1,0 +1,211 @@
+"""The verdict on every public name of NumPy: one row each.
+
+A function is `ours` (a function of the front end), `composite` (array code over ours), `plain`
+(NumPy's function, which reads shapes, dtypes or settings, not elements), a `library` call (NumPy
+computes, and the call is counted with its reason), or `refused` with a hint.
+
+>>> ROWS["sum"].way, ROWS["unique"].way, ROWS["asmatrix"].way
+('ours', 'library', 'refused')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from smelt.errors import UnsupportedError
+from smelt.frontends.array import creation as make
+from smelt.frontends.array import einsum as sums
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array import linalg as products
+from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import numerical, sorting
+from smelt.frontends.array import numpy_calls as calls
+from smelt.numpy import arithmetic, creation, manipulation, reduction
+from smelt.numpy.binding import bound, library
+from smelt.numpy.library import plain
+from smelt.numpy.ufunc import NAMED, Ufunc
+
+__all__ = ["ROWS", "Row"]
+
+
+class Row(NamedTuple):
+    """What a name of NumPy is here: the way, the function, and a reason or hint."""
+
+    name: str
+    way: str
+    function: Any
+    note: str = ""
+
+
+_SAME_NAME: Final = """
+    abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift
+    bitwise_or bitwise_right_shift bitwise_xor ceil conj copysign cos cosh divide equal exp exp2
+    expm1 floor floor_divide greater greater_equal hypot isfinite isinf isnan less less_equal
+    log log10 log1p log2 logaddexp maximum minimum multiply negative nextafter not_equal
+    positive reciprocal remainder sign signbit sin sinh sqrt square subtract tan tanh trunc
+"""
+"""Elementwise functions whose name is that of NumPy."""
+
+_ELEMENTWISE: Final[dict[str, str]] = {
+    "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "conjugate": "conj",
+    "bitwise_not": "bitwise_invert",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+    "mod": "remainder",
+    "true_divide": "divide",
+    **{name: name for name in _SAME_NAME.split()},
+}
+"""NumPy's elementwise function -> ours."""
+
+_COMPOSITE_UFUNCS: Final = """
+    cbrt deg2rad degrees divmod fabs float_power fmax fmin fmod heaviside ldexp logaddexp2
+    logical_and logical_not logical_or logical_xor modf power rad2deg radians rint matvec vecdot
+    vecmat
+"""
+
+_OURS: Final[dict[str, Callable[..., Any]]] = {
+    "all": calls.all,
+    "amax": calls.max,
+    "amin": calls.min,
+    "any": calls.any,
+    "argmax": calls.argmax,
+    "argmin": calls.argmin,
+    "corrcoef": numerical.corrcoef,
+    "cov": numerical.cov,
+    "cumprod": calls.cumprod,
+    "cumsum": calls.cumsum,
+    "einsum": sums.einsum,
+    "empty": make.empty,
+    "from_dlpack": make.from_dlpack,
+    "imag": el.imag,
+    "matmul": products.matmul,
+    "matrix_transpose": products.matrix_transpose,
+    "max": calls.max,
+    "mean": calls.mean,
+    "min": calls.min,
+    "ones": make.ones,
+    "prod": calls.prod,
+    "ptp": calls.ptp,
+    "real": el.real,
+    "std": calls.std,
+    "sum": calls.sum,
+    "unique_all": sorting.unique_all,
+    "unique_counts": sorting.unique_counts,
+    "unique_inverse": sorting.unique_inverse,
+    "unique_values": sorting.unique_values,
+    "unstack": shapes.unstack,
+    "var": calls.var,
+    "zeros": make.zeros,
+}
+
+_ALIASES: Final = {"pow": "power", "around": "round", "permute_dims": "transpose"}
+
+_PLAIN: Final = """
+    broadcast_shapes can_cast common_type einsum_path get_include get_printoptions getbufsize
+    geterr geterrcall info iscomplexobj isdtype isfortran isrealobj isscalar issubdtype iterable
+    min_scalar_type mintypecode ndim printoptions promote_types result_type set_printoptions
+    setbufsize seterr seterrcall shape show_config show_runtime size typename base_repr
+    binary_repr
+"""
+
+_LIBRARY: Final[Mapping[str, str]] = {
+    "sets are found by sorting": ("unique union1d intersect1d setdiff1d setxor1d"),
+    "results have a size that depends on elements": ("histogram_bin_edges unwrap"),
+    "integers bit by bit": ("bitwise_count packbits unpackbits frexp spacing gcd lcm"),
+    "a function without a row": ("i0 kaiser"),
+    "positions in several dimensions": (
+        "ravel_multi_index unravel_index histogram2d histogramdd mask_indices"
+    ),
+    "polynomials of a few coefficients": (
+        "poly polyadd polyder polydiv polyfit polyint polymul polysub roots"
+    ),
+    "the function gets NumPy's arrays": ("apply_along_axis frompyfunc"),
+    "complex numbers": ("sort_complex"),
+    "text": ("array2string array_repr array_str format_float_positional format_float_scientific"),
+    "files and buffers": (
+        "frombuffer fromfile fromiter fromregex fromstring genfromtxt load loadtxt save "
+        "savetxt savez savez_compressed"
+    ),
+    "dates": ("busday_count busday_offset datetime_as_string datetime_data is_busday isnat"),
+    "memory": ("may_share_memory shares_memory"),
+}
+"""Reason -> functions that NumPy computes."""
+
+_REFUSED: Final = {
+    "asmatrix": "Use arrays with two dimensions, and @ for products.",
+    "bmat": "Use np.block, which joins blocks of arrays.",
+    "nested_iters": "Loop over positions with np.ndindex.",
+    "test": "Run numpy.test() of NumPy itself.",
+}
+"""Function that raises UnsupportedError -> what to write instead."""
+
+
+def _refused(name: str, hint: str) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(f"np.{name}", hint=hint)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Raise UnsupportedError.  {hint}"
+    return function
+
+
+def _composites() -> Iterator[tuple[str, Any]]:
+    """Yield the functions of the modules with array code, by NumPy's names."""
+    for module in (arithmetic, creation, manipulation, reduction):
+        for name, function in vars(module).items():
+            is_ours = getattr(function, "__module__", "").startswith("smelt.numpy.")
+            if is_ours and callable(function) and not name.startswith("_") and _is_function(name):
+                yield name, function
+
+
+def _is_function(name: str) -> bool:
+    theirs = getattr(np, name, None)
+    return callable(theirs) and not isinstance(theirs, type)
+
+
+def _rows() -> Iterator[Row]:
+    for name, mine in _ELEMENTWISE.items():
+        yield Row(name, "ours", Ufunc(name, getattr(el, mine)))
+    for name, function in _OURS.items():
+        yield Row(name, "ours", bound(name, function, getattr(np, name)))
+    for name, function in _composites():
+        is_ufunc = name in _COMPOSITE_UFUNCS.split()
+        theirs = getattr(np, name)
+        yield Row(
+            name, "composite", Ufunc(name, function) if is_ufunc else bound(name, function, theirs)
+        )
+    for name in _PLAIN.split():
+        yield Row(name, "plain", plain(name, getattr(np, name)))
+    for reason, names in _LIBRARY.items():
+        for name in names.split():
+            theirs = getattr(np, name)
+            is_ufunc = isinstance(theirs, np.ufunc)
+            function = Ufunc(name, None, reason) if is_ufunc else library(name, theirs, reason)
+            yield Row(name, "library", function, reason)
+    for name, hint in _REFUSED.items():
+        yield Row(name, "refused", _refused(name, hint), hint)
+
+
+def _by_name() -> dict[str, Row]:
+    rows = {row.name: row for row in _rows() if hasattr(np, row.name)}
+    for name, other in _ALIASES.items():
+        rows[name] = rows[other]._replace(name=name)
+    return dict(sorted(rows.items()))
+
+
+ROWS: Final = _by_name()
+"""Name -> row."""
+
+NAMED.update({name: row.function for name, row in ROWS.items() if isinstance(row.function, Ufunc)})

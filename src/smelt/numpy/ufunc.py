@@ -1,0 +1,174 @@
+"""Elementwise functions with NumPy's methods: `np.add.reduce`, `np.maximum.outer`.
+
+>>> add = Ufunc("add", elementwise.add)
+>>> add([1, 2], 3), add.reduce([1, 2]), add.outer([1, 2], [3, 4]).shape, add.accumulate([1, 2])
+(Array([4, 5]), Array(3), (2, 2), Array([1, 3]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.frontends.array import elementwise, methods
+from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.array import Array
+from smelt.numpy.binding import bound
+from smelt.numpy.library import call
+
+__all__ = ["Ufunc"]
+
+_REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "add": calls.sum,
+    "multiply": calls.prod,
+    "maximum": calls.max,
+    "minimum": calls.min,
+    "logical_and": calls.all,
+    "logical_or": calls.any,
+}
+"""Function -> the reduction that repeats it."""
+
+_SCANS: Final[dict[str, Callable[..., Any]]] = {"add": calls.cumsum, "multiply": calls.cumprod}
+"""Function -> the scan that repeats it."""
+
+
+class Ufunc:
+    """An elementwise function of ours with the name, attributes and methods of NumPy's."""
+
+    def __init__(self, name: str, ours: Callable[..., Any] | None, reason: str = "") -> None:
+        self._theirs: Any = getattr(np, name)
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = "smelt.numpy"
+        about = (ours.__doc__ if ours else self._theirs.__doc__) or ""
+        self.__doc__ = about.strip()
+        self._reason = reason
+        self._call = bound(name, ours, self._theirs) if ours else self._library
+
+    def _library(self, *args: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        result = call(self.__name__, self._theirs, self._reason, args, kwargs)
+        return calls.store(result, out)
+
+    @property
+    def nin(self) -> int:
+        """Number of arguments."""
+        return self._theirs.nin
+
+    @property
+    def nout(self) -> int:
+        """Number of results."""
+        return self._theirs.nout
+
+    @property
+    def nargs(self) -> int:
+        """Number of arguments and results."""
+        return self._theirs.nargs
+
+    @property
+    def identity(self) -> Any:
+        """The neutral element, None if there is none."""
+        return self._theirs.identity
+
+    @property
+    def signature(self) -> Any:
+        """Which dimensions belong together, None for elementwise functions."""
+        return self._theirs.signature
+
+    @property
+    def types(self) -> Any:
+        """The dtypes that NumPy's function is compiled for."""
+        return self._theirs.types
+
+    def __repr__(self) -> str:
+        return f"<ufunc '{self.__name__}' of smelt.numpy>"
+
+    def __reduce__(self) -> Any:
+        return _by_name, (self.__name__, self._reason)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function of the elements; `out`, `where` and `dtype` as in NumPy."""
+        count = self._theirs.nin
+        if len(args) > count:
+            args, kwargs = args[:count], {"out": args[count:], **kwargs}
+        if not kwargs:
+            return self._call(*args)
+        out, where, dtype = (
+            kwargs.pop(n, d) for n, d in (("out", None), ("where", True), ("dtype", None))
+        )
+        if isinstance(out, tuple) and len(out) > 1:
+            results = self._call(*args, **kwargs)
+            return tuple(calls.store(r, o) for r, o in zip(results, out, strict=True))
+        if dtype is not None:
+            args = tuple(methods.convert(calls.array(x, self.__name__), dtype) for x in args)
+        result = self._call(*args, **kwargs)
+        if where is not True and isinstance(result, Array):
+            kept: Any = next(iter(out)) if isinstance(out, tuple) else out
+            other = 0 if kept is None else calls.array(kept, self.__name__)
+            result = elementwise.where(calls.array(where, self.__name__), result, other)
+        return calls.store(result, out)
+
+    def reduce(
+        self,
+        array: Any,
+        axis: Any = 0,
+        dtype: Any = None,
+        out: Any = None,
+        keepdims: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Return the function repeated over `axis`, the first dimension by default."""
+        reduction = _REDUCTIONS.get(self.__name__)
+        if reduction is None:
+            result = self._method("reduce", array, axis, dtype, None, keepdims, **options)
+        else:
+            typed = {} if dtype is None else {"dtype": dtype}
+            x = calls.array(array, self.__name__)
+            result = reduction(x, axis=axis, keepdims=keepdims, **typed, **options)
+        return calls.store(result, out)
+
+    def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
+        """Return all results of the function repeated along `axis`."""
+        scan = _SCANS.get(self.__name__)
+        if scan is not None:
+            return scan(array, axis, dtype, out)
+        return calls.store(self._method("accumulate", array, axis, dtype), out)
+
+    def outer(self, a: Any, b: Any, /, **options: Any) -> Any:
+        """Return the function of all pairs of elements."""
+        x, y = calls.array(a, self.__name__), calls.array(b, self.__name__)
+        return self(methods.reshape(x, (*x.shape, *(1,) * y.ndim)), y, **options)
+
+    def reduceat(
+        self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
+    ) -> Any:
+        """Return the function repeated over parts that begin at positions."""
+        return calls.store(self._method("reduceat", array, indices, axis, dtype), out)
+
+    def at(self, a: Any, indices: Any, b: Any = None, /) -> None:
+        """Apply the function in place at positions, which may repeat."""
+        values = () if b is None else (b,)
+        if not isinstance(a, Array):
+            self._theirs.at(a, indices, *map(np.asarray, values))
+            return
+        buffer = np.array(a)
+        call(
+            f"{self.__name__}.at",
+            lambda *rest: self._theirs.at(buffer, *rest),
+            "positions that may repeat",
+            (indices, *values),
+        )
+        a[...] = buffer
+
+    def _method(self, name: str, *args: Any, **options: Any) -> Any:
+        reason = "a method without a kernel of ours"
+        return call(f"{self.__name__}.{name}", getattr(self._theirs, name), reason, args, options)
+
+
+def _by_name(name: str, reason: str) -> Any:
+    return NAMED[name] if name in NAMED else Ufunc(name, None, reason)
+
+
+NAMED: Final[dict[str, Ufunc]] = {}
+"""All functions by name, for pickling."""
