@@ -19,7 +19,7 @@ from typing import Any
 from smelt import errors
 from smelt.frontends.array import (
     linalg,
-    methods,  # noqa: F401 - attaches the methods of arrays
+    methods,
     nn,
     optim,
     random,
@@ -326,3 +326,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+methods.attach()

@@ -160,7 +160,7 @@ class _Scripted:
     def __init__(self, name: str, log: list[str], ns: list[float]) -> None:
         self.name, self.log, self.ns = name, log, ns
 
-    def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def request(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
         self.log.append(f"{self.name} {order['repeat']} {order['warm']}")
         return {"ns": self.ns.pop()} if self.ns else {"failed": "gone"}
 

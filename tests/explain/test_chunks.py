@@ -127,7 +127,7 @@ def test_what_stays_in_the_cache_between_chunks_counts_once() -> None:
     made = report_of("mlp", roomy, 20_000)
     ((number, body),) = made.compiled.plan.chunked_clusters
     cluster = made.compiled.plan.clusters[number]
-    count = sum(1 for _ in body.rounds.each(made.data.sizes))
+    count = sum(1 for _ in body.chunks.ranges(made.data.sizes))
     x, u, v = (n * 4 for n in (ROWS * DEPTH, DEPTH * COLUMNS, COLUMNS * DEPTH))
     sizes = made.data.sizes
     assert count > 2

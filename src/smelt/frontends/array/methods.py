@@ -1,6 +1,6 @@
 """Methods of arrays as NumPy and JAX have them: `x.sum(0)`, `x.reshape(2, -1)`, `x.T`.
 
-One table names the function behind each method; importing this module attaches them to `Array`.
+One table names the function behind each method; `attach` gives them to `Array`.
 Methods that NumPy documents as views return new arrays, since arrays of ours share no memory that a
 program can see.
 
@@ -28,7 +28,7 @@ from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.promote import cast
 
-__all__ = ["METHODS", "PROPERTIES"]
+__all__ = ["METHODS", "PROPERTIES", "attach"]
 
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
@@ -369,7 +369,7 @@ PROPERTIES: Final[dict[str, property]] = {
 """Attribute -> property."""
 
 
-for _name, _function in METHODS.items():
-    setattr(Array, _name, _function)
-for _name, _property in PROPERTIES.items():
-    setattr(Array, _name, _property)
+def attach() -> None:
+    """Give `Array` the methods and properties of both tables."""
+    for name, member in (METHODS | PROPERTIES).items():
+        setattr(Array, name, member)

@@ -117,7 +117,7 @@ class DepthwiseSeparable(DepthwiseInPlace):
         if self.epilogue is None:
             return kind, names
         operands = (*kind.operands, *[PTR] * len(self.epilogue.loads))
-        more = {"after": self.epilogue, "operands": operands}
+        more = {"epilogue": self.epilogue, "operands": operands}
         return type("HostedTile", (SeparableTile, kind), more), [*names, f"of{self.c.item.number}"]
 
 
