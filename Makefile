@@ -12,7 +12,7 @@ TORCH_PACKAGE := torch==2.13.0+cpu
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model torch format check-format lint types layers static tests clock docs pages counters \
+.PHONY: help setup model torch format check-format lint words types layers static tests clock docs pages counters \
         test nightly demo bench wheel clean
 
 help: ## this list
@@ -79,10 +79,13 @@ pages: $(SETUP) ## write the parts of the pages that come from the compiler
 counters: $(SETUP) ## accept the kernels, bytes and sizes of the stored corpus as they are now
 	$(BIN)/python -m tests.counters.corpus --update
 
+words: $(SETUP) ## names and docstrings use the field's words
+	$(BIN)/python -m tools.words
+
 docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-static: check-format lint types layers docs ## what runs no test: each takes one processor at most
+static: check-format lint words types layers docs ## what runs no test: each takes one processor at most
 
 test: $(SETUP) $(MODEL) $(TORCH) ## everything that must be green
 	$(MAKE) --jobs $(JOBS) static

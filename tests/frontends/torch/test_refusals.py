@@ -58,8 +58,18 @@ def test_a_compiled_call_raises_it_too(strict):
 def test_operands_that_eager_code_takes_are_not_refused():
     image, large = torch.rand(2, 12, 40, 40), torch.rand(300, 500)
     accepted = [
-        (ATEN.convolution.default, image, torch.rand(24, 6, 3, 3), None, [1, 1], [1, 1], [1, 1],
-         False, [0, 0], 2),
+        (
+            ATEN.convolution.default,
+            image,
+            torch.rand(24, 6, 3, 3),
+            None,
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            False,
+            [0, 0],
+            2,
+        ),
         (ATEN.slice_scatter.default, large, torch.rand(300, 100), 1, 400, 500),
         (ATEN.select_backward.default, torch.rand(300), [300, 500], 1, 450),
         (ATEN.select.int, large, 1, 450),
@@ -69,7 +79,7 @@ def test_operands_that_eager_code_takes_are_not_refused():
         (ATEN.native_layer_norm.default, large, [500], None, None, 1e-5),
         (ATEN.adaptive_avg_pool1d.default, large, [50]),
         (ATEN.mm.default, large, large.T),
-    ]  # fmt: skip
+    ]
     for op, *operands in accepted:
         assert not is_refused(op, operands, {}), op
     assert is_refused(ATEN.mm.default, (large, large.T.long()), {})

@@ -30,9 +30,23 @@ from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import bool_, f64
 
 __all__ = [
-    "all", "any", "argmax", "argmin", "array", "cumprod", "cumsum", "max", "mean", "min", "prod",
-    "ptp", "std", "store", "sum", "var",
-]  # fmt: skip
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "array",
+    "cumprod",
+    "cumsum",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "ptp",
+    "std",
+    "store",
+    "sum",
+    "var",
+]
 
 
 def array(x: Any, what: str) -> Array:
