@@ -17,7 +17,7 @@ from typing import Any
 import numpy as _np
 
 from smelt.frontends.array.array import Array as ndarray
-from smelt.frontends.array.numpy_hints import nearest
+from smelt.frontends.array.numpy_hints import nearest_hint
 from smelt.numpy import fft, lib, linalg, random
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.library import LibraryCall, library_calls
@@ -45,7 +45,7 @@ __version__ = _np.__version__
 
 def __getattr__(name: str) -> Any:
     """Raise AttributeError with the nearest name, or where NumPy has it."""
-    hint = nearest(name, _NAMES)
+    hint = nearest_hint(name, _NAMES)
     if not name.startswith("_") and hasattr(_np, name):
         hint = f"; numpy.{name} takes np.asarray(x) of NumPy"
     raise AttributeError(f"module 'smelt.numpy' has no attribute {name!r}{hint}", name=name)

@@ -20,15 +20,17 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import OutOfMemory
 from smelt.runtime import quota
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ALIGNMENT: Final = 64
 """Alignment of block addresses in bytes."""

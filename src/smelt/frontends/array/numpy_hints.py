@@ -10,8 +10,9 @@ with NumPy as the namespace:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, Final, NoReturn
+
+from smelt import errors
 
 FUNCTIONS: Final[dict[str, str]] = {
     "absolute": "abs", "alltrue": "all", "amax": "max", "amin": "min", "arccos": "acos",
@@ -56,7 +57,7 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
         else UNSUPPORTED.get(name, "")
     )
     if not hint and not name.startswith("_"):
-        hint = nearest(name, names)
+        hint = nearest_hint(name, names)
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
 
 
@@ -66,16 +67,16 @@ def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
     `names` is an object whose public attributes are candidates.  Protocols probe for names with two
     underscores, which get no suggestion.
     """
-    hint = "" if name.startswith("__") else nearest(name, dir(names))
+    hint = "" if name.startswith("__") else nearest_hint(name, dir(names))
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def nearest_hint(name: str, names: Iterable[str]) -> str:
     """Return a hint with the name that is most like `name`; empty if none is.
 
-    >>> nearest("cumsun", ["cumsum", "sum"])
+    >>> nearest_hint("cumsun", ["cumsum", "sum"])
     "; did you mean 'cumsum'?"
     """
     public = [n for n in names if not n.startswith("_")]
-    near = get_close_matches(name, public, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = errors.nearest(name, public)
+    return f"; did you mean {near!r}?" if near else ""
