@@ -301,4 +301,6 @@ def test_what_is_there_is_read_with_few_calls() -> None:
         np.asarray(found)
     finally:
         sys.setprofile(before)
-    assert len(calls) <= 12, calls
+    probes = calls.count("__getattr__")  # NumPy's, for two protocols that come before `__array__`
+    assert probes <= 2
+    assert len(calls) <= 12 + probes, calls

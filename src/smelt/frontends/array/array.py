@@ -353,6 +353,8 @@ class Array(Operators):
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError with the nearest name; `methods` attaches what there is."""
+        if name.startswith("__"):  # a protocol's probe, as NumPy's in every np.asarray
+            raise AttributeError(f"'Array' object has no attribute {name!r}", name=name)
         raise missing_attribute("'Array' object", name, type(self))
 
     def __copy__(self) -> Array:

@@ -64,11 +64,11 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
 def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
     """Return the error for an attribute that does not exist, with the nearest name.
 
-    `names` is an object whose public attributes are candidates.  Protocols probe for names with two
-    underscores, which get no suggestion.
+    `names` is an object whose public attributes are candidates.
     """
-    hint = "" if name.startswith("__") else nearest_hint(name, dir(names))
-    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
+    return AttributeError(
+        f"{owner} has no attribute {name!r}{nearest_hint(name, dir(names))}", name=name
+    )
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:
