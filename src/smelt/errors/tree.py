@@ -156,10 +156,18 @@ def nearest(name: str, candidates: list[str]) -> str:
 
 
 def _edits(a: str, b: str) -> int:
-    """Return the Levenshtein distance; a swap of neighbours counts as two edits."""
+    """Return the number of insertions, deletions, replacements and swaps of neighbours.
+
+    This is the optimal string alignment distance (G. Navarro, "A Guided Tour to Approximate String
+    Matching", ACM Computing Surveys 33, 2001).
+    """
+    above: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
-        above, row[0] = row[0], i
+        earlier, above, row = above, row, [i]
         for j, y in enumerate(b, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
+            least = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                least = min(least, earlier[j - 2] + 1)
+            row.append(least)
     return row[-1]
