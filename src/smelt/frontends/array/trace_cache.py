@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smelt.frontends.array.value import STATE, Foreign, Map, Value, leaf, record
+from smelt.frontends.array.value import STATE, Map, Value, leaf, record
 from smelt.ops.create import Constant
 from smelt.ops.spec import TensorOp
 from smelt.origin import here
@@ -157,7 +157,12 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
         key: list[Any] = []
         values: list[Value] = []
         if STATE.scope is None:
-            args = tuple([x.as_operand() if isinstance(x, Foreign) else x for x in args])
+            args = tuple(
+                [
+                    x.as_operand() if isinstance(x, Value) and x.__class__ is not Value else x
+                    for x in args
+                ]
+            )
         for x in args:
             if isinstance(x, Value):
                 if x.scope is not None:

@@ -50,6 +50,8 @@ def is_refused(op: Any, operands: Sequence[Any], options: Mapping[str, Any]) -> 
         return False
     if op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
         return False
+    if op._schema.name.endswith("_backward"):  # autograd's call, with types that it announces
+        return False
     leaves, nest = tree_flatten((tuple(operands), dict(options)))
     try:
         key = tuple(map(_operand, leaves))
