@@ -129,7 +129,9 @@ def var(
     """
     node = value(x, "var")
     axes = axes_of(axis, node.type.rank, "var")
-    return Array.of(variance(node, axes, _divisor_correction(correction, ddof), keepdims=keepdims))
+    return Array.of(
+        variance(node, axes, float(correction if ddof is None else ddof), keepdims=keepdims)
+    )
 
 
 def std(
@@ -149,14 +151,13 @@ def std(
     axes = axes_of(axis, node.type.rank, "std")
     root = UNARY["sqrt"](
         variance(
-            cast_to_float(node), axes, _divisor_correction(correction, ddof), keepdims=keepdims
+            cast_to_float(node),
+            axes,
+            float(correction if ddof is None else ddof),
+            keepdims=keepdims,
         )
     )
     return Array.of(cast(root, node.type.dtype) if node.type.dtype.is_float else root)
-
-
-def _divisor_correction(correction: float, ddof: float | None) -> float:
-    return float(correction if ddof is None else ddof)
 
 
 def _truth(x: Any, what: str) -> Value:
