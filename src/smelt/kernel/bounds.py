@@ -222,7 +222,7 @@ def _resolve(value: Value, lets: Mapping[str, Value]) -> Value:
 
 
 def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
-    """Return an i64 value as an index expression; None for no or a large one.
+    """Convert an i64 value to an index expression; None if that is impossible or too large.
 
     Only i64 qualifies: it is wide enough for index arithmetic not to wrap.
     """

@@ -31,7 +31,7 @@ class LibraryOnly(Exception):
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "order": (None, "C", "K", "A"),
     "subok": (True, False),
-    "casting": ("same_kind", "unsafe", "safe", "equiv", "no"),
+    "casting": ("same_kind",),
     "like": (None,),
     "dtype": (None,),
     "where": (True,),

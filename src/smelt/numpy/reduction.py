@@ -35,7 +35,7 @@ def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
                 raise LibraryOnly("`where` with integers")
             x = el.where(_array(where), x, math.nan)
         named: dict[str, Any] = {"axis": axis}
-        named |= {"keepdims": True} if not calls.is_default(keepdims) and keepdims else {}
+        named |= {"keepdims": True} if calls.flag(keepdims) else {}
         named |= {"dtype": dtype} if dtype is not None else {}
         named |= {"ddof": ddof} if divided else {}
         return calls.store(reduce(x, **named), out)
@@ -66,9 +66,7 @@ def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
         return run(a, axis, dtype, out, ddof, keepdims, rest)
 
     function = spread if divided else typed if dtyped else plain
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = reduce.__doc__
-    return function
+    return calls.named(function, name, reduce.__doc__)
 
 
 nansum, nanprod, nanmean = (_without_nan(n, True) for n in ("nansum", "nanprod", "nanmean"))
@@ -81,12 +79,9 @@ def _position(name: str) -> Any:
     find = getattr(missing, name)
 
     def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
-        keep = False if calls.is_default(keepdims) else bool(keepdims)
-        return calls.store(find(_array(a), axis=axis, keepdims=keep), out)
+        return calls.store(find(_array(a), axis=axis, keepdims=calls.flag(keepdims)), out)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = find.__doc__
-    return function
+    return calls.named(function, name, find.__doc__)
 
 
 nanargmax, nanargmin = _position("nanargmax"), _position("nanargmin")
@@ -102,12 +97,9 @@ def _middle(name: str) -> Any:
         overwrite_input: bool = False,
         keepdims: Any = False,
     ) -> Any:
-        keep = False if calls.is_default(keepdims) else bool(keepdims)
-        return calls.store(find(_array(a), axis=axis, keepdims=keep), out)
+        return calls.store(find(_array(a), axis=axis, keepdims=calls.flag(keepdims)), out)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = find.__doc__
-    return function
+    return calls.named(function, name, find.__doc__)
 
 
 median, nanmedian = _middle("median"), _middle("nanmedian")
@@ -132,12 +124,9 @@ def _quantile(name: str) -> Any:
         x = _array(a)
         if not isinstance(q, (int, float)) and x.dtype.is_float:  # float64, as are the fractions
             x = methods.convert(x, float)
-        keep = False if calls.is_default(keepdims) else bool(keepdims)
-        return calls.store(find(x, q, axis=axis, keepdims=keep), out)
+        return calls.store(find(x, q, axis=axis, keepdims=calls.flag(keepdims)), out)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = find.__doc__
-    return function
+    return calls.named(function, name, find.__doc__)
 
 
 quantile, nanquantile, percentile, nanpercentile = (
@@ -154,10 +143,9 @@ def average(
     a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False
 ) -> Any:
     """Return the weighted mean, and the sum of weights if asked."""
-    keep = False if calls.is_default(keepdims) else bool(keepdims)
     x = _array(a)
     weighted = None if weights is None else _array(weights)
-    if returned or keep:
+    if returned or calls.flag(keepdims):
         raise LibraryOnly("results beside the mean")
     return numerical.average(x, axis=axis, weights=weighted)
 

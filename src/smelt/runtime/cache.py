@@ -51,7 +51,7 @@ MAX_ENTRY_BYTES: Final = 256 << 20
 MAX_MEMORY_BYTES: Final = 64 << 20
 """Limit of entries kept in memory alone, in bytes: keys, code and reports."""
 MAX_COPIED_BYTES: Final = 8 << 20
-"""Limit of entries kept in memory and on disk, which are read again in some 100 µs."""
+"""Limit of entries kept in memory and on disk; what is dropped is read again."""
 _REPORT_BYTES: Final = 4096
 """Bytes that a report takes in memory, at least; its objects take more than its text."""
 MAX_DAMAGE_RECORDS: Final = 64

@@ -31,7 +31,7 @@ __all__ = ["LoadedKernel", "add", "find", "forget", "key_of"]
 MAX_CODE_BYTES: Final = 8 << 20
 """Limit in bytes of recently used code that stays loaded without a user.
 
-Code takes whole pages; what is dropped is linked again in some 100 µs.
+Code takes whole pages; what is dropped is linked again.
 """
 
 

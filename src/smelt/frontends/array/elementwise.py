@@ -115,15 +115,14 @@ def round(x: Any, /, decimals: int = 0) -> Array:
 
     Negative `decimals` count digits before the point.  Computed as in NumPy, by scaling.
     """
-    result = rint(x) if not decimals else None
-    if result is None:
-        array = Array.of(value(x, "round"))
-        scale = 10.0 ** builtins.abs(decimals)
-        up, down = (multiply, divide) if decimals > 0 else (divide, multiply)
-        whole = array.dtype.is_float or decimals < 0
-        result = down(rint(up(array, scale)), scale) if whole else array
-        result = Array.of(cast(result.node, array.dtype))
-    return result
+    if not decimals:
+        return rint(x)
+    array = Array.of(value(x, "round"))
+    if decimals > 0 and not array.dtype.is_float:
+        return array
+    scale = 10.0 ** builtins.abs(decimals)
+    up, down = (multiply, divide) if decimals > 0 else (divide, multiply)
+    return Array.of(cast(down(rint(up(array, scale)), scale).node, array.dtype))
 
 
 # Exponentials and logarithms

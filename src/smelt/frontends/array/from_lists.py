@@ -1,5 +1,6 @@
 """Convert nested lists of numbers and arrays to values.
 
+>>> from smelt.frontends.array.convert import from_host
 >>> value_of_lists([[1, 2], [3, 4]], from_host).type
 TensorType(dtype=i64, shape=(2, 2))
 """
@@ -12,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, RangeError
-from smelt.frontends.array.convert import from_host, usable
+from smelt.frontends.array.convert import usable
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.value import Value, leaf
 from smelt.frontends.array.views import concat, reshape, shape_of
 from smelt.types.dtype import DType
 
-__all__ = ["from_host", "value_of_lists"]
+__all__ = ["value_of_lists"]
+
+_NUMBERS = frozenset({bool, int, float})
+"""Types of almost all items of lists, for which nothing else is tested."""
 
 
 def value_of_lists(obj: Any, convert: Callable[[Any], Value], target: DType | None = None) -> Value:
@@ -88,8 +92,11 @@ def _exact_integers(obj: Any, default_data: Any, target: DType) -> Any:
 def _holds_values(obj: Any) -> bool:
     """Return whether arrays of ours, sizes or number arguments are among the items."""
     return any(
-        hasattr(item, "scope")
-        or isinstance(getattr(item, "node", None), Value)
-        or (isinstance(item, (list, tuple)) and _holds_values(item))
+        item.__class__ not in _NUMBERS
+        and (
+            hasattr(item, "scope")
+            or isinstance(getattr(item, "node", None), Value)
+            or (isinstance(item, (list, tuple)) and _holds_values(item))
+        )
         for item in obj
     )

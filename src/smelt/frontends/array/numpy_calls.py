@@ -37,9 +37,11 @@ __all__ = [
     "array",
     "cumprod",
     "cumsum",
+    "flag",
     "max",
     "mean",
     "min",
+    "named",
     "prod",
     "ptp",
     "std",
@@ -102,17 +104,19 @@ def _typed_reduction(name: str, reduce: Callable[..., Array], neutral: int, join
         where: Any = True,
     ) -> Any:
         x = _selected(array(a, name), where, neutral)
-        result = reduce(x, axis=axis, dtype=dtype, keepdims=bool(_flag(keepdims)))
+        result = reduce(x, axis=axis, dtype=dtype, keepdims=flag(keepdims))
         return store(result if is_default(initial) else join(result, initial), out)
 
-    return _named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
+    return named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
 
 
-def _flag(keepdims: Any) -> bool:
+def flag(keepdims: Any) -> bool:
+    """Return whether NumPy's `keepdims` is set; its default object counts as not set."""
     return False if is_default(keepdims) else bool(keepdims)
 
 
-def _named(function: Any, name: str, doc: str) -> Any:
+def named(function: Any, name: str, doc: str | None) -> Any:
+    """Return a function that was made for a table with its name and docstring."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -139,12 +143,12 @@ def _extreme(name: str, reduce: Callable[..., Array], join: Any) -> Any:
                 )
             x = el.where(_mask(where), x, initial)
         if has_initial and x.size == 0:
-            shape = stat.sum(x, axis=axis, keepdims=_flag(keepdims)).shape
+            shape = stat.sum(x, axis=axis, keepdims=flag(keepdims)).shape
             return store(full(shape, initial, x.dtype), out)
-        result = reduce(x, axis=axis, keepdims=_flag(keepdims))
+        result = reduce(x, axis=axis, keepdims=flag(keepdims))
         return store(join(result, initial) if has_initial else result, out)
 
-    return _named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
+    return named(function, name, f"Return the {name} over `axis`; arguments as in NumPy.")
 
 
 max = _extreme("max", stat.max, el.maximum)
@@ -157,9 +161,9 @@ def _truth(name: str, reduce: Callable[..., Array], neutral: bool) -> Any:
     ) -> Any:
         x = array(a, name)
         x = _selected(x if x.dtype is bool_ else x != 0, where, neutral)
-        return store(reduce(x, axis=axis, keepdims=_flag(keepdims)), out)
+        return store(reduce(x, axis=axis, keepdims=flag(keepdims)), out)
 
-    return _named(function, name, f"Return whether {name} elements over `axis` are nonzero.")
+    return named(function, name, f"Return whether {name} elements over `axis` are nonzero.")
 
 
 all = _truth("all", stat.all, True)
@@ -178,7 +182,7 @@ def _count(x: Array, where: Any, axis: Axis) -> Array:
 
 def _squeezed(x: Array, axis: Axis, keepdims: Any) -> Array:
     """Remove reduced dimensions of size 1 unless `keepdims`."""
-    if _flag(keepdims):
+    if flag(keepdims):
         return x
     axes = axes_of(axis, x.ndim, "squeeze")
     return reshape(x, tuple(d for a, d in enumerate(x.shape) if a not in axes))
@@ -199,7 +203,7 @@ def mean(
     """
     x = _floats(array(a, "mean"), dtype)
     if where is True or is_default(where):
-        return store(stat.mean(x, axis=axis, keepdims=_flag(keepdims)), out)
+        return store(stat.mean(x, axis=axis, keepdims=flag(keepdims)), out)
     total = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True)
     return store(_squeezed(total / _count(x, where, axis), axis, keepdims), out)
 
@@ -223,7 +227,7 @@ def var(
     x = _floats(array(a, "var"), dtype)
     ddof = ddof if is_default(correction) else correction
     if where is True or is_default(where):
-        return store(stat.var(x, axis=axis, correction=ddof, keepdims=_flag(keepdims)), out)
+        return store(stat.var(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
     count = _count(x, where, axis)
     centre = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True) / count
     squares = _selected((x - centre) ** 2, where, 0)
@@ -249,16 +253,16 @@ def std(
     """
     if where is True or is_default(where):
         x, ddof = _floats(array(a, "std"), dtype), ddof if is_default(correction) else correction
-        return store(stat.std(x, axis=axis, correction=ddof, keepdims=_flag(keepdims)), out)
+        return store(stat.std(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
     options: Any = {"ddof": ddof, "keepdims": keepdims, "where": where, "correction": correction}
     return store(el.sqrt(var(a, axis, dtype, **options)), out)
 
 
 def _position(name: str, find: Callable[..., Array]) -> Any:
     def function(a: Any, axis: int | None = None, out: Any = None, *, keepdims: Any = False) -> Any:
-        return store(find(array(a, name), axis=axis, keepdims=_flag(keepdims)), out)
+        return store(find(array(a, name), axis=axis, keepdims=flag(keepdims)), out)
 
-    return _named(function, name, f"Return the positions of {name} along `axis`, None for all.")
+    return named(function, name, f"Return the positions of {name} along `axis`, None for all.")
 
 
 argmax = _position("argmax", searching.argmax)
@@ -274,7 +278,7 @@ def _scan(name: str, scan: Callable[..., Array]) -> Any:
             x = reshape(x, (1,))
         return store(scan(x, axis=axis, dtype=dtype), out)
 
-    return _named(function, name, f"Return the {name} along `axis`; None flattens first.")
+    return named(function, name, f"Return the {name} along `axis`; None flattens first.")
 
 
 cumsum = _scan("cumsum", stat.cumulative_sum)
