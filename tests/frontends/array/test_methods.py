@@ -156,3 +156,16 @@ def test_functions_take_numpys_positions_numbers_and_lists(call: str) -> None:
     wanted = eval(f"np.{call}", {"np": np, "x": DATA})
     found = eval(f"np.{call}", {"np": sm, "x": sm.asarray(DATA)})
     same(found, wanted)
+
+
+def test_axes_of_swapaxes_are_checked() -> None:
+    x = sm.asarray([[1.0, 2.0, 3.0]])
+    assert x.swapaxes(0, -1).shape == (3, 1)
+    for axes in ((0, 5), (-3, 0), (0.5, 1)):
+        with pytest.raises(sm.errors.SmeltError):
+            x.swapaxes(*axes)
+
+
+def test_a_table_for_notebooks_shows_integers_in_full() -> None:
+    assert "<td>1234567</td>" in sm.asarray([[1234567, 2]])._repr_html_()
+    assert "<td>0.333333</td>" in sm.asarray([[1 / 3]])._repr_html_()

@@ -298,8 +298,8 @@ def flush_if_many(limit: int) -> None:
 def _flush_at_cut(limit: int) -> None:
     """Flush if the newest array was recorded at the instruction where the last loop was cut.
 
-    If the program comes back to the instruction where this was asked first, or does not for a
-    while, the cut belongs to another loop: flush here, and from now on.
+    If the program comes back to the first instruction seen since then, or does not reach the cut
+    for a while, the cut belongs to another loop: flush here, and from now on.
     """
     newest = STATE.pending[-1]() if STATE.pending else None
     origin = None if newest is None else newest.node.origin

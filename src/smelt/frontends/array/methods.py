@@ -27,6 +27,7 @@ from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.views import axes_of
 
 __all__ = ["METHODS", "PROPERTIES", "attach"]
 
@@ -84,8 +85,9 @@ def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
 
     Raises AxisError.
     """
+    (first,), (second,) = (axes_of(a, x.ndim, "swapaxes") for a in (axis1, axis2))
     order = list(range(x.ndim))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
+    order[first], order[second] = second, first
     return shapes.permute_dims(x, order)
 
 
@@ -307,11 +309,15 @@ def _html(x: Array) -> str:
     if x.node.scope is not None or x.ndim != 2 or not 0 < x.size <= 400:
         return f"<pre>{_escaped(repr(x))}</pre>"
     rows = "".join(
-        "<tr>" + "".join(f"<td>{v:.6g}</td>" for v in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{_shown(v)}</td>" for v in row) + "</tr>"
         for row in np.asarray(x).tolist()
     )
     shape = " × ".join(map(str, x.shape))
     return f"<table>{rows}</table><small>Array {shape}, {x.dtype}</small>"
+
+
+def _shown(v: bool | int | float) -> str:
+    return f"{v:.6g}" if isinstance(v, float) else str(v)
 
 
 def _escaped(text: str) -> str:
