@@ -171,7 +171,7 @@ class Report:
 
         A name in `.html` gets the interactive page, one file that requests nothing; a name in
         `.json` the data. Without `code` the page has no LLVM modules and assembly, which take most
-        of the time. Raises ArgumentError for another ending.
+        of the time. Raises ArgumentError for another ending, OSError if the file cannot be written.
         """
         target = Path(path)
         if target.suffix not in (".html", ".json"):
