@@ -23,7 +23,8 @@ def test_the_pages_have_code():
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if page != "ARCHITECTURE.md"])
-def test_python_blocks_run(page):
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # blocks write files
     outputs = snippets.run(read(page), page)
     assert len(outputs) == len(snippets.blocks(read(page)))
 
