@@ -77,7 +77,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "src/smelt/codegen/llvm/instructions/counting.py": frozenset(["abreast"]),
     "src/smelt/codegen/llvm/loopir/compute_at.py": frozenset(["peek"]),
     "src/smelt/codegen/llvm/panels.py": frozenset(["upright"]),
-    "src/smelt/codegen/llvm/products/prefetch_filter.py": frozenset(["own"]),
+    "src/smelt/codegen/llvm/products/prefetch.py": frozenset(["own"]),
     "src/smelt/demo/page.py": frozenset(["asked"]),
     "src/smelt/frontends/array/layouts.py": frozenset(["turned"]),
     "src/smelt/frontends/array/program_cache.py": frozenset(["made"]),

@@ -1,10 +1,10 @@
 """Prepacked operands and constant subexpressions that a plan computes once, before its calls.
 
-    budget = room_of(graph, plan, hints, None)           # bytes that may be kept
-    prelude = Ahead(graph, found, budget)
-    kernels = prelude.packed(clusters, kernels, ..)      # read constant operands in packed panels
-    prelude.held(cluster.name, param, node)              # the value behind a kernel's parameter
-    prelude.parts                                        # the computations behind these values
+    budget = constant_budget(graph, plan, hints, None)          # bytes that may be kept
+    prelude = PreludeBuilder(graph, constants, budget)
+    kernels = prelude.pack_operands(clusters, kernels, ..)      # read constants in packed panels
+    prelude.held_value(cluster.name, param, node)               # the value behind a parameter
+    prelude.parts                                               # computations of these values
 
 Kept values take memory between calls, in addition to the constants themselves. The budget is the
 memory that fusion saves in a call, so that a program never holds more than unfused execution would.

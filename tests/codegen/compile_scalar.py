@@ -26,7 +26,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.ops.scalar import cast
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType
 
 llvm.initialize_native_target()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import COMPUTABLE, DType, bool_, i32
 
 Array = np.ndarray[Any, Any]

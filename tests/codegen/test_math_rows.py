@@ -13,7 +13,7 @@ from tests.ops.numpy_machine import NumpyMachine
 from smelt.ops.approximate import max_over_argument
 from smelt.ops.coefficients import FITS
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, f32, f64, i8, i32, i64, u8, u64
 
 LANES = {"avx512": 16, "avx2": 8, "portable": 4}

@@ -52,7 +52,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.text_grammar import OperandType, bare_type, operand_types
+from smelt.kernel.text_lex import OperandType, bare_type, operand_types
 from smelt.kernel.text_print import text
 from smelt.kernel.verify import verify
 from smelt.ops.combine import COMBINES

@@ -19,7 +19,7 @@ import numpy as np
 from tests.codegen.compile_scalar import LEVELS, Compiled, compile_body, compile_row
 
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, bool_, f32, i32, u64
 
 LANES, COUNT, ROUNDS, TIMES = 64, 2048, 40, 20

@@ -19,7 +19,7 @@ from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather, Scatter
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, Window
 from smelt.types.dtype import DType, bool_, i32, i64
 from smelt.types.expr import Expr, Index, add, mul, sub

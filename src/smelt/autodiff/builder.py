@@ -28,8 +28,7 @@ from smelt.ops.create import Constant, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import TensorOp
-from smelt.ops.spec_scalar import Partial
+from smelt.ops.spec import Partial, TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
 from smelt.origin import Origin
 from smelt.types.dtype import DType, bool_

@@ -16,8 +16,7 @@ from smelt.graph.names import operators
 from smelt.ops.combine import COMBINES
 from smelt.ops.extern import EXTERNS
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import TensorOp
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp, TensorOp
 from smelt.types.dtype import f32, i32
 
 

@@ -37,9 +37,8 @@ from smelt.explain.data import (
 )
 from smelt.explain.entries import Entry, entries
 from smelt.explain.kernels import kernel_data
-from smelt.explain.labels import Labels
 from smelt.explain.measure import Times
-from smelt.explain.names import find_unique, place_of
+from smelt.explain.names import Labels, find_unique, place_of
 from smelt.explain.unfused import UnfusedTraffic, unfused_traffic
 from smelt.fusion.plan import Plan, Slot
 from smelt.fusion.text import text as plan_text

@@ -20,8 +20,7 @@ from smelt.explain.data import (
 )
 from smelt.explain.entries import Entry
 from smelt.explain.entries import entry_traffic as moved_whole
-from smelt.explain.labels import Labels
-from smelt.explain.names import place_of
+from smelt.explain.names import Labels, place_of
 from smelt.explain.traffic import Touched, Traffic, traffic
 from smelt.explain.unfused import UnfusedTraffic
 from smelt.explain.work import Work, work

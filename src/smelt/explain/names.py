@@ -21,6 +21,18 @@
 >>> nodes = [node(0, "v0", "exp"), node(1, "v1", "reduce.sum"), node(2, "v2", "exp")]
 >>> find(nodes, "exp"), find(nodes, "exp#2"), find(nodes, "sum"), find(nodes, "v0")
 ((0, 2), (2,), (1,), (0,))
+
+Nodes are labelled by operator and position:
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n]) {
+...   v0 = exp(x)
+...   v1 = add(v0, 1.0:f32)
+...   return v1
+... }''')
+>>> labels = Labels(graph)
+>>> [labels.label[node] for node in graph.nodes()]
+['x', 'exp#0', '1.0:f32', 'add#1']
 """
 
 from __future__ import annotations
@@ -31,9 +43,10 @@ from pathlib import PurePath
 
 from smelt.errors import UnknownNameError, nearest
 from smelt.explain.data import NodeData, Place
+from smelt.graph.ir import Graph, Node
+from smelt.graph.text import name_values
+from smelt.ops.create import Constant, Input
 from smelt.origin import Origin
-
-__all__ = ["find", "find_unique", "place_of", "short_place"]
 
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
@@ -95,3 +108,20 @@ def place_of(origin: Origin | None) -> Place | None:
 def short_place(place: Place | None) -> str:
     """Return `model.py:41`; empty for no place."""
     return f"{PurePath(place.file).name}:{place.line}" if place is not None else ""
+
+
+class Labels:
+    """Numbers, names and labels of the nodes of a graph, in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = graph.nodes()
+        self.number = {node: k for k, node in enumerate(self.nodes)}
+        self.name = name_values(graph)
+        self.label = {node: self._label(node) for node in self.nodes}
+
+    def _label(self, node: Node) -> str:
+        name = self.name[node]
+        if isinstance(node.op, Input | Constant):
+            return name
+        digits = name.removeprefix("v")
+        return f"{node.op.name}#{digits if digits.isdigit() else self.number[node]}"

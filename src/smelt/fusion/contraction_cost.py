@@ -188,7 +188,7 @@ def is_row_by_row(
 def _is_one_run(units: Units, region: Region, a: int, b: int) -> bool:
     """Return whether everything along two axes is contiguous over both, apart from padding.
 
-    The code generator then collapses them (`smelt.codegen.llvm.loopir.collapse_spatial`, which this
+    The code generator then collapses them (`smelt.codegen.llvm.loopir.collapse_axes`, which this
     predicts).
     """
     both = 1 << a | 1 << b

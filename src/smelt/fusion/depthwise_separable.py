@@ -4,7 +4,7 @@
     S[y,x,c] = sum of X[y + u, x + v, c] * D[c,u,v] over u, v     computed row by row for it
 
 The code generator fuses them where images are stored channels last
-(`smelt.codegen.llvm.schedule.depthwise_separable`, which this predicts): each row of results stays
+(`smelt.codegen.llvm.schedule.depthwise`, which this predicts): each row of results stays
 in fast memory, and none is computed twice.
 """
 

@@ -26,8 +26,7 @@ from typing import Any
 from smelt.graph.ir import Node
 from smelt.ops.combine import Combine
 from smelt.ops.contract import bare_axis
-from smelt.ops.spec import TensorOp
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp, TensorOp
 from smelt.ops.view import split_groups
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product

@@ -22,8 +22,7 @@ from smelt.dataclass import dataclass
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import TensorOp
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp, TensorOp
 from smelt.types.dtype import DType
 from smelt.types.expr import Expr, Index, atoms, axis, bounds, nonnegative, sub
 from smelt.types.expr import value as position_index

@@ -1,4 +1,4 @@
-r"""Find the user's line behind a failure while a plan runs.
+"""Find the user's line behind a failure while a plan runs.
 
 A plan contains no lines: it may come from the cache, or have been built for an equal program with
 other lines.  The graph of the program at hand has them.  Among several calls of one library
@@ -8,24 +8,69 @@ function, the failed one is found by running the reference again.
 >>> graph = parse("graph f(x: f32[n]) {\n v0 = exp(x)\n v1 = neg(v0)\n return v1\n}")
 >>> failed_call_origin("sort", graph, [[1.0, 2.0]]) is None
 True
+
+An access out of bounds is found by evaluating the checks of the graph:
+
+>>> from smelt.graph.bounds_checks import collect_bounds_checks
+>>> graph = parse("graph f(x: f32[n], i: i64[m]) {\n v0 = gather(x, i) {first=0}\n return v0\n}")
+>>> checks = collect_bounds_checks(graph.outputs)
+>>> try:
+...     raise_first_out_of_bounds(checks, graph.inputs, [np.zeros(3, "f4"), np.array([0, 7])])
+... except OutsideError as error:
+...     error.message
+'a read at computed positions: position 7 of an axis of 3'
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from smelt.errors import ExternError, SmeltError
-from smelt.graph.interp import run
+import numpy as np
+
+from smelt.errors import ExternError, OutsideError, SmeltError
+from smelt.graph.bounds_checks import BoundsChecks, refuse_out_of_bounds
+from smelt.graph.interp import run, solve_sizes
 from smelt.graph.ir import Graph, Node
+from smelt.ops.elementwise import Map
 from smelt.ops.extern import Extern
 from smelt.ops.spec import dims_at
 from smelt.origin import Origin
 from smelt.types.dtype import DType
+from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
 
-__all__ = ["describe_value", "failed_call_origin", "largest_stored_value"]
+
+def _unwrapped(at: Node) -> Node:
+    """Return indices before negative ones were wrapped."""
+    if isinstance(at.op, Map) and at.op.scalar == "select":
+        test, _, other = at.inputs
+        if test.inputs and test.inputs[0] is other and test.type.shape == at.type.shape:
+            return other
+    return at
+
+
+def raise_first_out_of_bounds(
+    looks: BoundsChecks, inputs: Sequence[Node], arrays: Sequence[Any]
+) -> NoReturn:
+    """Raise OutsideError about the first operator with an index out of bounds.
+
+    If the inputs no longer show which, as some were overwritten, it names all that may have one.
+    """
+    for at, low, extent, (what, origin) in looks.conditions:
+        try:
+            graph = Graph("outside", tuple(inputs), (at, _unwrapped(at)))
+            positions, unwrapped_positions = run(graph, arrays)
+            sizes = solve_sizes(graph, [np.asarray(a) for a in arrays], None)
+            least, size = (evaluate(e, sizes) for e in (low, extent))
+        except SmeltError:
+            break
+        out_of_bounds = unwrapped_positions[(positions < least) | (positions >= size)]
+        if out_of_bounds.size:
+            message = f"{what}: position {out_of_bounds.flat[0]} of an axis of {size}"
+            raise OutsideError(message, origin=origin)
+    refuse_out_of_bounds(looks.readers)
 
 
 def failed_call_origin(call: object, graph: Graph, arrays: Sequence[Any]) -> Origin | None:

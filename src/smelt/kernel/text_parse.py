@@ -12,8 +12,17 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, axes_of
-from smelt.kernel.text_grammar import LEVELS, RESERVED, words_in
-from smelt.kernel.text_lex import MAX_NESTING, Cursor, Line, Token, fail, lines
+from smelt.kernel.text_lex import (
+    LEVELS,
+    MAX_NESTING,
+    RESERVED,
+    Cursor,
+    Line,
+    Token,
+    fail,
+    lines,
+    words_in,
+)
 from smelt.kernel.text_value import DTYPES, IndexReader, Names, Typed, ValueReader
 from smelt.types import expr
 from smelt.types.expr import Index

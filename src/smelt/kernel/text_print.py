@@ -18,7 +18,7 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir, walk
 from smelt.kernel.env import Env, axes_of, dtype_of
-from smelt.kernel.text_grammar import (
+from smelt.kernel.text_lex import (
     LEVELS,
     UNARY,
     OperandType,

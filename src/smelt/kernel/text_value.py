@@ -1,6 +1,6 @@
 """Parse values and index expressions, inferring types.
 
-The types of bare literals come from their context (`smelt.kernel.text_grammar`), so a parsed
+The types of bare literals come from their context (`smelt.kernel.text_lex`), so a parsed
 value is either typed or waits, as `Bare`, until its context is known.
 """
 
@@ -17,17 +17,19 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, dtype_of
-from smelt.kernel.text_grammar import (
+from smelt.kernel.text_lex import (
     BINARY,
     EXTREMES,
     LEVELS,
+    MAX_NESTING,
     RESERVED,
     UNARY,
+    Cursor,
     Flexible,
+    Token,
     bare_type,
     operand_types,
 )
-from smelt.kernel.text_lex import MAX_NESTING, Cursor, Token
 from smelt.kernel.walk import children
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS

@@ -43,7 +43,7 @@ from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
     Expr,

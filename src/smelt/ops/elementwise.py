@@ -11,8 +11,17 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import GradientError
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import (
+    Adjoint,
+    Array,
+    Cotangents,
+    Definer,
+    Operand,
+    ScalarOp,
+    Sizes,
+    TensorOp,
+    V,
+)
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 from smelt.types.tensor import TensorType, broadcast_shapes

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from smelt.ops import scalar_arithmetic, scalar_functions, scalar_logic
 from smelt.ops.cast import cast, cast_reference
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 
 __all__ = ["SCALARS", "cast", "cast_reference", "scalar"]
 

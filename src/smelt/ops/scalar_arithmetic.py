@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.ops.machine import Machine
 from smelt.ops.reference import Array, accurate, plain
-from smelt.ops.spec_scalar import Number, Rule, ScalarOp
+from smelt.ops.spec import Number, Rule, ScalarOp
 from smelt.types.dtype import DType, Kind, f32, i32, i64
 
 M = Machine[Any]

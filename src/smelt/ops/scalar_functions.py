@@ -30,7 +30,7 @@ from smelt.ops.scalar_arithmetic import (
     integer_power,
     reference_integer_power,
 )
-from smelt.ops.spec_scalar import Lower, Rule, ScalarOp
+from smelt.ops.spec import Lower, Rule, ScalarOp
 from smelt.types.dtype import DType, i32
 
 _ap, _ac, _as = approximate, approximate_circular, approximate_special

@@ -15,7 +15,7 @@ import numpy as np
 from smelt.ops.machine import Machine, Predicate
 from smelt.ops.reference import Array, plain
 from smelt.ops.scalar_arithmetic import INTEGERS, NUMBERS
-from smelt.ops.spec_scalar import Rule, ScalarOp
+from smelt.ops.spec import Rule, ScalarOp
 from smelt.types.dtype import DType, Kind, u32, u64
 
 M = Machine[Any]

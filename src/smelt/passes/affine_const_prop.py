@@ -34,7 +34,7 @@ from smelt.ops.create import SizeOf
 from smelt.ops.elementwise import Map
 from smelt.ops.index import Gather
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.ops.view import Concat, Expand
 from smelt.passes.compose import splat
 from smelt.types.dtype import DType, i64

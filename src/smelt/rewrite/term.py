@@ -20,7 +20,7 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ExprTextError
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.number import number_text
 

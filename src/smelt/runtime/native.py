@@ -35,8 +35,17 @@ from __future__ import annotations
 from string import Template
 from typing import Final
 
-from smelt.runtime.native_loop import AWAIT, DRIVE, ENTRY
-from smelt.runtime.native_threads import CLOCK, COND_SLEEP, FUTEX_SLEEP, HELPER, PLACE, THREADS
+from smelt.runtime.native_threads import (
+    AWAIT,
+    CLOCK,
+    COND_SLEEP,
+    DRIVE,
+    ENTRY,
+    FUTEX_SLEEP,
+    HELPER,
+    PLACE,
+    THREADS,
+)
 
 DONE: Final = 0
 """Status: everything ran and the pool is free again."""

@@ -253,7 +253,7 @@ def _install(face: FrontEndClasses) -> bool:
 
 @cache
 def address_runner() -> Callable[[int, Sequence[Any]], tuple[Any, ...]] | None:
-    """Return at(record.address, inputs), which runs a record of `record_at`; None if unavailable.
+    """Return at(record.address, inputs), which runs a record of calls; None if unavailable.
 
     The inputs are addresses, arrays, or objects with a method `data_ptr` returning theirs.
     """

@@ -10,6 +10,12 @@ program computes) and floor divisions, remainders, minima and maxima of expressi
 (True, 0, n + i//4)
 
 Inside index maps every size may be taken to be at least 1: an empty array runs no iteration.
+
+>>> evaluate(size("n") * 4 - axis("i", 8) // 2, {"n": 3}, {"i": 5})
+10
+
+>>> expr_text(size("n") * 4 - axis("i", 8) // 2 + 1, True)
+'size(n)*4 - i//2 + 1'
 """
 
 from __future__ import annotations
@@ -17,10 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from smelt.types.expr_number import evaluate as evaluate
-from smelt.types.expr_text import atom_text, expr_text
 from smelt.types.polynomial import divide, divide_term, factorizations, is_nonnegative
 
 AtomKind = Literal["size", "axis", "value", "//", "%", "min", "max"]
@@ -518,3 +522,76 @@ def product(values: Iterable[Index]) -> Index:
 def text(e: Index, *, index: bool = False) -> str:
     """Print an expression for `smelt.types.parse_expr`; `index` marks sizes as `size(n)`."""
     return expr_text(e, index)
+
+
+def evaluate(e: Index, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> Any:
+    """Return the value of `e`, an array if axes are arrays.
+
+    Raises KeyError for a variable without a value.
+    """
+    if isinstance(e, int):
+        return e
+    total: Any = 0
+    for m, c in e.terms:
+        part: Any = c
+        for atom in m:
+            part = part * _evaluate_atom(atom, sizes, axes)
+        total = total + part
+    return total
+
+
+def _evaluate_atom(atom: Atom, sizes: Mapping[str, Any], axes: Mapping[str, Any] | None) -> Any:
+    if atom.kind == "size":
+        return sizes[atom.name]
+    if atom.kind in ("axis", "value"):
+        return (axes or {})[atom.name]
+    a, b = (evaluate(x, sizes, axes) for x in atom.args)
+    if atom.kind in ("//", "%"):
+        return a // b if atom.kind == "//" else a % b
+    return (a + b - abs(a - b)) // 2 if atom.kind == "min" else (a + b + abs(a - b)) // 2
+
+
+def _is_simple(e: Index) -> bool:
+    """Whether an operand needs no parentheses."""
+    if isinstance(e, int):
+        return e >= 0
+    if len(e.terms) != 1 or e.terms[0][1] != 1 or len(e.terms[0][0]) != 1:
+        return False
+    return e.terms[0][0][0].kind not in ("//", "%")
+
+
+def atom_text(atom: Atom, index: bool) -> str:
+    """Print an atom; with `index`, a size is `size(name)`, unlike an axis."""
+    if atom.kind in ("axis", "value"):
+        return atom.name
+    if atom.kind == "size":
+        return f"size({atom.name})" if index else atom.name
+    parts = [expr_text(a, index) for a in atom.args]
+    if atom.kind in ("min", "max"):
+        return f"{atom.kind}({', '.join(parts)})"
+    left, right = (p if _is_simple(a) else f"({p})" for p, a in zip(parts, atom.args, strict=True))
+    return f"{left}{atom.kind}{right}"
+
+
+@lru_cache(maxsize=8192)
+def expr_text(e: Index, index: bool) -> str:
+    """Print an expression in the order of the normal form, cached.
+
+    With `index`, sizes are marked as `size(name)`.
+    """
+    if isinstance(e, int):
+        return str(e)
+    out = ""
+    for m, c in e.terms:
+        is_single = len(m) == 1 and (c == 1 or (c == -1 and out != ""))
+        factors = [
+            f"({atom_text(a, index)})"
+            if a.kind in ("//", "%") and not is_single
+            else atom_text(a, index)
+            for a in m
+        ]
+        if abs(c) != 1 or not m:
+            factors.append(str(abs(c)))
+        sign = (" - " if c < 0 else " + ") if out else ("-" if c < 0 else "")
+        out += sign + "*".join(factors)
+    return out

@@ -24,7 +24,7 @@ from smelt.kernel import ir
 from smelt.kernel.interp import run
 from smelt.lower.split_stream import split_over_grid
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import f32, f64, i32
 
 Array = np.ndarray[Any, Any]

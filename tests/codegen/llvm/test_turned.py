@@ -26,8 +26,7 @@ from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.k_blocking import small_m_columns
-from smelt.codegen.llvm.schedule.tall_skinny import tall_skinny_plans
+from smelt.codegen.llvm.schedule.tall_skinny import small_m_columns, tall_skinny_plans
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.target import Target

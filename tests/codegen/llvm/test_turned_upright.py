@@ -12,7 +12,7 @@ from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule import conv_layout
+from smelt.codegen.llvm.schedule import conv_plan
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
@@ -68,8 +68,8 @@ def lasting(o: int, c: int, **more: int) -> str:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything stands upright that may, its weights packed by each task."""
-    monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
-    monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
+    monkeypatch.setattr(conv_plan, "MAX_TRANSPOSE_SHARE", 1e9)
+    monkeypatch.setattr(conv_plan, "are_weights_prepacked", lambda *_: True)
 
 
 def made(source: str, isa: str) -> Whole:

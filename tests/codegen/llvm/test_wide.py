@@ -35,7 +35,7 @@ from smelt.blocks import (
 from smelt.codegen.build import select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.prefetch_stream import INTERVAL
+from smelt.codegen.llvm.products.prefetch import INTERVAL
 from smelt.codegen.llvm.products.tall_skinny_packing import PACK_DEPTH
 from smelt.codegen.llvm.schedule.tall_skinny import MAX_TRANSPOSED_K_RATIO, MIN_PANEL_ROWS
 from smelt.graph.text import parse

@@ -14,8 +14,7 @@ from smelt import lower
 from smelt.blocks import ROWS
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
-from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS, ConvPlan
-from smelt.codegen.llvm.schedule.small_image_variants import MAX_NARROW_ROW, MAX_TINY_IMAGE
+from smelt.codegen.llvm.schedule.conv_plan import MAX_NARROW_ROW, MAX_TAPS, MAX_TINY_IMAGE, ConvPlan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import select_variant
 from smelt.target import Target

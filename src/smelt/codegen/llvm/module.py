@@ -14,17 +14,17 @@ from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
+from smelt.codegen.llvm.schedule.conv_plan import small_image_variants
 from smelt.codegen.llvm.schedule.depthwise import transposed_variants
-from smelt.codegen.llvm.schedule.small_image_variants import small_image_variants
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny import (
+    build_schedules,
     panel_variants,
     small_m_variants,
     tall_variants,
     wide_variants,
 )
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
-from smelt.codegen.llvm.schedule.task_cost import cycles
+from smelt.codegen.llvm.schedule.task_tiling import cycles
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel

@@ -76,14 +76,12 @@ from smelt.codegen.llvm.loops.versioning import (
     run_versions,
     version_condition,
 )
-from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
-from smelt.codegen.llvm.products.choose_driver import Driver, choose_driver
+from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm, Driver, choose_driver
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import DirectStores
 from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
-from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.build_nests import Nest, find_identity_copy
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.elide_identity_copy import find_identity_copy
 from smelt.codegen.llvm.schedule.mask_ranges import (
     RowGroupEmitter,
     find_row_groups,
@@ -91,7 +89,7 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
 )
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import ScratchEmitter
-from smelt.codegen.llvm.scratch.transpose_direct import emit_transposed_loops, load_transposed_row
+from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
 from smelt.kernel.bounds import Facts
 from smelt.ops.cast import cast

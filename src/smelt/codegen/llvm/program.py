@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.loopir.clone import prune
-from smelt.codegen.llvm.loopir.collapse_axes import collapse
-from smelt.codegen.llvm.loopir.collapse_spatial import collapse_spatial
+from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial
 from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
 from smelt.codegen.llvm.loopir.items import (
     Access,

@@ -70,9 +70,7 @@ def raise_out_of_bounds(
     looks: BoundsChecks, inputs: Sequence[Node], arrays: Sequence[Buffer]
 ) -> NoReturn:
     """Raise OutsideError, which names the position that is out of bounds."""
-    fork_safe_import("smelt.graph.locate_out_of_bounds").raise_first_out_of_bounds(
-        looks, inputs, arrays
-    )
+    fork_safe_import("smelt.graph.locate_failure").raise_first_out_of_bounds(looks, inputs, arrays)
     raise AssertionError("unreachable")
 
 

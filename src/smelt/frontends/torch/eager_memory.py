@@ -4,10 +4,10 @@ Eager code runs the traced operators one after another and frees each result aft
 The estimate is a lower bound: Python keeps some values for longer (a variable lives to the end of
 its function), and operators use temporary memory.
 
-    held = held_by_eager(module)        # bytes beyond parameters and arguments; None if unknown
-    kept = kept_by_autocast(module)     # arguments of which eager code keeps converted copies
-    budget = Budget(held, traced, kept)
-    budget.allowance(alone=False)       # what one graph of several may take
+    peak = eager_peak_bytes(module)               # beyond parameters and arguments; None if unknown
+    cached = autocast_cached_arguments(module)    # those whose converted copies eager code keeps
+    budget = Budget(peak, traced, cached)
+    budget.allowance(alone=False)                 # what one graph of several may take
 """
 
 # PyTorch is optional, and types must check without it.

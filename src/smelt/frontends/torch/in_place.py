@@ -6,8 +6,8 @@ array once more. The last graph writes such a value itself if nothing after it n
 its plan then has the kernel that reads the old value element by element overwrite it.
 
     new_values(last, results, inputs, outputs, row_of)      # arguments by their new values
-    places = Places(executable, {0: 3}, dense)              # result 0 is written over input 3
-    places.shared(tensors, sizes)                           # not in this call: 3 overlaps another
+    inputs = InPlaceInputs(executable, {0: 3}, dense)       # result 0 is written over input 3
+    inputs.overlapping_inputs(tensors, sizes)               # not in this call: 3 overlaps another
 
 What a plan does not write in place, and arguments that overlap another one in the call at hand, are
 copied as before.

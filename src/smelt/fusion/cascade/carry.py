@@ -55,7 +55,7 @@ from smelt.fusion.cascade.weighted_means import scale_weight
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, f64
 
 MOST_STATES = 8

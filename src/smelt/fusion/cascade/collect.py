@@ -33,7 +33,7 @@ from smelt.graph.ir import Node
 from smelt.kernel.ir import IndexValue
 from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_
 from smelt.types.expr import Index, atoms, axis

@@ -18,7 +18,7 @@ from smelt.fusion.cascade.forms import Coefficient, multiply
 from smelt.fusion.cascade.gauge import Gauge
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.approximate import max_over_argument
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 
 
 def max_exponent(terms: Terms, g: Gauge, c: Coefficient, atom: Term | None, *, new: bool) -> Term:

@@ -9,8 +9,8 @@ gathered vector is stored, and gathered again only when its offset changes:
 
 All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
-    home.held = hold(home, k)               # before a loop over k, whatever is inside of it
-    read_held(home, item, scope, m, read)   # inside
+    home.held = cache_gathers(home, row, side)    # before a loop over k, whatever is inside of it
+    read_cached(home, item, scope, m, read)       # inside
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 LLVM's loop strength reduction is off (`smelt.llvm`).  The loops of register tiles, where a
 multiplication per iteration would cost, do it themselves:
 
-    k = counted(b, low, step, before)   at the head of the loop, which is entered from `before`
-    times(b, k, factor)                 anywhere in it: a multiple of k, advanced by the loop
-    stepped(b, first, k, step, kind)    an address, advanced by the loop
-    abreast(b, starts, row_stride, k, step, kind)    addresses of rows at a known stride
-    after = count_on(b, k)              at its end
+    k = start_counter(b, low, step, before)     at the head of the loop, entered from `before`
+    multiple_of_counter(b, k, factor)           anywhere in it: a multiple of k
+    step_address(b, first, k, step, kind)       an address, advanced by the loop
+    row_addresses(b, starts, row_stride, k, step, kind)    addresses of rows at a known stride
+    after = advance_counter(b, k)               at its end
 
 Factors, steps and first addresses must be available before the loop.
 """

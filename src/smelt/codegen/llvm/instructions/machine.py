@@ -37,7 +37,7 @@ from smelt.codegen.llvm.instructions.registers import (
 )
 from smelt.ops import halves
 from smelt.ops.machine import Predicate
-from smelt.ops.spec_scalar import ScalarOp
+from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
 
 Value = ir.Value

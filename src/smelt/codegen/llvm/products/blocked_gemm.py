@@ -33,13 +33,26 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
+from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace
+from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
+from smelt.codegen.llvm.products.depthwise_transposed import DepthwiseTransposed
 from smelt.codegen.llvm.products.gemv import Gemv
+from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
+from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
+from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
+from smelt.codegen.llvm.products.small_m import SmallMGemm
+from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
+from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_row_tiles
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
+from smelt.codegen.llvm.schedule.task_tiling import PackedPlan
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
 from smelt.codegen.llvm.scratch.workspace import (
     LEFT_PART,
@@ -54,6 +67,9 @@ from smelt.types.dtype import DType
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
+
+__all__ = ["Driver", "choose_driver"]
+
 
 Value = ir.Value
 
@@ -398,3 +414,23 @@ class BlockedGemm:
             panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype
+
+
+Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
+
+
+def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
+    """Return the emitter of a product in the task that `home` is emitting."""
+    if isinstance(c, ConvPlan):
+        return ImplicitGemmNchw(home, nest, c)
+    if isinstance(c, TallSkinnyPlan):
+        if c.small_m:
+            return (SmallMSwappedGemm if c.swapped else SmallMGemm)(home, nest, c)
+        return (KBlockedGemm if c.k_blocked else TallSkinnyGemm)(home, nest, c)
+    if isinstance(c, DepthwisePlan):
+        if c.rows_in_place is not None:
+            return DepthwiseInPlace(home, nest, c)
+        return (DepthwisePacked if c.transposed_rows is None else DepthwiseTransposed)(
+            home, nest, c
+        )
+    return ImplicitGemmNhwc(home, nest, c)

@@ -16,10 +16,9 @@ from smelt.codegen.llvm.access.permute_gather import permuted
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.block_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
-from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
+from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.target import Target

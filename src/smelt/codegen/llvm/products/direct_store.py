@@ -5,11 +5,11 @@ store it, the tiles may write the output themselves, provided that columns come 
 is decided at the beginning of a task, and the nest is skipped then.  Where column ranges go to
 different outputs, all columns of the task must lie in one of them.
 
-    direct = Direct(home)                 what may be stored directly, and whether it is
-    direct.place(c)                       address and row stride of a product's tiles
-    direct.places(c)                      address and strides, for rows which are pixels of an image
-    direct.last(c)                        destination of final sums which are rounded when stored
-    direct.unless(nest, lambda: ...)      emit a nest unless its outputs are already stored
+    direct = DirectStores(home)           what may be stored directly, and whether it is
+    direct.row_layout(c)                  address and row stride of a product's tiles
+    direct.image_layout(c)                address and strides, for rows which are pixels of an image
+    direct.rounded_output(c)              destination of final sums which are rounded when stored
+    direct.run_unless_stored(nest, run)   emit a nest unless its outputs are already stored
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.schedule.lanes import lane_axis
+from smelt.codegen.llvm.schedule.task_tiling import lane_axis
 from smelt.codegen.llvm.scratch.workspace import SUMS_PART, reads
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

@@ -158,7 +158,7 @@ class Gemv:
     def _summed_run(self, later: Value) -> None:
         """Emit a run of rows; a `later` run is summed separately, then added.
 
-        This bounds rounding errors (`smelt.codegen.llvm.products.block_sums`).
+        This bounds rounding errors (`smelt.codegen.llvm.products.tile_sums`).
         """
         b, home, c, dtype = self.b, self.home, self.c, self.c.item.dtype
         before, separate = home.storage.at[c.item, 0], home.storage.at[c.item, SUMS_PART]

@@ -26,7 +26,7 @@ from smelt.codegen.llvm.products.nhwc_microkernel import BIT, ENTRY_WORDS, tile_
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.products.pack_filter_transposed import TransposedFilterPacker
 from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.prefetch_filter import ALL_TILES, Share, prefetch_args
+from smelt.codegen.llvm.products.prefetch import ALL_TILES, Share, prefetch_args
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.products.tile_loops import (
     for_each_column_tile,
@@ -37,7 +37,7 @@ from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
+from smelt.codegen.llvm.schedule.operands import contiguous_filters
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.types.affine import coefficient

@@ -32,10 +32,10 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE, prefetch_packed_rows
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
+from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan

@@ -23,16 +23,15 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
-from smelt.codegen.llvm.products.block_sums import Masks, add_previous_blocks
 from smelt.codegen.llvm.products.microkernel import Microkernel, OperandLayout
 from smelt.codegen.llvm.products.pack_vnni import panel_units
-from smelt.codegen.llvm.products.prefetch_tile import TilePrefetcher
+from smelt.codegen.llvm.products.prefetch import TilePrefetcher
 from smelt.codegen.llvm.products.tile_loops import (
     ends_with_whole_unit,
     reads_well_in_place,
     tile_heights,
 )
-from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
+from smelt.codegen.llvm.products.tile_sums import Masks, TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load

@@ -33,8 +33,7 @@ from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_panel import PanelShare
-from smelt.codegen.llvm.products.prefetch_tile import TilePrefetcher
+from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.dataclass import dataclass

@@ -12,11 +12,10 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.products.block_sums import add_previous_blocks
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_filter import PREFETCH_TYPES, prefetch_all, prefetch_at
+from smelt.codegen.llvm.products.prefetch import PREFETCH_TYPES, prefetch_all, prefetch_at
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
-from smelt.codegen.llvm.products.tile_sums import TileTarget, store_tile
+from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.target import Target

@@ -5,9 +5,9 @@ add nothing unless they meet a weight which is infinite or NaN.  Such a weight s
 whose windows are inside the image, so the task checks the outputs of one such row when all is
 summed.  If they are not finite, it starts again and skips nothing.
 
-    margins = Margins(home, c)
-    margins.around(run, to, rows)        run(): all sums of a task
-    low, high = margins.taps(y)          within it: the taps of an output row
+    padding = PaddingTaps(home, c)
+    padding.run_checked(run, to, rows)    run(): all sums of a task
+    low, high = padding.taps(y)           within it: the taps of an output row
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ then have one address and one stride, chosen by comparing the tile's first and l
 are stored as if there were one output.  For a tile which spans several ranges, or none, sums go to
 the stack, and a loop over its vectors selects the range of each.
 
-    into = IntoRanges(home, c.n, rows_apart)    the ranges of the open nest
-    aimed = into.aimed(column, end, top)        whether columns are in one range, and which
-    into.in_one(aimed, row, count, line)        emits the epilogue of a tile which is
+    ranges = OutputRanges(home, c.n, row_stride)           the ranges of the open nest
+    chosen = ranges.select_outputs(column, end, top)       whether one holds the columns, and which
+    ranges.emit_in_range(chosen, row, count, run)          the epilogue of a tile inside one range
 """
 
 from __future__ import annotations

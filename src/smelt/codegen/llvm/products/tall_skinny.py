@@ -29,12 +29,12 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, 
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.block_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
-from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream, prefetch_in_loop
+from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
+from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.scratch import copy_elements
 from smelt.codegen.llvm.scratch.workspace import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART

@@ -28,7 +28,7 @@ from smelt.codegen.llvm.loops.partition_interior import run_row_versions
 from smelt.codegen.llvm.loops.versioning import live_items
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
-from smelt.codegen.llvm.products.prefetch_stream import PrefetchStream
+from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.operands import plain_load

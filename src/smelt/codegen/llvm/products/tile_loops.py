@@ -5,9 +5,9 @@ needs for its sums; a separate noinline function has all registers:
 
     function = outline_function(module, "tile.f32.12x32", TILE_TYPE, fill)   # fill(function), once
     for_each_tile(home, tile, fewer, rows, columns, lambda tile, row, column: ...)
-    every_width(home, tile, columns, lambda column, vectors: ...)       # tiles one below the other
-    rounds(b, (low, high), step, lambda k, sums, nth: ..., begin)       # the loop over k of a tile
-    in_blocks(home, axis, size, inside)                                 # the loops around them
+    for_each_column_tile(home, tile, columns, line, even)               # tiles one below the other
+    reduction_loop(b, (low, high), step, one, begin)                    # the loop over k of a tile
+    strip_mine_axis(home, axis, size, inside)                           # the loops around them
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Store the sums of a register tile: rows of vectors at a given row stride.
 
-    spot = Spot(address, apart, dtype)
-    spot.places(b, tile)                              addresses of all of a tile's vectors
-    put(m, tile, totals, spot, masks, last)           stores them there, or where the last ones go
+    target = TileTarget(address, row_stride, dtype)
+    target.addresses(b, tile)                                 of all of a tile's vectors
+    store_tile(m, c, tile, totals, addresses, masks, last)    there, or where final sums go
 
 Partial sums of a block of k wait in scratch for the next block.  Sums of the last block may be
 stored in the output instead, rounded to its type.
@@ -10,18 +10,20 @@ stored in the output instead, rounded to its type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from smelt.blocks import REGISTER_RUN
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.access.memory import PTR, element_address, load_vector, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.products.block_sums import Masks
 from smelt.codegen.llvm.schedule.contract import Contraction, Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, i16, i32
+from smelt.types.expr import Index
 
 Value = ir.Value
 
@@ -116,4 +118,100 @@ def store_tile(
             store(places, totals, c.item.dtype)
 
 
-__all__ = ["RoundedOutput", "TileTarget", "row_offset", "store_tile"]
+Masks: TypeAlias = Sequence[Value | None]
+
+
+def add_previous_blocks(
+    m: LLVMMachine,
+    places: list[Value],
+    dtype: DType,
+    totals: list[Value],
+    unless: Value | None,
+    masks: Masks = (),
+) -> list[Value]:
+    """Return sums plus the partial sums of earlier blocks, loaded from `places`.
+
+    Where `unless` holds (the first block) sums are returned unchanged.  `masks` apply to the loads.
+    """
+    b = m.builder
+    if unless is None:
+        return _add_stored(m, places, dtype, totals, masks)
+    before = b.block
+    with b.if_then(b.not_(unless)):
+        sums = _add_stored(m, places, dtype, totals, masks)
+        block = b.block
+    merged: list[Value] = []
+    for total, value in zip(totals, sums, strict=True):
+        phi = b.phi(value.type)
+        phi.add_incoming(total, before)
+        phi.add_incoming(value, block)
+        merged.append(phi)
+    return merged
+
+
+def fits_one_run(positions: Index, dtype: DType) -> bool:
+    """Return whether so many positions may be summed in one run; integer sums are exact."""
+    return not dtype.is_float or (isinstance(positions, int) and positions <= REGISTER_RUN)
+
+
+def sum_in_runs(
+    m: LLVMMachine,
+    dtype: DType,
+    span: tuple[Value, Value],
+    count: int,
+    sum_run: Callable[[tuple[Value, Value]], list[Value]],
+    most: int = REGISTER_RUN,
+) -> list[Value]:
+    """Return `count` vectors of sums over a span, added up from short runs.
+
+    `sum_run` emits the sums of a run of at most `most` positions.  Totals wait on the stack between
+    runs if a run needs all registers.
+    """
+    b, (low, high), before = m.builder, span, m.builder.block
+    in_registers = 2 * count + 4 <= m.target.registers
+    places = [] if in_registers else _on_stack(m, dtype, count)
+    run, more, done = map(b.append_basic_block, ("run", "more", "done"))
+    b.branch(run)
+    b.position_at_end(run)
+    at, phis = b.phi(I64), [b.phi(m.raw_type(dtype)) for _ in range(count if in_registers else 0)]
+    end = b.add(at, number(most))
+    has_more = b.icmp_signed("<", end, high)
+    totals = sum_run((at, b.select(has_more, end, high)))
+    if in_registers:
+        totals = [m.add(x, y) for x, y in zip(phis, totals, strict=True)]
+    else:
+        totals = add_previous_blocks(m, places, dtype, totals, b.icmp_signed("==", at, low))
+    b.cbranch(has_more, more, done)
+    b.position_at_end(more)
+    for place, total in zip(places, totals, strict=False):
+        store_vector(m, place, total, dtype, None)
+    b.branch(run)
+    at.add_incoming(low, before)
+    at.add_incoming(end, more)
+    for phi, total in zip(phis, totals, strict=False):
+        phi.add_incoming(m.const(dtype, 0), before)
+        phi.add_incoming(total, more)
+    b.position_at_end(done)
+    return totals
+
+
+def _on_stack(m: LLVMMachine, dtype: DType, count: int) -> list[Value]:
+    """Return stack slots for so many vectors, which LLVM cannot promote to registers."""
+    b, kind = m.builder, m.raw_type(dtype)
+    with b.goto_entry_block():
+        place = b.alloca(ir.ArrayType(kind, count))
+        place = b.asm(ir.FunctionType(PTR, [PTR]), "", "=r,0", [place], False)
+    return [element_address(b, place, number(k * kind.count), dtype) for k in range(count)]
+
+
+def _add_stored(
+    m: LLVMMachine, places: list[Value], dtype: DType, totals: list[Value], masks: Masks
+) -> list[Value]:
+    """Return sums plus those at `places`; constants are initial zeros and add nothing."""
+    earlier = [
+        load_vector(m, p, dtype, mask)
+        for p, mask in zip(places, masks or [None] * len(places), strict=True)
+    ]
+    if all(isinstance(x, ir.Constant) for x in totals):
+        return earlier
+    return [m.add(x, y) for x, y in zip(earlier, totals, strict=True)]

@@ -22,9 +22,9 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
-from smelt.codegen.llvm.products.block_sums import sum_in_runs
 from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
+from smelt.codegen.llvm.products.tile_sums import sum_in_runs
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.target import Target

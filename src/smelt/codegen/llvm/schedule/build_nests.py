@@ -8,8 +8,10 @@ otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     candidates,
     choose_vector_axis,
@@ -20,6 +22,7 @@ from smelt.codegen.llvm.access.vector_axis import (
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.compute_at import finish_sums, reached_positions
 from smelt.codegen.llvm.loopir.items import (
+    Access,
     Conversion,
     Item,
     Phase,
@@ -44,23 +47,14 @@ from smelt.codegen.llvm.loops.unroll_factor import (
 )
 from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions, packing_axes
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
-from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
-from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
-from smelt.codegen.llvm.schedule.lanes import lane_axis
-from smelt.codegen.llvm.schedule.nest_axes import (
-    carried_axis,
-    innermost_axes,
-    memory_axis,
-    reduced_axes,
-    results_axis,
-    scan_axes,
-)
+from smelt.codegen.llvm.schedule.depthwise import plan_depthwise, plan_depthwise_separable
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
 from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
     PackedPlan,
     Products,
     is_gather,
+    lane_axis,
     task_blocks,
     transpose_side,
 )
@@ -69,7 +63,128 @@ from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dot
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.target import Target
-from smelt.types.expr import Index
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index, axes_of
+
+
+def memory_axis(nest: Nest, v: str) -> str | None:
+    """Return the stride-1 axis of memory for a nest that reduces or stores what it loads.
+
+    All its accesses must be strided along `v`, and nothing else that it reads may vary along both
+    axes: the layout of contraction results does not matter to it then.
+    """
+    inside = {*nest.items}
+    others = [a for i in (*nest.items, *nest.reductions) for a in i.args if a not in inside]
+    others += [s.value for s in nest.stores if s.value not in inside]
+    if nest.state_updates or nest.saves:
+        return None
+    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access) and v in i.axes]
+    stored = [s.access.offset for s in nest.stores]
+    if not loads or any(coefficient(x, v) in (0, 1) for x in loads + stored):
+        return None
+    both = [x.axes for x in others if v in x.axes]
+    return next(
+        (
+            a
+            for a in nest.order
+            if _is_contiguous(loads, stored, a) and not any(a in axes for axes in both)
+        ),
+        None,
+    )
+
+
+def _is_contiguous(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
+    """Return whether an axis is contiguous in all stores, and has short strides in all loads."""
+    steps = [coefficient(x, a) for x in loads]
+    if not all(coefficient(x, a) == 1 for x in stored):
+        return False
+    has_short_strides = all(isinstance(n, int) and 0 < n <= FARTHEST_STEP for n in steps)
+    return has_short_strides and (bool(stored) or set(steps) == {1})
+
+
+def results_axis(nest: Nest, v: str) -> str | None:
+    """Return the stride-1 axis of all stores, for a nest that only stores scratch values.
+
+    The values are contiguous along `v` in scratch, and no memory access along `v` varies along the
+    returned axis: gathering from a few rows of scratch beats scattering to as many rows of memory.
+    """
+    if not nest.stores or nest.reductions or nest.state_updates or nest.saves:
+        return None
+    stored = [s.access.offset for s in nest.stores]
+    loads = [i.payload.offset for i in nest.items if isinstance(i.payload, Access)]
+    along = [x for x in stored + loads if coefficient(x, v) == 1]
+    return next(
+        (
+            a
+            for a in nest.order
+            if all(coefficient(x, a) == 1 for x in stored)
+            and not any(a in axes_of(x) for x in along)
+        ),
+        None,
+    )
+
+
+def carried_axis(nest: Nest, v: str, phase: Phase, lane_axes: Mapping[Item, str]) -> str | None:
+    """Return the vector axis of the contractions that a nest's states accumulate.
+
+    None unless it is one axis other than `v`.  `lane_axes` maps each contraction to the vector axis
+    of its result.
+    """
+    states = [x.state for x in nest.state_updates]
+    if nest.stores or nest.reductions or nest.saves or not states:
+        return None
+    values = [x.value for x in phase.state_updates if x.state in states]
+    axes = {lane_axes[i] for value in values for i in (value, *value.args) if i in lane_axes}
+    return axes.pop() if len(axes) == 1 and axes <= {*nest.order} - {v} else None
+
+
+def reduced_axes(reduction: Item) -> set[str]:
+    """Return the axes that a reduction reduces."""
+    assert isinstance(reduction.payload, Reduction)
+    return set(reduction.payload.over)
+
+
+def innermost_axes(nest: Nest, v: str | None) -> list[str]:
+    """Return the axes to run innermost, outer to inner.
+
+    Those ended by the reductions that end the vector axis, if any do; the more reductions end an
+    axis, the further in it is.
+    """
+    overs = [reduced_axes(f) for f in nest.reductions]
+    overs = [o for o in overs if v in o] or overs
+    axes = [a for a in nest.order if any(a in o for o in overs)]
+    return sorted(axes, key=lambda a: sum(a in o for o in overs))
+
+
+def scan_axes(of: Nest | Phase) -> set[str]:
+    """Return the axes of scans: they are walked in order from the first position."""
+    scans = [i.payload for i in of.items if i.kind == "scan"]
+    return {a for s in scans if isinstance(s, Reduction) for a in s.over}
+
+
+def find_identity_copy(nest: Nest, phase: Phase) -> tuple[str, str] | None:
+    """Return the source and destination of a nest that only copies, or None.
+
+    What it writes must be written again by another store.
+    """
+    if nest.reductions or nest.saves or nest.state_updates or nest.scalars or len(nest.stores) != 1:
+        return None
+    (s,) = nest.stores
+    is_rewritten = any(o.access.buffer == s.access.buffer and o is not s for o in phase.stores)
+    source = s.value.payload
+    if (
+        not is_rewritten
+        or s.where is not None
+        or s.value.kind != "load"
+        or not isinstance(source, Access)
+    ):
+        return None
+    same_elements = (
+        source.offset == s.access.offset
+        and phase.dtypes[source.buffer] == phase.dtypes[s.access.buffer]
+    )
+    return (source.buffer, s.access.buffer) if same_elements and not source.limits else None
+
 
 MAX_PACK_RECOMPUTE_CYCLES = 8.0
 """Cycles for one vector up to which a packed operand is recomputed: less than an exponential, more

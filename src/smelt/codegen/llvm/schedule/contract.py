@@ -53,12 +53,13 @@ from smelt.codegen.llvm.loopir.items import (
     enclosing_regions,
     unvarying_axes,
 )
-from smelt.codegen.llvm.schedule.operand_roles import is_computed_along, packing_scatters
 from smelt.codegen.llvm.schedule.operands import (
     contiguous_axis,
+    is_computed_along,
     is_grouped_by_row,
     is_prepacked,
     is_strided_load,
+    packing_scatters,
     plain_load,
 )
 from smelt.dataclass import dataclass

@@ -1,26 +1,28 @@
-"""The memory layout of contraction operands: contiguous axes, panels, groups.
+"""The memory layout of contraction operands, and which operand is packed in rows or panels.
 
-Whether and how an operand is packed follows from it.
+The layout decides whether an operand is packed and how:
 
-    Dealt(..)                     strides along each axis
-    load_of(x)                    the load that a value is, or that it converts
-    lies_open(x, ..)              whether it is a plain load with fixed strides along two axes
-    lies_in_panels(x, ..)         whether it is prepacked in panels as wide as a tile
-    runs_along(x, axes)           the axis along which most of what it reads is contiguous
-    runs_across(x, v, other)      whether it is contiguous along another axis than `v`
-    shares_lines(steps, ..)       whether neighbours share cache lines that stay in L1
+    plain_load(x)                      the load that a value is, or that it converts
+    is_strided_load(x, ..)             whether it is a plain load with fixed strides along two axes
+    is_prepacked(right, x, ..)         whether it is prepacked in panels as wide as a tile
+    contiguous_axis(x, axes)           the axis along which most of what it reads is contiguous
+    is_transposed_load(x, v, other, n) whether it is contiguous along another axis than `v`
+    shares_cache_lines(steps, ..)      whether neighbours share cache lines that stay in L1
+    contiguous_filters(c)              convolution weights contiguous along all reduced axes
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from smelt.codegen.llvm.access.vector_axis import is_transposable
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.loopir.periodic_index import find_period
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -194,3 +196,66 @@ def _is_strided(offset: Index, axis: str) -> bool:
     terms = offset.terms if isinstance(offset, Expr) else ()
     coefficients = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
     return bool(coefficients) and all(abs(c) > 1 for c in coefficients)
+
+
+def packing_scatters(
+    left: Item, right: Item, rows: str | None, lane_axes: Mapping[Item, str]
+) -> bool:
+    """Return whether packing the left operand in rows would scatter every vector of it.
+
+    And the right one, a plain load, packs as easily on either side.  Such a left operand depends on
+    an earlier contraction whose vectors run along `rows`; `lane_axes` maps each contraction to its
+    vector axis.  Swapping the operands transposes the result instead, which is the smaller one
+    where a stream keeps it.
+    """
+    plain = right.kind == "load" and left.kind != "load"
+    return plain and is_computed_along(left, rows, lane_axes)
+
+
+def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
+    """Return whether a value is computed in vectors along an axis, as the contraction it depends
+    on."""
+    pending, seen = [item], {item}
+    while pending:
+        item = pending.pop()
+        if item in lane_axes:
+            return lane_axes[item] == axis
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
+    return False
+
+
+def contiguous_filters(c: NhwcConvPlan) -> Access | None:
+    """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
+
+    The taps may be in any order.
+    """
+    if c.prepacked or c.flat or c.unit != c.item.dtype:
+        return None
+    return contiguous_filter_load(c.left, c.n, c.depth, dict(zip(c.others, c.extents, strict=True)))
+
+
+def contiguous_filter_load(
+    weights: Item, n: str, depth: str, taps: Mapping[str, int]
+) -> Access | None:
+    """Return the load of weights if those of each position along `n` are one contiguous run.
+
+    All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
+    one.
+    """
+    access = plain_load(weights)
+    if access is None or access.positions:
+        return None
+    row = coefficient(access.offset, n)
+    if row is None or axes_of(row) or coefficient(access.offset, depth) != prod(taps.values()):
+        return None
+    steps = [(coefficient(access.offset, a), extent) for a, extent in taps.items() if extent != 1]
+    expected = 1
+    while steps:
+        tap = next((x for x in steps if x[0] == expected), None)
+        if tap is None:
+            return None
+        steps.remove(tap)
+        expected *= tap[1]
+    return access

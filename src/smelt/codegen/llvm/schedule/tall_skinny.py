@@ -29,16 +29,24 @@ from dataclasses import replace
 
 from smelt.blocks import (
     DEEP,
+    DEEP_COLUMNS,
+    DEEP_EVEN,
     DEEP_PITCH,
+    DEEP_ROWS,
     FEW_ACROSS,
     FEW_DEEP,
     FEW_PITCH,
+    LONG_COLUMNS,
     LONG_DEEP,
     LONG_PITCH,
+    LONG_ROWS,
     LONG_SUM,
+    PANEL_COLUMNS,
+    PANEL_ROWS,
     ROOMY_COLUMNS,
     ROOMY_DEPTH,
     ROOMY_ROWS,
+    ROWS,
     SMALL,
     SWAPPED_COLUMNS,
     SWAPPED_PACKED_BYTES,
@@ -53,20 +61,27 @@ from smelt.blocks import (
     WIDE_COLUMNS,
     WIDE_DEPTH,
     WIDE_STAGED,
+    ceiling,
+    even_block,
     wide_blocks,
 )
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
+from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
+from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.schedule.k_blocking import k_blocked_task, small_m_columns
 from smelt.codegen.llvm.schedule.operands import (
     is_prepacked,
     is_transposed_load,
     panel_step,
     plain_load,
+)
+from smelt.codegen.llvm.schedule.split_independent_outputs import (
+    split_disjoint,
+    split_small_outputs,
 )
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
@@ -74,6 +89,69 @@ from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
+
+
+def k_blocked_task(
+    rows: Index,
+    columns: Index,
+    positions: Index,
+    itemsize: int,
+    tile: int,
+    tasks: int,
+    *,
+    direct: bool,
+    roomy: bool = False,
+    panels: bool = False,
+    products: int = 1,
+    long: bool = False,
+) -> tuple[Index, Index]:
+    """Return the rows and columns of a task of a K-blocked contraction.
+
+    Blocks of about the same size; `positions` are the independent positions of the result.  There
+    must be `tasks` tasks before one takes more than `ROWS` rows.  The accumulators of several
+    `products` share a task's memory: fewer columns each.
+
+    >>> k_blocked_task(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
+    (288, 352)
+    >>> k_blocked_task(1024, 1024, 1 << 20, 4, 32, 4, direct=False, long=True)
+    (528, 512)
+    >>> k_blocked_task(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
+    (144, 256)
+    """
+    words, max_rows, max_columns = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
+    if roomy or panels:
+        max_rows, max_columns = (
+            (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
+        )
+    fitting: Index = max(max_columns // (words * products), tile)
+    if long and not (direct and panels):
+        # Packed blocks are shared, as long as enough tasks are left.
+        max_rows = max(max_rows, LONG_ROWS)
+        limit = max(LONG_COLUMNS // (words * products), tile)
+        fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
+    task_columns = mul(tile, ceiling(even_block(columns, ceiling(columns, fitting)), tile))
+    limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
+    task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
+    blocks = ceiling(rows, task_rows)
+    return mul(DEEP_EVEN, ceiling(even_block(rows, blocks), DEEP_EVEN)), task_columns
+
+
+def small_m_columns(columns: Index, rows: Index, positions: Index, tasks: int, step: int) -> Index:
+    """Return the columns of a task of a small-M contraction, a multiple of `step`.
+
+    Every task packs all of its few rows, so there are no more than `tasks` tasks.  `positions` are
+    the independent positions of the result.
+
+    >>> from smelt.types.expr import evaluate, size
+    >>> taken = small_m_columns(size("n"), size("m"), mul(size("m"), size("n")), 4, 48)
+    >>> [int(evaluate(taken, {"m": 64, "n": n})) for n in (30, 768, 3000)]
+    [48, 192, 768]
+    """
+    fair = floordiv(positions, mul(maximum(rows, 16), tasks))
+    most = mul(step, maximum(ceiling(fair, step), 2))
+    even = even_block(columns, ceiling(columns, most))
+    return mul(step, maximum(ceiling(even, step), 1))
+
 
 MIN_PANEL_ROWS = 49
 """Rows from which packing short contiguous rows of the right operand in panels beats reading them
@@ -612,3 +690,66 @@ def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
     loads = [i for i in backward_slice(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)
+
+
+def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedule]:
+    """Schedule a phase in a variant of its kernel, as one or more schedules in order.
+
+    In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
+    contractions of its own is split off; of a map, small outputs before the others.
+    """
+    if form in ("tall", "few", "wide", "deep"):
+        schedules = [
+            _schedule(p, tall_skinny_plans(p, target, form)) for p in split_disjoint(phase)
+        ]
+        complete = [s for s in schedules if s is not None]
+        if len(complete) == len(schedules):
+            return complete
+    return [schedule(p, target, form) for p in split_small_outputs(phase)]
+
+
+def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | None:
+    if not products:
+        return None
+    nests = [_nest(phase, c) for c in products]
+    last = products[-1]
+    nests[-1].stores, nests[-1].items = (
+        phase.stores,
+        epilogue_items(phase, [c.item for c in products]),
+    )
+    block = last.blocks(phase)
+    local_axes = {last.m, last.n, *(c.k for c in products)}
+    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
+    return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
+
+
+def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
+    """Return the nest of a contraction, with the nests that pack its operands."""
+    order = (c.n, c.m) if c.swapped else (c.m, c.n)
+    left, right = (
+        Nest(0, order, order[-1], saves=[x], items=backward_slice(phase, [x], ()), packed=side)
+        for order, x, side in (
+            (c.left_order(), c.left, "left"),
+            (c.right_order(), c.right, "right"),
+        )
+    )
+    right.transposed = [i for i in right.items if is_transposed_load(i, c.n, c.k)]
+    loads = accesses_of(right.items)
+    has_strides = all(coefficient(a.offset, c.n) is not None for a in loads)
+    is_padded = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
+    if (
+        not right.transposed
+        and has_strides
+        and (is_padded or any(_has_shared_gathers(a.offset, c) for a in loads))
+    ):
+        # Bounds are tested and gathers cached once for all k.
+        right.order = right.order[::-1]
+    if c.k_blocked:
+        outer, inner = left.order
+        left.transposed = [i for i in left.items if is_transposed_load(i, inner, outer)]
+    return Nest(0, order, order[-1], product=c, packs=(left, right))
+
+
+def _has_shared_gathers(offset: Index, c: TallSkinnyPlan) -> bool:
+    """Return whether lanes are strided along the columns, and k repeats them."""
+    return coefficient(offset, c.n) not in (0, 1) and is_repeated(offset, c.k)

@@ -36,7 +36,7 @@ from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.filter_contiguity import contiguous_filters
+from smelt.codegen.llvm.schedule.operands import contiguous_filters
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows

@@ -1,0 +1,336 @@
+"""Prefetch what the next tiles read and write, at a limited rate.
+
+Prefetched at once, a tile's cache lines would occupy all line fill buffers of L1, and the tile
+would stall before it begins; so they are spread over its reduction loop.
+
+- `PrefetchStream`: the two cache lines of each of a dozen rows that a tile's epilogue reads and
+  writes.
+- `TilePrefetcher`: the rows of the left operand that the next tile reads, and this tile's results.
+- `PanelPrefetcher`: the next panel of a prepacked right operand.  The first tile of a column would
+  read it at the speed of L3, the others find it in L2; so each tile prefetches its share.
+- `Share`, `prefetch_args`: the same for filter panels of channels-last convolutions, one run per
+  tap, each too short for hardware prefetchers.
+
+    stream = PrefetchStream(b, first, step, (12, 2), near=False, written=False)
+    stream.begin(depth)                    before a loop over so many positions along k
+    prefetch_in_loop(b, [stream], k)       within it
+    stream.prefetch_all()                  instead
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import element_address, prefetch
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
+from smelt.codegen.llvm.instructions.counting import multiple_of_counter
+from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.products.tile_loops import reduction_loop
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.dataclass import dataclass
+from smelt.types.affine import coefficient
+from smelt.types.expr import axes_of, substitute
+
+if TYPE_CHECKING:
+    from smelt.codegen.llvm.nest import NestEmitter
+    from smelt.codegen.llvm.products.microkernel import OperandLayout
+
+
+Value = ir.Value
+FRACTION = 16
+"""Fraction bits of the number of lines per position."""
+INTERVAL = 16
+"""Positions per prefetch: prefetching at each would slow long sums."""
+
+
+def prefetch_in_loop(b: ir.IRBuilder, courses: Sequence[PrefetchStream], k: Value) -> None:
+    """Prefetch the lines which fall to position k, once every `INTERVAL` positions."""
+    if not courses:
+        return
+    with b.if_then(b.icmp_signed("==", b.and_(k, number(INTERVAL - 1)), number(0))):
+        for course in courses:
+            course.prefetch_at(k)
+
+
+class PrefetchStream:
+    """Cache lines of some rows to prefetch, from an address on.
+
+    `step` is in bytes between rows, `shape` the numbers of rows and of lines per row.  `near`
+    prefetches into L1 rather than L2, `written` for writing.
+    """
+
+    def __init__(
+        self,
+        b: ir.IRBuilder,
+        first: Value,
+        step: Value,
+        shape: tuple[int, int],
+        *,
+        near: bool,
+        written: bool,
+    ) -> None:
+        self.b, self.first, self.step = b, first, step
+        (self.rows, self.lines), self.near, self.written = shape, near, written
+
+    def begin(self, depth: Value) -> None:
+        """Set the rate for a loop over `depth` positions.
+
+        If there are too few positions, prefetch all lines now.
+        """
+        b, count = self.b, self.rows * self.lines
+        least = number(count * INTERVAL)
+        short = b.icmp_signed("<", depth, least)
+        with b.if_then(short):
+            self.prefetch_all()
+        self.rate = b.udiv(number(count << FRACTION), b.select(short, least, depth))
+
+    def prefetch_at(self, k: Value) -> None:
+        """Prefetch the line which falls to a position."""
+        b = self.b
+        nth = b.lshr(multiple_of_counter(b, k, self.rate), number(FRACTION))
+        self._prefetch_line(b.udiv(nth, number(self.lines)), b.urem(nth, number(self.lines)))
+
+    def prefetch_all(self) -> None:
+        """Prefetch all lines."""
+        for row in range(self.rows):
+            for line in range(self.lines):
+                self._prefetch_line(number(row), number(line))
+
+    def _prefetch_line(self, row: Value, line: Value) -> None:
+        b = self.b
+        at = b.add(b.mul(row, self.step), b.mul(line, number(CACHE_LINE)))
+        address = b.gep(self.first, [at], source_etype=ir.IntType(8))
+        prefetch(b, address, near=self.near, written=self.written)
+
+
+PREFETCH_TYPES = (ir.PointerType(), I64)
+"""Types of a tile's prefetch arguments."""
+I8 = ir.IntType(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of a tile: `own` pieces from the nth on, of all `pieces`."""
+
+    nth: Value
+    pieces: Value
+    own: int = 1
+
+    def split(self, b: ir.IRBuilder, nth: Value, count: Value) -> Share:
+        """Return the share of the nth of `count` image rows which divide this one."""
+        return Share(b.add(b.mul(self.nth, count), nth), b.mul(self.pieces, count))
+
+
+ALL_TILES = Share(number(0), number(1))
+
+
+def prefetch_args(
+    b: ir.IRBuilder, c: NhwcConvPlan, panel: Value, depth: Value, share: Share
+) -> list[Value]:
+    """Return a tile's share of each run: address in the first, and rate.
+
+    The rate is in lines per position, fixed point.
+    """
+    lines = max(c.tile.columns * c.unit.itemsize // CACHE_LINE, 1)
+    rate = b.udiv(number(lines << FRACTION), share.pieces)
+    before = b.lshr(b.mul(b.mul(rate, share.nth), depth), number(FRACTION))
+    begin = b.gep(panel, [b.mul(before, number(CACHE_LINE))], source_etype=I8)
+    return [begin, b.mul(rate, number(share.own))]
+
+
+def prefetch_at(b: ir.IRBuilder, begin: Value, rate: Value, k: Value) -> None:
+    """Prefetch the line which falls to a position."""
+    line = b.lshr(b.mul(k, rate), number(FRACTION))
+    prefetch(b, b.gep(begin, [b.mul(line, number(CACHE_LINE))], source_etype=I8))
+
+
+def prefetch_all(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> None:
+    """Prefetch all lines which fall to `depth` positions."""
+    count = b.lshr(b.add(b.mul(depth, rate), number((1 << FRACTION) - 1)), number(FRACTION))
+
+    def prefetch_line(k: Value, _: list[Value], __: int) -> list[Value]:
+        prefetch(b, b.gep(begin, [b.mul(k, number(CACHE_LINE))], source_etype=I8))
+        return []
+
+    reduction_loop(b, (number(0), count), 1, prefetch_line, [])
+
+
+PanelShare = tuple[Value, Value, Value]
+"""A tile's share: the next panel, lines prefetched by the tiles above, lines per position.
+
+Both counts are fixed point.
+"""
+
+
+class PanelPrefetcher:
+    """Prefetches of one contraction's tiles.
+
+    `block` is the block's number of rows and of positions along k, `last` whether it is the last
+    one along k.
+    """
+
+    def __init__(
+        self,
+        home: NestEmitter,
+        c: Contraction,
+        right: OperandLayout,
+        block: tuple[Value, Value],
+        last: Value | None,
+    ) -> None:
+        self.home, self.b, self.c, self.right = home, home.b, c, right
+        (self.rows, self.depth), self.last = block, last
+
+    def begin(self, row: Value, column: Value, height: int) -> PanelShare:
+        """Return the share of a tile."""
+        b, c = self.b, self.c
+        lines = -(-c.tile.columns * c.unit.itemsize // CACHE_LINE)
+        tiles, nth = (b.udiv(x, number(height)) for x in (self.rows, row))
+        rate = b.udiv(number(lines << FRACTION), tiles)
+        return self._next(column), b.mul(b.mul(nth, self.depth), rate), rate
+
+    def prefetch_at(self, begin: PanelShare, k: Value) -> None:
+        """Prefetch the line which falls to a position."""
+        b, (panel, before, rate) = self.b, begin
+        line = b.lshr(b.add(before, multiple_of_counter(b, k, rate)), number(FRACTION))
+        prefetch(b, b.gep(panel, [b.mul(line, number(CACHE_LINE))], source_etype=ir.IntType(8)))
+
+    def _next(self, column: Value) -> Value:
+        """Return the address of the panel which follows that of a column.
+
+        After the last column comes the first panel of the next block, or of the next task's
+        columns.
+        """
+        b, home, c = self.b, self.home, self.c
+        assert self.right.panels is not None
+        access, top = self.right.panels
+        (low, high), (start, end) = home.ranges[c.n], home.ranges[c.k]
+        next_column, k = b.add(b.add(low, column), number(c.tile.columns)), start
+        if self.last is not None and c.n in home.s.block:
+            is_past = b.and_(b.icmp_signed(">=", next_column, high), b.not_(self.last))
+            next_column, k = b.select(is_past, low, next_column), b.select(is_past, end, start)
+        at = home.index(access.offset, Scope(top, {c.n: next_column, c.k: k}))
+        at = at if c.group_size == 1 else b.udiv(at, number(c.group_size))
+        return element_address(b, self.right.base, at, c.unit)
+
+
+class TilePrefetcher:
+    """Prefetches of one contraction's tiles.
+
+    `operands` are their layouts, `block` the number of rows and of positions along k, `last`
+    whether the block is the last one along k.
+    """
+
+    def __init__(
+        self,
+        home: NestEmitter,
+        c: Contraction,
+        operands: tuple[OperandLayout, OperandLayout],
+        block: tuple[Value, Value],
+        last: Value | None,
+    ) -> None:
+        (left, right), depth = operands, block[1]
+        self.home, self.b, self.c, self.left, self.last = home, home.b, c, left, last
+        region = home.s.region(c.item)
+        self.row_mask: Value | None = None
+        """All ones where the prefetched address advances with k, else 0.
+
+        It does not where rows are not adjacent in memory: hardware prefetchers do better there.
+        """
+        if region is None and c.kind == "packed" and not left.packed and left.unit is None:
+            neighbours = self.b.icmp_signed("==", left.steps[0], depth)
+            self.row_mask = self.b.select(neighbours, number(-1), number(0))
+        store = None if region or home.home.streaming else _store(home, c)
+        self.result = None if store is None else self._result(store)
+        """Output address of the block's first sum, elements between rows, element size."""
+        self.panels = None
+        if right.panels is not None and not c.by_panels:
+            self.panels = PanelPrefetcher(home, c, right, block, last)
+
+    def begin_tile(
+        self, place: tuple[Value, Value, Value], height: int, vectors: int
+    ) -> PanelShare | None:
+        """Prefetch the output lines of a tile; return its share of the next panel.
+
+        `place` is a row, the block's first column in the result, and a column of the block.
+        """
+        row, first, column = place
+        self.prefetch_results(row, self.b.add(first, column), height, vectors)
+        return None if self.panels is None else self.panels.begin(row, column, height)
+
+    def prefetch_panel(self, part: PanelShare | None, k: Value) -> None:
+        """Prefetch a part of the next panel: all of it in the course of k."""
+        if self.panels is not None and part is not None:
+            self.panels.prefetch_at(part, k)
+
+    def next_rows(self, starts: list[Value], k: Value) -> tuple[Value, Value] | None:
+        """Return address at k, and bytes per k, to prefetch the rows which follow `starts`."""
+        if self.row_mask is None:
+            return None
+        b, itemsize = self.b, self.left.dtype.itemsize
+        step = b.and_(number(len(starts) * itemsize), self.row_mask)
+        offset = b.add(b.mul(k, step), b.mul(self.left.steps[0], number(itemsize)))
+        return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
+
+    def prefetch_results(self, row: Value, column: Value, height: int, vectors: int) -> None:
+        """Prefetch for writing the output lines of a tile."""
+        if self.result is None or self.last is None:
+            return
+        b, (base, row_stride, itemsize) = self.b, self.result
+        with b.if_then(self.last):
+            at = opaque(b, b.mul(b.add(b.mul(row, row_stride), column), number(itemsize)))
+            for i in range(height):
+                for v in range(vectors):
+                    vector_offset = number(v * self.c.tile.lanes * itemsize)
+                    line = b.add(b.add(at, b.mul(row_stride, number(i * itemsize))), vector_offset)
+                    address = b.gep(base, [line], source_etype=ir.IntType(8))
+                    prefetch(b, address, near=True, written=True)
+
+    def _result(self, store: StoreItem) -> tuple[Any, Value, int]:
+        home, b, c, access = self.home, self.b, self.c, store.access
+        assert c.m is not None
+        offset = substitute(access.offset, {c.m: 0, c.n: 0})
+        row_stride = home.index(coefficient(access.offset, c.m) or 0, home.top)
+        first = b.mul(home.scratch.start(c.item, c.m), row_stride)
+        first = b.add(b.add(home.index(offset, home.top), first), home.scratch.start(c.item, c.n))
+        dtype = home.home.dtypes[access.buffer]
+        base = element_address(b, home.home.buffers[access.buffer], first, dtype)
+        return base, row_stride, dtype.itemsize
+
+
+def _store(home: NestEmitter, c: Contraction) -> StoreItem | None:
+    """Return a store along the columns of a value computed elementwise, or None.
+
+    Values which need a later product are left to that product.
+    """
+    if c.m is None or c.item in home.direct.stores:
+        return None
+    later = [i for i in home.s.products if i.number > c.item.number]
+    for store in home.s.phase.stores:
+        offset = store.access.offset
+        rows, columns = (coefficient(offset, a) for a in (c.m, c.n))
+        plain = store.where is None and not store.access.limits
+        if not plain or columns != 1 or rows is None or not _is_made_of(store.value, c.item):
+            continue
+        if not c.item.axes.issuperset(axes_of(offset)):
+            continue  # each sum is broadcast along an axis it does not have
+        if not any(_is_made_of(store.value, i) for i in later):
+            return store
+    return None
+
+
+def _is_made_of(value: Item, item: Item) -> bool:
+    """Return whether a value is an item, or computed elementwise from it."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        if current is item:
+            return True
+        if current.kind in ("apply", "cast"):
+            pending += [x for x in current.args if x not in seen]
+            seen.update(current.args)
+    return False
