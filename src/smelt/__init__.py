@@ -24,6 +24,7 @@ from smelt.frontends.array import (
     optim,
     random,
 )
+from smelt.frontends.array.ahead_of_time import spec
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import (
     arange,
@@ -127,7 +128,7 @@ from smelt.frontends.array.elementwise import (
     trunc,
     where,
 )
-from smelt.frontends.array.explained import explain
+from smelt.frontends.array.explain import explain
 from smelt.frontends.array.grad import grad, stop_gradient, value_and_grad, vjp
 from smelt.frontends.array.info import (
     __array_api_version__,
@@ -145,7 +146,6 @@ from smelt.frontends.array.linalg import (
     tensordot,
     vecdot,
 )
-from smelt.frontends.array.lowered import spec
 from smelt.frontends.array.manipulation import (
     broadcast_arrays,
     broadcast_to,
@@ -162,7 +162,7 @@ from smelt.frontends.array.manipulation import (
     tile,
     unstack,
 )
-from smelt.frontends.array.missing import (
+from smelt.frontends.array.nan_reductions import (
     nanargmax,
     nanargmin,
     nancumprod,
@@ -238,7 +238,7 @@ from smelt.frontends.array.statistical import (
     sum,
     var,
 )
-from smelt.frontends.array.top import top_k
+from smelt.frontends.array.topk import top_k
 from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
@@ -317,7 +317,7 @@ class _Package(ModuleType):
 
     @property
     def explain(self) -> Any:
-        """See `smelt.frontends.array.explained.explain`."""
+        """See `smelt.frontends.array.explain.explain`."""
         return explain
 
     @explain.setter

@@ -20,7 +20,7 @@ from __future__ import annotations
 from torch._dynamo.backends.registry import list_backends, register_backend
 
 from smelt.frontends.torch.backend import MODES, backend
-from smelt.frontends.torch.explained import explain
+from smelt.frontends.torch.explain import explain
 from smelt.frontends.torch.input_checks import Difference, check
 from smelt.frontends.torch.record import Record, record
 

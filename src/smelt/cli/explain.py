@@ -24,9 +24,9 @@ from smelt.cli.inputs import fill_missing_sizes, pairs_of_options, read_source, 
 from smelt.cli.terminal import print_json
 from smelt.errors import SmeltError
 from smelt.explain import Report, report
-from smelt.frontends.array.explained import explain
+from smelt.frontends.array.ahead_of_time import as_arguments
+from smelt.frontends.array.explain import explain
 from smelt.frontends.array.jit import Jit, jit
-from smelt.frontends.array.lowered import as_arguments
 from smelt.graph.text import parse, parse_type
 from smelt.graph.verify import verify
 from smelt.graph.verify_sizes import verify_sizes

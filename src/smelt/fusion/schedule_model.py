@@ -43,8 +43,8 @@ from smelt.fusion.contraction_cost import (
     unblocked_units,
 )
 from smelt.fusion.depthwise_separable import fused_depthwise, image_rows_per_task
-from smelt.fusion.parts import members_before, splittable_axes
 from smelt.fusion.region import Position, Region, axis_numbers
+from smelt.fusion.splittable_axes import members_before, splittable_axes
 from smelt.fusion.trace import MOVE_COST, STEP_COST
 from smelt.fusion.units import AT_ZERO, Units
 from smelt.fusion.vectorization_cost import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.frontends.array import decomposition, linalg
+from smelt.frontends.array import linalg
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.numpy import arithmetic
@@ -76,7 +76,7 @@ def det(a: Any) -> Array:
 
 def slogdet(a: Any) -> Any:
     """Return the signs and logarithms of determinants."""
-    return decomposition.slogdet(_array(a))
+    return linalg.slogdet(_array(a))
 
 
 def cholesky(a: Any, /, *, upper: bool = False) -> Array:
@@ -88,21 +88,21 @@ def eigh(a: Any, UPLO: str = "L") -> Any:
     """Return eigenvalues and eigenvectors of symmetric matrices."""
     if UPLO != "L":
         raise LibraryOnly("the upper triangle")
-    return decomposition.eigh(_array(a))
+    return linalg.eigh(_array(a))
 
 
 def eigvalsh(a: Any, UPLO: str = "L") -> Array:
     """Return eigenvalues of symmetric matrices."""
     if UPLO != "L":
         raise LibraryOnly("the upper triangle")
-    return decomposition.eigvalsh(_array(a))
+    return linalg.eigvalsh(_array(a))
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
     """Return the QR factors of matrices."""
     if mode not in ("reduced", "complete"):
         raise LibraryOnly(f"mode {mode!r}")
-    return decomposition.qr(_array(a), mode=mode)  # type: ignore[arg-type]
+    return linalg.qr(_array(a), mode=mode)  # type: ignore[arg-type]
 
 
 def svd(
@@ -110,26 +110,26 @@ def svd(
 ) -> Any:
     """Return the singular value decomposition, or the singular values alone."""
     if not compute_uv:
-        return decomposition.svdvals(_array(a))
-    return decomposition.svd(_array(a), full_matrices=full_matrices)
+        return linalg.svdvals(_array(a))
+    return linalg.svd(_array(a), full_matrices=full_matrices)
 
 
 def svdvals(x: Any, /) -> Array:
     """Return the singular values of matrices."""
-    return decomposition.svdvals(_array(x))
+    return linalg.svdvals(_array(x))
 
 
 def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Array:
     """Return the pseudo-inverse; singular values up to 1e-15 of the largest are zero."""
     tolerance = rtol if calls.is_default(rcond) else rcond
-    return decomposition.pinv(_array(a), rtol=1e-15 if calls.is_default(tolerance) else tolerance)
+    return linalg.pinv(_array(a), rtol=1e-15 if calls.is_default(tolerance) else tolerance)
 
 
 def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None) -> Any:
     """Return the number of singular values that are not zero."""
     if tol is not None or _array(A).ndim < 2:
         raise LibraryOnly("an absolute tolerance, or a vector")
-    return decomposition.matrix_rank(_array(A), rtol=rtol)
+    return linalg.matrix_rank(_array(A), rtol=rtol)
 
 
 def matrix_power(a: Any, n: int) -> Array:

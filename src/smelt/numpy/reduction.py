@@ -11,7 +11,7 @@ from typing import Any
 
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
-from smelt.frontends.array import methods, missing, numerical, order, segments
+from smelt.frontends.array import methods, nan_reductions, numerical, order, segments
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
@@ -24,7 +24,7 @@ def _array(x: Any) -> Array:
 
 def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
     """Return a reduction that skips NaN, with NumPy's arguments in NumPy's order."""
-    reduce = getattr(missing, name)
+    reduce = getattr(nan_reductions, name)
 
     def run(a: Any, axis: Any, dtype: Any, out: Any, ddof: Any, keepdims: Any, options: Any) -> Any:
         x, where, start = _array(a), options.pop("where", True), options.pop("initial", None)
@@ -76,7 +76,7 @@ nancumsum, nancumprod = (_without_nan(n, True) for n in ("nancumsum", "nancumpro
 
 
 def _position(name: str) -> Any:
-    find = getattr(missing, name)
+    find = getattr(nan_reductions, name)
 
     def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
         return calls.store(find(_array(a), axis=axis, keepdims=calls.flag(keepdims)), out)

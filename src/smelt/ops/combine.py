@@ -14,7 +14,7 @@ import numpy as np
 
 from smelt.dataclass import dataclass
 from smelt.errors import DTypeError
-from smelt.ops import fold_derivatives as derive
+from smelt.ops import reduction_derivatives as derive
 from smelt.types.dtype import DType, bool_, f32, i64, u64
 
 __all__ = ["COMBINES", "Combine", "f32"]

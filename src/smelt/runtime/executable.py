@@ -23,8 +23,8 @@ from smelt.knobs.values import show_bytes
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, address_of, allocate
+from smelt.runtime.output_memory import result_array
 from smelt.runtime.overlap import Spans
-from smelt.runtime.places import result_array
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
 from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array import places
-from smelt.frontends.array.places import SMALL_ROW, argsort_into, stable_argsort
+from smelt.frontends.array import argsort
+from smelt.frontends.array.argsort import SMALL_ROW, argsort_into, stable_argsort
 
 TYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
@@ -64,8 +64,8 @@ def test_positions_are_those_of_merging(kind: str, descending: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["i4", "f4", "f8", "i8"])
 def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "BLOCK_ELEMENTS", 200)
-    monkeypatch.setattr(places, "SMALL_ROW", 3)
+    monkeypatch.setattr(argsort, "BLOCK_ELEMENTS", 200)
+    monkeypatch.setattr(argsort, "SMALL_ROW", 3)
     x = np.moveaxis(rows(kind, 7 * 90).reshape(3, 7, 90), 0, 1)
     for axis, descending in ((0, False), (1, True), (2, False), (2, True)):
         found = np.full(x.shape, -1)
@@ -77,13 +77,13 @@ def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatc
 def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies close together has keys, whatever its type; float64 has not."""
     asked: list[str] = []
-    repaired = places.__dict__["_argsort_by_runs"]
+    repaired = argsort.__dict__["_argsort_by_runs"]
 
     def told(x: Any, bits: int, descending: bool) -> Any:
         asked.append(x.dtype.name)
         return repaired(x, bits, descending)
 
-    monkeypatch.setattr(places, "_argsort_by_runs", told)
+    monkeypatch.setattr(argsort, "_argsort_by_runs", told)
     top = np.iinfo(np.int64).max
     for x in (np.asarray([[top, top - 5] * 50]), np.asarray([[0, top] * 50]), np.ones((1, 100))):
         np.testing.assert_array_equal(stable_argsort(x, True), wanted(x, True))

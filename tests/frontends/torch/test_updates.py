@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smelt.torch  # noqa: E402
-from smelt.frontends.torch.updates import share_no_memory  # noqa: E402
+from smelt.frontends.torch.in_place import share_no_memory  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("strict")
 

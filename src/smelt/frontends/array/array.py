@@ -33,8 +33,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
-from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.dlpack import export_array
+from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
 from smelt.frontends.array.number import user_dim

@@ -18,7 +18,6 @@ import numpy as np
 from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, align
-from smelt.frontends.array.keys import hashable_key, restore_key
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.subscript import (
     SELECT,
@@ -32,10 +31,12 @@ from smelt.frontends.array.subscript import (
     basic_index,
     boolean_value,
     check_axis_not_empty,
+    hashable_key,
     index_item,
     is_mask,
     parse,
     range_of,
+    restore_key,
     sole_boolean,
     take,
 )

@@ -153,7 +153,7 @@ class Permutations:
 @cache
 def reporting() -> Any:
     """Import the module that reports recordings to whoever listens."""
-    return fork_safe_import("smelt.frontends.array.retraced")
+    return fork_safe_import("smelt.frontends.array.recording_log")
 
 
 @cache

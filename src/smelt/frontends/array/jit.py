@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overlo
 import numpy as np
 
 from smelt.errors import UnsupportedError
+from smelt.frontends.array.ahead_of_time import Lowered, as_arguments, signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.engine import reporting
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer, memory_order
-from smelt.frontends.array.lowered import Lowered, as_arguments, signature
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.results import (
     is_same_memory,

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
+from smelt.frontends.array.argsort import argsort_into
 from smelt.frontends.array.convert import from_host
-from smelt.frontends.array.places import argsort_into
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
 from smelt.ops import extern_derivatives as derive

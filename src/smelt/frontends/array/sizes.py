@@ -26,6 +26,10 @@ from smelt.dataclass import dataclass
 from smelt.errors import ShapeError
 from smelt.errors.array import BROADCAST_HINT, CONTRACTION_HINT
 from smelt.frontends.array.value import intern
+from smelt.graph import build
+from smelt.graph.ir import Fact, Node
+from smelt.graph.walk import map_indices
+from smelt.ops.create import Constant, SizeOf
 from smelt.origin import Origin, here
 from smelt.types.expr import (
     Expr,
@@ -45,8 +49,6 @@ from smelt.types.expr import (
     text,
 )
 from smelt.types.tensor import Shape, TensorType
-
-__all__ = ["Guard", "Sizes", "mismatch"]
 
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -471,3 +473,27 @@ def _solve(a: Index, b: Index, rank: Callable[[str], tuple[bool, int]]) -> tuple
         if name not in sizes_of(rest) and (best is None or rank(name) > best[0]):
             best = (rank(name), name, rest)
     return None if best is None else best[1:]
+
+
+def rebuild_node(sizes: Sizes, x: Node, rebuilt: dict[Node, Node]) -> Node:
+    """Return a node with canonical sizes and its type inferred again."""
+    if isinstance(x.op, Constant):
+        return x
+    if isinstance(x.op, SizeOf) and isinstance(sizes.canon(x.op.expr), int):
+        number = sizes.canon(x.op.expr)
+        assert isinstance(number, int)
+        value = float(number) if x.op.dtype.is_float else number
+        return build.constant(value, x.op.dtype, x.origin)
+    op = map_indices(x.op, sizes.canon)
+    return build.apply(op, *(rebuilt[i] for i in x.inputs), origin=x.origin)
+
+
+def facts(sizes: Sizes, names: tuple[str, ...]) -> tuple[Fact, ...]:
+    """Return the guards about `names` other than equalities, which the types express."""
+    by_text: dict[tuple[str, str, str], Fact] = {}
+    for g in sizes.guards:
+        left, right = sizes.canon(g.left), sizes.canon(g.right)
+        used = {*sizes_of(left), *sizes_of(right)}
+        if g.relation != "==" and used and used <= set(names):
+            by_text[text(left), g.relation, text(right)] = Fact(left, g.relation, right)
+    return tuple(by_text.values())

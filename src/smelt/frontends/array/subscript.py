@@ -7,6 +7,11 @@ number is known, that is outside a recording.
 >>> x = from_host(np.arange(12).reshape(3, 4))
 >>> get(x, (1, slice(None, None, -1))).type
 TensorType(dtype=i64, shape=(4,))
+
+>>> hashable_key((0, slice(1, None), ..., None)), hashable_key([0, 1])
+((0, (1, None, None), Ellipsis, None), None)
+>>> restore_key((0, (1, None, None)))
+(0, slice(1, None, None))
 """
 
 from __future__ import annotations
@@ -29,7 +34,6 @@ from smelt.errors import (
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
-from smelt.frontends.array.keys import ARRAY, OTHER, hashable_item, hashable_key, restore_key
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import Scope
@@ -51,29 +55,36 @@ from smelt.ops.index import Gather
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub, text
 
-__all__ = [
-    "SELECT",
-    "IndexArray",
-    "IntegerIndex",
-    "NewAxis",
-    "Part",
-    "SliceRange",
-    "adjacent",
-    "as_array",
-    "basic_index",
-    "boolean_value",
-    "check_axis_not_empty",
-    "check_mask_fits",
-    "get",
-    "holds",
-    "index_item",
-    "is_mask",
-    "parse",
-    "range_of",
-    "resolve_positions",
-    "sole_boolean",
-    "take",
-]  # fmt: skip
+ARRAY = "array"
+"""Marks an array among the items of a key."""
+OTHER = object()
+"""Marks an item that is no plain integer, slice, None or Ellipsis."""
+
+
+def hashable_key(key: Any) -> tuple[Any, ...] | None:
+    """Return a key of plain integers, slices, None and Ellipsis as a hashable tuple.
+
+    None for keys with other items.
+    """
+    items = tuple([hashable_item(item) for item in (key if key.__class__ is tuple else (key,))])
+    return None if OTHER in items else items
+
+
+def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Restore the key that `hashable_key` converted."""
+    return tuple([slice(*i) if i.__class__ is tuple else i for i in key])
+
+
+def hashable_item(item: Any) -> Any:
+    """Return a hashable item of a key: a slice as a tuple, `OTHER` if unsupported."""
+    if item.__class__ is int or item is None or item is Ellipsis:
+        return item
+    if item.__class__ is slice:
+        bounds = (item.start, item.stop, item.step)
+        if all(b is None or b.__class__ is int for b in bounds):
+            return bounds
+    return OTHER
+
 
 SELECT = Map("select")
 

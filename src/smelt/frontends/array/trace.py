@@ -26,9 +26,8 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
-from smelt.frontends.array.rebuild import facts, rebuild_node
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.sizes import Guard
+from smelt.frontends.array.sizes import Guard, facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, intern, size_carrier
 from smelt.graph import build

@@ -38,18 +38,18 @@ from smelt.errors import (
 from smelt.frontends.torch import hoist_backward
 from smelt.frontends.torch.aliasing import count_effect_tokens, restore_argument_views
 from smelt.frontends.torch.bisect_failures import bisect_failures
+from smelt.frontends.torch.complex_views import cancel_views
 from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
 from smelt.frontends.torch.eager_memory import Budget
 from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
-from smelt.frontends.torch.pairs_views import cancel_views
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
-from smelt.frontends.torch.resized import keep_native_backward
+from smelt.frontends.torch.replace_index_put import accumulate_in_place
+from smelt.frontends.torch.resize_backward import keep_native_backward
 from smelt.frontends.torch.rows_strided import rebase_on_memory
-from smelt.frontends.torch.scattered import accumulate_in_place
 from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.imports import fork_safe_import

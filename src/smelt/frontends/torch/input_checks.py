@@ -24,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smelt.dataclass import dataclass
-from smelt.frontends.torch.explained import fresh_backend
+from smelt.frontends.torch.explain import fresh_backend
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import module_of, origin_of
 from smelt.frontends.torch.program import Program

@@ -32,6 +32,7 @@ from smelt.errors import SmeltError, UnsupportedError, reason_of
 from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.in_place import (
+    find_updates,
     is_mutating,
     is_random,
     is_write,
@@ -56,7 +57,6 @@ from smelt.frontends.torch.row import Call, Row
 from smelt.frontends.torch.saved_stats import compute_from_siblings
 from smelt.frontends.torch.sizes import Sizes, element_count, fake_value, is_size
 from smelt.frontends.torch.table import row_of
-from smelt.frontends.torch.updates import find_updates
 from smelt.frontends.torch.value import ComputedNumber, V
 from smelt.graph import build
 from smelt.graph.bounds_checks import Read

@@ -27,7 +27,7 @@ import torch
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.aliasing import View, make_view
 from smelt.frontends.torch.eager_memory import Budget
-from smelt.frontends.torch.in_place import is_write
+from smelt.frontends.torch.in_place import Update, copy_if_new, is_write, share_no_memory
 from smelt.frontends.torch.layout import (
     constant_permutation,
     copy_to_strides,
@@ -39,9 +39,8 @@ from smelt.frontends.torch.layout import (
     user_results,
 )
 from smelt.frontends.torch.lower import Lowering, Stage
-from smelt.frontends.torch.scattered import fast_index_put, in_place_function
+from smelt.frontends.torch.replace_index_put import fast_index_put, in_place_function
 from smelt.frontends.torch.segment import Segment, make_segment
-from smelt.frontends.torch.updates import Update, copy_if_new, share_no_memory
 from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text

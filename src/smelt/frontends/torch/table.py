@@ -19,21 +19,21 @@ from torch import _decomp as decomp
 from torch._decomp import get_decompositions
 
 from smelt.frontends.torch import (
+    complex_operators,
     embedding_bag,
     encoder,
-    pairs,
-    parts,
     rows_elementwise,
-    rows_fold,
     rows_foreach,
     rows_overlap,
-    rows_place,
     rows_product,
+    rows_reduce,
+    rows_scatter,
     rows_search,
     rows_strided,
-    rows_top,
+    rows_topk,
     rows_view,
     rows_window,
+    split_training_ops,
 )
 from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecomposed
 from smelt.frontends.torch.refusals import is_refused
@@ -46,14 +46,14 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
     for chapter in (
         rows_elementwise.ROWS,
         rows_view.ROWS,
-        rows_fold.ROWS,
+        rows_reduce.ROWS,
         rows_product.ROWS,
-        rows_place.ROWS,
+        rows_scatter.ROWS,
         rows_window.ROWS,
         rows_overlap.ROWS,
         rows_search.ROWS,
         rows_strided.ROWS,
-        rows_top.ROWS,
+        rows_topk.ROWS,
     )
     for row in chapter
 }
@@ -96,8 +96,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
     rules = (
         encoder.DECOMPOSITIONS
-        | parts.DECOMPOSITIONS
-        | pairs.DECOMPOSITIONS
+        | split_training_ops.DECOMPOSITIONS
+        | complex_operators.DECOMPOSITIONS
         | embedding_bag.DECOMPOSITIONS
     )
     table |= {op: _with_fallback(ordered(op, rule), table.get(op)) for op, rule in rules.items()}

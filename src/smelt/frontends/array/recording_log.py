@@ -15,8 +15,6 @@ from smelt.journal import Journal, Retraced, Traced
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import evaluate, sizes_of
 
-__all__ = ["report_retraced", "report_traced"]
-
 _RELATIONS = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -108,7 +106,7 @@ def _key_difference(
 
 
 def _type_text(signature: Any) -> str:
-    """Return a signature of `smelt.frontends.array.lowered.signature` as text."""
+    """Return a signature of `smelt.frontends.array.ahead_of_time.signature` as text."""
     if isinstance(signature, tuple) and len(signature) == 3:
         dtype, shape, _ = signature
         dims = ",".join("n" if n < 0 else str(n) for n in shape)

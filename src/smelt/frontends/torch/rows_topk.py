@@ -1,12 +1,8 @@
 """Lower `topk` for few elements: one reduction over the row for each element.
 
-`smelt.frontends.array.top` has the same algorithm for array code. For more elements, or in long
+`smelt.frontends.array.topk` has the same algorithm for array code. For more elements, or in long
 rows, torch finds all in about one pass.
 """
-
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
 
 from __future__ import annotations
 
@@ -20,7 +16,10 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, evaluate, sub
 
-__all__ = ["ROWS"]
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
 
 SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""

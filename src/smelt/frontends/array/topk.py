@@ -39,8 +39,6 @@ from smelt.ops.combine import COMBINES
 from smelt.types.dtype import bool_, i32, i64, u8
 from smelt.types.expr import Index, sub
 
-__all__ = ["MAX_PASSES", "TopK", "top_k"]
-
 MAX_PASSES = 16
 """Largest k that is found by passes over the row; for more, NumPy sorts it."""
 MAX_ROW = 1 << 20

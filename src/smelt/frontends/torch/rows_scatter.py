@@ -8,10 +8,6 @@ A kernel begins with a copy of the destination. If that is large compared with w
 not a constant fill, torch is called, which may update it in place.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,6 +24,11 @@ from smelt.ops.view import Expand, Reshape
 from smelt.types.dtype import i64
 from smelt.types.expr import evaluate, product
 from smelt.types.tensor import Shape, broadcast_shapes
+
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
 
 _MAX_COPY_RATIO = 4
 """Lower a scatter (which copies the destination) only if the destination has at most this many

@@ -20,8 +20,6 @@ import numpy as np
 
 from smelt.frontends.array.value import Buffer
 
-__all__ = ["argsort_into", "stable_argsort"]
-
 SMALL_ROW, SMALL_TOTAL = 64, 2048
 """Elements of a row, and of all rows, below which merging is faster."""
 BLOCK_ELEMENTS = 1 << 16

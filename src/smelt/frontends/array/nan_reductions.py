@@ -21,20 +21,6 @@ from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.manipulation import reshape
 from smelt.frontends.array.numerical import Axis, array_of, floats_of
 
-__all__ = [
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmin",
-    "nanprod",
-    "nanstd",
-    "nansum",
-    "nanvar",
-]
-
 
 def _filled(x: Any, unit: float, what: str) -> Array:
     """Replace NaN by the reduction's neutral element `unit`."""

@@ -11,10 +11,6 @@ For affine grids it is the other way round: torch's own backward does not take s
 the decomposition does.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -23,7 +19,10 @@ import torch
 from torch._decomp.decompositions import affine_grid_generator
 from torch.nn import functional
 
-__all__ = ["keep_native_backward"]
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
 
 ATEN: Any = torch.ops.aten
 _BACKWARD: dict[tuple[str, int], Any] = {

@@ -13,8 +13,6 @@ from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, f64, i64, u8
 from smelt.types.expr import Index, floordiv
 
-__all__ = ["ROWS"]
-
 
 def _reduce(combine: str) -> Callable[..., V]:
     """Reduce in the type of the result."""

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError
+from smelt.frontends.array.ahead_of_time import as_arguments
 from smelt.frontends.array.bind_args import Options
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.lowered import as_arguments
 from smelt.frontends.array.results import buffers_of
 
 if TYPE_CHECKING:

@@ -3,10 +3,6 @@
 print(smelt.torch.explain(model, x))
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +13,9 @@ import torch
 from smelt.frontends.torch.backend import backend
 from smelt.frontends.torch.record import Record, record
 
-__all__ = ["explain", "fresh_backend"]
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 
 def fresh_backend() -> Callable[..., Any]:

@@ -15,8 +15,6 @@ import numpy as np
 from smelt.errors import OutArgumentError
 from smelt.runtime.memory import allocate
 
-__all__ = ["result_array"]
-
 Array = np.ndarray[Any, Any]
 
 

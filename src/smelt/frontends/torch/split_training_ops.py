@@ -7,10 +7,6 @@ order, and its operators become one graph. The numbers are those of eager code.
 The gradients of a convolution are three sums that have nothing in common but the operator.
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
-
 from __future__ import annotations
 
 import math
@@ -21,7 +17,10 @@ import torch
 
 from smelt.frontends.torch.layout import memory_order
 
-__all__ = ["DECOMPOSITIONS"]
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
+
 
 ATEN: Any = torch.ops.aten
 

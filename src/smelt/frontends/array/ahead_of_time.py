@@ -27,8 +27,6 @@ from smelt.types.dtype import from_numpy
 from smelt.types.expr import Index, size, sizes_of
 from smelt.types.parse_expr import parse as parse_expr
 
-__all__ = ["Executable", "Lowered", "Spec", "as_arguments", "signature", "spec"]
-
 
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
     """Return the shape and dtype of an argument, in place of an array.

@@ -15,9 +15,6 @@ zeros:
 [0.0, 400.0, 0.0, 400.0]
 """
 
-# PyTorch is optional, and types must check without it.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -29,7 +26,9 @@ from smelt.frontends.torch.in_place import nodes_in
 from smelt.frontends.torch.layout import memory_order
 from smelt.frontends.torch.row import Row
 
-__all__ = ["accumulate_in_place", "fast_index_put", "fast_index_put_in_place", "in_place_function"]
+# PyTorch is optional, and types must check without it.
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+
 
 _MIN_ELEMENTS = 32768
 """Elements from which it pays to normalise negative positions first. A quarter for each further
