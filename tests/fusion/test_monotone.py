@@ -65,8 +65,10 @@ def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
 
     with np.errstate(all="ignore"):
         elements = np.broadcast_to(evaluate(fold.args[0], leaf), 9)
-        want = COMBINES[fold.op].fold(elements, axis=0)
-        inner = COMBINES[way.combine].fold(np.broadcast_to(evaluate(way.element, leaf), 9), axis=0)
+        want = COMBINES[fold.op].reduce(elements, axis=0)
+        inner = COMBINES[way.combine].reduce(
+            np.broadcast_to(evaluate(way.element, leaf), 9), axis=0
+        )
         made = terms.leaf("result", (), way.element.dtype)
         found = evaluate(way.apply_layers(terms, made), lambda t: inner if t is made else leaf(t))
     if "mul" in repr(fold) and np.isnan(want):

@@ -197,7 +197,7 @@ def test_a_row_of_nothing_but_a_great_number_weighs(put: float, ends: bool, way:
     top = {
         "state": terms.state(0, "i", f32),
         "memory": terms.leaf("z", "i", f32),
-        "fold": terms.opaque(("fold", "max", ("j",)), (s,), "i", f32),
+        "fold": terms.opaque(("reduce", "max", ("j",)), (s,), "i", f32),
     }[way]
     weight = terms.apply("exp", terms.sub(s, top))
     _, stop = bounds(terms, [terms.dot(g, weight, ("i",), f32)], "j", frozenset())

@@ -62,7 +62,7 @@ HAND_MADE = {
     "unknown position": (kernel_with(ir.Load("x", (value("q", n),))), "q is read where"),
     "unknown name": (kernel_with(ir.Ref("h")), "h is read where it has no value"),
     "unknown operator": (kernel_with(ir.Apply("frobnicate", (X,))), "no scalar operator"),
-    "unknown fold": (kernel_with(ir.Reduce("frob", X, ("n",), f32)), "no way to fold"),
+    "unknown reduction": (kernel_with(ir.Reduce("frob", X, ("n",), f32)), "no reduction"),
     "unknown parameter": (kernel_with(ir.Load("z", (0,))), "z is no parameter"),
     "rank": (kernel_with(ir.Load("x", ())), "1 dimensions, not 0"),
     "type of a store": (kernel_with(ir.Const(1, i64)), "y takes f32, the value is i64"),

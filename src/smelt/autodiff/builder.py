@@ -110,7 +110,7 @@ class Builder:
     def cast(self, x: Node, dtype: DType) -> Node:
         return x if x.type.dtype == dtype else self.apply(Cast(dtype), x)
 
-    def fold(self, combine: str, x: Node, axes: tuple[int, ...]) -> Node:
+    def reduce(self, combine: str, x: Node, axes: tuple[int, ...]) -> Node:
         return self.apply(Reduce(combine, axes), x)
 
     def scan(self, combine: str, x: Node, axis: int) -> Node:
@@ -158,12 +158,12 @@ class Builder:
             return self.expand(self.constant(0.0, x.type.dtype), remaining)
         swap = self._sums.swap(part, axes)
         if swap is None:
-            total = self.fold("sum", part, axes)
+            total = self.reduce("sum", part, axes)
         else:
             result = swap.known
             if swap.perm != tuple(range(len(swap.perm))):
                 result = self.apply(Permute(swap.perm), result)
-            total = self.fold("sum", self.map("mul", swap.other, result), swap.axes)
+            total = self.reduce("sum", self.map("mul", swap.other, result), swap.axes)
         return total if positive else self.map("neg", total)
 
     def _repeat_count(self, x: Node, axes: tuple[int, ...]) -> tuple[Node, Index] | None:

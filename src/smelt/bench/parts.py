@@ -65,8 +65,8 @@ def cuts(graph: Graph) -> Iterator[Cut]:
         if not ends or not users:
             continue
         first = _ancestors([node], frozenset(inside), frozenset(graph.inputs))
-        folds = frozenset(n for n in first if units.reductions >> inside[n] & 1) | {node}
-        for stored in (folds, first):
+        reductions = frozenset(n for n in first if units.reductions >> inside[n] & 1) | {node}
+        for stored in (reductions, first):
             late = [n for n in graph.outputs if n not in first]
             read_values = _frontier(late, stored)
             early = frozenset(n for n in outputs if n in first)

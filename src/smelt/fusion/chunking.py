@@ -228,7 +228,7 @@ class _NeedsAllRows(CannotChunk):
 
     def __init__(self, how: str, reductions: AbstractSet[Node]) -> None:
         super().__init__(how)
-        self.folds = reductions
+        self.reductions = reductions
 
 
 def chunk_graph(
@@ -281,9 +281,9 @@ def _split_along(
             break
         except _NeedsAllRows as reason:
             # computed before already, and still needed
-            if not may_precompute or reason.folds <= early:
+            if not may_precompute or reason.reductions <= early:
                 raise
-            early |= reason.folds
+            early |= reason.reductions
         except SmeltError as error:
             raise CannotChunk("an operator has no form for a block of rows") from error
     if at_hints(chunked.row_bytes, hints) > least * 3 // 4:

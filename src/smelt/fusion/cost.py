@@ -288,7 +288,7 @@ class Model:
                     schedule.sizes,
                     fixed,
                     schedule.evaluations,
-                    hosted=schedule.hosted,
+                    depthwise=schedule.depthwise,
                 )
                 region.work += region.packing
                 region.work += partial_tiles_ns(

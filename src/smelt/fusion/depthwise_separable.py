@@ -33,9 +33,13 @@ def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
     no_fusion = -1, 0
     if len(region.reduced_axes) < 2 or region.windows or region.scanned:
         return no_fusion
-    *inner, host = sorted(region.reduced_axes)
-    unit, over, mask = units.unit(host), region.reduced_axes[host], sum(1 << u for u in inner)
-    derived, unmixed = _readers(units, region, mask, host)
+    *inner, pointwise = sorted(region.reduced_axes)
+    unit, over, depthwise = (
+        units.unit(pointwise),
+        region.reduced_axes[pointwise],
+        sum(1 << u for u in inner),
+    )
+    derived, unmixed = _readers(units, region, depthwise, pointwise)
     operand_masks = operand_axes(region, unit)
     if operand_masks is None or unmixed & region.stored or over.bit_count() != 1:
         return no_fusion
@@ -56,7 +60,7 @@ def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
         and all(last and _axes(last[0]) & columns for last in last_terms)
         and all(_is_stencil(units, region, u, over, pixel_axes) for u in inner)
     ):
-        return host, mask
+        return pointwise, depthwise
     return no_fusion
 
 
@@ -65,7 +69,7 @@ def image_rows_per_task(lines: int, width: int) -> int:
     return -(-lines // max(min(lines * width // FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS), 1))
 
 
-def _readers(units: Units, region: Region, products: int, host: int) -> tuple[int, int]:
+def _readers(units: Units, region: Region, products: int, pointwise: int) -> tuple[int, int]:
     """Return the units that depend on some products.
 
     The second mask holds those that do so not through another product.
@@ -73,7 +77,7 @@ def _readers(units: Units, region: Region, products: int, host: int) -> tuple[in
     derived = unmixed = products
     for u in sorted(region.masks):
         derived |= bool(units.operands[u] & derived) << u
-        unmixed |= bool(u != host and units.operands[u] & unmixed) << u
+        unmixed |= bool(u != pointwise and units.operands[u] & unmixed) << u
     return derived, unmixed
 
 

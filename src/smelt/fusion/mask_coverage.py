@@ -119,7 +119,7 @@ def _reductions_over(
         kind, *parameters = t.value
         if kind == "scan":
             return None
-        if kind != "fold":
+        if kind != "reduce":
             continue
         op, over = parameters
         if axis in over and name in t.axes:

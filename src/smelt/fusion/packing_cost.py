@@ -130,16 +130,16 @@ def region_packing_ns(
     sizes: list[int],
     fixed: int,
     evaluations: Callable[[int], float],
-    hosted: int = 0,
+    depthwise: int = 0,
 ) -> float:
     """Return the packing nanoseconds of all contractions of a region.
 
     `evaluations` returns how often all tasks together compute something along axes; a task has one
-    position of `fixed` axes. What `hosted` contractions produce is stored where it is packed.
+    position of `fixed` axes. What `depthwise` contractions produce is stored where it is packed.
     """
     total_ns = 0.0
     after_reductions = {u for u, level in region.levels.items() if level > 0}
-    is_chain = not hosted and _is_chain(units, region)
+    is_chain = not depthwise and _is_chain(units, region)
     for unit in map(units.unit, region.reduced_axes):
         if (sides := operand_axes(region, unit)) is None or _has_windows(region, unit):
             continue
@@ -263,7 +263,7 @@ def summed_axes(t: Term) -> tuple[str, ...]:
     """Return the axes that a contraction sums over; empty for other terms."""
     if t.kind == "dot":
         return t.over
-    is_product = t.kind == "opaque" and isinstance(t.value, tuple) and t.value[:2] == ("fold", "")
+    is_product = t.kind == "opaque" and isinstance(t.value, tuple) and t.value[:2] == ("reduce", "")
     return t.value[2] if is_product else ()
 
 
@@ -272,7 +272,7 @@ def _follows_reduction(t: Term) -> bool:
     pending, seen = [t], {t}
     while pending:
         current = pending.pop()
-        is_reduction = isinstance(current.value, tuple) and current.value[:1] == ("fold",)
+        is_reduction = isinstance(current.value, tuple) and current.value[:1] == ("reduce",)
         if current.is_reduction or is_reduction or current.kind in ("old", "new"):
             return True
         pending += [x for x in current.args if x not in seen]

@@ -90,7 +90,9 @@ class ScheduleModel:
         self.vector = self.lane_axis or self.vector
         self.unrolled_axes = unrolled_axis(self)
         self.has_contractions = bool(products)
-        self.host, self.hosted = fused_depthwise(units, region) if len(products) > 1 else (-1, 0)
+        self.pointwise, self.depthwise = (
+            fused_depthwise(units, region) if len(products) > 1 else (-1, 0)
+        )
         self.rowwise_axis = self.split if self.split and self._is_rowwise() else 0
         """The split axis where a part is processed row by row, as a mask."""
         if not region.uniform and len(region.axes) > 2:
@@ -202,7 +204,7 @@ class ScheduleModel:
         if len(pairs) > 1 and not any((x ^ y) & self.region.all_reduced for x, y in pairs.values()):
             self.independent_contractions = sum(1 << u for u in pairs)
         for u, (left, right) in pairs.items():
-            if self.hosted >> u & 1:
+            if self.depthwise >> u & 1:
                 continue
             own_axes = [left & ~right, right & ~left]
             if self._block_windows(u, own_axes) or u in self.region.windows:
@@ -223,7 +225,9 @@ class ScheduleModel:
         position, grid = self.region.positions[u][0], self.region.grid
         for k, edge in enumerate(self.units.unit(u).edges):
             terms = [term_at(position, t) for t in edge.terms]
-            by_rows = any(map(is_window_term, terms)) or (u == self.host and own_axes[k] & grid)
+            by_rows = any(map(is_window_term, terms)) or (
+                u == self.pointwise and own_axes[k] & grid
+            )
             by_rows = by_rows or is_row_by_row(
                 self.units, self.region, u, edge, own_axes[k], self.sizes
             )
@@ -235,7 +239,7 @@ class ScheduleModel:
             row_length = min(self.sizes[last_axis], max_columns)
             max_rows = (
                 image_rows_per_task(self.sizes[outer[0]], row_length)
-                if outer and u == self.host
+                if outer and u == self.pointwise
                 else max_columns
             )
             columns = min(max(max_columns // row_length, 1), max_rows)
@@ -439,7 +443,7 @@ class ScheduleModel:
         total_ns = 0.0
         unblocked = (
             unblocked_units(self.units, region)
-            if region.reduced_axes and not self.hosted
+            if region.reduced_axes and not self.depthwise
             else set[int]()
         )
         if self.has_contractions:
@@ -552,7 +556,7 @@ class ScheduleModel:
         region = self.region
         inner = region.masks[u][0] & self.task_axes
         if u in region.reduced_axes:
-            self.kept |= 1 << u if inner and not self.hosted >> u & 1 else 0
+            self.kept |= 1 << u if inner and not self.depthwise >> u & 1 else 0
             return True
         if not inner or region.levels.get(u, 0) >= level:
             return False

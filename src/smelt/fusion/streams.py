@@ -481,13 +481,13 @@ class _Prediction:
                     cost = SCALARS[t.op].cost
                 case "cast":
                     cost = MOVE_COST if t.dtype.bits < 64 else WIDE_COST / 2
-                case "fold":
+                case "reduce":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
                     cost += WIDE_COST if t in self.extra else 0.0
                 case "dot":
                     axes = axes | set(t.over)
                     cost = UNBLOCKED_COST if t in self.slow else STEP_COST
-                case "opaque" if isinstance(t.value, tuple) and t.value[0] == "fold":
+                case "opaque" if isinstance(t.value, tuple) and t.value[0] == "reduce":
                     reduction, axes = COMBINES.get(t.value[1]), axes | set(t.value[2])
                     step = UNBLOCKED_COST if t in self.slow else STEP_COST
                     cost = step if reduction is None else SCALARS[reduction.scalar].cost
@@ -497,7 +497,7 @@ class _Prediction:
                 itemsize = max(a.dtype.itemsize for a in (t.args or (t,)))
                 # Integer sums are work; positions, which an arg-reduction carries, count as masks.
                 operands = (
-                    t.args if t.kind in ("apply", "cast") else t.args[1:] * (t.kind == "fold")
+                    t.args if t.kind in ("apply", "cast") else t.args[1:] * (t.kind == "reduce")
                 )
                 if not all(a.dtype.is_float for a in operands):
                     cost *= MASKING if axes & set(self.cut) else 0.0

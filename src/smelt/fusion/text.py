@@ -61,7 +61,7 @@ from smelt.types.tensor import Shape, shape_text
 _CLUSTER = re.compile(
     r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"
     r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*?))?"
-    r"(?: streams (?P<fold>\w+)\.(?P<ended>\d+))?(?: in rounds (?P<rounds>of .*) \{)?"
+    r"(?: streams (?P<reduction>\w+)\.(?P<ended>\d+))?(?: in rounds (?P<rounds>of .*) \{)?"
 )
 _ROUNDS = re.compile(
     r"of (?P<rows>\w+)=(?P<block>\d+) over (?P<extent>.+?) reads ?(?P<reads>.*?)"
@@ -285,7 +285,7 @@ class _Reader:
                 outs,
                 self.nodes(m["again"] or ""),
                 self.shapes(m["shapes"]),
-                (self.nodes(m["fold"])[0], int(m["ended"])) if m["fold"] else None,
+                (self.nodes(m["reduction"])[0], int(m["ended"])) if m["reduction"] else None,
                 self.body(m["rounds"], ins, outs) if m["rounds"] else None,
             )
         )

@@ -100,7 +100,7 @@ class _Tracer:
         self.reads: list[Read] = []
         self.ended: list[Index] = []
         self.cost = 0.0
-        self.size = self.folds = self.dots = self.guards = 0
+        self.size = self.reductions = self.dots = self.guards = 0
         self.positional = False
         self.joins = 0
         self.position_axes: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ class _Tracer:
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], Axes],
     ) -> Axes:
-        self.folds += 1
+        self.reductions += 1
         self.combine = combine.scalar
         self.positional |= combine.positional
         self.cost += SCALARS[combine.scalar].cost
@@ -190,7 +190,7 @@ class _Tracer:
         extents: tuple[Index, ...],
         body: Callable[[tuple[Index, ...]], tuple[tuple[tuple[Axes, Index], ...], Axes]],
     ) -> Axes:
-        self.folds += 1
+        self.reductions += 1
         self.combine = how if how in SCALARS else ""
         self.cost += SCALARS[how].cost + MOVE_COST if how in SCALARS else MOVE_COST
         self.size += 3
@@ -284,7 +284,7 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         tuple(tracer.ended),
         tracer.cost,
         tracer.size,
-        tracer.folds,
+        tracer.reductions,
         tracer.dots,
         tracer.combine,
         tracer.guards,

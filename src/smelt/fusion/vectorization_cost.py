@@ -49,8 +49,8 @@ def lanes_axis(schedule: ScheduleModel) -> int:
     long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
     if not long_axes or schedule.vector >> long_axes[-1] & 1:
         return 0
-    folded = schedule.vector & region.all_reduced & ~region.grid
-    is_strided = folded and schedule.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
+    is_reduced = schedule.vector & region.all_reduced & ~region.grid
+    is_strided = is_reduced and schedule.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
     return 0 if is_strided else 1 << long_axes[-1]
 
 

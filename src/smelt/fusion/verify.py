@@ -161,7 +161,7 @@ def _slots(plan: Plan, written: Mapping[Node, int]) -> None:
             if slots[node].first != k or (slots[node].offset is None) != (node in results):
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} is not its own")
             _donated(plan, slots[node], k)
-            _hosted(plan, slots[node], slots)
+            _check_within_result(plan, slots[node], slots)
         for node in cluster.inputs:
             if node in slots and slots[node].last < k:
                 _fail(plan, cluster, f"the buffer of {_name(plan, node)} ends too early")
@@ -184,7 +184,7 @@ def _donated(plan: Plan, slot: Slot, k: int) -> None:
         _fail(plan, plan.clusters[k], f"{_name(plan, slot.node)} overwrites what is still read")
 
 
-def _hosted(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
+def _check_within_result(plan: Plan, slot: Slot, slots: Mapping[Node, Slot]) -> None:
     """Check that a hosting result is written after the value's last reader."""
     if slot.within is None:
         return

@@ -193,9 +193,9 @@ class Evaluator:
                 empty = 0 if row.positional else row.identity(dtype)
                 result = np.full(self.space.shape(remaining), empty, dtype.numpy)
             elif row.positional:
-                result = np.asarray(row.fold(data, axis=-1), np.int64)
+                result = np.asarray(row.reduce(data, axis=-1), np.int64)
             else:
-                result = np.asarray(row.fold(_widen(data, dtype), axis=-1)).astype(dtype.numpy)
+                result = np.asarray(row.reduce(_widen(data, dtype), axis=-1)).astype(dtype.numpy)
         return self.space.tile(remaining, result)
 
     def _scan(self, name: str, arg: Tile, along: str, dtype: DType) -> Tile:

@@ -29,7 +29,7 @@ from smelt.kernel import ir
 from smelt.kernel.env import axes_of
 from smelt.kernel.ir import PUT
 from smelt.kernel.races import determined_axes
-from smelt.kernel.verify import CheckContext, refuse
+from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.kernel.walk import substitute, visit
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS

@@ -469,7 +469,7 @@ class ValueReader:
             dtype = dtype_written or self._result("sum", dtype_of(left, self.env), token)
             return Typed(ir.Dot(left, right, tuple(axes), dtype), dtype.compute)
         if name not in COMBINES or len(pieces) != 1:
-            self.c.fail(f"{name} does not fold {len(pieces)} values {word} axes", token)
+            self.c.fail(f"{name} does not reduce {len(pieces)} values {word} axes", token)
         arg = self.resolve_type(pieces[0], None)
         dtype = dtype_written or self._result(name, arg.dtype, token)
         if word == "over":

@@ -132,7 +132,7 @@ def unit_block_axes(
         ended = all(axis in s.block.over and read.axis in s.block.over for s in pass_states)
         indexed = all(axis in assign_axes.index_axes(s.index, axes_of_name) for s in written)
         inner = (t.value for t in terms if t.kind == "opaque")
-        folded = any(axis in v.over for v in inner if isinstance(v, (Reduce, Dot)))
-        if ended and indexed and not folded:
+        is_reduced = any(axis in v.over for v in inner if isinstance(v, (Reduce, Dot)))
+        if ended and indexed and not is_reduced:
             axes.append(axis)
     return axes

@@ -32,8 +32,8 @@ class Combine:
     """Result type: the input's, at least 64 bits for integers, bool, or an i64 position."""
     unit: Callable[[DType], float | int | bool]
     """The identity element of a type."""
-    fold: Callable[..., Any]
-    """The NumPy reference: fold(array, axis, keepdims) on an accumulator-typed array."""
+    reduce: Callable[..., Any]
+    """The NumPy reference: reduce(array, axis, keepdims) on an accumulator-typed array."""
     idempotent: bool = False
     """op(x, x) = x."""
     kinds: tuple[str, ...] = ("bool", "int", "uint", "float")

@@ -23,7 +23,7 @@ class Reduce(TensorOp):
     all of them to a row-major position.
     """
 
-    doc: ClassVar[str] = "fold axes with a monoid"
+    doc: ClassVar[str] = "reduce axes with a monoid"
     combine: str
     axes: tuple[int, ...]
 
@@ -56,7 +56,7 @@ class Reduce(TensorOp):
             operand = (
                 x if out.dtype.kind == "bool" else x.astype(accumulator(self.row, out.dtype).numpy)
             )
-            return np.asarray(self.row.fold(operand, axis=self.axes)).astype(out.dtype.numpy)
+            return np.asarray(self.row.reduce(operand, axis=self.axes)).astype(out.dtype.numpy)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         (x,) = inputs
@@ -103,14 +103,14 @@ def _arg_reduce(row: Combine, x: Array, axes: tuple[int, ...]) -> Array:
     flat = transposed.reshape(*shape, -1)
     if flat.dtype.kind not in "biuf":  # ml_dtypes' bfloat16 has no argmax of its own
         flat = flat.astype(np.float32)
-    return np.asarray(row.fold(flat, axis=-1), np.int64)
+    return np.asarray(row.reduce(flat, axis=-1), np.int64)
 
 
 @dataclass(frozen=True)
 class Scan(TensorOp):
     """out[.., j, ..] = combine of x[.., 0..j, ..] along one axis (inclusive)."""
 
-    doc: ClassVar[str] = "running fold along an axis"
+    doc: ClassVar[str] = "scan (running reduction) along an axis"
     combine: str
     axis: int
 

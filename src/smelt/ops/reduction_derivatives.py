@@ -56,7 +56,7 @@ def of_extreme(a: Adjoint[V], g: V, out: V, x: V, axes: Axes) -> V:
     dtype = a.type(x).dtype
     is_extreme = a.map("eq", x, out)
     kept_shape = a.type(out).shape
-    count = a.reshape(a.fold("sum", a.cast(is_extreme, dtype.compute), axes), kept_shape)
+    count = a.reshape(a.reduce("sum", a.cast(is_extreme, dtype.compute), axes), kept_shape)
     share = a.cast(a.map("div", a.cast(g, dtype.compute), count), dtype)
     zero = a.constant(0.0, dtype.compute)
     elsewhere = a.map(

@@ -347,7 +347,7 @@ class Window(View):
         if self.step > 1:
             g = dilate(a, g, self.axis, self.step)
         sheared = a.apply(Shear((*shape, self.extent), self.axis, self.dilation), g)
-        return (a.fold("sum", sheared, (last,)),)
+        return (a.reduce("sum", sheared, (last,)),)
 
 
 @dataclass(frozen=True)

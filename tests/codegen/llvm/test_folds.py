@@ -66,10 +66,10 @@ def exact(
     wide = x.astype(np.float64) if dtype.is_float else x
     if row.positional:
         moved = np.moveaxis(wide, axes, range(-len(axes), 0))
-        return row.fold(moved.reshape(*moved.shape[: 3 - len(axes)], -1), axis=-1), np.zeros(())
+        return row.reduce(moved.reshape(*moved.shape[: 3 - len(axes)], -1), axis=-1), np.zeros(())
     if not dtype.is_float or not row.wide:
         with np.errstate(all="ignore"):
-            return np.asarray(row.fold(wide, axis=axes)), np.zeros(())
+            return np.asarray(row.reduce(wide, axis=axes)), np.zeros(())
     eps = 2.0 ** -BITS[dtype.name]
     count = math.prod(x.shape[a] for a in axes)
     if combine == "prod":
@@ -137,7 +137,7 @@ def test_nothing_folds_to_the_identity(combine: str) -> None:
         kernel = whole(source(combine, "f32", axes))
         for shape in EMPTY:
             (found,) = kernel(np.zeros(shape, "f4"))
-            wanted = np.asarray(COMBINES[combine].fold(np.zeros(shape), axis=axes))
+            wanted = np.asarray(COMBINES[combine].reduce(np.zeros(shape), axis=axes))
             assert np.array_equal(found, wanted), (shape, axes)
 
 
@@ -157,7 +157,7 @@ def test_nan_and_infinity_at_every_place(combine: str, dtype: str) -> None:
             (found,) = kernel(x)
             with np.errstate(all="ignore"):
                 moved = np.moveaxis(x.astype(np.float64), axes[0], -1)
-                wanted = np.asarray(COMBINES[combine].fold(moved, axis=-1))
+                wanted = np.asarray(COMBINES[combine].reduce(moved, axis=-1))
             assert np.array_equal(found.astype(np.float64), wanted, equal_nan=True), special
 
 

@@ -13,7 +13,7 @@ from tests.codegen.llvm.whole import RUNNABLE, whole
 from smelt.blocks import TALL_COLUMNS, TALL_DEPTH, TALL_SINGLE, TALL_STAGED
 from smelt.codegen.build import Variant, select_variant
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny import build_schedules
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 
 SIZES = (
     (1, 1, 1),

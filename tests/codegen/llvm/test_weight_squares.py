@@ -15,8 +15,7 @@ from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.llvm.panels import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
-from smelt.codegen.llvm.schedule.operands import contiguous_filters
+from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan, contiguous_filters
 from smelt.graph.text import parse
 from smelt.target import Target
 

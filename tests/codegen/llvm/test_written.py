@@ -42,7 +42,7 @@ def kinds(text: str) -> set[str]:
 @pytest.mark.parametrize(("u", "s", "p"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (3, 3, 0)])
 def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None:
     text = pool(u=u, s=s, p=p)
-    assert "fold" not in kinds(text)
+    assert "reduce" not in kinds(text)
     kernel = whole(text, isa)
     rng = np.random.default_rng(0)
     for h, w in ((5, 5), (7, 33), (18, 67), (6, 130)):
@@ -60,7 +60,7 @@ def test_windows_beside_which_results_lie(u: int, s: int, p: int, written: bool)
     """Channels last: vectors run along them, and every step is a load or what is beyond."""
     text = pool(u=u, s=s, p=p).replace("[b,h,w]", "[b,h,w,c]")
     text = text.replace(f"(0, {p}, {p})", f"(0, {p}, {p}, 0)").replace("(3, 4)", "(4, 5)")
-    assert ("fold" not in kinds(text)) == written
+    assert ("reduce" not in kinds(text)) == written
     kernel = whole(text)
     for c in (1, 5, 16, 67):
         x = np.random.default_rng(c).standard_normal((2, 7, 9, c)).astype(np.float32)
@@ -81,7 +81,7 @@ def test_vectors_run_along_the_results(u: int, s: int, fold: str) -> None:
 @pytest.mark.parametrize(("fold", "t"), [("max", "i8"), ("any", "bool")])
 def test_other_monoids(fold: str, t: str) -> None:
     text = pool(fold, t=t)
-    assert "fold" not in kinds(text)
+    assert "reduce" not in kinds(text)
     kernel = whole(text)
     x = np.random.default_rng(1).integers(0, 2, (2, 9, 21)).astype("?" if t == "bool" else "b")
     np.testing.assert_array_equal(kernel(x)[0], kernel.expected(x)[0])
@@ -96,7 +96,7 @@ def test_other_monoids(fold: str, t: str) -> None:
     ],
 )
 def test_what_is_looped_over(text: str) -> None:
-    assert "fold" in kinds(text)
+    assert "reduce" in kinds(text)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -108,7 +108,7 @@ def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> No
     for d in (2, 7, 10):
         kernel = whole(text, isa, n=200, d=d)
         (phase,) = program(with_sizes(kernel.kernel, {"k": d, "d": d})).phases
-        assert "fold" not in {i.kind for i in phase.items}
+        assert "reduce" not in {i.kind for i in phase.items}
         x = (
             np.random.default_rng(d)
             .integers(0, 4, (133, d))
@@ -164,7 +164,7 @@ def test_what_all_rows_share_does_not_count(fold: str) -> None:
         "graph f(x: f32[n,{k}], w: f32[{k}]) {{\n  a = expand(w) {{shape=(n, {k})}}\n"
         "  b = mul(x, a)\n  s = reduce.{fold}(b) {{axes=(1,)}}\n  return s\n}}"
     )
-    assert "fold" not in kinds(text.format(k=9, fold=fold))
+    assert "reduce" not in kinds(text.format(k=9, fold=fold))
     for k in (1, 2, 9, 10, 11):
         kernel = whole(text.format(k=k, fold=fold))
         rng = np.random.default_rng(k)

@@ -18,13 +18,13 @@ from smelt.codegen.llvm.schedule.conv_plan import small_image_variants
 from smelt.codegen.llvm.schedule.depthwise import transposed_variants
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny import (
-    build_schedules,
     panel_variants,
     small_m_variants,
     tall_variants,
     wide_variants,
 )
-from smelt.codegen.llvm.schedule.task_tiling import cycles
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel

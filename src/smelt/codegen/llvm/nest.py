@@ -444,7 +444,7 @@ class NestEmitter:
         if isinstance(item.payload, StreamState):
             axes = self.storage.state_axes(item.payload)
             return self.scratch.load((item.payload, 0), axes, scope)
-        if item.kind == "peek":
+        if item.kind == "window":
             return self.scratch.load_window(item, scope)
         if isinstance(item.payload, Edge):
             return edge(self, item.payload)

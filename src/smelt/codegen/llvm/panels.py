@@ -14,9 +14,9 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.schedule.conv_plan import NHWC_VARIANT, ConvPlan
-from smelt.codegen.llvm.schedule.operands import contiguous_filters, packs_stored_bits, plain_load
+from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.walk import loads

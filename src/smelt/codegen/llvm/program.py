@@ -86,7 +86,7 @@ def _add_phases(kernel: k.Kernel, out: Program) -> None:
     kernel = split_rowwise(kernel, lanes)
     axes = {a.name: a.extent for a in kernel.axes}
     grid = [b.axis for b in kernel.grid if isinstance(b, k.Block)]
-    if splits(kernel) and not _split_folds(kernel, out, axes, grid, lanes):
+    if splits(kernel) and not _split_reductions(kernel, out, axes, grid, lanes):
         _split_stream(kernel, out, axes, grid, lanes)
     elif not splits(kernel):
         blocked = frozenset(_blocked_axes(kernel))
@@ -134,7 +134,7 @@ def _before_and_after(kernel: k.Kernel) -> tuple[list[k.Statement], list[k.State
     return body[:first], body[merge + 1 :]
 
 
-def _split_folds(
+def _split_reductions(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> bool:
     """Add a phase that reduces each part, and one that merges the partial results.

@@ -178,12 +178,12 @@ def _adaptive(
     what: str,
     x: Any,
     size: Any,
-    fold_all: Callable[[Value, tuple[int, ...]], Value],
+    reduce_all: Callable[[Value, tuple[int, ...]], Value],
     ragged: Callable[[Array, Array, int], Array],
 ) -> Array:
     """Split each dimension into `size` nearly equal runs and reduce each run.
 
-    `fold_all` reduces runs of equal length, `ragged` masked runs of different lengths.
+    `reduce_all` reduces runs of equal length, `ragged` masked runs of different lengths.
     """
     node = value(x, what)
     count = spatial_rank(what, node)
@@ -200,7 +200,7 @@ def _adaptive(
         split += [goal, floordiv(n, goal)]
         axes.append(3 + 2 * k)
     node = reshape(node, (*shape_of(node)[:2], *split))
-    return Array.of(fold_all(node, tuple(axes)))
+    return Array.of(reduce_all(node, tuple(axes)))
 
 
 def _ragged_runs(

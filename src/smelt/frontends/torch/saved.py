@@ -45,7 +45,7 @@ from smelt.frontends.torch.fake_facts import GraphFacts
 
 __all__ = ["Draft", "SavedProgram"]
 
-_FORMAT = 3
+_FORMAT = 4
 """Version of the file format; increase it when what is written changes, or the path of a class."""
 _METADATA_KEYS = ("stack_trace", "tensor_dict", "nn_module_stack")
 """Metadata keys of nodes that are written."""
@@ -209,7 +209,7 @@ def _serialize(
         "inputs": [*map(_without_data, inputs, sources)],
         "numbers": [*map(_traced_float, arguments)],
         "settings": dict(settings),
-        "told": facts,
+        "facts": facts,
         "around": _TracingState.now(),
     }
     options = Options(ops_filter=None, node_metadata_key_filter=_METADATA_KEYS.__contains__)
@@ -238,7 +238,7 @@ def _deserialize(text: bytes, guards: Sequence[str]) -> Callable[..., Any]:
         stack.enter_context(parts["around"].again())
         stack.enter_context(tracing(TracingContext(mode)))
         compiled_program = compile_graph(
-            module, parts["inputs"], parts["settings"], parts["told"], saved=True
+            module, parts["inputs"], parts["settings"], parts["facts"], saved=True
         )
     if new_guards := _guard_texts(mode).difference(guards):
         missing = ", ".join(sorted(new_guards))

@@ -130,7 +130,7 @@ class _Analysis:
         sorts = self._sorts(reduction, moving)
         if any(f.axes & set(reduction.over) for f in moving):
             raise NotSeparable(reduction.op or reduction.kind)
-        if reduction.kind == "fold" and COMBINES[reduction.op].idempotent:
+        if reduction.kind == "reduce" and COMBINES[reduction.op].idempotent:
             return "monotone", self.carrier.monotone(reduction, sorts, pass_index)
         unfinished = frozenset(moving)
         gauges: list[Gauge] = []

@@ -106,7 +106,7 @@ class Carrier(States):
     def gauge(self, reduction: Term, sorts: Dependence) -> Gauge | None:
         """Return the gauge that a reduction of unmoving elements defines; None if it is none."""
         if (
-            reduction.kind != "fold"
+            reduction.kind != "reduce"
             or sorts.moves(reduction.args[0])
             or not reduction.dtype.is_float
         ):
@@ -156,7 +156,7 @@ class Carrier(States):
         self, reduction: Term, sorts: Dependence, gauges: list[Gauge], pass_index: int
     ) -> Term:
         """Carry a sum whose elements move; return its final value. Raises NotSeparable."""
-        if reduction.kind == "fold" and SCALARS[COMBINES[reduction.op].scalar].linear != (1, 1):
+        if reduction.kind == "reduce" and SCALARS[COMBINES[reduction.op].scalar].linear != (1, 1):
             raise NotSeparable(reduction.op)
         if not reduction.dtype.is_float:
             raise NotSeparable(reduction.op)
@@ -197,7 +197,7 @@ class _Sum:
         gauges: list[Gauge],
         pass_index: int,
     ) -> None:
-        self.carrier, self.terms, self.fold = carrier, carrier.terms, reduction
+        self.carrier, self.terms, self.reduction = carrier, carrier.terms, reduction
         self.sorts, self.gauges, self.sweep = sorts, gauges, pass_index
         self.product = Product()
         self.rescaling: Term | None = None
@@ -220,7 +220,7 @@ class _Sum:
 
     def of(self, product: Product) -> Term:
         """Return the final value of a sum of one product."""
-        check_range(product, self.fold.dtype, self.fold.op)
+        check_range(product, self.reduction.dtype, self.reduction.op)
         gauged = self._gauged_elements(product)
         self.product = product
         shifts = [self._shifted(s, bool(gauged)) for s in product.sums]
@@ -230,7 +230,7 @@ class _Sum:
         self.last_wide = not gauged and bool(self.hoisted)
         groups = {s: shifts.count(s) for s in shifts}
         if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
-            raise NotSeparable(self.fold.op)
+            raise NotSeparable(self.reduction.op)
         total = self._binomial_total(factors, product.masks, groups)
         return self._finish(total, product)
 
@@ -241,22 +241,24 @@ class _Sum:
         """
         sides: list[Term] = []
         combined = Product()
-        for side, product in zip(self.fold.args, pair, strict=True):
+        for side, product in zip(self.reduction.args, pair, strict=True):
             if product.sums:
-                raise NotSeparable(self.fold.kind)
+                raise NotSeparable(self.reduction.kind)
             gauged = self._gauged_elements(product, alone=False)
             self.hoisted += product.hoisted
             factors = [*((g, 1) for g in gauged), *product.direct]
             sides.append(self._element(factors, product.masks, side))
             if product.hoisted and not gauged:  # the hoisted factor had kept the element in range
-                weight = scale_weight(self.terms, product, sides[-1], self.fold.over, self._plain)
+                weight = scale_weight(
+                    self.terms, product, sides[-1], self.reduction.over, self._plain
+                )
                 self.rescaling = self._times(self.rescaling, weight.rescale)
                 self.power, sides[-1] = self._times(self.power, weight.power), weight.element
             combined = combined.times(product)
         block = self.terms.dot(
-            sides[0], sides[1], self.fold.over, self.fold.value or self.fold.dtype
+            sides[0], sides[1], self.reduction.over, self.reduction.value or self.reduction.dtype
         )
-        dtype = self.fold.dtype.compute
+        dtype = self.reduction.dtype.compute
         number = len(self.carrier.states)
         carry = None
         if self.rescaling is not None:
@@ -301,7 +303,7 @@ class _Sum:
 
     def _derived(self, t: Term, alone: bool) -> Term:
         """Return the element of a factor with a derived transport; record the rescaling of sums."""
-        followed = follow(self.terms, t, self.fold, self.sorts, self._plain, alone=alone)
+        followed = follow(self.terms, t, self.reduction, self.sorts, self._plain, alone=alone)
         self.rescaling = self._times(self.rescaling, followed.rescale)
         self.followed.append(followed)
         return followed.element
@@ -415,7 +417,7 @@ class _Sum:
     def _anchored(self, element: Term, rest: Term) -> _Shift:
         """Return elements minus an anchor among them, in double precision."""
         terms, widened = self.terms, self.terms.cast(element, f64)
-        origin = anchor(terms, element, self.fold.over, self.product)
+        origin = anchor(terms, element, self.reduction.over, self.product)
         self.doubles |= element.dtype.bits == f64.bits
         return _Shift(terms.sub(widened, origin), None, terms.add(origin, terms.cast(rest, f64)))
 
@@ -452,11 +454,13 @@ class _Sum:
         for e in every(*(range(n + 1) for n in powers)):
             used = [*factors, *((s.lift, n) for s, n in zip(shifts, e) if n)]
             is_count = not used and not masks
-            element = None if is_count else self._element(used, masks, self.fold.args[0])
+            element = None if is_count else self._element(used, masks, self.reduction.args[0])
             blocks[e] = (
                 None
                 if element is None
-                else self.terms.reduce(self.fold.op, element, self.fold.over, self._accumulator())
+                else self.terms.reduce(
+                    self.reduction.op, element, self.reduction.over, self._accumulator()
+                )
             )
         states: dict[tuple[int, ...], Term] = {}
         for e in sorted(blocks, key=sum):
@@ -476,7 +480,7 @@ class _Sum:
     ) -> Term:
         terms = self.terms
         if block is None:
-            return terms.count(self.fold.over, self._accumulator())
+            return terms.count(self.reduction.over, self._accumulator())
         if (total := self._from_plain_total(e, block, shifts)) is not None:
             return total
         carry = None
@@ -503,10 +507,12 @@ class _Sum:
         unwidened = element.args[0] if element.kind == "cast" else element
         if unwidened.dtype.bits >= element.dtype.bits:
             return None
-        plain_block = terms.reduce(self.fold.op, unwidened, self.fold.over, self._accumulator())
+        plain_block = terms.reduce(
+            self.reduction.op, unwidened, self.reduction.over, self._accumulator()
+        )
         if (number := self._existing_state(plain_block)) is None:
             return None
-        count = terms.count(self.fold.over, self._accumulator())
+        count = terms.count(self.reduction.over, self._accumulator())
         total = terms.state(number, plain_block.axes, self._accumulator())
         return terms.sub(total, terms.mul(count, anchor))
 
@@ -519,7 +525,7 @@ class _Sum:
 
     def _state(self, block: Term, carry: Term | None, dtype: DType) -> Term:
         combine = SUM_OF_PRODUCTS[0] if block.kind == "dot" else block.op
-        return self.carrier.state(block, combine, carry, dtype, self.sweep, self.fold)
+        return self.carrier.state(block, combine, carry, dtype, self.sweep, self.reduction)
 
     def _plain(self, block: Term) -> Term:
         return self._state(block, None, block.dtype)
@@ -548,15 +554,17 @@ class _Sum:
 
     def _accumulator(self) -> DType:
         """Return the type that this sum is carried in."""
-        return accumulator(COMBINES[self.fold.op], self.fold.dtype)
+        return accumulator(COMBINES[self.reduction.op], self.reduction.dtype)
 
     def _finish(self, total: Term, product: Product) -> Term:
         """Apply hoisted factors and corrections to the total."""
         moved = {g.reduction for g in self.bare} | {f.slot for f in self.followed}
-        self.carrier.moved_by.setdefault(self.fold, set()).update(moved)
+        self.carrier.moved_by.setdefault(self.reduction, set()).update(moved)
         terms = self.terms
         result = (
-            total if self.wide or self.last_wide else terms.cast(total, self.fold.dtype.compute)
+            total
+            if self.wide or self.last_wide
+            else terms.cast(total, self.reduction.dtype.compute)
         )
         if self.final_divisor is not None:
             inverse = terms.div(terms.const(1.0, self.final_divisor.dtype), self.final_divisor)
@@ -574,7 +582,7 @@ class _Sum:
         for gauge, bare in self.bare.items():
             if bare:
                 if product.masks:
-                    raise NotSeparable(self.fold.op)
+                    raise NotSeparable(self.reduction.op)
                 nan = terms.const(math.nan, result.dtype)
                 result = terms.where_equal(gauge.reduction, gauge.bottom, nan, result)
         return result

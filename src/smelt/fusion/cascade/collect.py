@@ -189,7 +189,9 @@ class _Collector:
             )
         if self.name not in over:
             axes = element.axes - set(over)
-            return self.terms.opaque(("fold", combine.name, over), (element,), axes, dtype.compute)
+            return self.terms.opaque(
+                ("reduce", combine.name, over), (element,), axes, dtype.compute
+            )
         if combine.positional:
             return self.terms.arg_reduce(combine.name, element, over, self.extents)
         return self.terms.reduce(combine.name, element, over, dtype.compute)
@@ -201,7 +203,7 @@ class _Collector:
             return self.terms.apply(SUM_OF_PRODUCTS[1], left, right)
         if self.name not in over:
             axes = (left.axes | right.axes) - set(over)
-            return self.terms.opaque(("fold", "", over), (left, right), axes, dtype.compute)
+            return self.terms.opaque(("reduce", "", over), (left, right), axes, dtype.compute)
         exact = self.rounding == "exact"
         return self.terms.dot(left, right, over, dtype.compute if exact else dtype)
 
@@ -210,7 +212,7 @@ class _Collector:
     ) -> tuple[tuple[str, ...], tuple[Term, ...]]:
         numbers = self.region.reduced_axis_order.get(self.current[-1], ())
         if len(numbers) != len(extents):
-            raise NotCollected("fold")
+            raise NotCollected("reduce")
         names = tuple(f"a{k}" for k in numbers)
         return names, body(tuple([self.axes[n] for n in names]))
 

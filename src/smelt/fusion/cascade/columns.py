@@ -56,6 +56,6 @@ def _cost(t: Term) -> float:
         pending += a.args
         if a.kind == "apply":
             cost += SCALARS[a.op].cost
-        elif a.args and a.kind in ("opaque", "fold", "dot"):
+        elif a.args and a.kind in ("opaque", "reduce", "dot"):
             cost += REDUCTION_COST
     return cost

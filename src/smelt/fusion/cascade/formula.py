@@ -199,7 +199,7 @@ def _is_positive(t: Term, results: dict[Term, bool]) -> bool:
         return t.args[0].dtype == bool_ or (t.dtype.is_float and _lookup(t.args[0], results))
     if t.kind == "count":
         return True
-    if t.kind == "fold":
+    if t.kind == "reduce":
         keeps = COMBINES[t.op].grow == "same" or SCALARS[COMBINES[t.op].scalar].linear == (1, 1)
         return keeps and t.dtype.is_float and _lookup(t.args[0], results)
     if t.kind == "dot":

@@ -41,7 +41,7 @@ Kind: TypeAlias = Literal[
     "opaque",
     "apply",
     "cast",
-    "fold",
+    "reduce",
     "dot",
     "count",
     "first",
@@ -120,7 +120,7 @@ class Terms:
         term = self.interned.get(key)
         if term is None:
             number = len(self.interned)
-            is_fold = kind in ("fold", "dot")
+            is_reduction = kind in ("reduce", "dot")
             term = Term(
                 number,
                 kind,
@@ -130,7 +130,7 @@ class Terms:
                 dtype,
                 value,
                 over,
-                is_fold,
+                is_reduction,
                 _direct_reductions(args),
             )
             self.interned[key] = term
@@ -170,7 +170,7 @@ class Terms:
 
     def reduce(self, combine: str, arg: Term, over: tuple[str, ...], dtype: DType) -> Term:
         """Return the reduction of a term over axes."""
-        return self.make("fold", combine, (arg,), arg.axes - set(over), dtype, None, over)
+        return self.make("reduce", combine, (arg,), arg.axes - set(over), dtype, None, over)
 
     def arg_reduce(
         self, combine: str, arg: Term, over: tuple[str, ...], extents: Mapping[str, Index]
@@ -182,7 +182,7 @@ class Terms:
         # bool has no identity for min and max
         arg = self.cast(arg, i8) if arg.dtype.kind == "bool" else arg
         args, axes = (arg, self.index(position)), arg.axes - set(over)
-        return self.make("fold", combine, args, axes, i64, None, over)
+        return self.make("reduce", combine, args, axes, i64, None, over)
 
     def dot(self, left: Term, right: Term, over: tuple[str, ...], dtype: DType) -> Term:
         """Return a sum of products over axes.

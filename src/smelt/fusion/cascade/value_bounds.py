@@ -159,7 +159,7 @@ def _point(t: Term) -> Span:
 def _is_product(t: Term) -> bool:
     """Return whether a term that reduces other axes is a sum of products."""
     value: Any = t.value
-    return isinstance(value, Dot) or (isinstance(value, tuple) and value[:2] == ("fold", ""))
+    return isinstance(value, Dot) or (isinstance(value, tuple) and value[:2] == ("reduce", ""))
 
 
 def _fold_constants(terms: Terms, t: Term) -> Term:

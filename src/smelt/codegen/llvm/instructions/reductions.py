@@ -225,14 +225,18 @@ def make_accumulator(
     return PlainAccumulator(row, source, result)
 
 
-def adds_pairs_first(fold: Item) -> bool:
+def adds_pairs_first(reduction: Item) -> bool:
     """Return whether elements may be added pairwise in their own type first.
 
     They are float32, summed in double precision.  Not where the result itself is needed in double
     precision: moments about an element subtract that element times the count from the sum.
     """
-    assert isinstance(fold.payload, Reduction)
-    return fold.payload.pairs and fold.payload.row.compensated and fold.args[0].dtype == f32
+    assert isinstance(reduction.payload, Reduction)
+    return (
+        reduction.payload.pairs
+        and reduction.payload.row.compensated
+        and reduction.args[0].dtype == f32
+    )
 
 
 def reduce_lanes(

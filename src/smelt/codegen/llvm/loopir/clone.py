@@ -31,7 +31,7 @@ from smelt.types.dtype import DType, f64
 from smelt.types.expr import Expr, Index, substitute
 from smelt.types.expr import value as value_of
 
-REDUCTION_KINDS = ("fold", "dot", "scan")
+REDUCTION_KINDS = ("reduce", "dot", "scan")
 """Kinds of items that reduce or scan."""
 FIXED_POSITION_KINDS = (*REDUCTION_KINDS, "state", "edge")
 """Kinds of items that exist at their own positions only, so that they cannot be computed at another
@@ -64,7 +64,7 @@ class Cloner:
         if clone is None and isinstance(item.payload, Reduction) and item.kind == "scan":
             (along,) = item.payload.over
             at = self.at.get(along)
-            assert isinstance(at, int), "a running fold has a value for each position of its own"
+            assert isinstance(at, int), "a scan has a value at each of its positions"
             clone = self.clones[item] = self._unroll_scan(item, item.payload.row, along, at)
         if clone is None:
             args = tuple(self.of(a) for a in item.args)
@@ -73,7 +73,7 @@ class Cloner:
             if isinstance(payload, WindowRead):
                 axes -= {a for a, _ in payload.at}
             elif isinstance(payload, Reduction) and item.kind != "scan":
-                assert self.at.keys().isdisjoint(payload.over), "a fold has all of its axes"
+                assert self.at.keys().isdisjoint(payload.over), "a reduction has all of its axes"
                 axes -= {*payload.over}
             for e in indices(payload):
                 axes |= self._axes(e)

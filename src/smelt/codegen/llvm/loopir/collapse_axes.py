@@ -123,12 +123,12 @@ def _can_collapse(phase: Phase, a: str, b: str) -> bool:
     if is_bound(phase, a) and not _is_streamed_fully(phase, a):
         return False
     for item in phase.items:
-        if item.kind in ("fold", "dot") and isinstance(item.payload, Reduction):
+        if item.kind in ("reduce", "dot") and isinstance(item.payload, Reduction):
             over = item.payload.over
             if (a in over) != (b in over):
                 return False
             separate = a in over and over.index(b) != over.index(a) + 1
-            if separate and (item.kind == "fold" or _has_overlapping_windows(phase, a)):
+            if separate and (item.kind == "reduce" or _has_overlapping_windows(phase, a)):
                 return False
         elif item.kind == "scan" and isinstance(item.payload, Reduction):
             if a in item.payload.over or b in item.payload.over:

@@ -5,9 +5,9 @@
 A pooling reads a convolution at positions that neighbouring windows share.  The contraction gets
 axes of its own positions instead of the pairs (p, i) and (q, j), and is tiled along them like any
 other.  A task keeps the positions that its windows reach in scratch memory, from which the windows
-read ("peek"):
+read ("window"):
 
-    peek(dot(x, w)[o, y, x], y = 2*p + i, x = 2*q + j)
+    window(dot(x, w)[o, y, x], y = 2*p + i, x = 2*q + j)
 
 Rows that windows of two tasks reach are computed by both; tasks take enough rows for these to be
 few.  A pair of axes forms a window if no index changes when p moves by the dilation while i moves
@@ -33,10 +33,10 @@ def compute_at_windows(phase: Phase) -> Phase:
     """Give contractions that reductions read through windows axes of their own positions."""
     if phase.regions() or phase.cut:
         return phase
-    for fold in [i for i in phase.items if i.kind == "fold"]:
-        assert isinstance(fold.payload, Reduction)
-        for dot in _contractions_of(fold.args[0]):
-            pairs = _window_pairs(phase, dot, fold.payload.over)
+    for reduction in [i for i in phase.items if i.kind == "reduce"]:
+        assert isinstance(reduction.payload, Reduction)
+        for dot in _contractions_of(reduction.args[0]):
+            pairs = _window_pairs(phase, dot, reduction.payload.over)
             if pairs and dot not in phase.roots():  # a stored result keeps its own positions
                 _read_through_windows(phase, dot, pairs)
     return phase
@@ -49,7 +49,7 @@ def _contractions_of(root: Item) -> list[Item]:
         item = pending.pop()
         if item.kind == "dot":
             dots.append(item)
-        elif item.kind not in ("fold", "scan", "peek"):
+        elif item.kind not in ("reduce", "scan", "window"):
             more = [a for a in dict.fromkeys(item.args) if a not in seen]
             seen.update(more)
             pending += more
@@ -76,7 +76,8 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
         return None
     dependent = list(dependencies(dot, {name, tap}))
     if any(
-        i.kind in ("scan", "state", "edge", "peek") or _is_reduced(i, name, tap) for i in dependent
+        i.kind in ("scan", "state", "edge", "window") or _is_reduced(i, name, tap)
+        for i in dependent
     ):
         return None
     for step, dilation in window_steps(taps):
@@ -109,7 +110,7 @@ def _read_through_windows(phase: Phase, dot: Item, pairs: list[Pair]) -> None:
         peeks.append((name_of_axis, read_position))
     moved = Cloner(phase, dot, at).of(dot)
     window_reads = Item(
-        0, "peek", WindowRead(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time
+        0, "window", WindowRead(tuple(peeks)), (moved,), dot.axes, dot.dtype, dot.time
     )
     phase.items.insert(phase.items.index(dot), window_reads)
     for item in phase.items:
@@ -123,14 +124,14 @@ def finish_sums(phase: Phase) -> None:
 
     Contractions which became plain reductions are accumulated in several parts.
     """
-    for peek in [i for i in phase.items if i.kind == "peek" and i.args[0].kind == "fold"]:
-        (reduction,) = peek.args
+    for window in [i for i in phase.items if i.kind == "window" and i.args[0].kind == "reduce"]:
+        (reduction,) = window.args
         conversion = Conversion(reduction.dtype)
         result = Item(
             0, "cast", conversion, (reduction,), reduction.axes, reduction.dtype, reduction.time
         )
-        phase.items.insert(phase.items.index(peek), result)
-        peek.args = (result,)
+        phase.items.insert(phase.items.index(window), result)
+        window.args = (result,)
     renumber(phase)
 
 

@@ -25,13 +25,13 @@ Kind = Literal[
     "apply",
     "branch",
     "cast",
-    "fold",
+    "reduce",
     "dot",
     "scan",
     "position",
     "state",
     "edge",
-    "peek",
+    "window",
     "unit",
 ]
 """Kinds of values, with their payloads.
@@ -39,10 +39,10 @@ Kind = Literal[
 - const: a constant.  index: an index expression as a number.
 - load: an `Access`.  apply: a scalar operator, by name.  cast: a `Conversion`.
 - branch: a selection whose condition is uniform in a block.
-- fold, dot, scan: a reduction, a contraction, a scan, with a `Reduction`.
+- reduce, dot, scan: a reduction, a contraction, a scan, with a `Reduction`.
 - position: a computed position, with a `Clamp`.
 - state: the current value of a `StreamState` state.  edge: an `Edge` of the current block.
-- peek: a `WindowRead`, by a window.  unit: a pair of short numbers in 32 bits.
+- window: a `WindowRead`, by a window.  unit: a pair of short numbers in 32 bits.
 """
 
 

@@ -231,7 +231,7 @@ class PhaseBuilder:
         positions, edges = self._positions(over) if row.positional else (0, ())
         args = (arg, *edges)
         folding = Reduction(row, over, positions, self.all_single_precision, pairs or dtype != f64)
-        return self.item("fold", folding, args, arg.axes - set(over), dtype.compute)
+        return self.item("reduce", folding, args, arg.axes - set(over), dtype.compute)
 
     def _positions(self, over: tuple[str, ...]) -> tuple[Index, tuple[Item, ...]]:
         """Return the row-major position over axes in the current block.

@@ -98,7 +98,7 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
 
 def _reduces(item: Item, axis: str) -> bool:
     """Return whether an item is a reduction over an axis."""
-    is_reduction = isinstance(item.payload, Reduction) and item.kind in ("fold", "dot")
+    is_reduction = isinstance(item.payload, Reduction) and item.kind in ("reduce", "dot")
     return is_reduction and axis in item.payload.over  # type: ignore[union-attr]
 
 
@@ -161,7 +161,7 @@ def _carry(phase: Phase, region: Region, reduction: Item, time: int) -> Item:
     """Carry a reduction from row block to row block, and return its final value."""
     assert isinstance(reduction.payload, Reduction)
     row, result = reduction.payload.row, reduction.dtype
-    if reduction.kind == "fold" and row.wide and result.is_float:
+    if reduction.kind == "reduce" and row.wide and result.is_float:
         reduction.dtype = f64  # partial sums are not rounded, only the total is
     state = StreamState(f"swath.{reduction.number}", reduction.axes, reduction.dtype, region)
     first = Item(0, "const", row.identity(reduction.dtype), (), frozenset(), reduction.dtype, time)

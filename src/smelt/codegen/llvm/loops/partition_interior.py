@@ -117,7 +117,7 @@ def _likely_rows(home: NestEmitter) -> Interior | None:
     nest = home.nest
     if nest.transposed or nest.state_updates or nest.scalars or nest.reductions or nest.packed:
         return None
-    if any(i.kind in ("scan", "branch", "peek") for i in nest.items):
+    if any(i.kind in ("scan", "branch", "window") for i in nest.items):
         return None
     interior = _find_interior(home, lambda e: _is_simple(e) and nest.vector not in axes_of(e) != ())
     if interior is None:
@@ -140,7 +140,7 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
     if any(coefficient(a.offset, name) is None for a in accesses):
         # Contiguous only in runs of full vectors.
         return False
-    return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
+    return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
 def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:

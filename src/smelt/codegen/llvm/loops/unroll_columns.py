@@ -160,7 +160,7 @@ def short_row(phase: Phase) -> str | None:
     rows = {_row_of(phase, s) for s in phase.stores}
     columns = {tuple(_short_row_axes(phase, s)) for s in phase.stores}
     kinds = {i.kind for i in phase.items}
-    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAP_KINDS, "fold"}:
+    if len(rows) != 1 or len(over) != 1 or columns != over or not kinds <= {*MAP_KINDS, "reduce"}:
         return None
     (row,), (reduced_axes,) = rows, over
     plain = not (phase.regions() or phase.cut or phase.window_positions or phase.state_updates)

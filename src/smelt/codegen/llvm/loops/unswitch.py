@@ -81,7 +81,7 @@ class _TreeBuilder:
 
     def __init__(self, home: NestEmitter, decidable: frozenset[Item]) -> None:
         """`decidable`: conditions that are known before the loops around which the tree stands."""
-        self.nest, self.told, self.before = home.nest, decidable, home.known_conditions
+        self.nest, self.decidable, self.before = home.nest, decidable, home.known_conditions
         self.ways = self.items = 0
 
     def grown(self, taken: dict[Item, bool], facts: Facts) -> Branch | Leaf | None:
@@ -114,7 +114,7 @@ class _TreeBuilder:
             (
                 i
                 for i in reversed(items)
-                if is_select(i) and i.args[0] in self.told and i.args[0] not in taken
+                if is_select(i) and i.args[0] in self.decidable and i.args[0] not in taken
             ),
             None,
         )
@@ -173,7 +173,7 @@ def _is_repeatable(nest: Nest) -> bool:
         or nest.stages
     ):
         return False
-    return not any(i.kind in ("scan", "branch", "peek") for i in nest.items)
+    return not any(i.kind in ("scan", "branch", "window") for i in nest.items)
 
 
 def decision_tree(home: NestEmitter) -> Tree | None:

@@ -36,8 +36,7 @@ from smelt.codegen.llvm.products.tile_loops import (
 from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.operands import contiguous_filters
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.types.affine import coefficient

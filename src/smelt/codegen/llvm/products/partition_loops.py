@@ -60,7 +60,7 @@ def segment_axes(home: NestEmitter, nest: Nest, unit: int) -> list[SegmentedAxis
     if (
         home.row_groups
         or home.known_conditions
-        or any(i.kind in ("scan", "branch", "peek") for i in nest.items)
+        or any(i.kind in ("scan", "branch", "window") for i in nest.items)
     ):
         return []
     if not any(i.kind == "load" for i in nest.items) or len(nest.items) > MAX_ITEMS:

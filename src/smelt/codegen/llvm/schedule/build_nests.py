@@ -47,7 +47,8 @@ from smelt.codegen.llvm.loops.unroll_factor import (
 )
 from smelt.codegen.llvm.schedule.contract import Contraction, Variant, contractions, packing_axes
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
-from smelt.codegen.llvm.schedule.depthwise import plan_depthwise, plan_depthwise_separable
+from smelt.codegen.llvm.schedule.depthwise import plan_depthwise
+from smelt.codegen.llvm.schedule.depthwise_separable import plan_depthwise_separable
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
 from smelt.codegen.llvm.schedule.stream_tiling import fit_stream_blocks
 from smelt.codegen.llvm.schedule.task_tiling import (
@@ -343,7 +344,7 @@ class _Planner:
     def run(self, block: dict[str, Index]) -> Schedule:
         """Build the schedule."""
         self.block = block
-        for reduction in (i for i in self.phase.items if i.kind == "fold"):
+        for reduction in (i for i in self.phase.items if i.kind == "reduce"):
             self._nest_for(self.levels[reduction] - 1, self._domain(reduction)).reductions.append(
                 reduction
             )
@@ -411,8 +412,8 @@ class _Planner:
             for item in (i for i in self.phase.items if i.time == time):
                 used = ((a, item.kind == "dot" and a in self.direct) for a in item.args)
                 operand_level = max((levels[a] + before for a, before in used), default=low)
-                is_barrier = item.kind in ("fold", "dot") or item in self.separate
-                is_barrier |= item.kind == "peek" and item.args[0].kind != "dot"
+                is_barrier = item.kind in ("reduce", "dot") or item in self.separate
+                is_barrier |= item.kind == "window" and item.args[0].kind != "dot"
                 levels[item] = max(operand_level, low) + is_barrier
                 high = max(high, levels[item])
             self.first.append(low)
@@ -449,7 +450,7 @@ class _Planner:
                 )
             if extra_axes and (repeats or self._is_costly_to_repeat(item, extra_axes)):
                 separate.add(item)
-            inner = item.kind == "fold" or item in separate
+            inner = item.kind == "reduce" or item in separate
             for a in item.args:
                 reader_axes[a] |= (
                     {"packed"}
@@ -475,7 +476,7 @@ class _Planner:
     def _domain(self, item: Item) -> frozenset[str]:
         """Return the local axes that a reduction or a materialised value is computed over."""
         over = item.payload.over if isinstance(item.payload, Reduction) else ()
-        axes = item.axes.union(*(a.axes for a in item.args if item.kind == "fold"), over)
+        axes = item.axes.union(*(a.axes for a in item.args if item.kind == "reduce"), over)
         return axes & self._local_axes(item.time)
 
     def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
@@ -559,11 +560,11 @@ class _Planner:
         """
         if item in items:
             return
-        if item.kind in ("fold", "dot"):
+        if item.kind in ("reduce", "dot"):
             if item.axes & self._local_axes(item.time) and item not in self.kept:
                 self._materialise(item)
             return
-        if item.kind == "peek":
+        if item.kind == "window":
             items.add(item)
             self._keep_window_input(item.args[0])
             return
@@ -594,7 +595,7 @@ class _Planner:
         """Materialise a value that windows read, for all positions, in an earlier nest."""
         if item not in self.kept:
             self._materialise(item)
-            if item.kind not in ("fold", "dot"):
+            if item.kind not in ("reduce", "dot"):
                 home = self._nest_for(self.levels[item], self._domain(item))
                 home.saves.append(item)
                 home.single_use = True
@@ -637,7 +638,7 @@ class _Planner:
         self, item: Item, wide: frozenset[str], limit: float, costs: dict[Item, float]
     ) -> float:
         """Compute `_cost` of an item that is not in the cache."""
-        if item in self.kept or item.kind in ("fold", "dot"):
+        if item in self.kept or item.kind in ("reduce", "dot"):
             return 0.0
         if not item.axes & self._local_axes(item.time) - self.rows:
             return 0.0
@@ -651,7 +652,7 @@ class _Planner:
             SCALARS[item.payload].cost
             if item.kind == "apply" and isinstance(item.payload, str)
             else 0.5
-            if item.kind in ("load", "cast", "state", "peek", "unit")
+            if item.kind in ("load", "cast", "state", "window", "unit")
             else 0.0
         )
         to = item.payload

@@ -586,7 +586,7 @@ def _replace_by_reduction(item: Item, phase: Phase) -> None:
     axes = item.args[0].axes | item.args[1].axes
     product = Item(at, "apply", SUM_OF_PRODUCTS[1], item.args, axes, item.dtype, item.time)
     phase.items.insert(at, product)
-    item.kind, item.args = "fold", (product,)
+    item.kind, item.args = "reduce", (product,)
     for number, other in enumerate(phase.items):
         other.number = number
 

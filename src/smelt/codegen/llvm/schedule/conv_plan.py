@@ -49,6 +49,7 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
     TASK_CHANNELS,
     NhwcConvPlan,
     are_weights_prepacked,
+    contiguous_filter_load,
     find_image_rows,
     nhwc_tile,
     tiles_end_with_rows,
@@ -56,7 +57,6 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
 from smelt.codegen.llvm.schedule.operands import (
     StridedOperand,
     contiguous_axis,
-    contiguous_filter_load,
     is_prepacked,
     is_strided_load,
     plain_load,

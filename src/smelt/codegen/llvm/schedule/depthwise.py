@@ -14,26 +14,17 @@ is broadcast; if the weights have it too (channels last), they are vectors as we
 not fill vectors, and the overhead of each row dominates: a variant for them transposes input and
 results (`smelt.codegen.llvm.loopir.strided_input`), so that vectors run along the channels there
 too.
-
-A depthwise convolution whose result a pointwise (1x1) convolution reads, after a norm and an
-activation, is fused into that one's packer (depthwise-separable).  The pointwise convolution reads
-each result once for every block of weights.  With channels last the depthwise part reads its input
-in place; a task has one row of its results at a time, in L1, and packs the image from it:
-
-    for each row y:    sums[x, c] = depthwise(y)      image[y, x, c] = f(sums[x, c])
-    then tiles:        out[y, x, m] += image[y, x, c] * weights[c, m]
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import prod
 
 from smelt.blocks import ceiling, window_columns
 from smelt.codegen.llvm.access.permute_gather import can_permute
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import Cloner, dependencies, depends_on_reduction, renumber
+from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction, renumber
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -46,8 +37,6 @@ from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
-from smelt.codegen.llvm.schedule.conv_plan import window_plan
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import Target
@@ -111,7 +100,7 @@ class DepthwisePlan:
     fused_lanes: int = 0
     """Most lanes of a row if it is computed by a pointwise convolution's packer; else 0.
 
-    See `smelt.codegen.llvm.schedule.depthwise`.
+    See `smelt.codegen.llvm.schedule.depthwise_separable`.
     """
 
     @property
@@ -465,52 +454,10 @@ def _constant_or_many(e: Index) -> int:
     return e if isinstance(e, int) else MAX_WINDOW_TAPS + 1
 
 
-def plan_depthwise_separable(
-    phase: Phase, target: Target
-) -> dict[Item, DepthwisePlan | NhwcConvPlan]:
-    """Plan the last contraction of a phase with depthwise ones fused into its packer.
-
-    All other contractions must be depthwise convolutions that its image alone reads, one row of
-    results after another.  Empty if that is not so.
-    """
-    dots = [i for i in phase.items if i.kind == "dot"]
-    if len(dots) < 2 or phase.cut or phase.regions() or phase.window_positions:
-        return {}
-    *inner, last = dots
-    plan = window_plan(last, phase, "", ordinary=True)
-    if plan is None or plan.others or not plan.is_nhwc():
-        return {}
-    if choose_dot_instruction(last, plan.left, plan.right, phase.dtypes, target) is not None:
-        return {}
-    axes = [*(c.axis for c in plan.columns), plan.depth]
-    candidates = [plan_depthwise_in_place(i, phase, target, plan.depth) for i in inner]
-    depthwise = [c for c in candidates if c is not None and [x.axis for x in c.columns] == axes]
-    if len(depthwise) < len(inner) or not _is_only_reader(phase, last, plan.right, inner):
-        return {}
-    pointwise = replace(plan.plan_nhwc(target, alone=False), fuses_depthwise=True)
-    lines = [
-        replace(c.rewritten(target, ""), fused_lanes=pointwise.block, transpose_axis="")
-        for c in depthwise
-    ]
-    assert all(c.rows_in_place is not None for c in lines)
-    return {**{c.item: c for c in lines}, last: pointwise}
-
-
-def _is_only_reader(phase: Phase, last: Item, image: Item, inner: list[Item]) -> bool:
-    """Return whether a contraction's image depends on some others, and nothing else does."""
-    reductions = {i for i in phase.items if i.kind in ("fold", "dot", "scan")}
-    image_reductions = {i for i in dependencies(image, {*phase.axes}) if i in reductions}
-    roots = [i for i in phase.roots() if i is not last]
-    read_elsewhere = {i for r in roots for i in _dependencies_except(r, last)} & {*inner}
-    return image_reductions == {*inner} and reductions == {*inner, last} and not read_elsewhere
-
-
-def _dependencies_except(root: Item, last: Item) -> set[Item]:
-    """Return what a value depends on through paths that avoid one contraction."""
-    pending, seen = [root], {root}
-    while pending:
-        item = pending.pop()
-        new_args = [a for a in item.args if a not in seen and a is not last]
-        seen.update(new_args)
-        pending += new_args
-    return seen
+__all__ = [
+    "TRANSPOSED_VARIANT",
+    "DepthwisePlan",
+    "plan_depthwise",
+    "plan_depthwise_in_place",
+    "transposed_variants",
+]

@@ -93,8 +93,8 @@ def depends_on_rows(bound: Item | None, rows: Collection[str]) -> bool:
 
 def is_searched(bound: Item | None, columns: str) -> bool:
     """Return whether a bound of a stream is computed by a reduction over its columns."""
-    folds = (i.payload for i in _dependencies(bound) if isinstance(i.payload, Reduction))
-    return any(columns in f.over for f in folds)
+    reductions = (i.payload for i in _dependencies(bound) if isinstance(i.payload, Reduction))
+    return any(columns in f.over for f in reductions)
 
 
 def _reads_rows(item: Item, rows: Collection[str]) -> bool:
@@ -154,8 +154,8 @@ def _can_be_tightened(items: set[Item]) -> bool:
 
     They must follow from positions and extremes of arrays, not from states.
     """
-    folds = (i.payload for i in items if isinstance(i.payload, Reduction))
-    return all(i.kind != "state" for i in items) and all(f.row.name in EXTREMES for f in folds)
+    reductions = (i.payload for i in items if isinstance(i.payload, Reduction))
+    return all(i.kind != "state" for i in items) and all(f.row.name in EXTREMES for f in reductions)
 
 
 def find_row_groups(s: Schedule) -> list[RowGroups]:

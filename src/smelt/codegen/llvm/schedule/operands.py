@@ -8,21 +8,18 @@ The layout decides whether an operand is packed and how:
     contiguous_axis(x, axes)           the axis along which most of what it reads is contiguous
     is_transposed_load(x, v, other, n) whether it is contiguous along another axis than `v`
     shares_cache_lines(steps, ..)      whether neighbours share cache lines that stay in L1
-    contiguous_filters(c)              convolution weights contiguous along all reduced axes
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from smelt.codegen.llvm.access.vector_axis import is_transposable
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase
 from smelt.codegen.llvm.loopir.periodic_index import find_period
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -224,38 +221,3 @@ def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str
         pending += new_args
         seen.update(new_args)
     return False
-
-
-def contiguous_filters(c: NhwcConvPlan) -> Access | None:
-    """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
-
-    The taps may be in any order.
-    """
-    if c.prepacked or c.flat or c.unit != c.item.dtype:
-        return None
-    return contiguous_filter_load(c.left, c.n, c.depth, dict(zip(c.others, c.extents, strict=True)))
-
-
-def contiguous_filter_load(
-    weights: Item, n: str, depth: str, taps: Mapping[str, int]
-) -> Access | None:
-    """Return the load of weights if those of each position along `n` are one contiguous run.
-
-    All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
-    one.
-    """
-    access = plain_load(weights)
-    if access is None or access.positions:
-        return None
-    row = coefficient(access.offset, n)
-    if row is None or axes_of(row) or coefficient(access.offset, depth) != prod(taps.values()):
-        return None
-    steps = [(coefficient(access.offset, a), extent) for a, extent in taps.items() if extent != 1]
-    expected = 1
-    while steps:
-        tap = next((x for x in steps if x[0] == expected), None)
-        if tap is None:
-            return None
-        steps.remove(tap)
-        expected *= tap[1]
-    return access

@@ -38,7 +38,7 @@ def reduction_columns(phase: Phase, target: Target) -> int:
     If the rows are split over tasks, there are enough tasks: then as many columns as L1 holds sums
     of, so that rows are read in long runs, or whole.
     """
-    sums = sum(i.kind == "fold" for i in phase.items)
+    sums = sum(i.kind == "reduce" for i in phase.items)
     least = columns_of(sums)
     if not phase.cut:
         return least

@@ -66,22 +66,16 @@ from smelt.blocks import (
     wide_blocks,
 )
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
-from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
 from smelt.codegen.llvm.schedule.operands import (
     is_prepacked,
     is_transposed_load,
     panel_step,
     plain_load,
-)
-from smelt.codegen.llvm.schedule.split_independent_outputs import (
-    split_disjoint,
-    split_small_outputs,
 )
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
@@ -690,66 +684,3 @@ def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
     loads = [i for i in backward_slice(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]
     return all(any(coefficient(e, a) is not None for a in (m, k)) for e in offsets)
-
-
-def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedule]:
-    """Schedule a phase in a variant of its kernel, as one or more schedules in order.
-
-    In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
-    contractions of its own is split off; of a map, small outputs before the others.
-    """
-    if form in ("tall", "few", "wide", "deep"):
-        schedules = [
-            _schedule(p, tall_skinny_plans(p, target, form)) for p in split_disjoint(phase)
-        ]
-        complete = [s for s in schedules if s is not None]
-        if len(complete) == len(schedules):
-            return complete
-    return [schedule(p, target, form) for p in split_small_outputs(phase)]
-
-
-def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | None:
-    if not products:
-        return None
-    nests = [_nest(phase, c) for c in products]
-    last = products[-1]
-    nests[-1].stores, nests[-1].items = (
-        phase.stores,
-        epilogue_items(phase, [c.item for c in products]),
-    )
-    block = last.blocks(phase)
-    local_axes = {last.m, last.n, *(c.k for c in products)}
-    local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
-    return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
-
-
-def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
-    """Return the nest of a contraction, with the nests that pack its operands."""
-    order = (c.n, c.m) if c.swapped else (c.m, c.n)
-    left, right = (
-        Nest(0, order, order[-1], saves=[x], items=backward_slice(phase, [x], ()), packed=side)
-        for order, x, side in (
-            (c.left_order(), c.left, "left"),
-            (c.right_order(), c.right, "right"),
-        )
-    )
-    right.transposed = [i for i in right.items if is_transposed_load(i, c.n, c.k)]
-    loads = accesses_of(right.items)
-    has_strides = all(coefficient(a.offset, c.n) is not None for a in loads)
-    is_padded = any(c.n in axes_of(e) for a in loads for e, _ in a.limits)
-    if (
-        not right.transposed
-        and has_strides
-        and (is_padded or any(_has_shared_gathers(a.offset, c) for a in loads))
-    ):
-        # Bounds are tested and gathers cached once for all k.
-        right.order = right.order[::-1]
-    if c.k_blocked:
-        outer, inner = left.order
-        left.transposed = [i for i in left.items if is_transposed_load(i, inner, outer)]
-    return Nest(0, order, order[-1], product=c, packs=(left, right))
-
-
-def _has_shared_gathers(offset: Index, c: TallSkinnyPlan) -> bool:
-    """Return whether lanes are strided along the columns, and k repeats them."""
-    return coefficient(offset, c.n) not in (0, 1) and is_repeated(offset, c.k)

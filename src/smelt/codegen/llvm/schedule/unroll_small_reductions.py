@@ -75,7 +75,7 @@ MAX_WINDOW_STRIDE = 3
 def unroll_small_windows(phase: Phase) -> Phase:
     """Unroll reductions over small windows into trees of their scalar operator."""
     row = short_row(phase)
-    for reduction in [i for i in phase.items if i.kind == "fold"]:
+    for reduction in [i for i in phase.items if i.kind == "reduce"]:
         if isinstance(reduction.payload, Reduction) and _is_small_window(
             phase, reduction, reduction.payload, row
         ):
@@ -106,7 +106,7 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str
         return False
     differ = (i for i in varying if i.axes & reduction.axes)  # what all results share is not a row
     loads = [i.payload.offset for i in differ if isinstance(i.payload, Access)]
-    if any(i.kind == "peek" for i in varying):  # other loads are cheap besides
+    if any(i.kind == "window" for i in varying):  # other loads are cheap besides
         return True
     stored_axes = frozenset[str]().union(*(s.axes for s in phase.stores))
     is_row_reduced = (

@@ -32,11 +32,10 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.codegen.llvm.loops.distribute import STAGE_PART, STRIP_ELEMENTS
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import MAX_TAPS as WINDOWED_DEPTH
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.operands import contiguous_filters
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
@@ -311,7 +310,7 @@ class Storage:
 
     def holds_states(self, item: Item) -> bool:
         """Return whether an array holds accumulator states rather than finished values."""
-        if item.kind != "fold":
+        if item.kind != "reduce":
             return False
         home = next(n for n in self.s.nests if item in n.reductions)
         return not home.in_registers(item)
