@@ -181,7 +181,10 @@ _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
 
 
 def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the fields of `op` with sizes, those of 2 or more replaced in the list's order."""
+    """Return the size attributes of `op`, with `other` applied to numbers above 1.
+
+    It is called in the order of the list that `ATTRIBUTES` fill.
+    """
     return {
         name: tuple(other(n) if n >= 2 else n for n in getattr(op, name))
         for name in _FIELDS.get(op.__class__, ())

@@ -89,7 +89,10 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
 def read_cached(
     home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
-    """Read a vector of a cached load, by `read` if it is not the cached one."""
+    """Read a vector of a load through its gather cache.
+
+    `read` loads it on a miss, and if it is masked or has a width that is not cached.
+    """
     b, access, lanes = home.b, item.payload, scope.lanes
     assert isinstance(access, Access)
     assert lanes is not None

@@ -210,7 +210,10 @@ def enclosing_regions(region: Region | None) -> list[Region]:
 
 
 def unvarying_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones visit one position at a time."""
+    """Return the axes that a region visits one position at a time.
+
+    Visits of enclosing regions count.
+    """
     return {v.axis for r in enclosing_regions(region) for v in r.visits if v.size == 1}
 
 
@@ -220,7 +223,10 @@ def visited_axes(region: Region | None) -> set[str]:
 
 
 def cut_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones see a part at a time."""
+    """Return the axes of which a region covers a part at a time.
+
+    Visits and bounds of enclosing regions count.
+    """
     return {v.axis for r in enclosing_regions(region) for v in r.cuts}
 
 
@@ -242,7 +248,7 @@ class StreamState:
 
 @dataclass(eq=False)
 class StateUpdate:
-    """The assignment of a new value to a carried state, at the end of segment `time`."""
+    """The new value of a carried state, assigned at the end of segment `time`."""
 
     state: StreamState
     value: Item

@@ -65,7 +65,10 @@ class _SegmentItems:
 
 
 def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
-    """Classify the items of a region's segment, or return None if its rows are not blocked."""
+    """Classify the items of a region's segment for row blocking.
+
+    None if its rows are not blocked.
+    """
     times = [t for t, r in enumerate(phase.segments) if r is region]
     extent = phase.axes[axis]
     regions = enclosing_regions(region)

@@ -1,14 +1,14 @@
-"""Tighten the range of columns for each group of rows, as under causal and window masks.
+"""Tighten the column range of each row group under causal and window masks.
 
-Where a stream starts and stops is computed for all rows of a task: from what the first row sees to
-what the last one does.  With more rows, blocks are packed less often, but more is computed that the
-mask excludes.  So a task takes many rows, and what is done row by row with the positions of a block
-(contractions, reductions, exponentials) is done for a *row group* at a time, over the columns that
-the same bounds give for these rows alone:
+Where a stream starts and stops is computed for all rows of a task: from the first column that the
+mask leaves to any of them to the last one.  With more rows, blocks are packed less often, but more
+is computed that the mask excludes.  So a task takes many rows, and what is done row by row with the
+positions of a block (contractions, reductions, exponentials) is done for a *row group* at a time,
+over the columns that the same bounds give for these rows alone:
 
     stream n/512 from first(m) - 255 to last(m) + 1        # m: 192 rows
       pack k[n,d], v[n,d]
-      for 24 rows:  scores, their maximum, weights, weights times values  of  n in what they see
+      for 24 rows:  scores, their maximum, weights, weights times values  of  n in their range
 
 Columns outside of that range are skipped, as those outside of the stream's visits.
 """

@@ -35,7 +35,10 @@ CACHE_WAYS = 8
 
 
 def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
-    """Return the axis among `axes` along which most of what a value reads has stride 1."""
+    """Return the axis along which most of a value's loads have stride 1.
+
+    It is one of `axes`.
+    """
     votes = dict.fromkeys(axes, 0)
     pending, seen = [x], {x}
     while pending:
@@ -192,7 +195,10 @@ def is_transposed_load(item: Item, vector: str, other: str, run_elements: int = 
 
 
 def _is_strided(offset: Index, axis: str) -> bool:
-    """Return whether all terms of an offset that depend on an axis have factors greater than 1."""
+    """Return whether all coefficients of an axis in an offset exceed 1.
+
+    They are absolute values.  False if the offset does not depend on the axis.
+    """
     terms = offset.terms if isinstance(offset, Expr) else ()
     coefficients = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
     return bool(coefficients) and all(abs(c) > 1 for c in coefficients)
@@ -213,8 +219,10 @@ def packing_scatters(
 
 
 def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
-    """Return whether a value is computed in vectors along an axis, as the contraction it depends
-    on."""
+    """Return whether a value is computed in vectors along an axis.
+
+    It is if the contraction it depends on has this vector axis in `lane_axes`.
+    """
     pending, seen = [item], {item}
     while pending:
         item = pending.pop()
@@ -227,9 +235,9 @@ def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str
 
 
 def contiguous_filters(c: NhwcConvPlan) -> Access | None:
-    """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
+    """Return the load of a plan's filters if contiguous over taps and `depth`.
 
-    The taps may be in any order.
+    Else None.  These filters are read tap by tap.  The taps may be in any order.
     """
     if c.prepacked or c.flat or c.unit != c.item.dtype:
         return None
@@ -239,10 +247,10 @@ def contiguous_filters(c: NhwcConvPlan) -> Access | None:
 def contiguous_filter_load(
     weights: Item, n: str, depth: str, taps: Mapping[str, int]
 ) -> Access | None:
-    """Return the load of weights if those of each position along `n` are one contiguous run.
+    """Return the load of weights if each filter is one contiguous run.
 
-    All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
-    one.
+    A filter is a position along `n`.  It holds all `taps` (axis -> extent) of a position along
+    `depth`, in any order, and then those of the next position.
     """
     access = plain_load(weights)
     if access is None or access.positions:

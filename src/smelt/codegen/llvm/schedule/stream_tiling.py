@@ -1,4 +1,4 @@
-"""Choose how many rows or positions of a stream a task takes at once, by cache sizes."""
+"""Choose by cache sizes how many rows or positions of streams tasks take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_STREAM_BLOCK = 1024
 
 
 def fit_stream_blocks(phase: Phase, vector: str | None) -> None:
-    """Fit the blocks of streams along rows into L1, from the first nest to the last.
+    """Limit stream blocks along rows, so that nests find them in L1.
 
     Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
     because the order of summation depends on them.

@@ -85,9 +85,9 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 
 
 def for_each_strip(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
-    """Run a nest for each strip of its rows, or once if it reads no strips.
+    """Run a nest for each strip of its rows, or once without strips.
 
-    The range of the row axis is the strip meanwhile.
+    Meanwhile the range of the row axis is the strip.
     """
     if not nest.strips:
         inside()
