@@ -142,7 +142,7 @@ class Search(State):
 
         The queue holds an upper bound of each producer's gain. When a producer comes up, the cost
         model evaluates its best move. Unless that gain is close to the largest bound left, the
-        producer returns to the queue with its true gain. It then keeps its place even if one of its
+        producer returns to the queue with its true gain. It then keeps its rank even if one of its
         readers grows: it is evaluated again when it comes up, and otherwise every producer of a
         cluster would be evaluated whenever the cluster takes up one of them.
         """

@@ -1,7 +1,8 @@
-"""Calls of NumPy's own functions: arguments and results converted, every call counted by line.
+"""Call NumPy's own functions for what Smelt does not compute; count calls by line.
 
-Elements are passed without a copy, in memory that NumPy cannot write to.  Results become arrays of
-ours if their dtype is one of ours; others (complex, strings, dates) stay NumPy's.
+Such a call ends fusion, so `library_calls` lists the lines that make them.  Elements are passed
+without a copy, in memory that NumPy cannot write to.  Results become arrays of ours if their dtype
+is one of ours; others (complex, strings, dates) stay NumPy's.
 
 >>> total = call("trace", np.trace, "an example", (np.eye(3),))
 >>> total, library_calls()[-1].name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 BOUND_ALIGNMENT = 64
-"""Alignment in positions of the sub-range that a block sees of an axis: vectors, tiles and panels
+"""Alignment in positions of the sub-range of an axis that a block visits: vectors, tiles and panels
 begin there."""
 
 

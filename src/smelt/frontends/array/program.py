@@ -1,6 +1,7 @@
-"""Keys of pending programs: the operators without their numbers, and the numbers.
+"""Build cache keys of pending programs: the operators without their numbers, and the numbers.
 
-Two programs with one *skeleton* differ only in sizes and constants.  Numbers are listed in a fixed
+Two programs with one *skeleton* differ only in sizes and constants, so one compiled plan for all
+sizes may serve both (`smelt.frontends.array.evaluate_pending`).  Numbers are listed in a fixed
 order: dimensions of leaves, then sizes in the attributes of views. 0 and 1 belong to the skeleton,
 because broadcasting and empty arrays depend on them.
 

@@ -180,8 +180,8 @@ class Visit:
 class Region:
     """The body of a stream, inside `parent`.
 
-    Or a conditional part of a body: it runs in the blocks where `where` holds, or sees only a
-    sub-range (`bounds`) of some axes, and visits nothing itself.
+    Or a conditional part of a body: it runs in the blocks where `where` holds, or covers only
+    a sub-range (`bounds`) of some axes, and visits nothing itself.
     """
 
     parent: Region | None
@@ -196,7 +196,7 @@ class Region:
 
     @property
     def cuts(self) -> tuple[Visit, ...]:
-        """Return the axes of which the region sees only a part."""
+        """Return the axes of which the region covers only a part."""
         return (*self.visits, *self.bounds)
 
 
@@ -231,7 +231,7 @@ def cut_axes(region: Region | None) -> set[str]:
 
 
 def bounded_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones see a sub-range (`bounds`)."""
+    """Return the axes that a region or an enclosing one limits to a sub-range (`bounds`)."""
     return {v.axis for r in enclosing_regions(region) for v in r.bounds}
 
 

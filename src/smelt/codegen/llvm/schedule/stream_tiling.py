@@ -51,8 +51,8 @@ def stream_task_rows(phase: Phase, products: Iterable[object], target: Target) -
 
     As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
     on the rows and there are no row groups, fewer, and fewer still if both its start and its stop
-    do, because all rows together see more than each of them.  Half as many if the bounds are
-    computed by a reduction over the columns.
+    do, because all rows together need more columns than each of them.  Half as many if the bounds
+    are computed by a reduction over the columns.
     """
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)

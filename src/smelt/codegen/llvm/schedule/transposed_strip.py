@@ -1,4 +1,4 @@
-"""Transpose strips of rows of an operand that is stored the other way round.
+"""Transpose an operand strip by strip where its layout would require gathers.
 
 A mask or a bias (`b[n,m]`, read together with scores of `m, n`) would be gathered, with one cache
 line for each lane.  So the nest takes some rows at a time, as many as a cache line has elements;
