@@ -1,4 +1,4 @@
-"""Compare sentences by meaning with a real sentence encoder, on the array library of your choice.
+"""Compare sentences by meaning with a sentence encoder, on a library of your choice.
 
 The encoder is `smelt.demo.minilm.encode`: ordinary array API code that takes its namespace as an
 argument. Run it with NumPy, or compiled by Smelt, and see the same numbers:

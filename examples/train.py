@@ -1,4 +1,6 @@
-"""A tiny transformer that learns to write this file, trained by Adam in plain array code.
+"""Train a tiny transformer to write this file, in plain array code.
+
+Adam trains it.
 
     python examples/train.py          train it, and print its loss and a line that it writes
 

@@ -58,7 +58,7 @@ def test_a_planted_violation_is_found(source, word):
     [
         "def returned(x): ...",
         "def f():\n    'Return `turned` rows.'",
-        "def f():\n    '" + "word " * 17 + "'",
+        "def f():\n    '" + "word " * 15 + "'",
         "x.update(found=1)",
     ],
 )

@@ -115,7 +115,9 @@ def _line(title: str, page: str, ratios: list[float], peers: str, machine: str) 
 
 
 def column(page: str, name: str) -> list[float]:
-    """Return the numbers of the last column called `name` in the first table that has one.
+    """Return the numbers of a column in a page's first table with it.
+
+    The last column called `name` counts.
 
     >>> column("| a | r |\\n| --- | --: |\\n| x | 2.5x |\\n| y | – |\\n", "r")
     [2.5]

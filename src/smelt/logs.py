@@ -87,7 +87,10 @@ def selected_topics(setting: str) -> frozenset[str]:
 
 
 def is_shown(topic: str) -> bool:
-    """Return whether lines of a topic are logged, by the setting or by the level of a logger."""
+    """Return whether the lines of a topic are logged.
+
+    Either the setting or the level of a logger enables them.
+    """
     setting, logger = knobs.LOG.get(), _LOGGERS[topic]
     if setting and topic in selected_topics(setting):
         return True

@@ -13,10 +13,10 @@ when the threads of the previous library are idle (JAX's keep working for a whil
 is not counted. The floor counts two multiply-adds for each element of a head and each visible pair
 of a query and a key, at the measured peak: a tile on the mask's boundary counts with its visible
 pairs only. Or it is the time to read the queries, keys and values once, if that is longer. The last
-column counts visited pairs: scores of the tiles that row blocks of 24 queries see, and weights of
-what 12 queries see, times values. With bfloat16, for which some processors have twice the rate,
-scores are not rounded to bfloat16 (`rounding="fast"`), and their exponentials only before the
-second product, as in PyTorch's own kernel.
+column counts visited pairs: scores of the tiles that row blocks of 24 queries attend to, and
+weights of what 12 queries attend to, times values. With bfloat16, for which some processors have
+twice the rate, scores are not rounded to bfloat16 (`rounding="fast"`), and their exponentials only
+before the second product, as in PyTorch's own kernel.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class Case:
 def visited_pairs(case: Case, columns: int) -> float:
     """Return the pairs of a head that are computed, on average over both products.
 
-    A block of rows computes all tiles of `columns` columns of which one of its rows sees any
-    element, and sums over what its rows see.
+    A block of rows computes all tiles of `columns` columns of which one of its rows attends to
+    any element, and sums over what its rows attend to.
     """
     keep = case.keep_mask()
     if keep is None:

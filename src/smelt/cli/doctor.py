@@ -1,5 +1,8 @@
 """`smelt doctor`: versions, processor, threads, cache, machine figures and settings.
 
+Each group of checks is a generator of `Check` rows (name, value, verdict, note) that the command
+prints as a table; the last one compiles and runs a program.
+
 >>> [check.name for check in versions()][:2]
 ['smelt', 'python']
 """

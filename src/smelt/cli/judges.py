@@ -1,7 +1,8 @@
 """Three ways to run a program: graph interpreter, kernel interpreter, native code.
 
-`Program` is a graph or a single kernel read from text. Each way, a "judge" of the others, maps the
-inputs in order and the sizes to the outputs in order.
+`Program` is a graph or a single kernel read from text. Each way is a "judge" (a reference) of the
+others, so `smelt run` can compare their results. It maps the inputs in order and the sizes to the
+outputs in order.
 """
 
 from __future__ import annotations

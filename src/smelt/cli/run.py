@@ -1,7 +1,9 @@
 """`smelt run`: run a graph or kernel in text form, and compare judges.
 
-smelt run softmax.smelt --size r=300 --size c=1000 smelt run softmax.smelt --input x=rows.npy
---judge all --save results
+    smelt run softmax.smelt --size r=300 --size c=1000
+    smelt run softmax.smelt --input x=rows.npy --judge all --save results
+
+A judge is a way to run the program (`smelt.cli.judges`): the interpreters check native code.
 """
 
 from __future__ import annotations

@@ -111,11 +111,11 @@ def _package(artifact: Artifact, code: bytes, form: Variant) -> CompiledKernel:
 def code_variants(
     kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None
 ) -> Variants:
-    """Return the variants of a kernel besides the usual one, with the limits on sizes of each.
+    """Return the extra code variants of a kernel, each with its limits on sizes.
 
-    In some of them short sizes are constants, those of a first call (`sizes`).  If its short sizes
-    change, a program keeps to the code for all sizes, or to that for constant rows if only the
-    sizes around them change, as the width of images with three channels.
+    In some of them the short sizes of a first call (`sizes`) are constants.  If they change later,
+    a program keeps to the code for all sizes, or to the variant with constant innermost sizes if
+    only the others change, like the width of images with three channels.
     """
     usual = variants_of(kernel, target) if _has_contractions(kernel) else ()
     short = short_sizes(kernel, sizes or {})

@@ -146,7 +146,10 @@ class GridBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArray:
-    """An array of a kernel at the small size; `node` is None for what only chunks have."""
+    """An array of a kernel, with its elements at the small size.
+
+    `node` is None for an array that only chunks have.
+    """
 
     name: str
     node: int | None

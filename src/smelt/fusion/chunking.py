@@ -6,7 +6,7 @@ the large values become a graph of their own for a block of rows, which runs chu
 Results with rows are stored block by block; results without are accumulated. What comes before and
 after is planned as usual.
 
-    before    what rounds read and that is no input                 once
+    before    what chunks read and that is no input                 once
     body      z = x[rows] @ w.T, its loss, dx[rows], dw + dz.T @ x  for each block of rows
     after     loss / n                                              once
 

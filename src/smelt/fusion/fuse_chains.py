@@ -1,4 +1,4 @@
-"""Fuse chains: values whose readers are all at their own position.
+"""Fuse elementwise chains before the search: values that are read only at their own position.
 
 Fusing such a value saves writing and reading it, costs nothing at its readers' position, and cannot
 create a cycle because nothing else reads it. Doing this first keeps the search small: what remains

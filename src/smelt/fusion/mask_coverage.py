@@ -49,7 +49,7 @@ class MaskCoverage:
         return sum(shares) / SAMPLES
 
     def _share_at(self, start: Term | None, stop: Term | None, name: str, fraction: float) -> float:
-        """Return the share that a block sees at a relative position of the other axes."""
+        """Return the share that a block visits at a relative position of the other axes."""
         extent = self.sizes[name]
 
         def leaf_value(t: Term) -> Any:

@@ -1,14 +1,15 @@
 """Place the values between clusters in one arena, with offsets valid for all sizes.
 
-1. A value lives from the launch that writes it to the last launch that reads it. 2. A flat kernel
-may write a result over an input that is not read later and is read at the same positions. In this
-way a result of the graph may take the place of an input that the caller donated. 3. Results have
-buffers of their own, idle until they are written. Values that are dead by then live in a result's
-buffer, if they fit there at all sizes. 4. Buffers are packed by size at the hints' sizes: largest
-first, into the lowest gap that fits. 5. Only the order of that packing is kept: of two buffers that
-live at the same time, one is below the other. The offset of a buffer is the largest end of those
-below it, as an expression: a maximum of sums of sizes. At other sizes the packing is less tight,
-but never wrong.
+1. A value lives from the launch that writes it to the last launch that reads it.
+2. A flat kernel may write a result over an input that is not read later and is read at the same
+   positions. In this way a result of the graph may take over the memory of an input that the caller
+   donated.
+3. Results have buffers of their own, idle until they are written. Values that are dead by then live
+   in a result's buffer, if they fit there at all sizes.
+4. Buffers are packed by size at the hints' sizes: largest first, into the lowest gap that fits.
+5. Only the order of that packing is kept: of two buffers that live at the same time, one is below
+   the other. The offset of a buffer is the largest end of those below it, as an expression: a
+   maximum of sums of sizes. At other sizes the packing is less tight, but never wrong.
 
 Sums are polynomials in the sizes, which are never negative. A sum is never smaller than another if
 each of its coefficients (absent ones are 0) is at least the other's.
@@ -122,11 +123,11 @@ class Buffer:
     at: int = -1
     """Offset at the hints' sizes."""
     below: list[Buffer] = field(default_factory=list["Buffer"])
-    """Buffers that must lie below it: enough of them to imply the others."""
+    """Buffers that must be below it: enough of them to imply the others."""
     sums: list[Index] = field(default_factory=list[Index])
     """Its offset is the largest of these."""
     within: Node | None = None
-    """The result in whose memory it lies; None: the arena."""
+    """The result in whose memory it is; None: the arena."""
     filled: Index = 0
     """Bytes that are written; the rest pads to the next buffer."""
 
@@ -296,7 +297,7 @@ def facts(plan: Plan, hints: Mapping[str, int]) -> list[BufferPlanned]:
 
 
 def _pack_buffers(buffers: list[Buffer], hints: Mapping[str, int]) -> None:
-    """Pack buffers, record which lie on which, and derive their offsets."""
+    """Pack buffers, record which are on top of which, and derive their offsets."""
     pack(buffers)
     by_offset = sorted(buffers, key=lambda b: (b.at, b.first))
     for k, b in enumerate(by_offset):

@@ -82,7 +82,7 @@ class Body:
 class Slot:
     """The memory of a value between clusters.
 
-    It lies at `offset` bytes (an expression over sizes) of the arena or of a result that is not
+    It is at `offset` bytes (an expression over sizes) of the arena or of a result that is not
     written yet (`within`), or in a buffer of its own (`offset` None) if it is a result of the
     graph.
     """

@@ -2,7 +2,7 @@
 
 A contraction is computed once for each element of its result. If several results are slices of it
 (queries, keys and values of one projection; the halves of a gate that are both kept), a kernel
-iterates over the full value and stores each element in the result whose range it lies in.
+iterates over the full value and stores each element in the result whose range has it.
 
 >>> from smelt.graph.text import parse
 >>> graph = parse('''graph f(x: f32[4,6]) {
@@ -123,7 +123,7 @@ def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> RangeO
 def _start(offset: Index, names: Sequence[str], shape: Shape) -> Index | None:
     """Return the start of a range that dimensions of a result iterate over contiguously.
 
-    The last of them is the fastest, and nothing may lie between them.
+    The last of them is the fastest, and nothing may be between them.
     """
     step: Index = 1
     order = sorted(int(name[1:]) for name in names)

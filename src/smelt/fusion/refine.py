@@ -3,10 +3,10 @@
 Greedy joining ends where no pair gains. Two kinds of better plans remain.
 
 1. Runs: neighbours that gain only all together, such as kernels that read the same arrays one after
-another. Clusters are put in topological order; that sequence may be cut anywhere without creating a
-cycle, so the best cuts are found exactly, by dynamic programming. 2. Splits: a cluster that took up
-a reduction before something better came along. One of its reductions or results becomes a kernel of
-its own, or the rest joins a neighbour.
+   another. Clusters are put in topological order; that sequence may be cut anywhere without
+   creating a cycle, so the best cuts are found exactly, by dynamic programming.
+2. Splits: a cluster that took up a reduction before something better came along. One of its
+   reductions or results becomes a kernel of its own, or the rest joins a neighbour.
 
 A third kind is used where memory is short, whatever the time (`Refinement.split_for_overwrite`): a
 large value that is an elementwise function of another becomes a kernel of its own, which overwrites

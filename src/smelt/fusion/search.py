@@ -3,10 +3,11 @@
 A *unit* is an operator that computes; a *cluster* is a set of units that becomes one kernel.
 
 1. Chains: a value with one reader, read at the reader's own position, joins that reader. This never
-loses, so the cost model is not consulted. 2. Producers, largest possible gain first: copied into
-all their readers if recomputing beats storing, else joined with the reader that gains most, and
-still stored there if others need them. 3. Siblings: kernels that read the same array over the same
-axes. 4. Repeat from 2 until no candidate is predicted to gain.
+   loses, so the cost model is not consulted.
+2. Producers, largest possible gain first: copied into all their readers if recomputing beats
+   storing, else joined with the reader that gains most, and still stored there if others need them.
+3. Siblings: kernels that read the same array over the same axes.
+4. Repeat from 2 until no candidate is predicted to gain.
 
 Clusters are numbered by one of their units; sets of units and of clusters are bit masks. Candidates
 are ordered by gain, then by number, so equal graphs get equal plans.
@@ -142,7 +143,7 @@ class Search(State):
 
         The queue holds an upper bound of each producer's gain. When a producer comes up, the cost
         model evaluates its best move. Unless that gain is close to the largest bound left, the
-        producer returns to the queue with its true gain. It then keeps its place even if one of its
+        producer returns to the queue with its true gain. It then keeps its rank even if one of its
         readers grows: it is evaluated again when it comes up, and otherwise every producer of a
         cluster would be evaluated whenever the cluster takes up one of them.
         """

@@ -69,7 +69,10 @@ def parts_for(schedule: ScheduleModel, axis: int) -> int:
 
 
 def elements_per_position(schedule: ScheduleModel, axis: int) -> int:
-    """Return how many elements are visited at a position of a reduction axis, besides the grid."""
+    """Return how many elements are visited per position of a reduction axis.
+
+    Axes of the grid are not counted.
+    """
     region = schedule.region
     together = [
         m | region.reduced_axes.get(u, 0) for u, masks in region.masks.items() for m in masks

@@ -207,8 +207,8 @@ def _samples(plan: Plan) -> Iterator[dict[str, int]]:
 def overlapping(plan: Plan, sizes_: Mapping[str, int]) -> tuple[Slot, Slot] | None:
     """Return two buffers that share memory while both are needed, or None.
 
-    The same one twice if it exceeds the result in whose memory it lies. Clusters of one launch run
-    at the same time. A value may take the place of one that its own cluster was the last to read,
+    The same one twice if it exceeds the result in whose memory it is. Clusters of one launch run
+    at the same time. A value may overwrite one that its own cluster was the last to read,
     if the plan says so.
     """
     step = {k: s for s, group in enumerate(plan.launches) for k in group}

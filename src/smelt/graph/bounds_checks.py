@@ -137,9 +137,10 @@ def _if_nonempty(distance: Index, shape: Sequence[Index]) -> Index:
 
 
 def _missing_elements(node: Node) -> list[Index]:
-    """Return expressions that are negative if a gather or scatter uses elements of an empty axis.
+    """Return expressions that are negative if a node indexes an empty axis.
 
-    This holds for promised ones too, whose indices are only clamped.
+    The node is a gather or a scatter.  The expressions are returned for promised ones too, whose
+    indices are only clamped.
     """
     if isinstance(node.op, Gather):
         x, *index = node.inputs

@@ -513,7 +513,11 @@ def _pad(w: _Walk, node: Node) -> Sequence[Index]:
 def _pad_dim(
     w: _Walk, key: tuple[Node, int], d: Index, padding: tuple[Index, Index]
 ) -> tuple[Index, Index]:
-    """Return both paddings of a dimension; one wider than the dimension fills up to a size."""
+    """Return both paddings of a dimension, for all sizes of a family.
+
+    A padding wider than the dimension fills it up to a size, so it becomes that size minus the
+    rest.
+    """
     low, high = padding
     inner = w.sizes.traced(d)
     if not (isinstance(low, int) and isinstance(high, int) and isinstance(inner, int)):

@@ -30,7 +30,10 @@ __all__ = ["match_instance"]
 
 
 def match_instance(general: Graph, special: Graph) -> Mapping[str, Index] | None:
-    """Return each size of the general graph as an expression of the special one, or None."""
+    """Express each size of a general graph in those of a special one.
+
+    None if the special graph is no instance of the general one.
+    """
     try:
         return _match(general, special)
     except ZeroDivisionError:  # the general graph divides by a size that is 0 here

@@ -40,7 +40,10 @@ _Groups: TypeAlias = list[tuple[list[Index], list[Index]]]
 
 
 class Sizes:
-    """The sizes of a graph that is generalised; `hints` are values of those it already has."""
+    """The symbolic sizes of a graph that is being generalised.
+
+    `hints` are values of the sizes it already has.
+    """
 
     def __init__(self, hints: Mapping[str, int]) -> None:
         self.values = dict(hints)
@@ -330,7 +333,10 @@ class Sizes:
         return result
 
     def _split_unknown(self, key: Hashable, dim: Index, new: Sequence[Index]) -> list[Index]:
-        """Split an unknown into one unknown for each part; parts may be known before it is."""
+        """Split an unknown size into a product of unknowns, one for each part.
+
+        Parts may be known before it is.
+        """
         result = [self.unknown((key, k), d) for k, d in enumerate(new)]
         if not any(self._is_unknown_by_name.get(name) for d in result for name in sizes_of(d)):
             self._products[product(result)] = result

@@ -114,7 +114,7 @@ def _strides(graph: Graph, node: Node, op: Input) -> None:
 
 
 def _spelling(graph: Graph) -> None:
-    """Check that everything that the text form prints as a name can be parsed as one."""
+    """Check that all names in a graph's text form can be parsed."""
     if not _GRAPH.fullmatch(graph.name):
         _fail(graph, None, f"{graph.name!r} cannot name a graph")
     for node in graph.inputs:

@@ -43,7 +43,10 @@ def input_size_names(graph: Graph) -> tuple[str, ...]:
 
 
 def use_counts(graph: Graph) -> dict[Node, int]:
-    """Return how often each node is read, by nodes or as an output of the graph."""
+    """Return how often each node is read.
+
+    Readers are nodes and the outputs of the graph.
+    """
     nodes = graph.nodes()
     counts = dict.fromkeys(nodes, 0)
     for node in nodes:

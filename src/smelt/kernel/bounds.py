@@ -77,7 +77,7 @@ def _prove(e: Index, facts: Facts, effort: int, memo: _Memo) -> bool:
 
 
 def _prove_by_steps(e: Expr, facts: Facts, effort: int, memo: _Memo) -> bool:
-    """Derive e >= 0 by a case split, a fact, a division bound or range ends."""
+    """Derive e >= 0 by cases, a fact, a division bound or range ends."""
     extreme = next((a for m, _ in e.terms for a in m if a.kind in ("min", "max")), None)
     if extreme is not None:
         return _prove_by_cases(e, extreme, facts, effort - 1, memo)
@@ -222,9 +222,10 @@ def _resolve(value: Value, lets: Mapping[str, Value]) -> Value:
 
 
 def as_index(value: Value, lets: Mapping[str, Value]) -> Index | None:
-    """Convert an i64 value to an index expression; None if that is impossible or too large.
+    """Convert an i64 value to an index expression.
 
-    Only i64 qualifies: it is wide enough for index arithmetic not to wrap.
+    None if that is impossible or too large.  Only i64 qualifies: it is wide enough for index
+    arithmetic not to wrap.
     """
     return _as_index(value, lets, {}, _MAX_DEPTH)
 

@@ -1,4 +1,6 @@
-"""Count the elements that the stores of a kernel write, if no two write the same one.
+"""Count the elements that the stores of a kernel write.
+
+No two stores may write the same element.
 
 >>> from smelt.kernel.text import parse
 >>> kernel = parse('''
@@ -93,7 +95,10 @@ def _stores(
 
 
 def _visited(block: ir.Block, stream: ir.Stream, lets: Lets, extents: Mapping[str, int]) -> int:
-    """Return how many positions of an axis a stream visits, -1 if that depends on data."""
+    """Return how many positions of an axis a stream visits.
+
+    -1 if that depends on data.
+    """
     if stream.where is not None:
         return -1
     extent = extents[block.axis]

@@ -1,5 +1,9 @@
 """Scopes of a kernel: what names mean, and the types and axes of values.
 
+Values of the kernel IR do not store their types.  The parser, the printer, the verifier and
+analyses walk the statements with an `Env`, and derive the dtype of a value and the axes that it
+varies along from the names bound so far.
+
 >>> from smelt.kernel.ir import Apply, Load, Param, Reduce
 >>> from smelt.types.dtype import f16
 >>> from smelt.types.expr import axis, size

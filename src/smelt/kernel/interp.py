@@ -39,7 +39,10 @@ Arrays = Mapping[str, Any] | Sequence[Any]
 
 
 class Observer(Protocol):
-    """Receives what a run does, in order; the buffers of `place` then keep logs of accesses."""
+    """Receives the events of a run, in order.
+
+    The buffers of `place` log their accesses meanwhile.
+    """
 
     def block(self, place: Evaluator) -> None:
         """Note that a block of the grid begins."""

@@ -1,7 +1,7 @@
 """Verify kernels: reject any that could read or write wrongly, before they run.
 
 Rejected are unknown and doubly bound names, mistyped values, axes a state does not declare, reads
-of a state not yet carried, reductions over an axis that a block sees only in part, indices that
+of a state not yet carried, reductions over an axis that a block has only in part, indices that
 can leave their array, stores that two blocks or visits could both do, and split streams whose
 states do not form a monoid.
 
@@ -70,7 +70,7 @@ class _Verifier:
         self.split: ir.Split | None = None
         self.merged = False
         self.seen: frozenset[str] = frozenset()
-        """Axes of which the statement sees only a part."""
+        """Axes of which the statement has only a part."""
         self.parts: set[str] = set()
         """Split axes over whose parts an enclosing stream is spread."""
         self.shared: frozenset[str] | None = None
@@ -206,7 +206,7 @@ class _Verifier:
                 self._merge(s, top)
 
     def _check_positional(self, value: ir.Value) -> None:
-        """Reject positional reductions along an axis of which only a part is seen."""
+        """Reject positional reductions along an axis of which only a part is visited."""
         for v in walk.visit(value):
             if isinstance(v, ir.Reduce) and COMBINES[v.combine].positional:
                 for a in self.seen & set(v.over):
@@ -297,7 +297,7 @@ class _Verifier:
         self.statement, self.seen, place.streams = s, seen, streams
 
     def _visible_range(self, block: ir.Block) -> None:
-        """Check a partly seen axis: nothing outside the part is stored or located."""
+        """Check a partly visited axis: nothing outside the part is stored or located."""
         place = self.place
         self._block(block)
         if block.axis in self.seen | place.open_streams | place.grid_axes | place.fixed:

@@ -41,7 +41,7 @@ def visible_ranges(
     grid: Collection[str],
     fixed: frozenset[str],
 ) -> Iterator[AxisRange]:
-    """Yield the ranges that the blocks of one pass see.
+    """Yield the ranges of axes that the blocks of one pass need.
 
     `written` are the stores of the pass; a block has one position of each `fixed` axis.
     """

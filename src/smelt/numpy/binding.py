@@ -126,7 +126,10 @@ def _equal(x: Any, y: Any) -> bool:
 
 
 def _reason(error: Exception, ours: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return why NumPy's function has to compute a call that failed; empty if it should fail."""
+    """Return why NumPy's function has to compute a failed call.
+
+    Empty if the call should fail.
+    """
     if isinstance(error, LibraryOnly):
         return str(error)
     if isinstance(error, TracerError):

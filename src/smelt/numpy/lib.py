@@ -23,7 +23,10 @@ from smelt.numpy.manipulation import broadcast_arrays, broadcast_to
 def sliding_window_view(
     x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Array:
-    """Return all windows of an array, as new last dimensions; it fuses with what reads it."""
+    """Return all windows of an array, as new last dimensions.
+
+    The result fuses with what reads it.
+    """
     array = calls.array(x, "sliding_window_view")
     sizes = (window_shape,) if isinstance(window_shape, int) else tuple(window_shape)
     axes = range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis

@@ -1,7 +1,8 @@
-"""Calls of NumPy's own functions: arguments and results converted, every call counted by line.
+"""Call NumPy's own functions for what Smelt does not compute; count calls by line.
 
-Elements are passed without a copy, in memory that NumPy cannot write to.  Results become arrays of
-ours if their dtype is one of ours; others (complex, strings, dates) stay NumPy's.
+Such a call ends fusion, so `library_calls` lists the lines that make them.  Elements are passed
+without a copy, in memory that NumPy cannot write to.  Results become arrays of ours if their dtype
+is one of ours; others (complex, strings, dates) stay NumPy's.
 
 >>> total = call("trace", np.trace, "an example", (np.eye(3),))
 >>> total, library_calls()[-1].name
@@ -136,7 +137,10 @@ def has_our_dtype(dtype: Any) -> bool:
 
 
 def foreign_elements(arguments: Sequence[Any]) -> str:
-    """Return the dtype of the first argument that only NumPy can hold; empty if there is none."""
+    """Return the dtype of the first argument that only NumPy can hold.
+
+    Empty if there is none.
+    """
     for x in arguments:
         dtype = _dtype_of(x)
         if dtype is not None and not has_our_dtype(dtype):
@@ -170,7 +174,10 @@ def _parsed(x: Any) -> Any:
 
 
 def plain(name: str, function: Callable[..., Any]) -> Any:
-    """Return a function of NumPy that reads shapes and dtypes, for arrays and dtypes of ours."""
+    """Wrap a NumPy function that reads only shapes and dtypes.
+
+    The wrapper takes arrays and dtypes of ours.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return function(*map(_described, args), **{k: _described(v) for k, v in kwargs.items()})
@@ -182,7 +189,10 @@ def plain(name: str, function: Callable[..., Any]) -> Any:
 
 
 def _described(x: Any) -> Any:
-    """Return an array of NumPy with the shape and dtype of an array of ours, without memory."""
+    """Return a NumPy array without memory, with the shape and dtype of ours.
+
+    Dtypes become NumPy's; anything else stays.
+    """
     if isinstance(x, Array):
         return np.broadcast_to(np.empty((), x.dtype.numpy), x.shape)
     return x.numpy if isinstance(x, DType) else x

@@ -459,7 +459,10 @@ def ix_(*args: Any) -> Any:
 
 
 def _write_through(name: str) -> Any:
-    """Return a function that lets NumPy write to a copy and gives the array the result."""
+    """Wrap a NumPy function that writes to its array argument.
+
+    NumPy writes to a copy, which is then assigned to our array.
+    """
     theirs = getattr(np, name)
 
     def function(arr: Any, *args: Any, **kwargs: Any) -> None:

@@ -88,7 +88,7 @@ def _large(m: Machine[V], fit: Fit, a: V) -> V:
 
 
 def sin(m: Machine[V], fit: Fit, x: V) -> V:
-    """Select sine or cosine of the reduced argument by quadrant, and apply the sign of x."""
+    """Compute sin x: reduce the argument, select by quadrant, apply the sign."""
     a = m.abs(x)
     q, r, low = _quadrant(m, fit, a)
     y = m.select(_odd(m, fit, q), _cosine(m, fit, r, low), _sine(m, fit, r, low))
@@ -199,7 +199,10 @@ def atan(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def atan2(m: Machine[V], fit: Fit, y: V, x: V) -> V:
-    """Compute the angle of (x, y) in (-π, π], with C99's results at zeros and infinities."""
+    """Compute the angle of (x, y) in (-π, π].
+
+    Results at zeros and infinities are those of C99.
+    """
     d = fit.dtype
     a, b = m.abs(y), m.abs(x)
     infinity, one, zero = m.const(d, INF), m.const(d, 1.0), m.const(d, 0.0)

@@ -60,9 +60,9 @@ def erf(m: Machine[V], fit: Fit, x: V) -> V:
 
 
 def _erf_by_table(m: Machine[V], a: V) -> V:
-    """Compute erf(c + d) = erf c + d P(d), c the nearest of 16 points.
+    """Compute erf by a table and a polynomial around the nearest of 16 points.
 
-    Near 0 it is erf d = d + d P(d).
+    erf(c + d) = erf c + d P(d), where c is that point.  Near 0 it is erf d = d + d P(d).
     """
     a = m.lesser(m.const(f32, 15 * ERF_STEP), a)  # beyond it erf a rounds to 1
     magic = m.const(f32, 1.5 * 2.0**23)  # adding it leaves an integer in the last bits

@@ -361,7 +361,7 @@ def _is_bare_dim(name: str, left: Terms, right: Terms) -> bool:
 
 
 def bare_axis(term: Index) -> str | None:
-    """Return the name of the axis that `term` is, or None if it is anything else."""
+    """Return the name of a term that is a single axis, else None."""
     if isinstance(term, Expr) and len(term.terms) == 1:
         atoms, c = term.terms[0]
         if c == 1 and len(atoms) == 1 and atoms[0].kind == "axis":

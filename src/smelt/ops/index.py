@@ -21,7 +21,7 @@ from smelt.types.tensor import TensorType, broadcast_shapes
 
 @dataclass(frozen=True)
 class Gather(TensorOp):
-    """x read at positions given by integer arrays, as `x[.., i, j, ..]` with adjacent indices.
+    """Reads of x at integer-array positions, as `x[.., i, j, ..]` with adjacent indices.
 
     Axes first .. first+k-1 of x are indexed by the k index arrays (broadcast together), whose
     common shape takes their place.  Positions are non-negative and in bounds; a front end wraps

@@ -197,7 +197,10 @@ def _power_base(a: Any, x: Any, y: Any, r: Any) -> Any:
 
 
 def _power_exponent(a: Any, x: Any, y: Any, r: Any) -> Any:
-    """Return x^y ln x, and its limit 0 at x = 0 for y ≥ 0."""
+    """Return x^y ln x, the derivative of r = x^y with respect to y.
+
+    At x = 0 and y ≥ 0 it is the limit 0.
+    """
     zero, one = a.const(0.0), a.const(1.0)
     at_zero = a.select(a.eq(x, zero), a.ge(y, zero), a.lt(one, zero))
     safe = a.select(at_zero, one, x)

@@ -189,9 +189,10 @@ class TensorOp:
         raise NotImplementedError  # pragma: no cover - every row overrides
 
     def reads(self, *inputs: TensorType) -> tuple[tuple[Index, Index], ...]:
-        """Return (index, extent) of reads that only the sizes of a call bring into an operand.
+        """Return (index, extent) of reads that are in bounds only for some sizes.
 
-        Operators whose `infer` guarantees that all positions are inside return none.
+        The sizes of a call have to bring them into the operand.  Operators whose `infer` guarantees
+        that all positions are inside return none.
         """
         return ()
 

@@ -198,7 +198,10 @@ class Expand(View):
 
 @dataclass(frozen=True)
 class Slice(View):
-    """out[i] = x[start + i*step]; `sizes` are the extents of the result, steps are not zero."""
+    """A strided box of x: out[i] = x[start + i*step].
+
+    `sizes` are the extents of the result; steps are not zero.
+    """
 
     doc: ClassVar[str] = "a strided box"
     starts: Shape

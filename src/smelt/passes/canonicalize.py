@@ -184,7 +184,9 @@ _EXPONENT = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 
 def can_represent(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is a value of `wide`, so that the cast is lossless.
+    """Return whether a cast from `narrow` to `wide` and back is lossless.
+
+    Every value of `narrow` is a value of `wide` then.
 
     >>> from smelt.types.dtype import bf16, f16, f32, i8, i32
     >>> (
@@ -227,7 +229,10 @@ def _reduce(node: Node) -> Node:
 
 
 def _drop_unit_axes(node: Node, op: Reduce, x: Node, single: list[int]) -> Node:
-    """Drop reduction axes of extent 1; with no axis left, one step from the identity remains."""
+    """Drop reduction axes of extent 1.
+
+    With no axis left, one step from the identity remains.
+    """
     shape = tuple(n for a, n in enumerate(x.type.shape) if a not in single)
     axes = tuple(a - sum(s < a for s in single) for a in op.axes if a not in single)
     return _apply(node, Reduce(op.combine, axes), _apply(node, Reshape(shape), x))

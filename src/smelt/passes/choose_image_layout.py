@@ -224,7 +224,10 @@ _MIN_PIXEL_AXES = 2
 
 
 def _trailing_axes(out: tuple[str, ...], pixels: list[str]) -> list[str]:
-    """Return the axes at the end of the result that are all pixels; vectors span merged rows."""
+    """Return the axes at the end of a result that are all pixels.
+
+    Vectors span these merged rows.
+    """
     axes: list[str] = []
     for a in reversed(out):
         if a not in pixels:

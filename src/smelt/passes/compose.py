@@ -22,7 +22,7 @@ from smelt.types.tensor import Shape
 
 
 def splat(node: Node) -> Node | None:
-    """Return the constant that every element of `node` equals, or None if that cannot be seen."""
+    """Return the constant that every element of `node` equals, or None if unknown."""
     if isinstance(node.op, Expand):
         node = node.inputs[0]
     return node if isinstance(node.op, Constant) else None
@@ -100,7 +100,7 @@ def _merged_groups(old: Shape, new: Shape) -> list[list[int]] | None:
 
 
 def unit_reshape(y: Node, old: Shape, new: Shape) -> Node | None:
-    """Reshape y, which broadcasts to `old`, so that it broadcasts to `new` in the same way.
+    """Reshape y to broadcast to `new` in the way it broadcasts to `old`.
 
     Returns None unless `old` and `new` differ in dimensions of 1 only.
     """

@@ -161,7 +161,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _costs_nothing(node: Node) -> bool:
-    """Whether a value is an input, a plain view, or an integer widened to more bits.
+    """Whether a value is an input, a plain view or a widening integer cast.
 
     Widening is left to the kernels: products of narrow integers are faster.
     """
@@ -200,7 +200,7 @@ def _interleaves(node: Node) -> bool:
 
 
 def _is_widening_cast(node: Node) -> bool:
-    """Whether a value is an integer cast to a type that holds all of its values."""
+    """Whether a value is a lossless cast from integers to integers."""
     before, after = node.inputs[0].type.dtype, node.type.dtype
     if not (isinstance(node.op, Cast) and before.is_integer and after.is_integer):
         return False
@@ -237,7 +237,7 @@ def pack_panels(
     width: int,
     group: int = 1,
 ) -> Graph:
-    """Build the graph that packs an array into panels for a GEMM microkernel, for all sizes.
+    """Build the graph that packs a GEMM operand into panels, for all sizes.
 
     A panel has `width` positions of dimension `across` and all of dimension `along`, which is
     interleaved in groups of `group` (as VNNI wants them); both are padded with zeros.  Dimensions

@@ -140,7 +140,11 @@ def _undilate(x: Node, a: int, uses: Uses) -> tuple[int, Node]:
 
 
 def _through_views(x: Node, a: int, t: int, windows: _WindowShape, uses: Uses) -> Node | None:
-    """Fuse the sum over taps `t` of windows along `a`, looking through views of other axes."""
+    """Fuse a sum over window taps into the contraction behind views.
+
+    The windows slide along `a`, `t` is the axis of their taps, and the views are of other axes.
+    None if that is impossible.
+    """
     if uses.get(x, 1) > 1:
         return None
     if isinstance(x.op, Contract):
@@ -197,7 +201,10 @@ def _axis_after_removal(k: int, t: int) -> int:
 
 
 def _same_axis(old: Shape, new: Shape, a: int) -> int | None:
-    """Return the axis of `old` with extent and stride of axis `a` of `new`, if any."""
+    """Return the axis of `old` that a reshape to `new` keeps as `a`.
+
+    It has the same extent and stride.  None if there is none.
+    """
     before = product(new[:a])
     same = (b for b, n in enumerate(old) if n == new[a] and product(old[:b]) == before)
     return next(same, None)
@@ -242,7 +249,10 @@ class _Factors:
 
 
 def _fuse_contract(x: Node, a: int, t: int, windows: _WindowShape) -> Node | None:
-    """Fuse the sum into a contraction; for a step > 1 into one for each remainder."""
+    """Fuse the sum over window taps into a contraction.
+
+    For a step > 1, into a contraction for each remainder by the step.
+    """
     taps, sides = x.type.shape[t], _factors(x, a, t)
     if sides is None or not isinstance(taps, int) or taps < 1:
         return None
@@ -268,9 +278,10 @@ def _fuse_contract(x: Node, a: int, t: int, windows: _WindowShape) -> Node | Non
 def _phase_contract(
     sides: _Factors, r: int, taps: int, extra_windows: int, windows: _WindowShape
 ) -> Node:
-    """Contract the taps that reach the positions q·step + r, for all windows and some more.
+    """Contract the taps that reach the output positions q·step + r.
 
-    A tap v reaches them if step divides r - v·dilation.
+    This is done for all windows and `extra_windows` more.  A tap v reaches them if step divides r -
+    v·dilation.
     """
     step, dilation = windows.step, windows.dilation
     y, w = (sides.product.inputs[k] for k in (sides.slid, 1 - sides.slid))

@@ -18,7 +18,9 @@ from smelt.types.expr import Index, sub
 
 
 def dce(graph: Graph) -> Graph:
-    """Replace values with an extent of 0 by broadcast numbers, and drop facts that always hold.
+    """Remove computations of empty values, and facts that always hold.
+
+    A value with an extent of 0 becomes a broadcast number.
 
     >>> from smelt.graph.text import parse, text
     >>> print(

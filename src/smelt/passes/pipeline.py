@@ -171,9 +171,9 @@ def find(name: str) -> Pass:
 
 
 def run_steps(graph: Graph, steps: Iterable[Pass], journal: Journal | None = None) -> Graph:
-    """Run `steps` once each, timed into the journal and verified if the knob VERIFY is set.
+    """Run each of `steps` once, timed in the journal.
 
-    A graph that a pass returned unchanged is not verified again.
+    With the knob VERIFY, each result is verified, unless the pass returned its graph unchanged.
     """
     checked = knobs.VERIFY.get()
     verified: Graph | None = None

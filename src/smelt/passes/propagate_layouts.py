@@ -256,7 +256,10 @@ def _contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
 
 
 def _reshaped_contract(node: Node, _: Perm, *, channels_last: bool = False) -> Node:
-    """Store a contraction in the order of its data, with axes that a reshape merges adjacent."""
+    """Store a reshaped contraction in the axis order of its data operand.
+
+    Axes that the reshape merges stay adjacent.
+    """
     (x,) = node.inputs
     perm = _permutation_of(x) or tuple(range(x.type.rank))
     inner = x.inputs[0] if isinstance(x.op, Permute) else x
@@ -279,10 +282,10 @@ Terms = tuple[Index, ...]
 
 
 def _in_data_order(node: Node, merged: Sequence[Axes], channels_last: bool) -> Node:
-    """Store a contraction's result in the order of its data, if one operand qualifies as such.
+    """Store a contraction's result in the axis order of its data operand.
 
-    Axes that are `merged` later stay adjacent.  With `channels_last`, its channels go last even if
-    the data has them elsewhere.
+    It is unchanged if no operand qualifies as data.  Axes that are `merged` later stay adjacent.
+    With `channels_last`, its channels go last even if the data has them elsewhere.
     """
     op = node.op
     assert isinstance(op, Contract)
@@ -354,7 +357,7 @@ data."""
 
 
 def _result_axes(term: Index, out: tuple[str, ...]) -> list[str]:
-    """Return the axes of the result in a dimension, or the reduction axis that it is."""
+    """Return the result axes in an operand's dimension, or its reduction axis."""
     name = bare_axis(term)
     return [name] if name is not None else [a for a in axes_of(term) if a in out]
 

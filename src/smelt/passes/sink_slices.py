@@ -100,7 +100,7 @@ def _slices_of_contractions(graph: Graph) -> dict[Node, Node]:
 
 
 def _is_compatible(z: Node, x: Node, slices: Mapping[Node, Node]) -> bool:
-    """Whether an operand has the shape of the slice that it meets, or is a number."""
+    """Whether an operand matches the slices it is combined with, or is a number."""
     if z in slices:
         return z.type.shape == x.type.shape
     return not z.type.shape or all(

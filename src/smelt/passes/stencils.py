@@ -144,7 +144,10 @@ def _is_read_in_place(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
 
 
 def _is_strided(op: Contract, terms: tuple[Index, ...], x: Node) -> bool:
-    """Whether adjacent elements along the last result axis have a stride > 1 in an operand."""
+    """Whether an operand is strided along the last axis of the result.
+
+    Adjacent elements then have a stride > 1 in it.
+    """
     last = op.out[-1:]
     dims = [d for d in memory_order(x) if {*last} & {*axes_of(terms[d])}]
     return bool(dims) and dims[-1] != memory_order(x)[-1]

@@ -142,7 +142,10 @@ _NEST_KINDS: Final[Mapping[type, int]] = {
 
 
 class ResultNest(NamedTuple):
-    """Tuple, list or dict of results; `items` index the results, then the nests, -1 for None."""
+    """A tuple, list or dict of results.
+
+    `items` index the results, then the nests; -1 is None.
+    """
 
     kind: type
     items: tuple[int, ...]

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 VERSIONS: Final = ((3, 11), (3, 14))
 """Oldest and newest supported CPython version."""
 NEW_FROM_DESCR, SET_BASE, NDARRAY, ABI = 94, 282, 2, 0
-"""Places in NumPy's table of functions, part of its stable binary interface."""
+"""Indices in NumPy's table of functions, part of its stable binary interface."""
 
 word_at = ctypes.c_int64.from_address
 """64-bit word at an address, as a ctypes object."""

@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     """Placement of values and kernel workspaces at given sizes."""
 
     values: Mapping[int, Place]
-    """Places of values that are neither inputs nor results, by number."""
+    """Locations of values that are neither inputs nor results, by number."""
     partials: Mapping[tuple[int, int, int], int]
     """Arena offsets of workspaces, by group, step and number in the step."""
     nbytes: int
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Memory of one value, of values sharing one place, or of a kernel's workspace."""
+    """Memory of one value, of values sharing one location, or of a kernel's workspace."""
 
     hint: int
     filled: int

@@ -344,7 +344,7 @@ def _splat(value: float, lanes: int) -> str:
 
 
 def _fused(out: str, a: str, b: str, c: str, lanes: int, target: Target) -> list[str]:
-    """Emit `out = a * b + c`, as one FMA if the machine has it."""
+    """Emit `out = a * b + c`, as one FMA if possible."""
     vector = f"<{lanes} x float>"
     if target.has("fma") or target.isa == "neon":
         call = f"call {vector} @llvm.fma.v{lanes}f32({vector} {a}, {vector} {b}, {vector} {c})"

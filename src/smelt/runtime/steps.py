@@ -21,7 +21,7 @@ class Value(NamedTuple):
     """Tensor of the plan.
 
     `place` is input, held (a result of the prelude), output, arena or within (the memory of an
-    output that is not written yet). `number` is its position among values of its place, or that
+    output that is not written yet). `number` is its index among the values there, or that
     output's number; `offset` its bytes into the arena or that output.
     """
 

@@ -1,5 +1,8 @@
 """Bound index expressions at the sizes of a call, in exact integers.
 
+Compiled code computes offsets and sizes in 64-bit integers without overflow checks.  Interval
+arithmetic over the ranges of the axes shows before a call that no part of them overflows.
+
 >>> from smelt.types.expr import axis, size
 >>> interval(axis("i", size("n")) * 2 - 1, {"n": 5}), interval(axis("i", size("n")), {"n": 0})
 ((-1, 7), None)

@@ -1,4 +1,4 @@
-"""Texts of Python numbers that tell all of them apart.
+"""Format Python numbers so that different numbers get different texts.
 
 `repr` drops the sign of NaN, which operators such as `copysign` read.
 """

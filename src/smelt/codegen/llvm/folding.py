@@ -53,7 +53,7 @@ class ReductionEmitter:
         """Of an argmax or argmin: the address of the threshold that elements must pass to be
         considered."""
         self.fresh: set[Item] = set()
-        """Reductions without loops of which no element has been seen yet."""
+        """Reductions without loops of which no element has been reduced yet."""
         self.rows: RowBatch | None = None
         """The batch of rows whose reductions end together with the current one, if any."""
 

@@ -1,4 +1,14 @@
-"""Emit one phase as one LLVM function: arguments, the loop over tasks, and its nests."""
+"""Emit one phase as one LLVM function: arguments, the loop over tasks, and its nests.
+
+    phase(arguments, first, last, scratch):
+      load the addresses of buffers, and sizes, from `arguments`
+      for task in first .. last:                  the linearised grid, split among threads
+        one block number for each grid axis       outer to inner
+        the loop nests of the schedule            `smelt.codegen.llvm.nest`
+
+If rows are stored one task late (`smelt.codegen.llvm.loops.pipeline_store`), the loop also carries
+the previous task's block numbers.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
 
 
 def _common(parts: Sequence[_Numbered]) -> _Numbered:
-    """Return the variants that all parts of a kernel have, with the limits of all of them."""
+    """Return the variants common to all parts of a kernel, with merged limits."""
     return {
         key: tuple(dict.fromkeys(n for f in parts for n in f[key]))
         for key in (parts[0] if parts else ())

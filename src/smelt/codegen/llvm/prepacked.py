@@ -1,4 +1,4 @@
-"""Pack the right operands of a kernel once in a call, in a phase of their own.
+"""Pack the right operands of a kernel once per call, in a separate phase.
 
     kernel k0(x: f32[m,k], w: f32[k,n], ..)       w in panels:  p[j, k, i] = w[k, 32*j + i]
                                                   k0 reads p where it read w

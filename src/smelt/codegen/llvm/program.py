@@ -205,7 +205,10 @@ def _store_partial(
 def _buffer_of_parts(
     parts: PhaseBuilder, name: str, order: Sequence[str], split: k.Split, dtype: DType
 ) -> Access:
-    """Add a buffer with a state of every part, and return the access of the current one."""
+    """Add a buffer that holds a state for each part of a split reduction.
+
+    Returns the access to the current part.
+    """
     extents = tuple(parts.phase.axes[a] for a in order)
     buffer = Buffer(f"{name}.parts", dtype, True, product((split.parts, *extents, dtype.itemsize)))
     parts.program.partials.append(buffer)
@@ -228,7 +231,7 @@ def _partial_dtype(dtype: DType) -> DType:
 def _split_stream(
     kernel: k.Kernel, out: Program, axes: dict[str, Index], grid: list[str], lanes: str | None
 ) -> None:
-    """Add a phase that streams through each part, and one that merges the states in order."""
+    """Add the phases of a split reduction: partial results, then their merge in order."""
     (split,) = splits(kernel)
     first = Phase(
         f"{kernel.name}.parts", {**axes, split.name: split.parts}, [*grid, split.name], lanes=lanes

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Value = ir.Value
 BOUND_ALIGNMENT = 64
-"""Alignment in positions of the sub-range that a block sees of an axis: vectors, tiles and panels
+"""Alignment in positions of the sub-range of an axis that a block visits: vectors, tiles and panels
 begin there."""
 
 
 def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -> int:
-    """Emit the segments of a region from segment `at` on; return the first one after the region."""
+    """Emit a region's segments from `at` on; return the first segment after the region."""
     segments = home.s.phase.segments
     while at < len(segments):
         inner = segments[at]
@@ -40,8 +40,10 @@ def run_segments(home: NestEmitter, region: Region | None = None, at: int = 0) -
 
 
 def _stream(home: NestEmitter, region: Region, at: int) -> int:
-    """Emit all blocks of a stream whose first segment is `at`; return the first segment after
-    it."""
+    """Emit all blocks of a stream; return the first segment after it.
+
+    Its own first segment is `at`.
+    """
     outer, ranges, starts = home.top, dict(home.ranges), dict(home.starts)
     after = at
 
@@ -65,7 +67,7 @@ def _stream(home: NestEmitter, region: Region, at: int) -> int:
 
 
 def _narrow(home: NestEmitter, region: Region) -> None:
-    """Narrow axes to what a block sees of them, from a full group of vectors on."""
+    """Narrow axes to the bounds of the current block, aligned to vector groups."""
     for visit in region.bounds:
         first, _ = home.ranges[visit.axis]
         low, stop = _span(home, visit)
@@ -143,7 +145,10 @@ def _max(b: Any, x: Value, y: Value) -> Value:
 
 
 def edge(home: NestEmitter, e: Edge) -> Value:
-    """Return a bound of the current block of an axis, which may be a single position."""
+    """Return the first position, last position or length of an axis' current block.
+
+    The block may be a single position.
+    """
     b, at = home.b, home.top.axis(e.axis)
     low, high = (at, b.add(at, number(1))) if at is not None else home.ranges[e.axis]
     if e.what == "first":

@@ -47,7 +47,7 @@ def layout_of(nodes: Sequence[NodeData]) -> Layout:
 
 
 def layout_graph(inputs: Mapping[int, Sequence[int]], labels: Mapping[int, str]) -> Layout:
-    """Place nodes in topological order; an edge leads from an upper layer to a lower one."""
+    """Place nodes in layers by topological order; edges lead downwards."""
     layers = _layers(inputs)
     widths = {n: min(WIDEST, 30 + CHARACTER * len(label)) for n, label in labels.items()}
     routes, upper = _insert_dummies(inputs, layers)
@@ -148,7 +148,7 @@ def _mean(numbers: Sequence[float], otherwise: float) -> float:
 def _spread(
     layer: Sequence[int], wishes: Mapping[int, float], widths: Mapping[int, float]
 ) -> list[tuple[int, float]]:
-    """Place a layer's nodes in order, without overlaps, as close to the wishes as a shift allows.
+    """Place a layer's nodes in order, without overlaps, close to the wished positions.
 
     Runs of nodes that touch move together to the mean of their wishes.
     """
@@ -182,7 +182,10 @@ def _right(run: tuple[list[int], float], widths: Mapping[int, float]) -> float:
 def _balanced(
     nodes: Sequence[int], wishes: Mapping[int, float], widths: Mapping[int, float]
 ) -> float:
-    """Return the centre of a run for which its nodes are at their wishes on average."""
+    """Return the centre of a run at which its nodes' mean distance is zero.
+
+    That is the distance to their wished positions, with sign.
+    """
     at, shifts = -_length(nodes, widths) / 2, 0.0
     for n in nodes:
         shifts += wishes[n] - (at + widths[n] / 2)

@@ -49,7 +49,10 @@ Values = Mapping[Node, Array]
 
 
 def small_run(compiled: Compiled, data: ReportData, unfused: Sequence[UnfusedCluster]) -> SmallRun:
-    """Return the run at the first small sizes that the program allows; with a note if none."""
+    """Run a program at the first small sizes that it allows.
+
+    If there are none, the result has only a note.
+    """
     note = "no size of this program can be made smaller"
     for sizes in _candidates(compiled, data.sizes):
         nodes = compiled.plan.graph.nodes()
@@ -204,7 +207,7 @@ def _arrays(
     number: Mapping[Node, int],
     sizes: Mapping[str, int],
 ) -> _Names:
-    """Return the inputs of a kernel in the shapes of its parameters, and the nodes of all."""
+    """Return a kernel's inputs in its parameters' shapes, and the nodes of all parameters."""
     arrays: dict[str, Array] = {}
     nodes: dict[str, int | None] = {}
     for param, node in zip(kernel.inputs, cluster.inputs, strict=True):

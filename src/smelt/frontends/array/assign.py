@@ -154,9 +154,9 @@ def _dims(items: list[Any]) -> int:
 
 
 def cast_same_kind(v: Value, x: Value) -> Value:
-    """Cast a value to the dtype of the array; its kind may not shrink (NumPy's same-kind rule).
+    """Cast a value to an array's dtype by NumPy's same-kind rule.
 
-    Raises DTypeError.
+    Raises DTypeError if the array's kind is narrower (integers for floats).
     """
     rank = {"bool": 0, "uint": 1, "int": 1, "float": 2}
     if rank[v.type.dtype.kind] > rank[x.type.dtype.kind]:
@@ -165,7 +165,7 @@ def cast_same_kind(v: Value, x: Value) -> Value:
 
 
 def _overlay(x: Value, parts: list[Part], v: Value) -> Value:
-    """Replace a box of x by a select between x and the value moved to its position."""
+    """Replace a box of x by a value, through a select by position."""
     shape = shape_of(x)
     ranges = [range_of(p) for p in parts if not isinstance(p, NewAxis)]
     box = tuple(

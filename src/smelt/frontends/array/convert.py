@@ -41,7 +41,10 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 def _replace_type(capsule: Any, old: tuple[int, int, int], new: tuple[int, int, int]) -> bool:
-    """Change the element type of a capsule from `old` to `new`; return whether it was `old`."""
+    """Change the element type of a DLPack capsule from `old` to `new`.
+
+    Returns whether it was `old`.
+    """
     name = _name(capsule)
     offset = _TYPE_OFFSETS.get(name)
     if offset is None:

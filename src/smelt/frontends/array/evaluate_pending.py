@@ -296,10 +296,11 @@ def flush_if_many(limit: int) -> None:
 
 
 def _flush_at_cut(limit: int) -> None:
-    """Flush if the newest array was recorded at the instruction where the last loop was cut.
+    """Flush once recording is back at the instruction of the last cut.
 
-    If the program comes back to the first instruction seen since then, or does not reach the cut
-    for a while, the cut belongs to another loop: flush here, and from now on.
+    A cut is where a loop's recorded operators were flushed last.  If the program comes back to the
+    first instruction seen since then, or does not reach the cut for a while, the cut belongs to
+    another loop: flush here, and from now on.
     """
     newest = STATE.pending[-1]() if STATE.pending else None
     origin = None if newest is None else newest.node.origin
@@ -342,7 +343,10 @@ def _run(outputs: tuple[Value, ...]) -> None:
 def _compile_and_run(
     program: Program, spelled: ProgramKey | None
 ) -> tuple[Sequence[Buffer], BoundsChecks]:
-    """Run a program by a known or new plan; return the results and its bounds checks."""
+    """Run a program by a cached or new plan.
+
+    Returns the results and their bounds checks.
+    """
     settings = fingerprint()
     key = (program.skeleton, program.numbers, program.constants, settings)
     plan = _SEEN.get(key)

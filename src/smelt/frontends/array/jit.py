@@ -140,7 +140,10 @@ class Jit(Generic[P, R]):
         return self
 
     def __reduce__(self) -> Any:
-        """Pickle by name, as functions are, or by its options if the name means something else."""
+        """Pickle by name, as functions are, or by the options.
+
+        Options are used if the name means something else.
+        """
         name = getattr(self, "__qualname__", "")  # a functools.partial has none
         target: Any = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -300,7 +303,10 @@ _BY_VALUE: Any = object()
 
 
 def _memory(x: Any) -> Buffer | None:
-    """Return the memory that a leaf gives a kernel to read; None if it takes more work."""
+    """Return the memory of an argument leaf that a kernel can read directly.
+
+    None if the leaf takes more work.
+    """
     type_ = x.__class__
     if type_ is np.ndarray:
         return x

@@ -128,9 +128,10 @@ class MaskedSelection:
 
 
 def select_masked(x: Value, key: Any) -> MaskedSelection | None:
-    """Return x[key] for a key that is a mask without values; None for any other key.
+    """Return x[key] if the key is a traced boolean mask, else None.
 
-    Raises IndexRangeError for a mask that does not fit.
+    The values of a traced mask are not computed yet.  Raises IndexRangeError for a mask that does
+    not fit.
     """
     mask = _mask(key)
     if mask is None:
@@ -156,7 +157,7 @@ def write_masked(x: Value, key: Any, chosen: MaskedSelection) -> Value:
 
 
 def _mask(key: Any) -> Value | None:
-    """Return the mask of a recording that is the only item of a key, else None."""
+    """Return the traced mask that is the only item of a key, else None."""
     (item,) = key if isinstance(key, tuple) and len(key) == 1 else (key,)
     if isinstance(item, (tuple, slice)) or item is None:
         return None

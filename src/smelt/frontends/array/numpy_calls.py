@@ -62,9 +62,10 @@ def is_default(option: Any) -> bool:
 
 
 def store(result: Any, out: Any) -> Any:
-    """Write a result into `out`, cast to its dtype, and return `out`; without one, the result.
+    """Return a result, after writing it to `out` if that is passed.
 
-    Raises ArgumentError for another shape, DTypeError if floats would become integers.
+    Then it is cast to the dtype of `out`, and `out` is returned.  Raises ArgumentError for another
+    shape, DTypeError if floats would become integers.
     """
     if isinstance(out, tuple):
         (out,) = out

@@ -1,6 +1,7 @@
-"""Keys of pending programs: the operators without their numbers, and the numbers.
+"""Build cache keys of pending programs: the operators without their numbers, and the numbers.
 
-Two programs with one *skeleton* differ only in sizes and constants.  Numbers are listed in a fixed
+Two programs with one *skeleton* differ only in sizes and constants, so one compiled plan for all
+sizes may serve both (`smelt.frontends.array.evaluate_pending`).  Numbers are listed in a fixed
 order: dimensions of leaves, then sizes in the attributes of views. 0 and 1 belong to the skeleton,
 because broadcasting and empty arrays depend on them.
 
@@ -181,7 +182,10 @@ _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
 
 
 def replace_numbers(op: TensorOp, other: Callable[[int], Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the fields of `op` with sizes, those of 2 or more replaced in the list's order."""
+    """Return the size attributes of `op`, with `other` applied to numbers above 1.
+
+    It is called in the order of the list that `ATTRIBUTES` fill.
+    """
     return {
         name: tuple(other(n) if n >= 2 else n for n in getattr(op, name))
         for name in _FIELDS.get(op.__class__, ())

@@ -171,7 +171,7 @@ def count_run(
     compiled: Compiled | CachedProgram,
     sizes: tuple[int, ...],
 ) -> None:
-    """Count a run of a program; from the second one on, remember how to repeat it."""
+    """Count a run of a program; cache how to repeat it once it recurs."""
     entry = PROGRAMS.get(spelled.key)
     if entry is None:
         if len(PROGRAMS) >= _LIMIT:

@@ -153,7 +153,10 @@ class Scope(Sizes):
         return mul(self.canon(size(symbol)), 1 if value > 0 else -1)
 
     def formula_of(self, x: Node | Index | float) -> str | None:
-        """Return Python text of a number in terms of sizes and arguments; None if there is none."""
+        """Return Python source that computes a number from sizes and arguments.
+
+        None if there is none.
+        """
         if isinstance(x, (int, float)):
             return repr(x)
         if isinstance(x, Expr):
@@ -265,7 +268,10 @@ class Scope(Sizes):
             self.digests[x] = memory_digest(evaluate(x))
 
     def _record_again(self, x: Value) -> Value:
-        """Record a value that may change with memory of others, after the values it depends on."""
+        """Record a volatile value again, after the volatile values that it depends on.
+
+        A volatile value may change with memory that others write.
+        """
         pending: list[Any] = [x]
         while pending:
             last = pending[-1]

@@ -184,7 +184,10 @@ def _argument(x: Any) -> tuple[Buffer | None, type | bool] | None:
 
 
 def _result_nests(trace: Trace) -> list[Any]:
-    """Return the containers of the results, inner ones first; none if Python has to make them."""
+    """Return the containers of the results, inner ones first.
+
+    Empty if Python has to build them.
+    """
     nests: list[Any] = []
     count = len(trace.results)
 

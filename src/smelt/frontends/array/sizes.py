@@ -160,7 +160,10 @@ class Sizes:
         self.memo.clear()
 
     def _note_readers(self, name: str) -> None:
-        """Note which symbols a bound one is expressed by, to update it when they are bound."""
+        """Register a bound symbol with the symbols in its expression.
+
+        It is updated when they are bound.
+        """
         for used in sizes_of(self.bound[name]):
             self._readers.setdefault(used, set()).add(name)
 
@@ -418,7 +421,10 @@ def mismatch(
 
 
 def _remainder(a: Index, b: Index) -> tuple[Index, Index] | None:
-    """Return x and d if a == b means that x % d is 0, else None."""
+    """Return x and d if a == b means x % d == 0.
+
+    Else None.
+    """
     for e, other in ((a, b), (b, a)):
         if other == 0 and isinstance(e, Expr) and len(e.terms) == 1:
             (monomial, c), *_ = e.terms
@@ -462,7 +468,10 @@ def _product(e: Index) -> tuple[Monomial, int]:
 
 
 def _solve(a: Index, b: Index, rank: Callable[[str], tuple[bool, int]]) -> tuple[str, Index] | None:
-    """Solve a == b for a symbol, the one to eliminate first; None if none stands alone."""
+    """Solve a == b for the symbol of highest `rank`, the one to eliminate.
+
+    None if no symbol stands alone in a term.
+    """
     gap = sub(a, b)
     best: tuple[tuple[bool, int], str, Index] | None = None
     for monomial, c in gap.terms if isinstance(gap, Expr) else ():

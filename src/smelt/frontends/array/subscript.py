@@ -155,11 +155,11 @@ def _get_recorded(x: Value, *arrays: Value, key: tuple[Any, ...]) -> Value:
 
 
 def _copy_small(x: Value, key: Any) -> Value | None:
-    """Copy a few elements of a computed array at once; None if that is not possible.
+    """Copy a few elements of a computed array at once, if possible.
 
     Recording costs more, and a loop over x[k] would wait with one operator for each k.  None in a
-    recording, for many or all elements (another name of the array), and for a key that does not
-    fit.
+    recording, for many or all elements (another name of the array), for a key that does not fit,
+    and if x is not computed.
     """
     if STATE.scope is not None or STATE.tapes:
         return None
@@ -224,9 +224,10 @@ def _get(x: Value, key: Any) -> Value:
 
 
 def parse(x: Value, key: Any) -> list[Part]:
-    """Return the effect of each item of a key, in the order of the result's dimensions.
+    """Parse a subscript: return the effect of each item of a key.
 
-    Raises IndexRangeError for more items than dimensions.
+    They are in the order of the result's dimensions.  Raises IndexRangeError for more items than
+    dimensions.
     """
     items = [index_item(item) for item in (key if isinstance(key, tuple) else (key,))]
     rank = len(x.type.shape)
@@ -292,9 +293,10 @@ def is_mask(item: Any) -> bool:
 
 
 def sole_boolean(key: Any) -> Value | None:
-    """Return the boolean of rank 0 that is the key, alone or before an Ellipsis, else None.
+    """Return the boolean of rank 0 that is the whole key, else None.
 
-    Such a key adds a first dimension of size 1 if it is true and 0 if it is false.
+    An Ellipsis may follow it.  Such a key adds a first dimension of size 1 if it is true and 0 if
+    it is false.
     """
     item = key
     if isinstance(key, tuple) and key and (len(key) == 1 or (len(key) == 2 and key[1] is ...)):
@@ -377,7 +379,10 @@ def _check_inside(at: Index, size: Index) -> Scope | None:
 
 
 def holds(scope: Scope | None, a: Index, relation: str, b: Index) -> bool:
-    """Return whether a < b or a <= b; a recording adds a guard if need be."""
+    """Return whether a < b or a <= b, whichever `relation` names.
+
+    A recording adds a guard if need be.
+    """
     if scope is not None:
         return scope.holds(a, relation, b)
     return a < b if relation == "<" else a <= b  # type: ignore[operator]

@@ -201,7 +201,10 @@ class Trace:
         return results
 
     def locate_error(self, error: SmeltError, inputs: list[Buffer], sizes: tuple[int, ...]) -> None:
-        """Set the line of the program that an error of a run on these inputs is about."""
+        """Set the program line that the error of a run is about.
+
+        `inputs` and `sizes` are those of the run.
+        """
         values = dict(zip(input_size_names(self.graph), sizes))
         engine.locate_error(error, self.graph, inputs, values, self.executable, sizes)
 
@@ -298,7 +301,10 @@ def _name_sizes(scope: Scope, arguments: Sequence[Argument]) -> None:
 
 
 def _spec_dimension(scope: Scope, d: Index, placed: set[str]) -> Index:
-    """Return the symbol of a spec's dimension; `placed` are sizes with a dimension of their own."""
+    """Return the symbol for a dimension of an array spec.
+
+    `placed` are the sizes that have a dimension of their own.
+    """
     if isinstance(d, int):
         return d
     (name, *_) = sizes_of(d)
@@ -321,7 +327,7 @@ def _user_argument(scope: Scope, argument: Argument, leaf: Value) -> Any:
 def _results(
     scope: Scope, leaves: list[Value], returned: list[Any]
 ) -> tuple[list[Result], list[Value]]:
-    """Return the source of each leaf of the result, and the outputs that the graph needs."""
+    """Return the source of each result leaf, and the outputs of the graph."""
     results: list[Result] = []
     outputs: dict[Value, int] = {}
     leaf_positions = {x: k for k, x in enumerate(leaves)}

@@ -129,7 +129,10 @@ def _add_plain(x: Any, key: list[Any]) -> None:
 
 
 def _add_equalities(values: list[Value], key: list[Any]) -> None:
-    """Add to a key which values are the same, because a recipe refers to them by position."""
+    """Add to a key which values are identical.
+
+    Recipes refer to values by position.
+    """
     numbers = [*map(id, values)]
     if len({*numbers}) < len(numbers):
         key.append(tuple(map(numbers.index, numbers)))

@@ -81,7 +81,7 @@ def is_in_place(ufunc: Any, inputs: Sequence[Any], options: Mapping[str, Any]) -
 
 
 def rebind_obstacle(ufunc: Any, inputs: Sequence[Any], frame: Any) -> str:
-    """Return why `x op= y` may not bind another array to the name; empty if it may.
+    """Return why `x op= y` may not rebind the name, or an empty string.
 
     `inputs` are those of an `__array_ufunc__` call, `frame` its caller.
     """
@@ -108,8 +108,10 @@ def _readers(buffer: Any) -> int:
 
 
 class _ReferenceCounter:
-    """Count references, as `rebind_obstacle` does, to a buffer with only one name, and to its
-    base."""
+    """Counts the references to a buffer with only one name, and to its base.
+
+    It counts them as `rebind_obstacle` does.
+    """
 
     counted = 0, 0
 

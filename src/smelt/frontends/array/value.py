@@ -437,7 +437,10 @@ def foreign(data: Buffer) -> Value:
 
 
 def constant(number: float | int | bool, dtype: DType) -> Value:
-    """Return a number as a value of rank 0; equal numbers of one type share a node."""
+    """Return a number as a value of rank 0.
+
+    Equal numbers of one type share a node.
+    """
     if number == 0 and isinstance(number, float) and math.copysign(1.0, number) < 0:
         return Value(Constant(number, dtype), (), intern(dtype, ()))
     key = (number.__class__, number, dtype.name)
@@ -483,7 +486,10 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
 
 
 def copied(node: Value) -> Value:
-    """Return the elements in memory of their own; in a recording, a value that may be written."""
+    """Return a copy of a value, in memory of its own.
+
+    In a recording, it is a value that may be written.
+    """
     scope = node.scope or STATE.scope
     if scope is not None:
         captured = scope.capture(node) if node.scope is None else node

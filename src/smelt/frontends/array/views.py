@@ -100,7 +100,7 @@ def axes_of(axes: int | Sequence[int] | None, rank: int, what: str) -> tuple[int
 
 
 def axis_list(axes: Any) -> tuple[Any, ...]:
-    """Return what a user passed as one axis or a sequence of axes, as a tuple."""
+    """Return one axis or a sequence of axes as a tuple."""
     is_array = isinstance(axes, np.ndarray) and axes.ndim == 1
     several = is_array or (isinstance(axes, Sequence) and not isinstance(axes, str))
     return tuple(axes) if several else (axes,)

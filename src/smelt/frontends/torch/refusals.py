@@ -61,7 +61,7 @@ def is_refused(op: Any, operands: Sequence[Any], options: Mapping[str, Any]) -> 
 
 
 def _operand(x: Any) -> Any:
-    """Return an operand with the sizes of the traced call, a tensor by its type alone."""
+    """Describe an operand of a traced call: tensors by type, symbols by their hints."""
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.device.type != "cpu" or x.dtype.itemsize < 1:
             raise _UnknownError

@@ -298,7 +298,7 @@ def _flipped_correlation(
 
 
 def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
-    """Contract over batch and places, for windows of one element."""
+    """Contract over batch and window positions, for windows of one element."""
     output_dims = grad.shape[2:]
     for k, n in enumerate(output_dims):
         x = x.narrow(2 + k, 0, n, step[k])
@@ -314,7 +314,7 @@ def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], gr
 def _depthwise_weight_gradient(
     grad: V, x: V, weight: V, step: Sequence[int], dilation: Sequence[int]
 ) -> V:
-    """Reduce over batch and places for each tap, for windows of one channel."""
+    """Reduce over batch and window positions for each tap, for windows of one channel."""
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]
     place_letters = "xyz"[: len(extent)]
     gradients: list[V] = []

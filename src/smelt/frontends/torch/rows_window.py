@@ -425,8 +425,8 @@ def transposed_convolution(
 ) -> V:
     """Compute the transposed convolution of x, an image of `shape`.
 
-    The products of each place and tap are sheared to their position and summed. As one sum they
-    become products over windows of x, one for each remainder of positions by the step
+    The products of each window position and tap are sheared to their position and summed. As one
+    sum they become products over windows of x, one for each remainder of positions by the step
     (`smelt.passes.conv_transpose`), so that no zeros are multiplied.
     """
     extent = [n for n in weight.shape[2:] if isinstance(n, int)]

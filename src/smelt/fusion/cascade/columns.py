@@ -1,11 +1,11 @@
-"""Choose columns that stay inside a stream whose other operand is computed on the fly.
+"""Choose columns of a contraction that a stream keeps in one task, to avoid recomputation.
 
     sum(exp(score[i, j]) * v[j, c] over j)
 
-If blocks of c became tasks of their own, each would compute the scores and their exponentials
-again. Where every other state of the stream has c too (a softmax's sum lacks it, a plain sum of
-kernels has no other state), nothing else shows that c belongs inside. A stream that also stores
-results along its axis is left as it is.
+The left operand is computed on the fly.  If blocks of c became tasks of their own, each would
+compute the scores and their exponentials again. Where every other state of the stream has c too (a
+softmax's sum lacks it, a plain sum of kernels has no other state), nothing else shows that c
+belongs inside. A stream that also stores results along its axis is left as it is.
 """
 
 from __future__ import annotations

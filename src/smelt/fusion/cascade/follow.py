@@ -1,4 +1,7 @@
-"""Carry factors whose transport is derived (`derive.py`).
+"""Carry sums of factors whose rescaling rule is derived (`derive.py`).
+
+Elements f(v; r) depend on a reduction r that is not finished.  They are summed at the running value
+g instead, and the sum is rescaled whenever g moves (its *transport*).  f(g; g) is one number c:
 
     sum(f(v; r))    g' = max(g, max(v over n))
                     a' = a * f(g; g') / c + sum(f(v; g') over n)

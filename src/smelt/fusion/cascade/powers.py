@@ -1,11 +1,12 @@
-"""Carry exponentials under a running maximum as powers of 2.
+"""Rescale running sums of exponentials (online softmax) by exact powers of 2.
 
-A sum of b^(c(z - m)) stays small without the exact m: the power of 2 nearest b^(cm) suffices, and
-rescaling from one power of 2 to another does not round. So the digits of a sum do not depend on
-when the maximum moved or on how the axis is partitioned (the integer gauge of
+One pass over z computes the sum of b^(c(z - m)) under a running maximum m (its *gauge*), which only
+keeps the sum in range. So the terms are divided by the power of 2 nearest b^(cm) instead of by
+b^(cm): rescaling from one power of 2 to another does not round. The digits of a sum then do not
+depend on when the maximum moved or on how the axis is partitioned (the integer gauge of
 `docs/derivations.md`, running-shift). A gauge that is infinite, or so large that its power of 2
-says too little, is used directly: operator `exp_far` of those that a power's table row names in
-`divide_by_power`.
+says too little, is subtracted directly, by the operator `exp_far`. The table row of a power names
+all these operators (`ScalarOp.over`).
 
     m' = max(m, max(z over n))
     l' = l * exp_moved(m, m') + sum(exp_over(z - exp_far(m'), exp_whole(m')) over n)

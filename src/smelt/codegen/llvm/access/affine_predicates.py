@@ -43,7 +43,10 @@ def gap_of(item: Item) -> Index | None:
 
 
 def _affine_index(item: Item) -> Index | None:
-    """Return an integer that is an affine function of positions as an index expression, or None."""
+    """Convert an integer item to an affine index expression of positions.
+
+    None if it is not affine.
+    """
     if item.dtype != i64:
         return None
     payload = item.payload

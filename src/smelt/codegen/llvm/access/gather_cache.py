@@ -9,8 +9,8 @@ gathered vector is stored, and gathered again only when its offset changes:
 
 All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
-    home.held = cache_gathers(home, row, side)    # before a loop over k, whatever is inside of it
-    read_cached(home, item, scope, m, read)       # inside
+    home.cached_gathers = cache_gathers(home, row, side)    # before a loop over k
+    read_cached(home, item, scope, m, read)                 # inside
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ NOWHERE = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class CachedGather:
-    """The cached vectors of a load by number of lanes: their addresses and offsets."""
+    """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
 
     vectors: Mapping[int, tuple[Value, Value]]
     low: Value | None
-    """The position of the first of several vectors side by side; None if there is one."""
+    """The position of the first of several adjacent vectors; None if there is one."""
 
 
 def cache_gathers(home: NestEmitter, row: str, side: int = 0) -> dict[Item, CachedGather]:
     """Allocate a cache for each load of a nest whose vectors consecutive rows share.
 
-    Several vectors side by side if the loop is over square tiles of `side`.  All are empty at
-    first.
+    A loop over square tiles of `side` gets several adjacent vectors.  All are empty at first.
     """
     b, caches, lanes, v = home.b, dict[Item, CachedGather](), home.s.lanes, home.nest.vector or ""
     vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * home.nest.unroll}}
@@ -89,7 +88,10 @@ def _is_unconverted(stored: DType, dtype: DType) -> bool:
 def read_cached(
     home: NestEmitter, item: Item, scope: Scope, m: LLVMMachine, read: Callable[[], Value]
 ) -> Value:
-    """Read a vector of a cached load, by `read` if it is not the cached one."""
+    """Read a vector of a load through its gather cache.
+
+    `read` loads it on a miss, and if it is masked or has a width that is not cached.
+    """
     b, access, lanes = home.b, item.payload, scope.lanes
     assert isinstance(access, Access)
     assert lanes is not None

@@ -41,7 +41,10 @@ MAX_STEP = 16
 
 @dataclass(frozen=True, slots=True)
 class LoadGroup:
-    """A group of loads with the same stride, and their distances from the first, below it."""
+    """A group of loads with a common stride and constant offsets within one stride.
+
+    The offsets are distances from the `first` load.
+    """
 
     first: Access
     step: int
@@ -178,7 +181,7 @@ def _load_piece(
     mask: Value | None,
     far: int,
 ) -> Value:
-    """Load the v-th vector from an address on, of which only the group's elements are touched.
+    """Load the `v`-th contiguous vector of a load group, masking elements of no load.
 
     Masked loads do not train AMD's hardware prefetcher, so lines `far` bytes away are prefetched.
     """

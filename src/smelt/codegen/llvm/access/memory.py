@@ -106,7 +106,10 @@ FARTHEST_STEP = 4
 
 
 def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:
-    """Return the lanes i with 0 <= base + i*step < limit, compared in short integers."""
+    """Return the mask of lanes i with 0 <= base + i*step < limit.
+
+    It compares short integers, to which the bounds are clamped.
+    """
     b = m.builder
     bits = 16 if m.target.isa == "avx512" else 32
     kind = ir.VectorType(ir.IntType(bits), lanes)
@@ -138,9 +141,9 @@ def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value |
 
 
 def prefetch(b: ir.IRBuilder, address: Value, *, near: bool = False, written: bool = False) -> None:
-    """Prefetch the cache line at an address into L2, or L1 if `near`; for writing if `written`.
+    """Prefetch the cache line at an address into L2, or L1 if `near`.
 
-    Invalid addresses are harmless.
+    With `written`, prefetch it for writing.  Invalid addresses are harmless.
     """
     level = I32(3 if near else 2)
     intrinsic(b, "llvm.prefetch.p0", ir.VoidType(), [address, I32(int(written)), level, I32(1)])

@@ -62,11 +62,13 @@ def align_peel(
     loops: tuple[Loop, Callable[[Value, Value, bool], None]],
     scope: Scope,
 ) -> Value:
-    """Emit a loop over unrolled vectors of `step`, peeled to cache line alignment; return its end.
+    """Emit a loop over unrolled vectors, peeled until stores are aligned to cache lines.
 
-    `bounds` are its ends and `loops` are the loop over unrolled vectors and the one over single
-    vectors, with or without a mask of their end.  The non-temporal version begins at the next line
-    if all stores are equally far from it; the second loop does what is before.
+    Returns the end of the loop.  `step` is the number of elements of an iteration, `bounds` are the
+    ends of the row.  `loops` emit the loop over unrolled vectors and the one over single vectors
+    (with or without a mask at the end).  If all stores are equally far from their next cache line,
+    single vectors peel the row up to there, and the unrolled loop uses non-temporal stores from
+    there on.
     """
     b, stores, (low, high), (walk, singly) = home.b, _nontemporal_stores(home, step), bounds, loops
 

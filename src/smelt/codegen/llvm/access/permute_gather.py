@@ -52,7 +52,10 @@ def can_permute(target: Target, lanes: int) -> bool:
 
 
 def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | None:
-    """Return how an index repeats along the lanes; None if it does not, or is affine."""
+    """Return the periodic pattern of an index along the lanes of a vector.
+
+    None if it does not repeat, or is affine.
+    """
     lanes = scope.lanes
     if lanes is None or lanes.axis not in axes_of(e) or home.vector_position(e):
         return None
@@ -206,7 +209,11 @@ def _starts_of(period: PeriodicIndex, lanes: Lanes, at: int) -> frozenset[int]:
 
 
 def _run_length(masks: list[int], firsts: Collection[int]) -> int:
-    """Return how many elements are read if they are known and contiguous from the first; else 0."""
+    """Return how many elements lanes read, if contiguous from the first one.
+
+    0 if they are not, or if the number differs between `firsts`, the possible positions in a
+    period.
+    """
     distinct = {masks[r] for r in firsts}
     (mask,) = distinct if len(distinct) == 1 else (0,)
     return mask.bit_length() if mask & (mask + 1) == 0 else 0

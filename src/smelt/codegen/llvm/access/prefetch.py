@@ -42,7 +42,10 @@ LINE_STORED = 4.0
 def prefetch_ahead(
     home: NestEmitter, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
-    """Prefetch what a load of `lanes` lanes will read in the next block, row or page."""
+    """Prefetch what a load will read in the next block, row or page.
+
+    `lanes` is the vector width of the load.
+    """
     if not home.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
         return
     step = _next_block(home, access) or _next_run(home, access)
@@ -82,10 +85,11 @@ PREFETCH_BYTES = 4096
 
 
 def _is_run(home: NestEmitter, access: Access, *, masked: bool = False) -> bool:
-    """Return whether a reduction nest is the first to read an array, from end to end.
+    """Return whether a reduction nest is the first to stream through an array.
 
-    Of a `masked` load, whether any nest does so, row by row.  Vectors across cache lines, as in
-    most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far enough ahead.
+    For a `masked` load, any nest that reads an array row by row qualifies.  Vectors across cache
+    lines, as in most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far
+    enough ahead.
     """
     nest, s = home.nest, home.s
     reductions = bool(nest.reductions) and not nest.stores and not nest.saves
@@ -167,9 +171,9 @@ def next_task(home: NestEmitter, access: Access) -> Index | None:
 
 
 def next_task_reads(home: NestEmitter) -> list[tuple[Access, Index]]:
-    """Return the loads of what the next task reads and this one does not, with their distance.
+    """Return the loads of what only the next task reads, with their distances.
 
-    One load for each part of an array.
+    There is one load for each part of an array.  Parts that this task reads as well are left out.
     """
     offsets = [(a, a.offset) for a in accesses_of(home.items)]
     loads: list[tuple[Access, Index]] = []
@@ -270,7 +274,7 @@ def _steps_on(access: Access, task: str, axes: tuple[str, ...], s: Schedule) -> 
 
 
 def spare_cycles(nest: Nest) -> float:
-    """Estimate how long a nest computes for one vector of its row while memory is idle."""
+    """Estimate the cycles per vector during which a nest computes and memory is idle."""
     inner = [i for i in nest.items if nest.vector in i.axes]
     work = sum(SCALARS[i.payload].cost for i in inner if isinstance(i.payload, str))
     return max(

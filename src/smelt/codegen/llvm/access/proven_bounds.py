@@ -191,7 +191,10 @@ def _test(home: NestEmitter, e: Index, n: Index, scope: Scope, vector: bool) -> 
 
 
 def _lane_step(home: NestEmitter, e: Index, axis: str) -> int | None:
-    """Return by how much an index grows from lane to lane, if by a small constant."""
+    """Return the increment of an index from lane to lane, if a small constant.
+
+    Else None.
+    """
     if home.vector_position(e):
         return None
     step = coefficient(e, axis)

@@ -1,4 +1,4 @@
-"""Choose the vector axis of a phase, and the axis along which a load should be transposed."""
+"""Choose a phase's vector axis, and an axis along which to transpose strided loads."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ def candidates(phase: Phase) -> set[str]:
 
 
 def single_position_axes(phase: Phase) -> set[str]:
-    """Return the axes along which tasks take one position, because bounds of streams depend on
-    them."""
+    """Return the axes along which a task takes a single position.
+
+    Bounds of streams depend on them.
+    """
     return {a for guide, _ in phase.stream_bounds() for a in guide.axes}
 
 
 def find_transpose_axis(phase: Phase, vector: str | None) -> str | None:
-    """Return a grid axis along which some load has stride 1 while it is strided along `vector`."""
+    """Return a grid axis along which some strided load should be transposed, or None.
+
+    See `load_transpose_axis`; `vector` is the vector axis.
+    """
     for item in phase.items:
         axis = load_transpose_axis(item, phase, vector)
         if axis is not None:
@@ -43,7 +48,10 @@ def find_transpose_axis(phase: Phase, vector: str | None) -> str | None:
 
 
 def load_transpose_axis(item: Item, phase: Phase, vector: str | None) -> str | None:
-    """Return a grid axis along which a load has stride 1 while it is strided along `vector`."""
+    """Return a stride-1 grid axis of a load that is strided along `vector`.
+
+    Such a load is transposed tile by tile.  None for other loads.
+    """
     access = item.payload
     if vector is None or not isinstance(access, Access) or access.limits:
         return None
@@ -56,7 +64,10 @@ def load_transpose_axis(item: Item, phase: Phase, vector: str | None) -> str | N
 
 
 def is_transposable(access: Access, axes: tuple[str, str]) -> bool:
-    """Return whether a load's bounds checks, if any, are affine along both axes of a tile."""
+    """Return whether a load's bounds checks allow transposing it tile by tile.
+
+    All of them have to be affine along both axes of a tile.
+    """
     if any(a.kind == "value" for pair in access.limits for e in pair for a in atoms(e)):
         return False
     return all(

@@ -38,7 +38,7 @@ def read_lanes(
     dtype: DType,
     inside: LaneBounds | None,
 ) -> Value:
-    """Read all lanes of an access, zero in those that are out of bounds or masked."""
+    """Read all lanes of an access; lanes out of bounds or masked are zero."""
     lanes = scope.lanes
     assert lanes is not None
     b, base = home.b, home.home.buffers[access.buffer]

@@ -61,7 +61,7 @@ def multiple_of_counter(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
 
 
 def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type) -> Value:
-    """Return the address k steps behind `first`, a step being `step` elements of `kind`.
+    """Return the address k steps after `first`, a step being `step` elements of `kind`.
 
     It takes one register, where a multiple of the counter takes two.
     """
@@ -87,7 +87,7 @@ def row_addresses(
     step: Value,
     kind: ir.Type,
 ) -> list[Value]:
-    """Return the addresses k steps behind the starts of rows, at a uniform row stride.
+    """Return the addresses k steps after the starts of rows, at a uniform row stride.
 
     A dozen addresses exceed the registers; each one spilled would be reloaded in every iteration.
     `row_stride` is a number of elements and their type.

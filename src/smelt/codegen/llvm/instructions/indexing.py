@@ -21,7 +21,7 @@ Leaf = Callable[[Atom], Value]
 
 @lru_cache(maxsize=4096)
 def number(value: int) -> Value:
-    """Return an i64 constant, cached since few values occur in thousands of places."""
+    """Return an i64 constant, cached since few values occur thousands of times."""
     return ir.Constant(I64, value)
 
 

@@ -72,7 +72,7 @@ def vector_of(element: Any, lanes: int | None) -> Any:
 
 
 def lane_numbers(numbers: Sequence[int]) -> Any:
-    """Return a shuffle mask, cached since few occur in thousands of places."""
+    """Return a shuffle mask, cached since few occur thousands of times."""
     return _lane_numbers(tuple(numbers))
 
 

@@ -1,4 +1,9 @@
-"""Build LLVM IR: instructions are inserted as lines of text at the builder's position."""
+"""Build LLVM IR: instructions are inserted as lines of text at the builder's position.
+
+The interface is that of llvmlite's `IRBuilder`, which is several times slower
+(`smelt.codegen.llvm.ir`): one method for each instruction, a position in a block, and helpers for
+branches and loops.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +53,7 @@ class IRBuilder:
         self._at: int | None = None
         """Index in the block where instructions are inserted; None at the end."""
 
-    # ---- places ----------------------------------------------------------------------------------
+    # ---- positions -------------------------------------------------------------------------------
 
     @property
     def function(self) -> Function:

@@ -57,7 +57,7 @@ class Cloner:
         self.names: dict[str, Index] = {}
 
     def of(self, item: Item) -> Item:
-        """Return the clone of a value, or the value itself if nothing in it is replaced."""
+        """Return the clone of a value, or the value itself if nothing is replaced."""
         if not item.axes & self.at.keys():
             return item
         clone = self.clones.get(item)
@@ -156,8 +156,7 @@ def indices(payload: Payload) -> list[Index]:
 
 
 def dependencies(root: Item, axes: set[str]) -> Iterator[Item]:
-    """Yield the values that `root` is computed from, including itself, which vary along some of
-    `axes`."""
+    """Yield `root` and its transitive arguments, if they vary along some of `axes`."""
     pending, seen = [root], {root}
     while pending:
         item = pending.pop()

@@ -191,8 +191,10 @@ def _collapse_pair(phase: Phase, a: str, b: str) -> None:
 
 
 def substitute_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...]) -> None:
-    """Replace axes by expressions in every item and store, in place, and remove the axes of
-    `drop`."""
+    """Substitute expressions for axes in all items and stores, in place.
+
+    The axes of `drop` are removed.
+    """
 
     def put(e: Index) -> Index:
         return map_variables(
@@ -225,7 +227,7 @@ def substitute_axes(phase: Phase, values: dict[str, Index], drop: tuple[str, ...
 
 
 def _drop_empty_reduction(item: Item) -> None:
-    """Replace a reduction that has lost all its axes by its element, or by position 0."""
+    """Replace a reduction without axes by its element (argmin, argmax: by position 0)."""
     if not isinstance(item.payload, Reduction) or item.payload.over:
         return
     if item.kind == "dot":
@@ -242,8 +244,10 @@ def _as_expr(atom: Atom) -> Index:
 
 
 def collapse_spatial(phase: Phase) -> Phase:
-    """Collapse pairs of spatial axes which one operand of each contraction has, where all accesses
-    allow it."""
+    """Collapse pairs of spatial axes of contractions, where all accesses allow it.
+
+    One operand of each contraction has both axes of a pair.
+    """
     dots = [i for i in phase.items if i.kind == "dot"]
     if not dots or phase.regions() or phase.cut or phase.window_positions or phase.state_updates:
         return phase

@@ -57,7 +57,10 @@ def _contractions_of(root: Item) -> list[Item]:
 
 
 def _window_pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:
-    """Return the axes of a contraction along which the windows of a reduction slide over it."""
+    """Pair the tap axes of a window reduction with the axes they slide along.
+
+    `over` are the axes of a reduction of results of the contraction `dot`.
+    """
     pairs: list[Pair] = []
     for tap in (a for a in over if a in dot.axes):
         used = {name for name, *_ in pairs}
@@ -153,10 +156,10 @@ def window_task_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
 
 
 def window_task_rows(phase: Phase) -> int:
-    """Return the rows (output channels) of a convolution that a task takes besides its window
-    positions.
+    """Return how many rows (output channels) of a convolution a task takes.
 
-    Fewer where windows overlap, because the task then keeps more image rows.
+    It takes them for all of its window positions; fewer where windows overlap, because the task
+    then keeps more image rows.
     """
     overlap = any(r.length > r.step for r in phase.window_positions.values())
     return WINDOW_ROWS // 2 if overlap else WINDOW_ROWS

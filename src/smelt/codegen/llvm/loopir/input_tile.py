@@ -43,7 +43,7 @@ NO_AXIS = ""
 
 @dataclass(frozen=True, slots=True)
 class WindowAxis:
-    """A column axis of the result, and the axes that replace it in the packed operand."""
+    """A column axis of a convolution's result, and its axes in the packed operand."""
 
     axis: str
     position_axis: str

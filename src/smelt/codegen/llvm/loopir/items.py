@@ -180,8 +180,8 @@ class Visit:
 class Region:
     """The body of a stream, inside `parent`.
 
-    Or a conditional part of a body: it runs in the blocks where `where` holds, or sees only a
-    sub-range (`bounds`) of some axes, and visits nothing itself.
+    Or a conditional part of a body: it runs in the blocks where `where` holds, or covers only
+    a sub-range (`bounds`) of some axes, and visits nothing itself.
     """
 
     parent: Region | None
@@ -196,7 +196,7 @@ class Region:
 
     @property
     def cuts(self) -> tuple[Visit, ...]:
-        """Return the axes of which the region sees only a part."""
+        """Return the axes of which the region covers only a part."""
         return (*self.visits, *self.bounds)
 
 
@@ -210,7 +210,10 @@ def enclosing_regions(region: Region | None) -> list[Region]:
 
 
 def unvarying_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones visit one position at a time."""
+    """Return the axes that a region visits one position at a time.
+
+    Visits of enclosing regions count.
+    """
     return {v.axis for r in enclosing_regions(region) for v in r.visits if v.size == 1}
 
 
@@ -220,12 +223,15 @@ def visited_axes(region: Region | None) -> set[str]:
 
 
 def cut_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones see a part at a time."""
+    """Return the axes of which a region covers a part at a time.
+
+    Visits and bounds of enclosing regions count.
+    """
     return {v.axis for r in enclosing_regions(region) for v in r.cuts}
 
 
 def bounded_axes(region: Region | None) -> set[str]:
-    """Return the axes of which a region and the enclosing ones see a sub-range (`bounds`)."""
+    """Return the axes that a region or an enclosing one limits to a sub-range (`bounds`)."""
     return {v.axis for r in enclosing_regions(region) for v in r.bounds}
 
 
@@ -242,7 +248,7 @@ class StreamState:
 
 @dataclass(eq=False)
 class StateUpdate:
-    """The assignment of a new value to a carried state, at the end of segment `time`."""
+    """The new value of a carried state, assigned at the end of segment `time`."""
 
     state: StreamState
     value: Item

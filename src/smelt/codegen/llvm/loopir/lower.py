@@ -322,8 +322,11 @@ class PhaseBuilder:
         return self.item("apply", s.join, (old, new), old.axes | new.axes, new.dtype)
 
     def _before_rounding(self, item: Item, dtype: DType) -> Item:
-        """Return the argument of a conversion to a half type if storing rounds to that type
-        anyway."""
+        """Return the argument of a conversion that storing as `dtype` makes redundant.
+
+        That is a conversion to a half type: the store rounds anyway.  Other items are returned as
+        they are.
+        """
         half = isinstance(item.payload, Conversion) and item.payload.dtype == dtype != f32
         return item.args[0] if half and item.args[0].dtype == item.dtype == f32 else item
 

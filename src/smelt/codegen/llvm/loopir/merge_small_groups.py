@@ -88,7 +88,10 @@ def find_mixing_axis(phase: Phase, item: Item, n: str, over: Iterable[str]) -> t
 
 
 def _permutes_lanes(x: Item, a: str, n: str, lane_in_group: Index) -> bool:
-    """Return whether reading at `a` in a group equals reading at the lane of that number."""
+    """Return whether reading a value at `a` is a permutation of lanes along `n`.
+
+    Then position `a` of a group is what lane number `a` of the group reads.
+    """
     if not isinstance(x.payload, Access):
         return bool(x.args) and not indices(x.payload)
     offset, limits = x.payload.offset, indices(x.payload)[1:]

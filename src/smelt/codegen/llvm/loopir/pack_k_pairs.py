@@ -26,9 +26,9 @@ from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 def pack_operand_pair(
     phase: Phase, user: Item, operands: tuple[Item, Item], name: str, short: DType
 ) -> tuple[tuple[Item, Item], str]:
-    """Pack both operands of a contraction in pairs along an axis, and return the axis of pairs.
+    """Pack both operands of a contraction in pairs along the reduced axis `name`.
 
-    They are rounded to the `short` type if they were not.
+    Returns them with the axis of pairs.  They are rounded to the `short` type if they were not.
     """
     (first, second), along = pack_pairs(phase, user, operands, name, short)
     return (first, second), along
@@ -67,7 +67,10 @@ def _pack(
 
 
 def _round(phase: Phase, user: Item, x: Item, short: DType) -> Item:
-    """Round a value to the short type, unless it is a load or a conversion to it."""
+    """Round an operand to the `short` type, by a cast inserted before its user.
+
+    Loads and conversions to that type stay as they are.
+    """
     payload = x.payload
     if isinstance(payload, Access) or (isinstance(payload, Conversion) and payload.dtype == short):
         return x

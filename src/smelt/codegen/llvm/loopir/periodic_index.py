@@ -2,8 +2,7 @@
 
 When rows of 3 are walked as one run, other operands still need the row number and the position in
 the row.  Both repeat: 3 positions on, `k//3` is 1 more and `k%3` the same.  What the lanes of a
-vector see follows from its start within a period, so it is read from a table instead of divided
-for:
+vector read follows from its start within a period, so a table lookup replaces the divisions:
 
     k%3     first lane at 0:  0 1 2 0 1 2 ..    at 1:  1 2 0 1 2 0 ..    at 2:  2 0 1 2 0 1 ..
 

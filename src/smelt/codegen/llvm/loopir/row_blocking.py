@@ -1,9 +1,10 @@
-"""Block the rows that each block of a stream meets, for the L2 cache.
+"""Block the rows inside each block of a stream, for the L2 cache (loop tiling).
 
-Where rows of keys are streamed, each block of them meets all rows of queries, and what is computed
-for each pair goes from nest to nest: a contraction, a difference, an exponential, the contractions
-that read it.  All pairs of a block at once exceed the L1 and L2 caches.  So the rows are visited in
-blocks inside of the stream's block, and sums over all rows are carried from row block to row block:
+Where rows of keys are streamed, each block of them is paired with all rows of queries, and what is
+computed for each pair goes from nest to nest: a contraction, a difference, an exponential, the
+contractions that read it.  All pairs of a block at once exceed the L1 and L2 caches.  So the rows
+are visited in blocks inside of the stream's block, and sums over all rows are carried from row
+block to row block:
 
     stream l/128                    stream l/128
       s = dot(q[i], k[l])             stream i/192 with sum = 0 [l]
@@ -65,7 +66,10 @@ class _SegmentItems:
 
 
 def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
-    """Classify the items of a region's segment, or return None if its rows are not blocked."""
+    """Classify the items of a region's segment for row blocking.
+
+    None if its rows are not blocked.
+    """
     times = [t for t, r in enumerate(phase.segments) if r is region]
     extent = phase.axes[axis]
     regions = enclosing_regions(region)

@@ -1,4 +1,4 @@
-"""Walk each part of a split reduction row by row, or a few rows at a time.
+"""Walk each part of a split reduction in blocks of one or few rows.
 
 A part of a split reduction is many rows.  If what is reduced needs several passes over a row (the
 mean of log-sum-exps, say), loops over the whole part would read it from memory for each; row by

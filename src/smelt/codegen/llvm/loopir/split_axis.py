@@ -71,8 +71,10 @@ def _divisor(phase: Phase, name: str) -> Index | None:
 
 
 def _splits_contraction_rows(phase: Phase, name: str, step: Index) -> bool:
-    """Return whether an axis has rows of contractions, and its inner part would be contiguous
-    nowhere."""
+    """Return whether an axis is a contraction's row axis whose inner part is never contiguous.
+
+    All contractions with the axis have it in only one operand.
+    """
     of_one_operand = [
         name in item.args[0].axes ^ item.args[1].axes
         for item in phase.items

@@ -74,10 +74,10 @@ def split_grouped_kernel(kernel: k.Kernel) -> list[k.Kernel]:
 
 
 def _is_plain(kernel: k.Kernel) -> bool:
-    """Return whether a kernel has only scalar operators and reductions, over all or parts of an
-    axis.
+    """Return whether a kernel consists of scalar operators and reductions only.
 
-    And overwrites none of its inputs, which a later kernel would read.
+    Reductions run over all or parts of an axis.  The kernel overwrites none of its inputs, which a
+    later kernel would read.
     """
     if {p.name for p in kernel.inputs} & {p.name for p in kernel.outputs}:
         return False
@@ -372,7 +372,10 @@ def _remaining_kernel(kernel: k.Kernel, group: _Group, params: Mapping[str, k.Pa
 
 
 def _split_map(kernel: k.Kernel) -> list[k.Kernel] | None:
-    """Split off a map over short contiguous rows, to run after the reductions that it reads."""
+    """Split off a map over short contiguous rows into a kernel of its own.
+
+    It runs after the reductions that it reads.  None if there is no such map.
+    """
     lets, env = _lets(kernel), Env.after(kernel)
     for s in (s for s in statements(kernel) if isinstance(s, k.Store)):
         ends = _map_inputs(kernel, s, lets, env)
@@ -382,9 +385,9 @@ def _split_map(kernel: k.Kernel) -> list[k.Kernel] | None:
 
 
 def _map_inputs(kernel: k.Kernel, s: k.Store, lets: Lets, env: Env) -> list[str]:
-    """Return the values that a map reads which depend on reductions but not on its rows.
+    """Return a map's inputs that depend on reductions but not on its rows.
 
-    Nothing if it is no map, or if its rows are long.
+    Empty if the store is no map, or if its rows are long.
     """
     extents = {a.name: a.extent for a in kernel.axes}
     store_axes = frozenset(a for e in s.index for a in axes_of(e))

@@ -1,7 +1,8 @@
-"""Stores to a range of an axis, as of a contraction whose slices are separate results.
+"""Find stores that cover only a range of an axis.
 
-`y[i, n - a] = v where (n >= a) & (n < b)` tests every element.  A nest that walks from `a` to `b`
-alone tests nothing, and a task whose columns are inside one range lets its tiles write there.
+A contraction whose slices are separate results has such stores.  `y[i, n - a] = v where (n >= a) &
+(n < b)` tests every element; a nest that walks from `a` to `b` alone tests nothing, and a task
+whose columns are inside one range lets its tiles write there.
 """
 
 from __future__ import annotations

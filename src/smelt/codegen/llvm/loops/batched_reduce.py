@@ -162,7 +162,10 @@ def _finish_batch(
 
 
 def reduce_batch(acc: Accumulator, m: LLVMMachine, states: Sequence[State]) -> State:
-    """Reduce the states of as many rows as a vector has lanes to one vector of results."""
+    """Reduce the accumulators of a batch of rows to one vector of results.
+
+    The batch has as many rows as a vector has lanes.
+    """
     lanes = width = len(states)
     block = min(SHUFFLE_BYTES // max(d.itemsize for d in acc.parts), lanes)
     vectors = [states[row] for row in row_order(lanes, block)]
@@ -196,8 +199,10 @@ def row_order(lanes: int, block: int) -> list[int]:
 
 
 def _starts(lanes: int, block: int, width: int) -> list[int]:
-    """Return the first lanes of rows in two vectors, in the order in which halves are
-    interleaved."""
+    """Return the first lane of each row in a pair of vectors.
+
+    They are in the order in which `reduce_batch` interleaves halves.
+    """
     if width > block:
         return [*range(0, 2 * lanes, width)]
     return [

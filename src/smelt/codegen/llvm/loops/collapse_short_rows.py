@@ -34,9 +34,9 @@ def is_map(phase: Phase, *, scans: bool = False) -> bool:
 
 
 def collapse_short_rows(phase: Phase, target: Target) -> bool:
-    """Collapse the short rows of a map with the axis around them, if all accesses allow it.
+    """Collapse a map's short rows with the axis around them; return whether it did.
 
-    Returns whether it did.
+    It does so only if all accesses allow it.
     """
     lanes = lanes_of(phase, target)
     run = _contiguous_axes(phase) if can_permute(target, lanes) else []

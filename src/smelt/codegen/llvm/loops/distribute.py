@@ -74,7 +74,10 @@ class Stage:
 
 
 def distribute(nest: Nest) -> tuple[Stage, ...]:
-    """Return the stages of a nest's innermost loop; none if it is short, or no plain map."""
+    """Distribute a nest's innermost loop over stages (loop distribution).
+
+    Returns none if the loop is short, or not a plain map.
+    """
     operators = _vector_operators(nest)
     length = sum(map(_cost, operators))
     sums_apart = length > MIN_SUM_CYCLES and any(_converts(f, nest) for f in nest.reductions)

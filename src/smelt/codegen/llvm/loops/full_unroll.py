@@ -27,7 +27,7 @@ MAX_UNROLLED_ITEMS = 64
 
 
 def is_single_block(s: Schedule, axis: str) -> bool:
-    """Return whether a task takes all of a constant axis, though it could take a block."""
+    """Return whether a constant axis fits into a single block of a task."""
     extent, block = s.phase.axes[axis], s.block.get(axis)
     return isinstance(extent, int) and isinstance(block, int) and extent <= block
 
@@ -82,7 +82,10 @@ def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
 
 
 def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Value | None:
-    """Return the mask of lanes before the end of a row, or None if all are."""
+    """Return the mask of lanes before the end of a row.
+
+    None if all lanes are.
+    """
     b, lanes = home.b, ir.VectorType(ir.IntType(1), count)
     left = b.sub(high, position)
     number = 0

@@ -144,7 +144,10 @@ def _is_partitionable(phase: Phase, nest: Nest, name: str) -> bool:
 
 
 def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interior | None:
-    """Return where the tests that count have their usual answers, or None if nothing is saved."""
+    """Find the interior of a row, where conditions and bounds checks have usual answers.
+
+    `counts` selects the tests by their index.  None if the interior saves nothing.
+    """
     nest, gaps = home.nest, dict[Index, None]()
     taken = {} if nest.stages else _likely_answers(home, counts, gaps)
     items = live_items(nest, home.known_conditions | taken) if taken else home.items
@@ -163,7 +166,10 @@ def _find_interior(home: NestEmitter, counts: Callable[[Index], bool]) -> Interi
 def _likely_answers(
     home: NestEmitter, counts: Callable[[Index], bool], gaps: dict[Index, None]
 ) -> dict[Item, bool]:
-    """Return the conditions with a usual answer, and add what is >= 0 there to `gaps`."""
+    """Return each condition that has a usual answer in the interior, with that answer.
+
+    Adds the expressions that are >= 0 there to `gaps`.
+    """
     tested, answers = conditions(home.nest), dict(home.known_conditions)
     for item in home.items:
         gap = gap_of(item) if item in tested and item not in answers else None
@@ -180,7 +186,10 @@ def _likely_answers(
 
 
 def has_likely_sides(nest: Nest) -> bool:
-    """Return whether selections of a nest have a usual side, which gets loops of its own."""
+    """Return whether some selection of a nest has a usual side.
+
+    That side gets loops of its own.
+    """
     tested = conditions(nest)
     gaps = (gap_of(i) for i in nest.items if i in tested)
     return any(g is not None and _is_simple(g) and _likely_answer(g) is not None for g in gaps)
@@ -202,7 +211,10 @@ def _is_simple(e: Index) -> bool:
 
 
 def _likely_answer(gap: Index) -> bool | None:
-    """Return whether a gap is >= 0 in the middle of its axes; None if it varies."""
+    """Return whether a gap is >= 0 in the middle of its axes.
+
+    None if that varies.  The gap is evaluated at a few points of axes of a probe size.
+    """
     sizes = defaultdict[str, int](lambda: PROBE_SIZE)
     axes = {a.name: evaluate(a.extent, sizes) for a in atoms(gap) if a.kind == "axis"}
     parts = product(*([int(n * part) for part in PROBE_POINTS] for n in axes.values()))
@@ -229,7 +241,10 @@ def _is_edge(gap: Index) -> bool:
 def interior_range(
     home: NestEmitter, scope: Scope, gaps: Iterable[Index], axis: str = ""
 ) -> tuple[Value, Value]:
-    """Emit the range of a row, or of another axis, in which gaps are >= 0."""
+    """Emit the range of an axis in which all `gaps` are >= 0.
+
+    The row is the default axis.
+    """
     name, b = axis or home.nest.vector or "", home.b
     low, _ = first, last = home.ranges[name]
     for gap in gaps:

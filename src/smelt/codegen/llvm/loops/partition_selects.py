@@ -1,4 +1,4 @@
-"""Partition rows where a selection by position has one answer, and compute only the chosen side.
+"""Partition rows at selections by position, and compute only the chosen side.
 
     y[i,j] = select(j < n, a[i,j], b[i, j - n])        concatenations, padding, triangles, masks
 
@@ -53,7 +53,10 @@ COSTLY_CYCLES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of an axis, from the end of the previous one, and what is known there."""
+    """A piece of a partitioned axis, and the facts that hold in it.
+
+    It begins where the previous piece ends.
+    """
 
     last: Index | None
     """Position at which it ends; None: the end of the axis."""
@@ -65,7 +68,10 @@ class Piece:
 
 
 def partition_axis(nest: Nest, name: str, extent: Index, facts: Facts = ()) -> list[Piece]:
-    """Return the pieces of an axis of a nest, given some facts; empty if nothing is saved."""
+    """Partition an axis of a nest into pieces with constant conditions.
+
+    `facts` hold on the whole axis.  Empty if nothing is saved.
+    """
     if (
         len(nest.items) > MAX_BODY_ITEMS
         or nest.reductions
@@ -136,7 +142,10 @@ def _cuts(nest: Nest, gaps: dict[Item, Index], name: str, extent: Index) -> list
 
 
 def _flip(gap: Index, name: str) -> tuple[bool, Index] | None:
-    """Return whether a gap is >= 0 from some position on, or before it, and that position."""
+    """Return the position at which the sign of a gap flips, and the direction.
+
+    (True, p): the gap is >= 0 from p on; (False, p): before p.  None if its step is not 1 or -1.
+    """
     step = coefficient(gap, name)
     if step not in (1, -1):
         return None
@@ -145,14 +154,17 @@ def _flip(gap: Index, name: str) -> tuple[bool, Index] | None:
 
 
 class _Flips:
-    """Answers that follow from the order of an axis' cuts alone, which is cheaper than a proof."""
+    """Derives conditions in pieces from the order of cuts, which is cheaper than proofs."""
 
     def __init__(self, name: str, cuts: dict[Index, int], extent: Index) -> None:
         self.name, self.cuts, self.extent = name, cuts, extent
         self.found: dict[Index, tuple[bool, Index] | None] = {}
 
     def answer_by_order(self, gap: Index, number: int) -> bool | None:
-        """Return whether a gap is >= 0 in a piece, None if the cuts do not say."""
+        """Return whether a gap is >= 0 in a piece, by the order of cuts.
+
+        None if the order does not decide it.
+        """
         if gap not in self.found:
             self.found[gap] = _flip(gap, self.name)
         flip = self.found[gap]

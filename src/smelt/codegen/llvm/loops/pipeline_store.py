@@ -47,7 +47,7 @@ For shorter ones the double buffers cost L1 more than is gained.
 
 
 def can_pipeline_store(s: Schedule) -> bool:
-    """Return whether a schedule's last nest may run in the loops of the one before it."""
+    """Return whether a schedule's last nest may run in the previous nest's loops."""
     phase = s.phase
     if len(s.nests) < 2 or s.products or phase.state_updates or phase.cut or phase.window_positions:
         return False
@@ -200,9 +200,9 @@ def _alignments(home: NestEmitter, nest: Nest) -> Iterator[Value]:
 
 
 class PipelinedStoreRow:
-    """The previous task's row, to be stored in the loop over the same row of this task.
+    """Stores the previous task's row inside the loop over this task's row.
 
-    There may be none.
+    For a task without a previous row it does nothing.
     """
 
     def __init__(self, home: NestEmitter, scope: Scope) -> None:

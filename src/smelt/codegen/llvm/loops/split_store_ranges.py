@@ -1,4 +1,7 @@
-"""Store to a range of an axis, by nests that walk it alone or by overlapping vectors."""
+"""Emit stores to a range of an axis without testing every element.
+
+Either a nest walks only the range, or overlapping vectors cover it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class RangeStoreTarget:
 
 
 def run_in_range(home: NestEmitter, within: Range, run: Callable[[], None]) -> None:
-    """Emit a nest by `run` between the ends of a range, if the task overlaps it."""
+    """Run a nest over the overlap of a task with a range of an axis.
+
+    `run` emits the nest; it is skipped if they do not overlap.
+    """
     b, ranges = home.b, dict(home.ranges)
     low, high = ranges[within.axis]
     first, stop = range_ends(home, within)

@@ -151,9 +151,9 @@ def _can_unroll_scan(scan: Item, short: set[str]) -> bool:
 
 
 def short_row(phase: Phase) -> str | None:
-    """Return the axis of short rows which a phase reduces and stores, if it will be unrolled.
+    """Return the axis of short stored rows whose reductions will be unrolled.
 
-    Vectors run along the rows once the reductions are unrolled.
+    None if there is none.  Vectors run along the rows once the reductions are unrolled.
     """
     reductions = [i.payload for i in phase.items if isinstance(i.payload, Reduction)]
     over = {f.over for f in reductions}
@@ -249,7 +249,10 @@ def _short_axis_of_loads(phase: Phase, row: str) -> list[str]:
 
 
 def _shared_row_axis(phase: Phase) -> list[str]:
-    """Return the axis of few rows of all results that have a costly value in common."""
+    """Return a short grid axis of results that share a costly value along it.
+
+    As a list, empty if there is none.
+    """
     common = set(phase.grid).intersection(*(s.axes for s in phase.stores))
     for a in phase.grid:
         n = phase.axes[a]

@@ -49,10 +49,11 @@ def choose_unroll(nest: Nest, lanes: int) -> int:
 
 
 def limit_unroll_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> None:
-    """Reduce the unroll factor of a nest, and of its packing nests, to fit runs in memory.
+    """Halve a nest's unroll factor until unrolled vectors stay within runs in memory.
 
-    i%s is contiguous only inside of a run of s positions, and a task's blocks may begin within one:
-    blocks of 48 rows begin inside of such runs for 4 vectors of 8, and at the start of one for 2.
+    Its packing nests are treated alike.  i%s is contiguous only inside of a run of s positions, and
+    a task's blocks may begin within one: blocks of 48 rows begin inside of such runs for 4 vectors
+    of 8, and at the start of one for 2.
     """
     for each in (nest, *nest.packs):
         begins = multiple_of(block.get(each.vector or "", 0))
@@ -61,7 +62,10 @@ def limit_unroll_to_runs(nest: Nest, lanes: int, block: Mapping[str, Index]) -> 
 
 
 def lanes_of_runs(block: Mapping[str, Index], axis: str, lanes: int) -> int:
-    """Return `lanes` if every task's block of an axis begins at a multiple of it, else 0."""
+    """Return `lanes` if all blocks of an axis begin at multiples of it.
+
+    Else 0.
+    """
     return lanes if axis in block and multiple_of(block[axis]) % lanes == 0 else 0
 
 
@@ -74,7 +78,7 @@ def _in_runs(nest: Nest, lanes: int) -> bool:
 
 
 def argreduce_with_value(nest: Nest, reduction: Item) -> Item | None:
-    """Return the argmax or argmin of a nest whose value the extreme `reduction` is, if any."""
+    """Return the argmax or argmin whose value is the extreme `reduction`, if any."""
     extreme = reduction.payload
     assert isinstance(extreme, Reduction)
     for other in nest.reductions if nest.in_registers(reduction) else ():

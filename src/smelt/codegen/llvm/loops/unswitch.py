@@ -196,7 +196,10 @@ def decision_tree(home: NestEmitter) -> Tree | None:
 def run_unswitched(
     home: NestEmitter, scope: Scope, depth: int, run: Callable[[Scope], None]
 ) -> bool:
-    """Emit `run` for each path if the tree is at this depth; return whether it is."""
+    """Emit `run` for each path of the unswitching tree at this depth.
+
+    Returns whether the tree is at this depth.
+    """
     tree = home.tree
     if tree is None or tree.depth != depth:
         return False

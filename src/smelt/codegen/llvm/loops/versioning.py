@@ -1,4 +1,4 @@
-"""Version a nest by a condition that is uniform in a block, like whether a mask applies.
+"""Version a nest by a block-uniform condition, like whether a mask applies.
 
     s = select(n <= m, t, -inf) if last(n) > first(m) else t
 

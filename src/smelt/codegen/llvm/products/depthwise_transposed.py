@@ -176,7 +176,7 @@ class DepthwiseTransposed(DepthwisePacked):
 
         Rows come in the order of their packed positions, so zeros stored past the end of one are
         overwritten by the next; not so with strides, which split pixels by phase: there they go to
-        a spare place.
+        a spare element.
         """
         b, c, dtype = self.b, self.c.columns[-2], self.c.item.dtype
         spare = self.home.home.index(product(self.c.packed(self.home.s.local)))

@@ -3,7 +3,7 @@
 A product's result is an array in scratch which later nests read.  If one nest does nothing but
 store it, the tiles may write the output themselves, provided that columns come in full tiles; this
 is decided at the beginning of a task, and the nest is skipped then.  Where column ranges go to
-different outputs, all columns of the task must lie in one of them.
+different outputs, all columns of the task must be in one of them.
 
     direct = DirectStores(home)           what may be stored directly, and whether it is
     direct.row_layout(c)                  address and row stride of a product's tiles
@@ -93,14 +93,14 @@ class DirectStores:
         return b.and_(is_full, b.icmp_signed("==", b.sub(last, first), number(extent)))
 
     def _is_inside(self, c: Tiled) -> Value:
-        """Return whether this task's columns lie in one output range of a product (i1)."""
+        """Return whether one output range of a product has all of this task's columns (i1)."""
         b, inside = self.home.b, ir.IntType(1)(0)
         for store in self.stores[c.item]:
             inside = b.or_(inside, self._holds_all(c, store))
         return inside
 
     def _holds_all(self, c: Tiled, store: StoreItem) -> Value:
-        """Return whether this task's columns lie in the range of a store (i1)."""
+        """Return whether the range of a store has all of this task's columns (i1)."""
         b, (low, high) = self.home.b, self.home.ranges[c.n]
         within = stored_range(store)
         assert within is not None
@@ -168,7 +168,7 @@ class DirectStores:
     def _output_address(self, c: Tiled, rows: Sequence[str]) -> tuple[Value, list[Value]]:
         """Return the address of a task's first output, and its row strides.
 
-        Of several ranges, that in which the task's columns lie.
+        Of several ranges, the one with the task's columns counts.
         """
         b, (first_store, *other_stores) = self.home.b, self.stores[c.item]
         base, strides = self._store_address(c, rows, first_store)

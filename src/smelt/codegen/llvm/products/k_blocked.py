@@ -247,9 +247,9 @@ class KBlockedGemm(TallSkinnyGemm):
     def _prefetch_runs(
         self, item: Item, nest: Nest, row_axis: str, part: tuple[Value, Value] | None = None
     ) -> PrefetchRuns | None:
-        """Return the runs of the next block of an operand, or of `part` (first k, count).
+        """Return the contiguous runs of an operand's next block, to be prefetched.
 
-        None if it is computed or gathered.
+        `part` (first k, count) selects another block.  None if the operand is computed or gathered.
         """
         b, home, k = self.b, self.home, self.c.k
         access = plain_load(item)

@@ -242,7 +242,7 @@ class Macrokernel(Microkernel):
         )
 
     def _next_task_step(self, access: Access) -> Value | None:
-        """Return elements from an operand's place to that in the next task, for small products."""
+        """Return the offset of the next task's operand from this one's, for small products."""
         step = next_task(self.home, access) if self.c.kind == "small" else None
         return None if step is None else self.home.home.index(step)
 

@@ -67,11 +67,11 @@ class OperandLayout:
     """For a right operand prepacked in panels: its access and scope."""
     unit: DType | None = None  # type of a unit if k counts units rather than elements
     next_task_step: Value | None = None
-    """Elements to the same place in the next task, if small enough to prefetch."""
+    """Elements from here to the next task's operand, if small enough to prefetch."""
 
 
 class Microkernel:
-    """Keeps a tile's sums in registers while it walks operands at known places."""
+    """Keeps a tile's sums in registers while it walks operands at known addresses."""
 
     home: NestEmitter
     b: ir.IRBuilder

@@ -69,10 +69,10 @@ from smelt.types.expr import Index, axes_of
 
 
 def memory_axis(nest: Nest, v: str) -> str | None:
-    """Return the stride-1 axis of memory for a nest that reduces or stores what it loads.
+    """Return a stride-1 axis for a nest whose accesses are strided along `v`.
 
-    All its accesses must be strided along `v`, and nothing else that it reads may vary along both
-    axes: the layout of contraction results does not matter to it then.
+    The nest reduces or stores what it loads.  Nothing else that it reads may vary along both axes:
+    the layout of contraction results does not matter to it then.  None if there is no such axis.
     """
     inside = {*nest.items}
     others = [a for i in (*nest.items, *nest.reductions) for a in i.args if a not in inside]
@@ -95,7 +95,7 @@ def memory_axis(nest: Nest, v: str) -> str | None:
 
 
 def _is_contiguous(loads: Sequence[Index], stored: Sequence[Index], a: str) -> bool:
-    """Return whether an axis is contiguous in all stores, and has short strides in all loads."""
+    """Return whether an axis has stride 1 in stores and short strides in loads."""
     steps = [coefficient(x, a) for x in loads]
     if not all(coefficient(x, a) == 1 for x in stored):
         return False
@@ -199,7 +199,10 @@ ROUND_CYCLES = 1.5
 
 @dataclass(eq=False)
 class Nest:
-    """Loops over `order` (outer to inner; `vector` is the last one, if any) with their roots."""
+    """Loops over `order`, outer to inner, and the reductions and stores they compute.
+
+    `vector` is the innermost axis, or None without vectors.
+    """
 
     level: int
     order: tuple[str, ...]
@@ -247,7 +250,7 @@ class Nest:
 
 @dataclass
 class Schedule:
-    """The nests of a phase in order, what is materialised in scratch, and the task blocks."""
+    """The loop nests of a phase in order, materialised values and task blocks."""
 
     phase: Phase
     lanes: int
@@ -265,7 +268,7 @@ class Schedule:
         return [c for c in self.products.values() if isinstance(c, Contraction)]
 
     def span(self, region: Region | None, axis: str) -> Index:
-        """Return the most positions of a local axis that values of a region have at once."""
+        """Return how many positions of a local axis a region's values span at most."""
         visits = [v for r in enclosing_regions(region) for v in r.visits if v.axis == axis]
         return visits[-1].size or self.local[axis] if visits else self.local[axis]
 
@@ -480,7 +483,7 @@ class _Planner:
         return axes & self._local_axes(item.time)
 
     def _nest_for(self, level: int, domain: frozenset[str], within: Range | None = None) -> Nest:
-        """Return the nest of a level over a domain, a new one if there is none."""
+        """Return the nest of a level over a domain; create it if missing."""
         key = (level, domain if within is None else (domain, within))
         if key not in self.groups:
             order = tuple(a for a in self.phase.axes if a in domain)

@@ -229,7 +229,7 @@ class Contraction:
 
     @property
     def by_panels(self) -> bool:
-        """Whether the few rows at hand are multiplied panel by panel, each read to its end."""
+        """Whether few rows are multiplied panel by panel, each panel read to its end."""
         return self.prepacked and self.kind == "small"
 
 
@@ -251,9 +251,9 @@ def _strided_tile(target: Target, lanes: int) -> Tile:
 
 
 def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
-    """Return tiles as wide as short rows of a thin contraction's right operand, the narrower first.
+    """Return tiles for a thin contraction with short rows, the narrower first.
 
-    Their accumulators take half of the registers.
+    They are as wide as rows of the right operand.  Their accumulators take half of the registers.
     """
     sums = target.registers // 2
     return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
@@ -440,7 +440,10 @@ def _plan(
 
 
 def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
-    """Return the row pitch of a left operand that a stream materialises block by block, else 0."""
+    """Return the row pitch of a left operand that is materialised block by block.
+
+    A stream materialises it.  0 for any other operand.
+    """
     assert isinstance(item.payload, Reduction)
     if not _is_shared_value(left, item, phase) or len(item.payload.over) > 1:
         return 0
@@ -472,7 +475,7 @@ def _stream_pitch(
 def _m_contiguous_pitch(
     left: Item, item: Item, m: str, lane_axes: Mapping[Item, str], tile: Tile, phase: Phase
 ) -> int:
-    """Return the pitch along m of a left operand that is computed in vectors along m.
+    """Return the pitch along m of a left operand computed in vectors along m.
 
     Packing it in rows would scatter these vectors, so a tile reads neighbouring rows from one
     vector for each k.  0 if it is packed.

@@ -402,9 +402,9 @@ __all__ = [
 
 
 def contiguous_filters(c: NhwcConvPlan) -> Access | None:
-    """Return the load of weights that are read tap by tap, if contiguous over taps and `depth`.
+    """Return the load of a plan's filters if contiguous over taps and `depth`.
 
-    The taps may be in any order.
+    Else None.  These filters are read tap by tap.  The taps may be in any order.
     """
     if c.prepacked or c.flat or c.unit != c.item.dtype:
         return None
@@ -414,10 +414,10 @@ def contiguous_filters(c: NhwcConvPlan) -> Access | None:
 def contiguous_filter_load(
     weights: Item, n: str, depth: str, taps: Mapping[str, int]
 ) -> Access | None:
-    """Return the load of weights if those of each position along `n` are one contiguous run.
+    """Return the load of weights if each filter is one contiguous run.
 
-    All `taps` (axis -> extent) of a position along `depth` in any order, and then those of the next
-    one.
+    A filter is a position along `n`.  It holds all `taps` (axis -> extent) of a position along
+    `depth`, in any order, and then those of the next position.
     """
     access = plain_load(weights)
     if access is None or access.positions:

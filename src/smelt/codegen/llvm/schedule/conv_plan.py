@@ -250,10 +250,9 @@ class ConvPlan:
 
     @property
     def even(self) -> int:
-        """Row counts that are multiples of this, and at least `tail_rows`, are covered by full
-        tiles.
+        """The number whose multiples, from `tail_rows` on, full tiles cover without a tail.
 
-        The left operand is read in place then.
+        For such a row count the left operand is read in place.
         """
         return gcd(self.tile.rows, self.tail_rows)
 
@@ -466,7 +465,7 @@ class WindowPlan:
         return _constant_or_many(self.phase.axes[along])
 
     def _add_batch_column(self) -> None:
-        """Add a batch axis to the columns, so that weights are packed once for several images."""
+        """Add a batch axis to the columns, to pack weights once for several images."""
         last, batch = self.columns[-1], batch_axes(self.item, self.left, self.columns, self.phase)
         if (
             batch

@@ -370,8 +370,10 @@ class _DepthwiseWindows:
 def plan_depthwise_in_place(
     item: Item, phase: Phase, target: Target, n: str
 ) -> _DepthwiseWindows | None:
-    """Plan a depthwise convolution whose vectors run along `n` over rows in place, or return
-    None."""
+    """Plan a depthwise convolution that reads rows in place, in vectors along `n`.
+
+    None if that is impossible.
+    """
     windows = _find_windows(item, phase, n)
     if windows is None or not windows.is_whole(target) or windows.columns[-1].axis != n:
         return None

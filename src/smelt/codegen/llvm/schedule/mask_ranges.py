@@ -1,14 +1,14 @@
-"""Tighten the range of columns for each group of rows, as under causal and window masks.
+"""Tighten the column range of each row group under causal and window masks.
 
-Where a stream starts and stops is computed for all rows of a task: from what the first row sees to
-what the last one does.  With more rows, blocks are packed less often, but more is computed that the
-mask excludes.  So a task takes many rows, and what is done row by row with the positions of a block
-(contractions, reductions, exponentials) is done for a *row group* at a time, over the columns that
-the same bounds give for these rows alone:
+Where a stream starts and stops is computed for all rows of a task: from the first column that the
+mask leaves to any of them to the last one.  With more rows, blocks are packed less often, but more
+is computed that the mask excludes.  So a task takes many rows, and what is done row by row with the
+positions of a block (contractions, reductions, exponentials) is done for a *row group* at a time,
+over the columns that the same bounds give for these rows alone:
 
     stream n/512 from first(m) - 255 to last(m) + 1        # m: 192 rows
       pack k[n,d], v[n,d]
-      for 24 rows:  scores, their maximum, weights, weights times values  of  n in what they see
+      for 24 rows:  scores, their maximum, weights, weights times values  of  n in their range
 
 Columns outside of that range are skipped, as those outside of the stream's visits.
 """
@@ -42,7 +42,7 @@ Value = ir.Value
 ROW_GROUP = 24
 """Rows of a row group: whole register tiles, whether of 4, 6, 8 or 12 rows."""
 FINE_ROW_GROUP = 12
-"""Rows whose range is exact, for sums over what they see; a row group has the union of these."""
+"""Rows whose range is exact, for sums over it; a row group has the union of these ranges."""
 MATRIX_ROW_GROUP, MATRIX_FINE_ROW_GROUP = 32, 16
 """Both where matrix instructions are used: two tiles of rows, and one."""
 
@@ -299,7 +299,8 @@ class RowGroupEmitter:
     def each(self, nest: Nest, inside: Callable[[], None]) -> None:
         """Run a nest for each row group, with its rows and columns as the ranges.
 
-        If a row group sees none of the columns, its reductions are set to their identities.
+        If the mask leaves a row group none of the columns, its reductions are set to their
+        identities.
         """
         home, ranges, groups = self.home, dict(self.home.ranges), self.groups
 
@@ -329,7 +330,7 @@ class RowGroupEmitter:
         """Emit `inside` for each row group of `rows` rows.
 
         It gets the first row and the one after the last, the range of `columns` (rounded, or
-        exact), and whether no columns before these are seen.
+        exact), and whether the mask excludes all columns before these.
         """
         b, size = self.home.b, self.groups.fine if exact else self.groups.size
 
@@ -346,7 +347,7 @@ class RowGroupEmitter:
     def _columns_of(
         self, k: Value, rows: int, columns: tuple[Value, Value], *, exact: bool = False
     ) -> tuple[Value, Value]:
-        """Return the part of a column range that a row group sees.
+        """Return the part of a column range that the mask leaves to a row group.
 
         An empty one ends where it begins.
         """

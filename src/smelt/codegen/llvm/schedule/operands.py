@@ -32,7 +32,10 @@ CACHE_WAYS = 8
 
 
 def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
-    """Return the axis among `axes` along which most of what a value reads has stride 1."""
+    """Return the axis along which most of a value's loads have stride 1.
+
+    It is one of `axes`.
+    """
     votes = dict.fromkeys(axes, 0)
     pending, seen = [x], {x}
     while pending:
@@ -189,7 +192,10 @@ def is_transposed_load(item: Item, vector: str, other: str, run_elements: int = 
 
 
 def _is_strided(offset: Index, axis: str) -> bool:
-    """Return whether all terms of an offset that depend on an axis have factors greater than 1."""
+    """Return whether all coefficients of an axis in an offset exceed 1.
+
+    They are absolute values.  False if the offset does not depend on the axis.
+    """
     terms = offset.terms if isinstance(offset, Expr) else ()
     coefficients = [c for monomial, c in terms if axis in axes_of(Expr(((monomial, 1),)))]
     return bool(coefficients) and all(abs(c) > 1 for c in coefficients)
@@ -210,8 +216,10 @@ def packing_scatters(
 
 
 def is_computed_along(item: Item, axis: str | None, lane_axes: Mapping[Item, str]) -> bool:
-    """Return whether a value is computed in vectors along an axis, as the contraction it depends
-    on."""
+    """Return whether a value is computed in vectors along an axis.
+
+    It is if the contraction it depends on has this vector axis in `lane_axes`.
+    """
     pending, seen = [item], {item}
     while pending:
         item = pending.pop()

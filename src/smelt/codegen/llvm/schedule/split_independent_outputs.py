@@ -36,7 +36,10 @@ The inputs that it shares are still in cache.
 
 
 def split_disjoint(phase: Phase) -> list[Phase]:
-    """Split a phase by groups of outputs that share no reduction, in order of first store."""
+    """Split a phase into groups of outputs that share no reduction.
+
+    The groups are in the order of their first stores.
+    """
     if phase.regions() or phase.cut or phase.state_updates or phase.window_positions:
         return [phase]
     groups: list[tuple[set[Item], list[StoreItem]]] = []

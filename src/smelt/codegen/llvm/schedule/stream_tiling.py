@@ -1,4 +1,4 @@
-"""Choose how many rows or positions of a stream a task takes at once, by cache sizes."""
+"""Choose by cache sizes how many rows or positions of streams tasks take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_STREAM_BLOCK = 1024
 
 
 def fit_stream_blocks(phase: Phase, vector: str | None) -> None:
-    """Fit the blocks of streams along rows into L1, from the first nest to the last.
+    """Limit stream blocks along rows, so that nests find them in L1.
 
     Smaller blocks would only end reductions more often.  The sizes are the same on every machine,
     because the order of summation depends on them.
@@ -51,8 +51,8 @@ def stream_task_rows(phase: Phase, products: Iterable[object], target: Target) -
 
     As many as L2 holds a block of, if that is multiplied in place.  If the stream's bounds depend
     on the rows and there are no row groups, fewer, and fewer still if both its start and its stop
-    do, because all rows together see more than each of them.  Half as many if the bounds are
-    computed by a reduction over the columns.
+    do, because all rows together need more columns than each of them.  Half as many if the bounds
+    are computed by a reduction over the columns.
     """
     blocked = [c for c in products if isinstance(c, Contraction)]
     bytes_of_row = max((c.direct * c.item.dtype.itemsize for c in blocked), default=0)

@@ -221,7 +221,7 @@ class TallSkinnyPlan:
 
     @property
     def by_tiles(self) -> bool:
-        """Whether the rows of each tile are packed just before it, not all at the start."""
+        """Whether each tile's rows are packed just before it, not all in advance."""
         return self.issue_bound and not (self.direct or self.packs_transposed or self.others)
 
     @property
@@ -522,10 +522,10 @@ def _packed_positions(plans: Collection[TallSkinnyPlan], phase: Phase) -> Index:
 
 
 def wide_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the variants for more columns or longer sums, whose operand is packed for many rows.
+    """Yield the variants of a GEMM for more columns or longer sums.
 
-    "wide": one pass over all reduced positions, if the left operand's rows are multiplied in place;
-    else, for many columns, "deep": K blocks.
+    They pack the right operand for many rows.  "wide": one pass over all reduced positions, if the
+    left operand's rows are multiplied in place; else, for many columns, "deep": K blocks.
     """
     plans = tall_skinny_plans(phase, target, "deep")
     if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
@@ -554,11 +554,11 @@ def _has_large_cache(target: Target) -> bool:
 
 
 def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the wide variant for fewer rows, if another one would pack the right operand too.
+    """Yield the wide variant for fewer rows, where other variants are no better.
 
-    Or would do worse: for a right operand that is computed, that is transposed for sums that are
-    not long, or whose rows are short where there are more than few rows.  If the left operand is
-    packed too, the tall variant.
+    These would pack the right operand too, or do worse: for a right operand that is computed, that
+    is transposed for sums that are not long, or whose rows are short where there are more than few
+    rows.  If the left operand is packed too, yield the tall variant.
     """
     plans = tall_skinny_plans(phase, target, "wide")
     if len(plans) != 1 or target.registers < 32 or _uses_groups(plans, phase, target):
@@ -677,9 +677,9 @@ def _is_contiguous_along_k(phase: Phase, x: Item, n: str, k: str) -> bool:
 
 
 def _has_steady_strides(phase: Phase, x: Item, m: str, k: str) -> bool:
-    """Return whether all loads of an operand have a stride along its rows or along k.
+    """Return whether all loads of an operand have strides along m or k.
 
-    Otherwise each lane of a panel would look for its own element.
+    Otherwise each lane of a panel would gather its own element.
     """
     loads = [i for i in backward_slice(phase, [x], ()) if {m, k} <= i.axes]
     offsets = [i.payload.offset for i in loads if isinstance(i.payload, Access)]

@@ -24,7 +24,7 @@ from smelt.types.expr import Index, axes_of
 
 
 def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedule]:
-    """Schedule a phase in a variant of its kernel, as one or more schedules in order.
+    """Return the schedules of a phase in a variant of its kernel, in order.
 
     In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
     contractions of its own is split off; of a map, small outputs before the others.

@@ -1,7 +1,10 @@
-"""Choose how the grid of a phase is divided into tasks.
+"""Choose how the grid of a phase is divided into tasks (grid tiling).
 
-Plans of contractions choose their own rows and columns.  Otherwise tasks take long runs along the
-vector axis, square tiles if an array is transposed, and several short rows.
+A task is what one call of the phase's loop nests computes; threads share the tasks of a phase.  Its
+block has to be large enough to amortise packing and loop overhead, and small enough for the caches
+and for the number of threads.  Plans of contractions choose their own rows and columns.  Otherwise
+tasks take long runs along the vector axis, square tiles if an array is transposed, and several
+short rows.
 """
 
 from __future__ import annotations

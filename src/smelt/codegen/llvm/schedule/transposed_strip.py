@@ -1,4 +1,4 @@
-"""Transpose strips of rows of an operand that is stored the other way round.
+"""Transpose an operand strip by strip where its layout would require gathers.
 
 A mask or a bias (`b[n,m]`, read together with scores of `m, n`) would be gathered, with one cache
 line for each lane.  So the nest takes some rows at a time, as many as a cache line has elements;
@@ -85,9 +85,9 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 
 
 def for_each_strip(home: NestEmitter, nest: Nest, inside: Callable[[], None]) -> None:
-    """Run a nest for each strip of its rows, or once if it reads no strips.
+    """Run a nest for each strip of its rows, or once without strips.
 
-    The range of the row axis is the strip meanwhile.
+    Meanwhile the range of the row axis is the strip.
     """
     if not nest.strips:
         inside()
