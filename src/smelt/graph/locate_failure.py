@@ -1,4 +1,4 @@
-"""Find the user's line behind a failure while a plan runs.
+r"""Find the user's line behind a failure while a plan runs.
 
 A plan contains no lines: it may come from the cache, or have been built for an equal program with
 other lines.  The graph of the program at hand has them.  Among several calls of one library

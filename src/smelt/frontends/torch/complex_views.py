@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from smelt.frontends.torch.complex_operators import (
+from smelt.frontends.torch.complex_parts import (
     COMPLEX_DTYPES,
     are_supported,
     as_complex,
