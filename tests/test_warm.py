@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.explain.programs import SIZES, TEXTS, arrays
+from tests.strategies.comparison import same_bits
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 import smelt as sm
 from smelt import driver, knobs, warm

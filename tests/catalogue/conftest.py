@@ -14,8 +14,9 @@ SECOND = ("dtype", "layout", "form")
 
 @pytest.fixture(autouse=True)
 def promised() -> Iterator[None]:
-    """Kernels and bytes are those of what a row computes, labels inside: `test_checks.py` says that
-    looking at them changes none of these."""
+    """Promise that indices are in bounds, so that plans hold no checks of them.
+
+    `test_bounds_checks.py` shows that checks change neither kernels nor bytes."""
     with knobs.config(check_positions=False):
         yield
 

@@ -3,7 +3,7 @@
 A plan is made for large sizes, by a machine that is the same everywhere; the same compiled program
 then runs at small ones.  Results are compared with the same code in NumPy on float64, each element
 within what rounding explains (`tests.catalogue.rounding`).  Bytes count every element of an array
-once; that no kernel reads one more often than that is counted too (`tests.catalogue.sweeps`).
+once; that no kernel reads one more often than that is counted too (`tests.catalogue.array_passes`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.catalogue.array_passes import reads
 from tests.catalogue.rounding import tolerances
 from tests.catalogue.rows import (
     DTYPES,
@@ -31,7 +32,6 @@ from tests.catalogue.rows import (
     wanted,
     with_one,
 )
-from tests.catalogue.sweeps import reads
 
 import smelt as sm
 from smelt import driver, fusion, knobs, lower, passes

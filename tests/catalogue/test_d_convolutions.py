@@ -167,7 +167,7 @@ ROWS = (
         dtypes=("f64",), short=DEAR_ROOT,
         fused="s*(n*c*h*w + 9*o*c + 4*o + n*o*h*w)",
         unfused="s*(n*c*h*w + 9*o*c + 8*o + 11*n*o*h*w)"),
-    # Lines that tiles fill: with others two kernels are faster (`tests/fusion/test_walked.py`).
+    # Rows that fill tiles: with others two kernels are faster (`fusion/test_contraction_cost.py`).
     row("D3", (separable, separable_reference),
         ("T[n,64,h,w]", "T[64,1,3,3]", "T[64]", "T[o,64,1,1]", "T[o]"),
         {"n": 8, "o": 96, "h": 56, "w": 64}, dtypes=("f64",),

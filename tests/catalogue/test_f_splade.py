@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.catalogue.harness import REFERENCE, RUNS
-from tests.property.judges import kernels_agree, spread
+from tests.property.oracles import kernels_agree, spread
 
 import smelt as sm
 from smelt import driver

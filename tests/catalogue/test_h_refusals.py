@@ -137,7 +137,7 @@ ROWS = (
     Row("H5 sort", sorted_between, ("T[r,c]",), {"r": 8192, "c": 4096}, fused="s*6*r*c",
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
         also=(sorted_between_otherwise,),
-        fixed=("c",)),  # short rows are sorted by kernels (tests/frontends/array/test_networks.py)
+        fixed=("c",)),  # kernels sort short rows (frontends/array/test_sorting_networks.py)
     Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
         fused="(3*s + 24)*r*c", unfused="60*r*c",
         also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1, stable=True),), kernels=2,

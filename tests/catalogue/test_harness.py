@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.catalogue import test_a_elementwise, test_b_reductions, test_c_contractions
+from tests.catalogue.array_passes import reads
 from tests.catalogue.harness import MACHINE, differ, expected, inputs, sketch
 from tests.catalogue.rounding import tolerances
 from tests.catalogue.rows import Row, draw, many_sizes, small, varied
-from tests.catalogue.sweeps import reads
 
 from smelt.kernel.text import parse
 

@@ -229,8 +229,9 @@ SUMS = (
     "as in NumPy and PyTorch. The matrix instructions of Intel (AMX) add pairs of bfloat16",
     "products one after the other, in float32; the result is rounded to bfloat16 at the end.",
 )
-"""The page's text on sums, which `tests/codegen/llvm/test_folds.py` and `test_long_sums.py`
-check."""
+"""The page's text on sums.
+
+`tests/codegen/llvm/test_reductions.py` and `test_summation_error.py` check it."""
 
 
 def _place(worst: Worst) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.explain.made import DATA, KERNELS
+from tests.explain.handwritten_report import DATA, KERNELS
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 
 from smelt import knobs

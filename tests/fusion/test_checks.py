@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.substituted import substitute_sizes
+from tests.graph.substitute_sizes import substitute_sizes
 
 import smelt as sm
 from smelt import driver, passes

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, execute
+from tests.strategies.comparison import same_bits
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 from smelt.fusion import plan, traffic
 from smelt.fusion.bitsets import bits

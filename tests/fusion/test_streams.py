@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 import smelt as sm
 from smelt import driver, fusion, lower, passes

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from tests.strategies import data
-from tests.strategies.judge import Judge, same_bits
+from tests.strategies.comparison import Judge, same_bits
 
 from smelt import knobs, passes
 from smelt.errors import SmeltError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hypothesis import given
-from tests.graph.substituted import substitute_sizes
+from tests.graph.substitute_sizes import substitute_sizes
+from tests.strategies.comparison import same_bits
 from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 from smelt.graph.interp import run, solve_sizes
 from smelt.graph.text import parse, text

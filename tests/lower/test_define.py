@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.codegen.llvm.whole import one_cluster
+from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
 from smelt.errors import VerifyError

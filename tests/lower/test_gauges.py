@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from tests.lower.test_stream import CASES, Case, drawn, streamed
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 from smelt.kernel import interp
 from smelt.kernel.ir import (

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import Whole, whole
+from tests.codegen.llvm.single_kernel import Whole, whole
 from tests.strategies import data
 
 from smelt.graph.interp import run as run_graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.codegen.llvm.whole import one_cluster
+from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
 from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import one_cluster
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.codegen.llvm.single_kernel import one_cluster
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 import smelt as sm
 from smelt import lower, passes

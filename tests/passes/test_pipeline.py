@@ -79,7 +79,7 @@ def test_names() -> None:
 def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
     """By all values: converting there and back gives the same bits, but for NaN."""
     import numpy as np
-    from tests.rewrite.machine import every
+    from tests.rewrite.refute import every
 
     x = every(narrow)
     with np.errstate(all="ignore"):

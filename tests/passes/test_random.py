@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies.comparison import Judge, same_bits
 from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import Judge, same_bits
 
 from smelt import knobs, passes
 from smelt.graph.interp import run

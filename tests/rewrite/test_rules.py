@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.rewrite.machine import claimed, proof, provable, refutation
+from tests.rewrite.refute import claimed, proof, provable, refutation
 
 from smelt.ops.scalar import SCALARS
 from smelt.rewrite.rule import Rule, rule

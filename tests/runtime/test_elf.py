@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.golden.test_golden import FOLDER, inputs, read
-from tests.strategies.judge import same_bits
+from tests.strategies.comparison import same_bits
 
 import smelt as sm
 from smelt import driver, knobs

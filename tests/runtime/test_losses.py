@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.runtime.test_rounds import PLANNED, Array, compiled, f32, graph_of, sizes_of
+from tests.runtime.test_chunking import PLANNED, Array, compiled, f32, graph_of, sizes_of
 
 import smelt as sm
 from smelt.explain.analysis import memory_analysis

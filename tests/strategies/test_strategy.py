@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from tests.strategies.comparison import Judge, same_bits
 from tests.strategies.graphs import STEPS, Program, graphs
-from tests.strategies.judge import Judge, same_bits
 
 from smelt.graph.interp import run
 from smelt.graph.text import parse

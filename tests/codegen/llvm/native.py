@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import KERNEL, Guarded
+from tests.codegen.llvm.guard_pages import KERNEL, Guarded
 
 from smelt.codegen.build import CompiledKernel, Variant, build
 from smelt.codegen.llvm.program import program

@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.test_grouped import (
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import Whole, one_cluster, whole
+from tests.codegen.llvm.test_dot_product import (
     KINDS,
     LAYOUTS,
     MORE,
@@ -22,7 +23,6 @@ from tests.codegen.llvm.test_grouped import (
     source,
     wanted,
 )
-from tests.codegen.llvm.whole import Whole, one_cluster, whole
 
 from smelt import lower, processor
 from smelt.codegen.build import asm_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import RUNNABLE
+from tests.codegen.llvm.single_kernel import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.llvm.module import emit

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.forms import TYPES, forced
-from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, whole
 from tests.codegen.llvm.test_contractions import whole_numbers
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.variants import TYPES, forced
 
 import smelt as sm
 from smelt.blocks import PREPACKED, SMALL

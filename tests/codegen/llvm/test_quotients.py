@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, whole
 
 from smelt.codegen.build import asm_text
 from smelt.target import Target

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole_graph
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole_graph
+from tests.property.oracles import agree, interpret, sizes_at, spread
 from tests.strategies.graphs import Program, graphs
 
 from smelt import passes

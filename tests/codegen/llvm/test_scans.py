@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.test_folds import BITS, NAMES
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.test_reductions import BITS, NAMES
 
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from tests.codegen.llvm.disturbed import spread
 from tests.codegen.llvm.native import Native, native, native_kernel
 from tests.codegen.llvm.random_streams import streams as random_streams
-from tests.codegen.llvm.whole import RUNNABLE
+from tests.codegen.llvm.rounding_noise import spread
+from tests.codegen.llvm.single_kernel import RUNNABLE
 from tests.kernel.goldens import GOLDENS
 from tests.kernel.random_kernels import kernels
 from tests.kernel.references import REFERENCES, extra_sizes
 from tests.kernel.test_goldens import flat
 from tests.kernel.test_verify_property import accepted, arrays_for
-from tests.property.judges import agree
+from tests.property.oracles import agree
 
 from smelt.codegen.build import Variant, asm_text
 from smelt.codegen.llvm.loopir.items import Phase

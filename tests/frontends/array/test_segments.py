@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.frontends.array.against_numpy import MODES
+from tests.frontends.array.numpy_comparison import MODES
 from tests.strategies.effort import NIGHTLY
 
 import smelt as sm

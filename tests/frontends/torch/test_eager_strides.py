@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.phrases import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
+from tests.frontends.torch.statement_templates import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 

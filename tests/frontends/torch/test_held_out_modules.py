@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.steps import worst_error  # noqa: E402
+from tests.frontends.torch.training_step import worst_error  # noqa: E402
 
 F = torch.nn.functional
 L = torch.nn

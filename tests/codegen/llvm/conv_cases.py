@@ -1,0 +1,57 @@
+"""What tests of products over windows share: inputs, forbidden pages, what a product becomes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import Whole, one_cluster
+
+from smelt import lower
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
+from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.graph.text import parse
+from smelt.target import Target
+
+
+def check(kernel: Whole, *arrays: np.ndarray) -> None:
+    """Native code between forbidden pages says what the graph's interpreter says."""
+    expected = kernel.expected(*arrays)[0]
+    for at_end in (False, True):
+        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        scale = float(np.abs(expected).max(initial=1.0))
+        eps = float(ml_dtypes.finfo(expected.dtype).eps)
+        assert float(np.abs(found - expected).max(initial=0.0)) <= 64 * eps * scale
+
+
+def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def products(source: str) -> list[type]:
+    """What the products of a graph become, as one kernel."""
+    return [type(c) for c in _made(source)]
+
+
+def lying(source: str) -> list[bool]:
+    """Whether the left operands of a graph's products over windows are multiplied as they lie."""
+    return [c.is_left_contiguous for c in _made(source) if isinstance(c, ConvPlan)]
+
+
+def in_place(source: str) -> list[bool]:
+    """Whether the lines of a graph's stencils are read where they lie."""
+    return [c.rows_in_place is not None for c in _made(source) if isinstance(c, DepthwisePlan)]
+
+
+def dealing(source: str) -> list[bool]:
+    """Whether a table says where the left operands of a graph's products over windows lie."""
+    return [c.strided_left is not None for c in _made(source) if isinstance(c, ConvPlan)]
+
+
+def _made(source: str) -> list[object]:
+    kernel = lower.run(one_cluster(parse(source)), "eager", {})
+    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return [c for s in made for c in s.products.values()]

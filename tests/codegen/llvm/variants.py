@@ -1,0 +1,37 @@
+"""Kernels in one of their forms, whatever the sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import Whole, whole
+from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+
+TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
+
+
+@cache
+def forced(code: str, isa: str, form: str = "wide") -> Whole:
+    """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
+    kernel = whole(code, isa)
+    assert form in [name for name, _ in kernel.forms]
+    made, loaded = kernel.form(form)
+    return replace(kernel, built=made, loaded=loaded, forms=())
+
+
+def is_right_in_every_layout(
+    isa: str, dtype: str, form: str, every: tuple[tuple[int, int, int], ...]
+) -> None:
+    """Of integers, whose sums are exact, at either end of what may be touched."""
+    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
+        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, form)
+        for m, n, k in every:
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
+            for at_end in (False, True):
+                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
