@@ -82,7 +82,7 @@ def test_half_of_an_allowance_counts_instead():
         assert kept(compiled(graph, 300, Allowance(1 << 40, room))) == panels * 256 * 1024
 
 
-def test_every_candidate_is_told_with_its_numbers():
+def test_every_candidate_is_recorded_with_its_numbers():
     made = compiled(layers(3), 30, Allowance(0, 0), constants_extra=300 * 1024)
     facts = weighed(made)
     assert [f.kept for f in facts] == [True, False, False]
@@ -126,7 +126,7 @@ def test_what_there_is_no_room_for_is_computed_in_every_call():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_equal_layers_are_asked_for_panels_once_and_packed_each(monkeypatch: pytest.MonkeyPatch):
+def test_equal_layers_are_queried_once_and_packed_each(monkeypatch: pytest.MonkeyPatch):
     """Arrays and sizes of their own make no difference to how a product wants its operand."""
     asked: list[object] = []
     panels = ahead.panels

@@ -133,7 +133,7 @@ def test_equal_kernels_of_different_programs_are_one(fresh: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 9, 30, 60, 200, -1])
-def test_a_damaged_entry_is_made_anew(
+def test_a_damaged_entry_is_rebuilt(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     first = compiled(SOFTMAX)
@@ -151,7 +151,7 @@ def test_a_damaged_entry_is_made_anew(
 
 
 @pytest.mark.parametrize("content", [b"", b"SMELTobj", bytes(100)])
-def test_a_cut_entry_is_made_anew(
+def test_a_truncated_entry_is_rebuilt(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     compiled(MAP)
@@ -414,7 +414,7 @@ def test_hints_are_only_hints() -> None:
                     assert np.allclose(a, b, rtol=1e-4, atol=1e-4), (hints, n, m)
 
 
-def test_the_journal_tells_what_was_lowered_and_emitted(fresh: Path) -> None:
+def test_the_journal_records_what_was_lowered_and_emitted(fresh: Path) -> None:
     c = compiled(SOFTMAX, journal=Journal(full=True))
     lowered, emitted = c.journal.of(KernelLowered), c.journal.of(KernelEmitted)
     assert [f.name for f in lowered] == [k.name for k in c.kernels if k]

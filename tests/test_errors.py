@@ -109,7 +109,7 @@ def test_message_reads_as_documented():
     ]
 
 
-def test_only_shapes_that_are_compared_are_told_how():
+def test_only_compared_shapes_are_explained():
     x = smelt.asarray(np.ones((3, 4), np.float32))
     with pytest.raises(errors.ShapeError) as compared:
         smelt.jit(lambda x, y: x + y)(x, np.ones(5, np.float32))
@@ -136,7 +136,7 @@ def test_line_is_the_callers():
     assert caught.value.origin.function == "test_line_is_the_callers"
 
 
-def test_traceback_names_the_public_place():
+def test_traceback_names_the_public_function():
     try:
         raise errors.ShapeError("no")
     except errors.ShapeError as error:

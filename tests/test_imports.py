@@ -80,7 +80,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
-def test_guards_that_an_import_registers_while_a_fork_waits_are_held_in_pairs(tmp_path):
+def test_fork_guards_registered_while_a_fork_waits_are_held_in_pairs(tmp_path):
     guard = "import threading\nfrom smelt.imports import guard_forks\nlock = threading.RLock()\n"
     (tmp_path / "slow.py").write_text(
         f"import logging, concurrent.futures.thread\n{SLOW}{guard}"

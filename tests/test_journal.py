@@ -66,7 +66,7 @@ def test_order_and_selection():
     assert kept.of(Fact) == facts
 
 
-def test_keep_false_only_tells_listeners():
+def test_keep_false_only_notifies_listeners():
     heard: list[Fact] = []
     stop = journal.subscribe(heard.append)
     try:

@@ -276,7 +276,7 @@ def test_parsers_only_ever_raise_value_error(text):
             knob.parse(text)
 
 
-def test_numpy_values_are_told_apart():
+def test_numpy_values_are_distinguished():
     with pytest.raises(KnobError):
         config(threads=np.float64(2))
 

@@ -101,7 +101,7 @@ HEAD = """graph head(x: f32[n,d], w: f32[v,d], g: f32[n,1]) {
 }"""
 
 
-def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_plans_load_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """With their body, without planning; as many rows as there are, whatever the first call had."""
     tiny = replace(driver.host(), l3_bytes=1 << 14)
     monkeypatch.setattr(warm, "host", lambda: tiny)
@@ -175,7 +175,7 @@ def test_donated_inputs_are_written_over_by_a_stored_plan() -> None:
     assert isinstance(again(graph), driver.Compiled), "without the gift it is another plan"
 
 
-def test_other_sizes_take_other_forms_of_the_code() -> None:
+def test_other_sizes_take_other_variants_of_the_code() -> None:
     """Few rows and results beyond all caches have code of their own, also from a stored plan."""
     source = """graph f(x: f32[n,k], w: f32[k,64]) {
   v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
@@ -263,7 +263,7 @@ def test_lines_decide_where_a_setting_names_one() -> None:
         assert not isinstance(again(placed(2)), CachedProgram)
 
 
-def test_with_verification_everything_is_made_anew() -> None:
+def test_with_verification_everything_is_rebuilt() -> None:
     start()
     next_process()
     with knobs.config(verify=True):
@@ -305,7 +305,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("what", ["plan", "kernel"])
-def test_a_damaged_entry_is_told_replaced_and_never_used(
+def test_a_damaged_entry_is_reported_replaced_and_never_used(
     place: Path, what: str, damage: str
 ) -> None:
     graph = parse(RELU)
@@ -361,7 +361,7 @@ def test_swapped_entries_are_of_another_key(place: Path) -> None:
     assert "damaged: entry of another key" in reasons
 
 
-def test_a_plan_whose_code_is_gone_is_made_anew(place: Path) -> None:
+def test_a_plan_whose_code_is_gone_is_rebuilt(place: Path) -> None:
     start(TEXTS["apart"])
     for path in stored(place, "kernel"):
         path.unlink()

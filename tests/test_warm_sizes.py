@@ -34,7 +34,7 @@ def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
     assert "_recompiled" not in vars(found)
 
 
-def test_a_plan_for_other_sizes_is_asked_about_and_not_found_by_others() -> None:
+def test_a_plan_for_other_sizes_is_offered_to_its_program_only() -> None:
     asked: list[dict[str, int]] = []
 
     def refuse(plan: CachedProgram) -> bool:

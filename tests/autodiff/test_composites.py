@@ -312,7 +312,7 @@ def test_the_row_sum_of_attention_comes_from_its_result(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cheap_forms_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_derivatives_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same gradients without gauges dropped, zero sums known and sums swapped."""
     case = CASES[name]
     arrays = draw(case, "float64")

@@ -218,7 +218,7 @@ def test_tensor_row_in_other_types(name: str, dtype: Any) -> None:
         assert (np.abs(a.astype(np.float64) - b) <= worst).all(), (a, b)
 
 
-def test_every_fold_of_floats_has_a_derivative() -> None:
+def test_every_float_reduction_has_a_derivative() -> None:
     for row in COMBINES.values():
         same = row.grow in ("same", "integer") and "float" in row.kinds
         assert (row.pullback is not None) == same
@@ -314,7 +314,7 @@ def test_scatter_forgets_what_was_overwritten() -> None:
     np.testing.assert_array_equal(by_u, [0, 1, 3])
 
 
-def test_extremes_at_computed_places_share_evenly() -> None:
+def test_gradients_of_scattered_extremes_are_shared_evenly() -> None:
     source = "graph f(x: T[3], u: T[4], i: i64[4]) {\n v0 = scatter.max(x, u, i)\n return v0\n}"
     given = [[1.0, 5.0, 0.0], [1.0, 1.0, 3.0, np.nan], [0, 0, 1, 2]]
     graph = graph_of(source)
@@ -325,7 +325,7 @@ def test_extremes_at_computed_places_share_evenly() -> None:
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 3])
-def test_products_at_computed_places_with_zeros(zeros: int) -> None:
+def test_gradients_of_scattered_products_with_zeros(zeros: int) -> None:
     source = "graph f(x: T[2], u: T[5], i: i64[5]) {\n v0 = scatter.mul(x, u, i)\n return v0\n}"
     u = np.array([2.0, 0.5, 3.0, -1.5, 1.25])
     u[:zeros] = 0

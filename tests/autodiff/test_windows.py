@@ -71,7 +71,7 @@ def test_second_derivatives() -> None:
         assert found[at] == pytest.approx(expected, rel=1e-6)
 
 
-def test_infinite_weights_meet_no_margin_in_exact_gradients() -> None:
+def test_infinite_weights_skip_padding_in_exact_gradients() -> None:
     """The gradient of a margin's neighbour is what the weights that it meets say."""
     x, w, g = np.ones((1, 1, 4)), np.array([[[np.inf, 1.0, 1.0]]]), np.ones((1, 1, 4))
 

@@ -45,7 +45,7 @@ def test_sums_in_double_of_rounded_terms_agree_as_those_do() -> None:
             check("a", [double], [double + near], given)
 
 
-def test_cuts_read_folds_and_compute_the_rest_again() -> None:
+def test_cuts_read_reductions_and_recompute_the_rest() -> None:
     graph = parse("""graph f(x: f32[n,m]) {
       v0 = exp(x)
       v1 = reduce.sum(v0) {axes=(1,)}
@@ -62,7 +62,7 @@ def test_cuts_read_folds_and_compute_the_rest_again() -> None:
     assert again.output_sources == ((1, 0), (0, 0))
 
 
-def test_sizes_that_no_input_tells_are_told() -> None:
+def test_sizes_that_no_input_implies_are_reported() -> None:
     def mean(x: Any) -> Any:
         return sm.sqrt(sm.sum(x * x, axis=1) / x.shape[1])
 

@@ -55,7 +55,7 @@ def test_pairs_are_those_that_a_mask_leaves() -> None:
     assert Case("documents", 200).pairs == (lengths**2).sum() and lengths.sum() == 200
 
 
-def test_what_is_visited_is_whole_tiles_of_bands_and_sums_of_finer_ones() -> None:
+def test_visited_pairs_are_whole_tiles_of_row_bands() -> None:
     assert visited_pairs(Case("plain", 10), 32) == 100
     assert visited_pairs(Case("causal", 24), 32) == (24 * 24 + 12 * 12 + 12 * 24) / 2
     for case in (Case("window", 700), Case("documents", 700), Case("causal", 700)):

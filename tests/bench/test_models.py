@@ -69,7 +69,7 @@ def test_an_unknown_model_is_an_error():
         models.run(["nothing"])
 
 
-def test_cases_can_be_made_and_called():
+def test_cases_can_be_built_and_called():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     for name in ("distilbert", "minilm", "diffusion"):

@@ -165,7 +165,7 @@ def test_plot_is_well_formed_and_says_itself_in_words(results: Results) -> None:
     assert "x * y + z of 16 elements" not in texts, "a row without a floor has no ratio"
 
 
-def test_plot_places_marks_by_the_logarithm(results: Results) -> None:
+def test_plot_positions_are_logarithmic(results: Results) -> None:
     text = plot.draw(results)
     circles = [float(x) for x in re.findall(r'<circle [^>]*cx="([\d.]+)"', text)]
     floors = re.findall(r'class="floor" x1="([\d.]+)"', text)
@@ -211,7 +211,7 @@ def test_page_without_a_plot(results: Results, tmp_path: Path) -> None:
     assert {p.name for p in page.write(only_calls, tmp_path)} == {"bench.md", "bench.json"}
 
 
-def test_command_writes_what_it_is_asked_for(
+def test_command_writes_the_requested_files(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []

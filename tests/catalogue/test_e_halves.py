@@ -96,7 +96,7 @@ def test_numbers_by_matrices(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS[1:3], ids=str)
-def test_bands_of_rows_are_as_high_as_tiles(variant: Variant) -> None:
+def test_row_bands_are_as_high_as_tiles(variant: Variant) -> None:
     (kernel,) = made(variant)[1].kernels
     assert kernel is not None
     plain = Target.for_isa("avx512")
@@ -145,7 +145,7 @@ def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
     assert not any("vscalefps" in x for x in rounding), "no exponential again"
 
 
-def test_explicit_roundings_stay_unless_told_otherwise() -> None:
+def test_explicit_roundings_stay_by_default() -> None:
     """Only `rounding="fast"` looks through conversions; what is stored is rounded even then."""
     x = np.linspace(1, 2, 1001, dtype=np.float32)
 

@@ -185,7 +185,7 @@ def test_parts_merge_in_an_order_that_threads_do_not_change(name: str) -> None:
                     assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
 
 
-def test_a_dear_producer_is_computed_once_and_a_cheap_one_at_each_place() -> None:
+def test_expensive_producers_are_stored_and_cheap_ones_recomputed() -> None:
     """Three gathers pick from 512 columns at a time, which rest in the third-level cache."""
 
     def computing(name: str, operator: str) -> list[tuple[str, ...]]:

@@ -37,7 +37,7 @@ def test_a_wrong_shape_and_a_lost_number_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(("columns", "times"), [(4096, 1), (1 << 22, 3)])
-def test_sweeps_are_counted_where_no_cache_holds_a_row(columns: int, times: int) -> None:
+def test_passes_are_counted_where_no_cache_holds_a_row(columns: int, times: int) -> None:
     kernel = parse(
         "kernel k(x: f32[r,c]) -> y: f32[r,c]\n  grid r\n  t = x[r,c]\n  m = max(t over c)\n"
         "  e = t - m\n  s = sum(e over c)\n  y[r,c] = e - s"

@@ -63,12 +63,12 @@ PLACES = row("places of all", places)
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("made_of", MOMENTS, ids=str)
-def test_moments_are_one_sweep(made_of: Row, dtype: str) -> None:
+def test_moments_are_one_pass(made_of: Row, dtype: str) -> None:
     found = count(make(made_of, dtype))
     assert (found.kernels, found.launches, found.sweeps, found.stored) == (1, 1, 1, ())
 
 
-def test_what_cancels_before_a_small_number_is_added_does_so_in_a_sweep_too() -> None:
+def test_cancellation_before_adding_epsilon_is_exact_in_one_pass() -> None:
     def code(xp: Any, x: Any, y: Any) -> Any:
         return xp.var(y * 1e9 - 1e9 + x, axis=0)
 
@@ -124,7 +124,7 @@ def exact(x: Array, mean: Array, axis: int | None) -> Array:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("made_of", "axis"), [(COLUMNS, 0), (ALL, None)], ids=str)
-def test_a_variance_is_as_exact_as_in_two_sweeps(
+def test_a_variance_is_as_exact_as_in_two_passes(
     made_of: Row, axis: int | None, dtype: str, name: str
 ) -> None:
     made = make(made_of, dtype)
@@ -227,7 +227,7 @@ def test_squares_out_of_range_are_infinite(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("shape", [(1, 1), (1, 700), (700, 1), (3, 129), (130, 67), (1031, 517)])
-def test_places_in_a_whole_array_are_the_first_of_equals(
+def test_argmax_over_a_whole_array_takes_the_first_of_equals(
     shape: tuple[int, int], dtype: str
 ) -> None:
     made = make(PLACES, dtype)
@@ -247,7 +247,7 @@ def test_places_in_a_whole_array_are_the_first_of_equals(
 
 @pytest.mark.parametrize("axis", [0, 1, None])
 @pytest.mark.parametrize("shape", [(20_000, 3), (300, 700), (3, 20_000)])
-def test_places_of_truths_in_parts(shape: tuple[int, int], axis: int | None) -> None:
+def test_argmax_of_booleans_in_parts(shape: tuple[int, int], axis: int | None) -> None:
     code = lambda xp, x: (xp.argmax(x, axis=axis), xp.argmin(x, axis=axis))  # noqa: E731
     made = make(Row("truths", code, ("bool[r,c]",), MATRIX, fused="0", unfused="0"))
     late = np.zeros(shape, bool)

@@ -228,7 +228,7 @@ def test_cache_verify_finds_and_removes_damage(run, filled):
     assert run("cache", "verify") == "2 entries checked, 0 damaged\n"
 
 
-def test_cache_list_tells_kinds(run, filled):
+def test_cache_list_shows_kinds(run, filled):
     cache = Cache.default()
     cache.put(b"plan", {"what": "plan", "recipe": {"steps": [1, 2]}}, b"")
     cache.put(b"code", {"functions": [["k0", "n", "0", "n"]]}, b"code")

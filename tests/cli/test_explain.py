@@ -86,7 +86,7 @@ def test_explain_why(run):
     assert data["together"] and data["reasons"] == [data["decisions"][0]["code"]]
 
 
-def test_sizes_that_are_not_given_are_told(run, tmp_path):
+def test_missing_sizes_are_reported(run, tmp_path):
     result = CliRunner().invoke(
         main.smelt, ["explain", "apart.smelt", "--predict", "--size", "r=8"]
     )
@@ -132,7 +132,7 @@ def test_mistakes_in_the_call(run, words, told):
         ),
     ],
 )
-def test_what_a_user_s_code_raises_is_told_without_our_lines(run, tmp_path, code, told):
+def test_errors_of_user_code_are_shown_without_our_frames(run, tmp_path, code, told):
     (tmp_path / "mistaken.py").write_text(code)
     text = run("explain", f"{tmp_path}/mistaken.py:f", "--arg", "x=f32[4]", code=1)
     assert told in " ".join(text.split())
@@ -176,7 +176,7 @@ def test_explain_a_function_by_options(run, name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_all_judges_agree(run, name):
+def test_all_interpreters_agree(run, name):
     data = json.loads(
         run("run", f"{name}.smelt", "--judge", "all", "--size", "r=12", "--size", "c=10", "--json")
     )

@@ -36,7 +36,7 @@ def test_opt_runs_the_pipeline_by_rounding() -> None:
     assert "mul(x, 0.1:f32)" in call_opt("--rounding", "fast").stdout
 
 
-def test_opt_tells_what_passes_did() -> None:
+def test_opt_reports_what_passes_did() -> None:
     assert "simplify: 5 -> 3 nodes" in call_opt("--time").stderr
 
 
@@ -75,7 +75,7 @@ def test_ops_describes_one() -> None:
     assert "did you mean permute?" in str(call_ops("permut").exception)
 
 
-def test_files_that_hold_no_text_are_told(tmp_path: Path) -> None:
+def test_binary_files_are_reported(tmp_path: Path) -> None:
     """A mistake in the call, with the byte, for every command that reads a program."""
     for data, told in ((b"graph \xff", "byte 6 is 0xff"), ("graph f".encode("utf-16"), "byte 0")):
         file = tmp_path / "data.smelt"

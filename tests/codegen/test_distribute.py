@@ -94,7 +94,7 @@ def test_a_sum_behind_a_function_has_a_loop_of_its_own() -> None:
     assert loops["no conversion"] == loops["plain"]
 
 
-def test_stages_share_what_they_ask_memory_for() -> None:
+def test_stages_share_their_loads() -> None:
     """A body of many stages asks for each line of its operands once, not in every stage."""
 
     def run(*xs: Any) -> Any:
@@ -125,7 +125,7 @@ def test_selections_by_position_run_in_pieces_rather_than_stages() -> None:
     assert all(s.order and not s.stages for k in joined.kernels for s in nests_of(k.text))
 
 
-def test_a_result_may_take_the_place_of_the_input() -> None:
+def test_a_result_may_overwrite_the_input() -> None:
     x = np.random.default_rng(3).standard_normal((9, 1500)).astype("f4")
     f = sm.jit(PROGRAMS["a value that all stages read"])
     expected = np.array(f(x))

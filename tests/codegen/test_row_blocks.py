@@ -80,7 +80,7 @@ def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
     assert set(kept.values()) == {("r",)}
 
 
-def test_every_nest_asks_for_the_rows_of_the_next_task() -> None:
+def test_every_nest_prefetches_the_rows_of_the_next_task() -> None:
     s = made(SOFTMAX)
     assert [nest.order for nest in s.nests] == [("r", "c")] * 3
     assert sum(ask.share for asks in assign_row_shares(s).values() for ask in asks) == 1

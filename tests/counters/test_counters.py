@@ -21,7 +21,7 @@ def test_counters(name):
     assert not found, "\n".join([*found, "if that is meant: make counters"])
 
 
-def test_a_difference_is_told():
+def test_a_difference_is_reported():
     found = corpus.differences("f", {"kernels": 1, "bytes": 8}, {"kernels": 2, "bytes": 8})
     assert found == ["f: kernels 1 -> 2"]
 

@@ -94,7 +94,7 @@ def test_the_page_shows_the_measurements():
     assert "csv.reader  Read [rows]. All." in shown
 
 
-def test_what_a_compiler_does_not_say_is_not_made_up():
+def test_missing_compiler_facts_are_not_invented():
     smelt = Result("smelt", "Smelt", None, None, 0.05, [1.0], 2, 1, agreement=1.0)
     assert "before fusion not reported, after not reported" in text_of(outcome(NUMPY, smelt))
     assert facts.from_report("{}") == facts.Facts()

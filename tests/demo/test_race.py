@@ -115,7 +115,7 @@ def test_the_childs_exception_reaches_the_parent():
         worker.command("start")
 
 
-def test_a_child_that_dies_is_told_of():
+def test_a_child_that_dies_is_reported():
     with race.Worker(engine("numpy"), BATCHES) as worker:
         worker._process.kill()
         worker._process.wait()

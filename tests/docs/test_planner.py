@@ -13,7 +13,7 @@ def test_rows_are_those_of_the_catalogue() -> None:
     assert [row.id for row in planner.rows(["B4 r"])] == ["B4 rows"]
 
 
-def test_what_is_slower_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slower_rows_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"B4 rows": (1e6, 3e6), "B4 columns": (2e6, 1e6), "B4 log": (1.04e6, 1e6)}
     monkeypatch.setattr(planner, "timed", lambda row: times[row.id])
     said: list[str] = []

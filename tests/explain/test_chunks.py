@@ -94,7 +94,7 @@ def check(made: Report) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "divergence"])
-def test_every_report_has_all_its_forms(name: str, isa: str) -> None:
+def test_every_report_has_all_formats(name: str, isa: str) -> None:
     made = report_of(name, small(isa))
     check(made)
     assert made.data.total.bytes <= made.data.total.bytes_unfused

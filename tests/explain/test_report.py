@@ -76,7 +76,7 @@ def test_references_resolve_and_sums_add_up(name):
         assert (b.place == "within") == (b.within in data.outputs)
 
 
-def test_virtual_values_are_told_from_stored_ones():
+def test_virtual_values_are_distinguished_from_stored_ones():
     data = report_of(compiled("library"), SIZES).data
     kinds = {(data.nodes[e.producer].op, data.nodes[e.reader].op): e.kind for e in data.edges}
     assert kinds["exp", "extern.sort"] == kinds["extern.sort", "mul"] == "memory"
@@ -182,7 +182,7 @@ def test_wrong_sizes_are_refused(wrong):
 # --- texts and caches ---------------------------------------------------------------------------
 
 
-def test_texts_are_made_when_asked_for():
+def test_texts_are_rendered_on_demand():
     report = report_of(compiled("library"), SIZES)
     _, call, kernel = report.kernels
     assert (call.text, call.llvm, call.asm) == ("", "", "")

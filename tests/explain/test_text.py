@@ -36,7 +36,7 @@ def test_a_report_that_was_stored_reads_the_same(version):
     assert replace(data, version=DATA.version) == DATA and page(data) == page(DATA)
 
 
-def test_constants_without_room_are_told():
+def test_constants_without_room_are_reported():
     one = ConstantData(value="w", what="packed", nbytes=3_000_000, saves_ns=2e5, kept=False, room=9)
     few = replace(DATA, constants=(one, one, replace(one, kept=True)))
     line = "once     6.00 MB of constants, kept, would save 400 us a call (constants_extra)"
@@ -46,7 +46,7 @@ def test_constants_without_room_are_told():
     assert line in page(few)
 
 
-def test_an_order_that_data_did_not_come_in_is_told():
+def test_an_input_layout_other_than_planned_is_reported():
     one = OrderData(windows=2, last=True, first_ns=3e6, last_ns=2.5e6)
     line = "order    channels last between kernels: 2.50 ms instead of 3.00 ms (predicted)"
     assert line in page(replace(DATA, orders=(one,)))

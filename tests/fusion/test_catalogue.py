@@ -63,7 +63,7 @@ def shared_by_two_sides_of_a_call(g: Formula, dear: bool):
 
 
 @pytest.mark.parametrize("dear", [False, True])
-def test_a4_cheap_values_are_computed_again_and_dear_ones_stored(dear: bool):
+def test_a4_cheap_values_are_recomputed_and_expensive_ones_stored(dear: bool):
     g = formula()
     a, y = shared_by_two_sides_of_a_call(g, dear)
     found = g.plan(y)
@@ -98,7 +98,7 @@ def test_a6_views_between_operators():
     assert (kernels(found), g.bytes(found)[0]) == (1, 2 * X)
 
 
-def test_a6_joined_pieces_are_written_once():
+def test_a6_concatenated_pieces_are_written_once():
     g = formula()
     x, y = g.input("x", "n", "m"), g.input("y", "n", "m")
     found = g.plan(g.concat(0, g.of("neg", x), g.of("abs", y)))
@@ -315,7 +315,7 @@ def test_f1_cross_entropy():
     assert g.bytes(found)[0] <= 4 * 1024 * 32000 + (8 + 4) * 1024 + 4
 
 
-def test_f1_cross_entropy_of_log_softmax_picked_afterwards():
+def test_f1_cross_entropy_of_gathered_log_softmax():
     g = Formula(n=1024, m=32000)
     x, label = g.input("x", "n", "m"), g.input("label", "n", dtype=i64)
     logs = g.of("sub", x, g.logsumexp(x))
@@ -331,7 +331,7 @@ def test_h1_one_long_row_is_one_kernel():
     assert (kernels(found), g.bytes(found)[0]) == (1, 4 * (1 << 26) + 4)
 
 
-def test_h2_a_dear_value_read_by_many_is_stored_once():
+def test_h2_an_expensive_value_read_by_many_is_stored_once():
     g = formula()
     x = g.input("x", "n", "m")
     dear = x

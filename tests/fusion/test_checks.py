@@ -38,7 +38,7 @@ X = np.random.default_rng(0).standard_normal((100, 64), dtype=np.float32)
 AT = np.arange(512) % 100
 
 
-def test_text_tells_what_is_a_check() -> None:
+def test_text_marks_checks() -> None:
     assert text(parse(text(ROWS))) == text(ROWS)
     assert text(ROWS).endswith("return v4, v0; check v6\n}") or "; check " in text(ROWS)
     assert (len(ROWS.results), len(ROWS.check_outputs), ROWS.checks) == (2, 1, 1)
@@ -86,7 +86,7 @@ def test_long_positions_are_looked_at_where_they_are_read() -> None:
     assert len(made.checks) == 1 and len(made.clusters) == 2
 
 
-def test_what_is_dear_is_not_computed_twice() -> None:
+def test_expensive_values_are_not_computed_twice() -> None:
     """Positions behind a fold are the program's: they are looked at where they come from."""
     graph = parse("""graph f(x: f32[n,m], y: f32[k,m]) {
   v0 = reduce.sum(y) {axes=(1,)}

@@ -38,7 +38,7 @@ def joins(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
     return len(found), sum(map(units.is_unit, found))
 
 
-def test_a_picture_with_margins_is_read_where_it_lies() -> None:
+def test_a_padded_image_is_read_in_place() -> None:
     """Rows are tested at their ends alone; margins of margins are written once."""
     assert joins(lambda x: windows(x, 1), (40, 40)) == (2, 0)
     assert joins(lambda x: windows(x, 2), (40, 40)) == (4, 1)
@@ -49,7 +49,7 @@ def test_a_picture_with_margins_is_read_where_it_lies() -> None:
     assert len(kernels[0]) == 1 and len(kernels[1]) <= 3
 
 
-def test_a_picture_with_margins_is_written_once_for_products() -> None:
+def test_a_padded_image_is_written_once_for_products() -> None:
     def dots(x: Any, w: Any) -> Any:
         p = margins(x, 2)
         rows = [p[i : i + 40, j : j + 40] for i in range(5) for j in range(5)]
@@ -58,7 +58,7 @@ def test_a_picture_with_margins_is_written_once_for_products() -> None:
     assert joins(dots, (40, 40), (25, 7))[1] >= 2
 
 
-def test_what_is_joined_and_read_once_is_free() -> None:
+def test_a_concatenation_that_is_read_once_is_free() -> None:
     assert joins(lambda x, y: sm.exp(sm.concat([x, y])), (40,), (40,)) == (1, 0)
 
     def three(x: Any) -> Any:
@@ -68,7 +68,7 @@ def test_what_is_joined_and_read_once_is_free() -> None:
     assert joins(three, (40,)) == (1, 0)
 
 
-def test_many_columns_joined_into_a_factor() -> None:
+def test_many_columns_concatenated_into_a_factor() -> None:
     def turned(x: Any, y: Any) -> Any:
         return sm.matmul(sm.stack([x[:, k] for k in range(9)], axis=1), y)
 

@@ -70,7 +70,7 @@ def test_odd_rows(program: Program, how: str) -> None:
 
 
 @pytest.mark.parametrize("program", DERIVED, ids=str)
-def test_nan_at_each_place(program: Program) -> None:
+def test_nan_at_each_position(program: Program) -> None:
     first, *rest = rows(program, 11)
     for k in range(11):
         a = first.copy()

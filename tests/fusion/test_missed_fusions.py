@@ -51,7 +51,7 @@ only together by joining a third one."""
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_no_gain_is_told_and_not_taken(block: int) -> None:
+def test_no_reported_gain_is_missed(block: int) -> None:
     for seed, operators in SEEDS[block::4]:
         g, graph = random_graph(seed, operators, results=2)
         graph = passes.run(graph, Journal(), "eager")

@@ -103,7 +103,7 @@ def test_only_what_is_defined_everywhere_and_goes_one_way_leaves(
     assert way.combine == ("min" if "neg" in ops else "max")
 
 
-def test_another_number_than_what_lies_below_stays() -> None:
+def test_other_numbers_than_the_mask_value_stay() -> None:
     """log1p(max(z, 0)) is never -1, hence -1 is nothing that a maximum may forget."""
     terms = Terms()
     keep, zero = terms.leaf("m", {"n"}, bool_), terms.const(0.0, f32)
@@ -114,7 +114,7 @@ def test_another_number_than_what_lies_below_stays() -> None:
         assert (way.layers != ()) == forgotten
 
 
-def test_sums_and_folds_that_others_read_stay_as_they_are() -> None:
+def test_sums_and_reductions_with_other_readers_are_unchanged() -> None:
     """A softmax is bounded by the maximum of its own exponents, not of something below them."""
     terms = Terms()
     z = terms.apply("max", x_of(terms), terms.const(0.0, f32))

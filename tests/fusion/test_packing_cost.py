@@ -21,7 +21,7 @@ def price(one: Operand, other: Operand, depth: int = 1024, itemsize: int = 4) ->
     return packing_ns(MACHINE, (one, other), depth, STEPS, itemsize)
 
 
-def test_what_lies_along_the_summed_axis_or_is_made_in_place_is_not_packed() -> None:
+def test_k_contiguous_and_in_place_operands_are_not_packed() -> None:
     both = price(COLUMNS, COLUMNS)
     assert price(ROWS, COLUMNS) == price(COLUMNS, ROWS) == price(ROWS, ROWS) == both / 2
     made = replace(COLUMNS, is_computed=True)

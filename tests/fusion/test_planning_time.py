@@ -166,7 +166,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> None:
+def test_few_queries_are_made_for_each_operator(name: str, asked: Asked) -> None:
     make, looks, prices = GRAPHS[name]
     graph = make()
     hints = dict.fromkeys(driver.input_size_names(graph), 512)
@@ -251,7 +251,7 @@ def test_planning_imports_nothing_of_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_more_layers_ask_no_more() -> None:
+def test_more_layers_make_no_more_queries() -> None:
     """Questions grow much less than the number of equal layers."""
     found: list[int] = []
     for layers in (4, 12):
@@ -265,7 +265,7 @@ def test_more_layers_ask_no_more() -> None:
     assert found[1] <= found[0] * 1.75
 
 
-def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
+def test_more_loop_steps_make_no_more_queries() -> None:
     """Runs of long clusters look like one another too; where each operator is read at many places,
     an expression is rewritten once for each."""
     asked: list[int] = []

@@ -29,7 +29,7 @@ def joined(successors: dict[int, int], a: int, b: int) -> dict[int, int]:
     return {c: both if c == b else s for c, s in moved.items() if c != a}
 
 
-def test_what_follows_is_known_after_every_join() -> None:
+def test_successors_are_right_after_every_merge() -> None:
     for seed in range(40):
         rng = random.Random(seed)
         count = 24

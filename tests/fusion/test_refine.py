@@ -32,7 +32,7 @@ def _key(members: int, stored: int) -> Verdict:
     return found
 
 
-def test_circles_are_told_from_what_clusters_read_and_write(
+def test_cycles_follow_from_what_clusters_read_and_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As running the kernels one after the other tells them."""

@@ -25,7 +25,7 @@ def test_lines_that_read_the_one_before_twice(lines: int, copied: bool) -> None:
     assert len(found.nodes()) <= (1 + MAX_COPIES_PER_NODE) * len(graph.nodes())
 
 
-def test_views_of_what_is_dear_are_copied_without_it() -> None:
+def test_views_of_expensive_values_are_copied_without_them() -> None:
     """A part of an input, and of a product, that two read: there is one of either still."""
     graph = parse("""graph f(x: f32[n,n], w: f32[n,n], p: f32[n,n]) {
       z = contract(x, w) {spec="i,k; k,j -> i,j"}

@@ -184,7 +184,7 @@ def test_two_stacks_of_layers_are_left_out_one_within_the_other() -> None:
     assert text(found) == text(whole)
 
 
-def test_layers_beyond_the_least_number_are_not_asked_about() -> None:
+def test_layers_beyond_the_least_number_are_not_queried() -> None:
     asked: list[int] = []
     for count in (8, 24):
         g = Formula(n=256, m=128)

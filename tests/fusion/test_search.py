@@ -151,7 +151,7 @@ def test_equal_graphs_have_equal_plans(seed: int):
     assert text(plan(again, MACHINE, None, g.sizes)) == first
 
 
-def test_planning_asks_the_model_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
+def test_planning_queries_the_model_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
     """Time itself is only watched: what is counted here is what takes it."""
     asked: list[int] = []
     cost = Model.cost
@@ -287,7 +287,7 @@ def test_a_cycle_is_refused_by_name():
     assert decision.details["between"].startswith("v")
 
 
-def test_a_fold_read_at_two_places_is_stored():
+def test_a_reduction_read_at_two_positions_is_stored():
     g = Formula(n=2048, m=512)
     x = g.input("x", "n", "m")
     r = g.fold("sum", x, 1)
@@ -297,7 +297,7 @@ def test_a_fold_read_at_two_places_is_stored():
     assert "reduction-crossing" in reasons(found, "split")
 
 
-def test_no_part_of_a_long_fold_sums_the_whole_row_again():
+def test_no_part_of_a_long_reduction_sums_the_whole_row_again():
     """Products of a centred row with itself, shifted: 64 parts of their sum read one mean."""
     for dtype in ("f32", "f64"):
         lagged = parse(f"""graph lagged(x: {dtype}[400000]) {{
@@ -314,7 +314,7 @@ def test_no_part_of_a_long_fold_sums_the_whole_row_again():
         assert max(sums) == 1
 
 
-def test_a_fold_read_once_at_every_position_stays_inside():
+def test_a_reduction_read_once_at_every_position_stays_inside():
     """Turned round, or split and permuted: each sum is still computed once."""
     g = Formula(m=512, k=64)
     x = g.input("x", 32 * size("k"), "m")
@@ -325,7 +325,7 @@ def test_a_fold_read_once_at_every_position_stays_inside():
         assert kernels(g.plan(y)) == 1
 
 
-def test_a_fold_read_several_times_is_stored():
+def test_a_reduction_read_several_times_is_stored():
     g = Formula(n=2048, m=512)
     x = g.input("x", "n", "m")
     spread = g.expand(g.reshape(g.fold("sum", x, 1), "n", 1), "n", 100)
@@ -333,7 +333,7 @@ def test_a_fold_read_several_times_is_stored():
     assert kernels(found) == 2
 
 
-def test_a_running_fold_of_which_one_element_is_read_is_stored():
+def test_a_scan_of_which_one_element_is_read_is_stored():
     """Another one along the kernel's own axis does not make it run there."""
     g = Formula(n=33, m=64, k=64)
     x, y = g.input("x", "n", "m"), g.input("y", "n", "k")
@@ -392,7 +392,7 @@ def reachable(successors: dict[int, int], a: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_reach_follows_joins(seed: int):
+def test_reachability_follows_merges(seed: int):
     import random
 
     r = random.Random(seed)

@@ -178,7 +178,7 @@ def turned(x: Any) -> Any:
         (lambda x: sm.sum(x + turned(x), axis=-1), 2),
     ],
 )
-def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, count: int) -> None:
+def test_reduced_rows_are_transposed_by_a_kernel_of_their_own(code: Any, count: int) -> None:
     """Lanes that are taken from as many lines, or put there, cost more than a round trip."""
     found = planned(code, [(11, 11)], [(2048, 2048)])
     assert len(found.kernels) == count
@@ -193,7 +193,7 @@ def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, coun
         (sm.exp, [(64, 1 << 20)]),
     ],
 )
-def test_rows_that_fit_and_lone_folds_do_not_stream(code: Any, large: Shapes) -> None:
+def test_rows_that_fit_and_lone_reductions_do_not_stream(code: Any, large: Shapes) -> None:
     assert not any(planned(code, ROWS, large).streamed)
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_corrected_is_visited_again() -> None:
         assert cluster.stream is None or sweeps == 2
 
 
-def test_decisions_say_how_each_fold_is_carried() -> None:
+def test_decisions_say_how_each_reduction_is_carried() -> None:
     plan = planned(attention, QKV, LONG_KEYS).plan
     found = {(d.reason, d.details["how"]) for d in plan.decisions if d.reason == "carried"}
     assert found == {

@@ -71,7 +71,7 @@ def test_facts_are_checked() -> None:
         run(graph, [zeros(3)])
 
 
-def test_sizes_that_no_input_tells() -> None:
+def test_sizes_that_no_input_implies() -> None:
     graph = parse("graph f(x: f32[]) { y = expand(x) {shape=(n,)} return y }")
     with pytest.raises(ArgumentError, match="no input tells the size n"):
         run(graph, [zeros()])

@@ -71,7 +71,7 @@ def test_rows_of_a_difference(extent, add):
                     assert 0 <= evaluate(e, sizes, {"r": place}) < evaluate(limit, sizes)
 
 
-def test_what_rows_of_a_difference_tell():
+def test_bounds_from_rows_of_a_difference():
     at, other = axis("r", n * m - n), axis("s", (n - 2) * (m - 1))
     assert proves_inside(floordiv(at, m - 1), n)
     assert proves_inside(mod(at, m - 1), m - 1)
@@ -91,7 +91,7 @@ def test_what_follows_from_facts_holds_where_they_do(e, facts):
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(expressions(2), min_size=1, max_size=3))
-def test_axes_that_are_told_are_told(index):
+def test_axes_that_are_proven_distinct_are_distinct(index):
     told = determined_axes(tuple(index))
     for sizes in ({"n": 2, "m": 3}, {"n": 3, "m": 1}):
         seen: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -205,7 +205,7 @@ def test_narrow_integers_are_no_facts():
         ((0,), ""),
     ],
 )
-def test_everyday_stores_are_told_apart(index, told):
+def test_common_stores_are_proven_disjoint(index, told):
     assert determined_axes(index) == set(told)
 
 

@@ -60,7 +60,7 @@ def test_names_that_are_words_of_the_language(word: str) -> None:
     assert len(plain.kernel.body) == len(kernel.body)
 
 
-def test_the_code_is_told_under_the_kernel_s_own_names() -> None:
+def test_the_code_is_reported_under_the_kernel_s_names() -> None:
     kernel = made(TOTAL, n="rows", m="cols", v="v")
     plain, names = canonical_kernel(kernel)
     target = Target.for_isa("portable")

@@ -26,7 +26,7 @@ def refused(source: str, arrays, match: str, sizes=None, **options) -> str:
     return str(caught.value)
 
 
-def test_an_index_outside_is_named_with_its_place():
+def test_an_index_out_of_bounds_is_named_with_its_position():
     message = refused(COPY.replace("x[n]", "x[n + 1]"), [x(5)], "index 5 is outside dimension 0")
     assert "`y[n] = x[n + 1]`" in message
     assert "n = 4" in message
@@ -44,7 +44,7 @@ def test_a_guard_is_lazy_and_a_select_is_not():
     refused(eager, [x(3)], "index -1")
 
 
-def test_a_fold_under_a_guard_is_as_lazy():
+def test_a_reduction_under_a_guard_is_as_lazy():
     source = """kernel k(x: f32[n,m], c: bool[n]) -> y: f32[n]
   grid n/4
   y[n] = sum(x[n - 1,m] * m over m) if n > 0 else -1"""
@@ -130,7 +130,7 @@ def test_empty_axes():
     assert run(parse(fold), [x(0, 3)])["y"].shape == (0,)
 
 
-def test_arg_folds_take_the_first_and_nan():
+def test_argmax_takes_the_first_and_nan():
     source = (
         "kernel k(x: f32[n,m]) -> y: i64[], z: i64[]\n"
         """  y[] = argmax(x[n,m] over n, m)

@@ -27,7 +27,7 @@ STEP = """kernel k(x: f32[n,12,64], w: f32[12,1,64], h: f32[n,64]) -> y: f32[n,6
   y[i,k] = h[i,k] * w[{at},0,k] + x[i,{at},k]"""
 
 
-def test_a_place_of_a_step_is_a_size() -> None:
+def test_an_index_of_a_step_is_a_size() -> None:
     one, two = (parametrize(parse(STEP.format(at=at))) for at in (3, 11))
     assert text(one[0]) == text(two[0])
     assert [sorted(numbers.values()) for _, numbers in (one, two)] == [[3, 3], [11, 11]]
@@ -46,7 +46,7 @@ def test_steps_have_all_but_numbers_in_common() -> None:
     assert erase_numbers(other) != erase_numbers(texts[0])
 
 
-def test_places_that_are_read_together_stay() -> None:
+def test_indices_that_are_read_together_stay() -> None:
     """Rows next to one another are told by their numbers: code for them may read them at once."""
     kernel = parse(
         "kernel k(x: f32[n,3]) -> y: f32[n]\n  grid n\n  y[n] = x[n,0] + x[n,1] * x[n,2]"

@@ -168,7 +168,7 @@ def test_computed_positions_may_stand_in_place():
     assert parse(text(kernel)) == kernel
 
 
-def test_constants_keep_what_tells_them_apart():
+def test_constants_keep_what_distinguishes_them():
     assert ir.Const(0.0, f32) != ir.Const(-0.0, f32)
     assert ir.Const(1, f32) != ir.Const(1, f64)
     assert ir.Const(math.nan, f32) == ir.Const(float("nan"), f32)

@@ -98,7 +98,7 @@ def test_text(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.file}-{c.name}")
-def test_three_judges(case: Case) -> None:
+def test_three_interpreters_agree(case: Case) -> None:
     kernel = case.whole()
     near = 2e-2 if "f16" in case.source else 2e-5
     for k, values in enumerate(SIZES):

@@ -89,7 +89,7 @@ def same(a: Array, b: Array) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(programs())
-def test_all_judges_and_threads_agree_bit_for_bit(
+def test_all_interpreters_and_threads_agree_bit_for_bit(
     program: tuple[str, list[Array], dict[str, int]],
 ) -> None:
     source, arrays, sizes = program
@@ -145,7 +145,7 @@ def test_messages_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("far", [-1, 5, 1 << 40, -(1 << 63)])
-def test_places_outside_touch_nothing(far: int) -> None:
+def test_positions_out_of_bounds_touch_nothing(far: int) -> None:
     """Front ends keep places inside; kernels write nowhere else if they do not."""
     source = "graph f(x: f32[5], u: f32[m], i: i64[m]) {\n y = scatter.add(x, u, i)\n return y\n}"
     c = driver.compile(parse(source), hints={"m": 3})
@@ -203,7 +203,7 @@ ALONG = {
 
 @pytest.mark.parametrize("how", MODES)
 @pytest.mark.parametrize("name", ALONG)
-def test_places_that_count_an_axis_are_that_axis(name: str, how: str) -> None:
+def test_positions_that_count_an_axis_are_that_axis(name: str, how: str) -> None:
     """Nothing is looked for along it: its positions are blocks, or lanes of vectors."""
     whole, updates, kind, counted, places = ALONG[name]
     source = (
@@ -251,7 +251,7 @@ def test_what_nobody_else_needs_is_written_into() -> None:
 
 
 @pytest.mark.parametrize("how", ["add", "mul", "max", "min", "put"])
-def test_updates_of_fewer_dimensions_than_their_places(how: str) -> None:
+def test_updates_of_fewer_dimensions_than_their_positions(how: str) -> None:
     """NumPy's own `at` reads beyond such updates: the judge has to spread them."""
     code = (
         f"graph f(x: f32[n], i: i64[m,8], u: f32[8]) {{\n v0 = scatter.{how}(x, u, i)\n"
@@ -293,7 +293,7 @@ def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
 
 
 @pytest.mark.parametrize("how", ["add", "put", "max"])
-def test_places_that_only_count_meet_each_element_once(how: str) -> None:
+def test_positions_that_only_count_meet_each_element_once(how: str) -> None:
     """There is no stream then between first values and what joins them."""
     code = (
         f"graph f(x: f32[n,m]) {{\n v0 = mul(x, 2.0:f32)\n v1 = flip(x) {{axes=(0,)}}\n"
@@ -311,7 +311,7 @@ def test_places_that_only_count_meet_each_element_once(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["add", "put", "max"])
-def test_places_that_are_looked_up_at_places_that_are_looked_up(how: str) -> None:
+def test_positions_gathered_at_gathered_positions(how: str) -> None:
     """Each is known once the one before is: no stream can be told beforehand what to visit."""
     code = (
         f"graph f(x: f32[n,8], t: i64[p], s: i64[m], u: f32[m,8]) {{\n"

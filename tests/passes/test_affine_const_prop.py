@@ -132,7 +132,7 @@ def test_sizes_may_be_zero(test: str, n: int) -> None:
 
 @pytest.mark.parametrize("fold", ["any", "all", "sum", "max"])
 @pytest.mark.parametrize("flag", ["ge(i, 0:i64)", "lt(i, 0:i64)"])
-def test_folds_of_nothing(fold: str, flag: str) -> None:
+def test_empty_reductions(fold: str, flag: str) -> None:
     """What holds for every element says nothing of a fold of none."""
     cast = "  c = cast(m) {dtype=i64}\n" if fold in ("sum", "max") else ""
     graph = parse(f"""graph f(x: f32[n], y: f32[3]) {{

@@ -128,7 +128,7 @@ def test_one_product_alone_has_nothing_between_kernels() -> None:
     assert not [x for x in journal.facts if isinstance(x, OrderChosen)]
 
 
-def test_graphs_without_windows_are_not_asked_about() -> None:
+def test_graphs_without_windows_are_skipped() -> None:
     journal = Journal()
     graph = parse("""graph f(x: f32[m,k], w: f32[k,n]) {
   v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
@@ -137,7 +137,7 @@ def test_graphs_without_windows_are_not_asked_about() -> None:
     assert choose_image_layout(graph, None, journal) is graph and not journal.facts
 
 
-def test_weights_that_are_packed_in_squares_cost_little() -> None:
+def test_weights_that_are_packed_by_tile_transposes_cost_little() -> None:
     """Those of 512 channels and lines of 7 places, given in each call: worth it where all taps of
     a channel lie side by side."""
 

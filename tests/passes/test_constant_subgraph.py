@@ -41,7 +41,7 @@ def test_views_and_inputs_as_they_are_stay():
     assert text(found.graph).count("permute") == 1 and "exp" not in text(found.graph)
 
 
-def test_views_that_deal_out_elements_in_rounds_are_held():
+def test_interleaving_views_are_kept():
     """Rows 0, 40, 1, 41, .. have no step; halves one after another have."""
     split_ = "a = reshape(w) {shape=(2,40,80)}\nb = permute(a) {perm=(1,0,2)}\n"
     dealt = split_ + "c = reshape(b) {shape=(80,80)}\nd = add(x, c)\nreturn d"
@@ -82,7 +82,7 @@ def test_what_is_next_to_no_work_stays():
     assert parts("a = exp(w)\nb = add(x, a)\nreturn b", W.replace("80,80", "80")) == []
 
 
-def test_sizes_that_a_call_tells_keep_a_value_in_it():
+def test_values_that_depend_on_sizes_stay_in_the_call():
     lines = "e = expand(w) {shape=(n, 80, 80)}\na = exp(e)\nreturn a"
     assert parts(lines, W) == []
 

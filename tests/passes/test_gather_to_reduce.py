@@ -69,7 +69,9 @@ def planned(code: Callable[..., Any], arrays: tuple[Any, ...]) -> Graph:
 
 
 @pytest.mark.parametrize(("code", "arrays", "reads"), CASES.values(), ids=CASES)
-def test_picked(code: Callable[..., Any], arrays: tuple[Any, ...], reads: int) -> None:
+def test_gathers_become_reductions(
+    code: Callable[..., Any], arrays: tuple[Any, ...], reads: int
+) -> None:
     names = [node.op.name for node in planned(code, arrays).nodes()]
     assert names.count("gather") == reads  # of what is stored anyway
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]

@@ -24,7 +24,7 @@ GRAPH = parse("""graph f(x: f32[n,m]) {
 }""")
 
 
-def test_the_journal_tells_what_ran() -> None:
+def test_the_journal_records_what_ran() -> None:
     journal = Journal()
     passes.run(GRAPH, journal)
     ran = journal.of(PassRan)

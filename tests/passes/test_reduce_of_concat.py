@@ -41,7 +41,7 @@ def joins(graph: Graph) -> list[int]:
 
 
 @pytest.mark.parametrize("fold", ["max", "min", "sum", "prod"])
-def test_a_fold_of_parts(fold: str) -> None:
+def test_a_reduction_of_parts(fold: str) -> None:
     graph = made(f" r = concat(t, b) {{axis=1}}\n y = reduce.{fold}(r) {{axes=(1,)}}\n return y")
     assert joins(graph) == []
     assert sum(isinstance(x.op, Reduce) for x in graph.nodes()) == 2
@@ -63,7 +63,7 @@ def test_a_fold_of_parts(fold: str) -> None:
     ],
     ids=["whole", "of whole", "other axis", "place", "no product", "along others", "many parts"],
 )
-def test_what_stays_one_fold(body: str) -> None:
+def test_what_stays_one_reduction(body: str) -> None:
     graph = made(body)
     assert len(joins(graph)) == 1
     assert split_concat_reductions(graph) is graph
@@ -126,7 +126,7 @@ def test_a_loss_over_a_queue_stores_no_matrix() -> None:
     assert np.allclose(found, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_slice_of_a_margin_is_its_value() -> None:
+def test_a_slice_of_padding_is_its_value() -> None:
     code = (
         "graph f(x: f32[n,c]) {\n p = pad(x) {low=(0, 2), high=(0, 3), value=7.0}\n"
         " a = slice(p) {starts=(0, c + 2), sizes=(n, 3), steps=(1, 1)}\n"

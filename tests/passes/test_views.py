@@ -53,7 +53,7 @@ def joined_and_seen(draw: st.DrawFn) -> Graph:
 
 @effort(300)
 @given(joined_and_seen())
-def test_views_of_joined_arrays_keep_every_element(graph: Graph) -> None:
+def test_views_of_concatenated_arrays_keep_every_element(graph: Graph) -> None:
     arrays = [
         np.arange(prod(x.type.shape), dtype=np.float32).reshape(x.type.shape) + 100 * k  # type: ignore[arg-type]
         for k, x in enumerate(graph.inputs)
@@ -84,7 +84,7 @@ STACKED = """graph f(q: f32[b,h,n,e], k: f32[b,h,n,e], v: f32[b,h,n,e], w: f32[h
 }"""
 
 
-def test_stacked_gradients_of_a_projection_are_joined_rows() -> None:
+def test_stacked_gradients_of_a_projection_are_concatenated_rows() -> None:
     """Each part is turned once and merged once, and joined where its columns go on."""
     after = passes.run(parse(STACKED))
     (join,) = (x for x in after.nodes() if isinstance(x.op, Concat))

@@ -37,7 +37,7 @@ WAYS = ((NAN, True, False), (LARGE, False, True), (LEAST, True, True))
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_what_memory_held_before_decides_nothing(part: int) -> None:
+def test_earlier_contents_of_memory_decide_nothing(part: int) -> None:
     @seed(start(200 + part))
     @settings(
         max_examples=GRAPHS, deadline=None, database=None, suppress_health_check=list(HealthCheck)

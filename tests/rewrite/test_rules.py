@@ -63,7 +63,7 @@ def test_every_written_rule_is_in_force() -> None:
     assert set(SCALARS) >= ROUNDING_SENSITIVE
 
 
-def test_names_tell_rules_apart() -> None:
+def test_names_distinguish_rules() -> None:
     names = [r.name for r in RULES]
     assert len(names) == len(set(names))
 

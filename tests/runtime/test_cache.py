@@ -57,7 +57,7 @@ def test_directory_and_files_are_private(place: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in files(place)} == {0o600}
 
 
-def test_nothing_is_made_before_the_first_put(place: Path) -> None:
+def test_no_directory_is_created_before_the_first_put(place: Path) -> None:
     cache = Cache(place)
     assert cache.get(b"key") is None
     assert cache.info().entries == 0
@@ -261,7 +261,7 @@ def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(place: Path) ->
     assert best < 5e-4 * pace()
 
 
-def test_the_default_place_is_the_platform_s(
+def test_the_default_folder_is_the_platform_s(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Worked out without the library, whose import costs more, and equal to what it says."""

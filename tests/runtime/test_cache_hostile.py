@@ -119,7 +119,7 @@ def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_directory_in_the_place_of_an_entry(
+def test_a_directory_instead_of_an_entry(
     place: Path, empty: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is listed as what it is, and goes where it is empty; one with files in it stays."""

@@ -108,7 +108,7 @@ def test_arrays_are_inputs_as_they_are() -> None:
     assert (sys.getrefcount(x), sys.getrefcount(y)) == references
 
 
-def test_strides_that_a_plan_asks_for() -> None:
+def test_strides_that_a_plan_requires() -> None:
     x = np.arange(40.0)
     f = sm.jit(lambda x: x + 1)
     views = [

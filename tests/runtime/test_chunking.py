@@ -198,7 +198,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rounds_give_what_one_visit_gives(name: str) -> None:
+def test_chunks_give_the_result_of_one_pass(name: str) -> None:
     code, arrays = CASES[name]
     made = compiled(code, *arrays)
     assert made.plan.chunked_clusters, "its large values are stored whole"
@@ -244,7 +244,7 @@ def test_words_are_cut_and_not_texts() -> None:
     ]
 
 
-def test_what_is_large_is_not_made_in_rounds_for_a_large_result() -> None:
+def test_large_values_are_not_chunked_for_a_large_result() -> None:
     """Where as much comes out as is held, and nothing is summed, rounds save little."""
 
     def wide(x: Any, w: Any, v: Any) -> Any:
@@ -293,7 +293,7 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
 
 @pytest.mark.parametrize("thrifty", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
+def test_what_a_chunk_keeps_fits_and_is_right_in_either_plan(
     name: str, thrifty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As fast as may be, or large values written over others: native code and the interpreter."""
@@ -323,7 +323,7 @@ def test_what_a_round_keeps_fits_and_is_right_in_either_plan(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sums_over_rounds_begin_with_the_first_round(name: str) -> None:
+def test_sums_over_chunks_begin_with_the_first_chunk(name: str) -> None:
     """What stands in a result's memory before counts for nothing."""
     code, arrays = CASES[name]
     made = compiled(code, *arrays)
@@ -350,7 +350,7 @@ def planned(code: Callable[..., Any], *arrays: Array) -> Plan:
     ("code", "others", "n", "rows", "kept"),
     [(head_back, (), 1024, 512, 1), (distilled, ((512, 512),), 512, 256, 2)],
 )
-def test_a_large_value_is_written_over_another_where_that_spares_rounds(
+def test_a_large_value_reuses_memory_where_that_avoids_chunking(
     code: Callable[..., Any], others: tuple[tuple[int, int], ...], n: int, rows: int, kept: int
 ) -> None:
     """The gradient of the logits takes their place, so that a round has twice the rows."""
@@ -407,7 +407,7 @@ def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.Monk
     assert rows[0] == 256 > rows[1]
 
 
-def test_truths_about_large_values_are_made_in_rounds_too() -> None:
+def test_booleans_of_large_values_are_chunked_too() -> None:
     """They are a quarter as large, and may fit the last cache where the values do not."""
     made = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
     assert made.chunked_clusters
@@ -423,7 +423,7 @@ def test_truths_about_large_values_are_made_in_rounds_too() -> None:
     np.testing.assert_allclose(found[1], dz.T @ x / 150, rtol=1e-4, atol=1e-6)
 
 
-def test_all_rounds_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_chunks_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]
     made = compiled(head_back, x, w, y)
@@ -471,7 +471,7 @@ def test_the_plan_says_what_runs(name: str) -> None:
     assert (number,) in made.plan.launches
 
 
-def test_a_plan_whose_rounds_do_not_fit_is_refused() -> None:
+def test_a_plan_whose_chunks_do_not_fit_is_refused() -> None:
     made = compiled(head_back, *CASES["head"][1])
     ((number, body),) = made.plan.chunked_clusters
     cluster = made.plan.clusters[number]
@@ -483,7 +483,7 @@ def test_a_plan_whose_rounds_do_not_fit_is_refused() -> None:
             verify(replace(made.plan, clusters=tuple(clusters)))
 
 
-def test_a_report_tells_of_rounds_and_their_kernels() -> None:
+def test_a_report_shows_chunks_and_their_kernels() -> None:
     """All rounds together cross memory with less than is stored else; a round has its kernels."""
     made = compiled(head_back, *CASES["head"][1])
     x, w, _ = CASES["head"][1]

@@ -30,7 +30,7 @@ def heads(q: Any, k: Any, v: Any) -> Any:
     return sm.value_and_grad(loss, (0, 1, 2))(q, k, v)[1]
 
 
-def test_rounds_may_stand_before_rounds() -> None:
+def test_chunk_loops_may_follow_chunk_loops() -> None:
     """The gradient of a softmax over columns waits for sums that wait for one over rows."""
 
     def loss(x: Any, w: Any) -> Any:
@@ -65,7 +65,7 @@ def test_half_types_are_cut_too(name: str) -> None:
         np.testing.assert_allclose(got.astype(np.float32), want, atol=most)
 
 
-def test_right_scores_of_turned_ones_are_picked_and_not_read() -> None:
+def test_scores_of_labels_are_computed_and_not_read() -> None:
     """As PyTorch spells it: log-softmax of the scores turned, read on the diagonal, whose gradient
     is compared with positions once for either way."""
 
@@ -109,7 +109,7 @@ def test_queries_are_cut_and_not_heads() -> None:
     assert [p.combine for p in found.written].count("add") == 2  # of keys and of values
 
 
-def test_what_is_made_twice_has_to_be_worth_its_time() -> None:
+def test_recomputation_has_to_be_worth_its_time() -> None:
     """Sums over all rows that rounds read are made before of the same value, if much is kept less
     or the user says so; else it is stored, and the reason has the numbers."""
     arrays = CASES["both ways"][1]
@@ -125,7 +125,7 @@ def test_what_is_made_twice_has_to_be_worth_its_time() -> None:
     assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
 
 
-def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
+def test_a_limit_on_memory_is_met_where_chunks_can() -> None:
     """Nothing is large for a machine with a large cache, but the limit says what is."""
     code, arrays = CASES["head"]
     graph = graph_of(code, arrays)
@@ -142,7 +142,7 @@ def test_a_limit_on_memory_is_met_where_rounds_can() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
-def test_a_limit_that_rounds_do_not_reach_is_told_with_one_that_they_do() -> None:
+def test_an_unreachable_limit_is_reported_with_a_reachable_one() -> None:
     """The error names what would do: with that much the same program runs.  What a round keeps
     counts, and the limit is met."""
     code, arrays = CASES["head"]
@@ -160,7 +160,7 @@ def test_a_limit_that_rounds_do_not_reach_is_told_with_one_that_they_do() -> Non
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
-def test_what_a_round_takes_counts_for_the_limit() -> None:
+def test_memory_of_a_chunk_counts_for_the_limit() -> None:
     code, arrays = CASES["head"]
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
@@ -192,7 +192,7 @@ def test_what_a_plan_under_a_lower_limit_needs_is_enough(name: str) -> None:
         assert needed(code, arrays, limit) <= limit
 
 
-def test_folds_that_are_waited_for_though_made_before_end_the_search(
+def test_reductions_before_the_chunks_end_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Heads of one word: what is summed over rows is read by what is made before it."""
@@ -233,7 +233,7 @@ def _flat(found: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("fill", [NAN, LARGE])
-def test_rounds_in_poisoned_memory(name: str, fill: int) -> None:
+def test_chunks_in_poisoned_memory(name: str, fill: int) -> None:
     """What a round waits for holds what nobody wrote before the first, and stands apart."""
     code, arrays = CASES[name]
     made = compiled(code, *arrays)

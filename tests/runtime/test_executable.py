@@ -331,7 +331,7 @@ def test_results_that_no_cache_holds() -> None:
 # ---- strides -------------------------------------------------------------------------------------
 
 
-def test_strides_are_told_at_each_call() -> None:
+def test_strides_are_passed_at_each_call() -> None:
     c = compiled(
         "graph f(x: f32[n,m] strides(?,?), y: f32[m] strides(?)) {\n a = mul(x, y)\n"
         " b = reduce.sum(a) {axes=(1,)}\n return a, b\n}"

@@ -67,7 +67,7 @@ def test_what_a_kernel_reads_is_none_of_its_results():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_places_of_random_programs(seed: int):
+def test_offsets_of_random_programs(seed: int):
     r = random.Random(seed)
     n, launches = 1 << 16, r.randint(2, 14)
     sizes = {"n": n, "m": r.randint(1, 3 * n)}
@@ -146,7 +146,7 @@ SQUARES = """graph f(x: f32[n,16], w: f32[16,2000]) {
 
 
 @pytest.mark.parametrize("n", [300, 2100])
-def test_a_square_lies_in_the_result_where_it_fits(n: int):
+def test_a_square_is_stored_in_the_result_where_it_fits(n: int):
     """For 300 rows it is smaller than the result, for 2100 larger; one plan serves both."""
     graph = parse(SQUARES)
     with knobs.config(fuse=False):

@@ -79,7 +79,7 @@ def test_a_child_forked_while_a_thread_compiles_can_compile_too() -> None:
     assert (done.returncode, done.stdout) == (0, "all\n")
 
 
-def test_calls_beside_are_made_in_order_by_another_thread() -> None:
+def test_concurrent_calls_run_in_order_in_another_thread() -> None:
     seen: list[tuple[int, int]] = []
     with worker_threads() as call:
         waits = [call(lambda k: seen.append((k, threading.get_ident())), k) for k in range(4)]

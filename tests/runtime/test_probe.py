@@ -268,7 +268,7 @@ def test_assumed_figures_are_not_taken_for_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes")
-def test_unsafe_places_are_not_used(tmp_path: Path) -> None:
+def test_unsafe_folders_are_not_used(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

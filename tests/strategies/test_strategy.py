@@ -157,7 +157,7 @@ def test_the_judge_sees_errors() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "prod"])
-def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
+def test_the_order_of_a_reduction_decides_whether_it_overflows(combine: str) -> None:
     """Where the terms pass the largest number in some order, and nowhere else."""
     graph = parse(f"graph f(x: f64[n]) {{\n a = reduce.{combine}(x) {{axes=(0,)}}\n return a\n}}")
     terms = {"sum": (1e308, 1e308, -1e308, -1e308), "prod": (1e200, 1e200, 1e-200, 1e-200)}
@@ -172,7 +172,7 @@ def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
     assert not closed.complaint(closed.expected)
 
 
-def test_the_judge_names_the_place() -> None:
+def test_the_oracle_names_the_position() -> None:
     program = sample()[0]
     judge = Judge(*program)
     assert "outputs instead of" in judge.complaint([])

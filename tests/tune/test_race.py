@@ -140,7 +140,7 @@ def decision(verdict: Any, fused: float | None, split: float | None) -> Decision
         (decision("split", None, 100.0), None),
     ],
 )
-def test_only_close_decisions_are_turned_over(given: Decision, wish: str | None) -> None:
+def test_only_close_decisions_are_flipped(given: Decision, wish: str | None) -> None:
     assert [f.wish for f in close_calls([given])] == ([wish] if wish else [])
 
 

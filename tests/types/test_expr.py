@@ -216,7 +216,7 @@ def test_what_views_rely_on(found: Index, wanted: Index | None) -> None:
 
 
 @given(st.data())
-def test_places_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
+def test_indices_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
     """Whatever is seen of axes times what lies between their positions, it is the number."""
     lengths = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     sizes = {f"s{k}": n for k, n in enumerate(lengths)}

@@ -86,7 +86,7 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
 
 @runs
 @pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8"])
-def test_rows_are_read_where_they_lie_or_packed(pair: str) -> None:
+def test_rows_are_read_in_place_or_packed(pair: str) -> None:
     """As tiles load them well: at the start of a line of a cache or within one, so far apart that
     they share its sets or not, and with a unit in part at their end."""
     kernel, (first, second) = made(pair), pair.split()

@@ -32,7 +32,7 @@ def rows(dtype: str, length: int) -> list[Array]:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "i1", "u1", "i4", "u4", "i8"])
-def test_the_place_is_numpys(dtype: str) -> None:
+def test_the_index_is_numpys(dtype: str) -> None:
     most, least = sm.jit(sm.argmax), sm.jit(sm.argmin)
     for length in LENGTHS:
         for x in rows(dtype, length):
@@ -41,7 +41,7 @@ def test_the_place_is_numpys(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 200), (40, 33), (5, 1000), (2, 3, 300)])
-def test_rows_and_what_else_is_folded_there(shape: tuple[int, ...]) -> None:
+def test_argmax_of_rows_beside_other_reductions(shape: tuple[int, ...]) -> None:
     def both(x: Any) -> Any:
         return sm.argmax(x, axis=-1), sm.max(x, axis=-1), sm.argmin(x, axis=-1), sm.sum(x, axis=-1)
 
@@ -56,7 +56,7 @@ def test_rows_and_what_else_is_folded_there(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(total, x.sum(-1), rtol=1e-6)
 
 
-def test_no_lane_keeps_a_place_of_its_own() -> None:
+def test_no_lane_keeps_an_index_of_its_own() -> None:
     x = np.zeros((8, 4096), np.float32)
     code = sm.explain(sm.jit(lambda x: sm.argmax(x, axis=1)), x).kernels[0].llvm
     assert "cttz" in code

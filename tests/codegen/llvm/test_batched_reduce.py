@@ -57,7 +57,7 @@ def same(kernel: Whole, x: Array) -> None:
 
 
 @pytest.mark.parametrize(("combine", "dtype"), CASES)
-def test_every_fold(combine: str, dtype: str) -> None:
+def test_every_reduction(combine: str, dtype: str) -> None:
     for k in LENGTHS[1:3]:
         kernel = whole(source(combine, dtype), m=200, k=k)
         for m in (1, 37):

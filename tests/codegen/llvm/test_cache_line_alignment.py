@@ -40,7 +40,7 @@ def moved(memory: Guarded, x: Array, after: int) -> Array:
 
 
 @pytest.mark.parametrize(("isa", "wide"), [("avx512", 64), ("avx2", 32), ("neon", 16)])
-def test_places_are_asked_for_whole_vectors(isa: str, wide: int) -> None:
+def test_whole_vectors_are_tested_for_alignment(isa: str, wide: int) -> None:
     text = emit(parse(STREAM), Target.for_isa(isa)).llvm  # type: ignore[arg-type]
     (address,) = re.findall(r"(%\S+) = ptrtoint", text)
     asked = re.search(rf"(%\S+) = or i64 {re.escape(address)}, %\S+\n(.*)\n", text)
@@ -53,7 +53,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize("rows", [1, 24, 25, 200])
-def test_keys_and_values_at_every_place(rows: int) -> None:
+def test_keys_and_values_at_every_alignment(rows: int) -> None:
     """Few rows and many, at all sizes of blocks and at every place in a line."""
     rng, program = np.random.default_rng(rows), sm.jit(attention)
     program(*(np.ones((2, 2048, 64), np.float32) for _ in range(3)))  # a stream, for all sizes

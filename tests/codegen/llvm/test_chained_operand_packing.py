@@ -37,7 +37,7 @@ kernel k0(
 """
 
 
-def test_scores_are_packed_as_they_lie() -> None:
+def test_scores_are_packed_in_their_layout() -> None:
     """Vectors of scores lie along the keys, and tiles take rows of keys from them where they lie;
     where the sums are stored the other way, panels lie along the keys too.  Nothing is gathered."""
     target = Target.for_isa("avx512")
@@ -98,7 +98,7 @@ kernel k0(
 """
 
 
-def test_each_product_lies_as_its_own_result() -> None:
+def test_each_product_has_the_layout_of_its_result() -> None:
     """The other product's columns, stored first, are rows here: with sides changed for their sake,
     every vector of both operands was scattered, and gathered by whoever read it."""
     target = Target.for_isa("avx512")

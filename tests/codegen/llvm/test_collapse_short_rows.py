@@ -210,7 +210,7 @@ def test_only_inner_sizes_are_short() -> None:
     assert "f32[a,3,5,7]" in told and "size(b)" not in told
 
 
-def test_forms_of_products_are_those_of_the_kernel_with_numbers() -> None:
+def test_gemm_variants_match_those_of_the_specialised_kernel() -> None:
     """A column alone is no axis: what is small then is something else."""
     x, y = np.ones((4, 257)), np.arange(514.0).reshape(257, 2)
     for n in (1, 2):
@@ -242,7 +242,7 @@ def test_patterns_say_what_the_index_is(e: Index) -> None:
         )
 
 
-def test_windows_hold_what_is_asked_for() -> None:
+def test_windows_hold_the_requested_elements() -> None:
     found = find_period(add(mul(floordiv(K, 3), 3), mul(mod(K, 3), -1)), "k")
     assert found is not None
     held = [True, False, True]
@@ -253,7 +253,7 @@ def test_windows_hold_what_is_asked_for() -> None:
         assert asked == {i for i in range(64) if bits >> i & 1}
 
 
-def test_lanes_that_begin_where_periods_do_ask_for_less() -> None:
+def test_lanes_that_start_at_a_period_need_smaller_windows() -> None:
     """4x4 times 4x4: a register has one product, so four of its elements are one window."""
     found = find_period(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
     assert found is not None

@@ -97,7 +97,7 @@ def is_right(code: str, arrays: tuple[Array, ...], apart: int = 1, *, at_end: bo
             np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-4)
 
 
-def test_lines_are_one_axis_with_margins_and_without() -> None:
+def test_rows_are_one_axis_with_and_without_padding() -> None:
     for code in (text(64, 32), text(64, 32, reach=2), text(64, 32, apart=3)):
         (phase,) = program(parse(code)).phases
         assert [*phase.axes] == ["b", "m", "w", "l"]
@@ -181,7 +181,7 @@ def test_a_network_of_any_size() -> None:
         np.testing.assert_allclose(np.asarray(run(x)), want, rtol=2e-4, atol=2e-4)
 
 
-def test_places_are_counted_in_lines_of_any_length() -> None:
+def test_indices_are_right_in_rows_of_any_length() -> None:
     """Quotients and remainders of places, which lanes count from the first one on."""
     code = (
         "kernel f(x: f32[b,h,w], p: f32[24,b]) -> y: f32[24,h,w]\n  axis m in 24, h, w, b\n"

@@ -29,7 +29,7 @@ def _columns(rows: int, columns: int, offset: float = 0.0) -> Any:
     return (rng.standard_normal((rows, columns)) + offset).astype(np.float32)
 
 
-def test_a_variance_of_columns_is_one_sweep_split_over_the_rows() -> None:
+def test_a_variance_of_columns_is_one_pass_split_over_rows() -> None:
     report = sm.explain(_statistics, np.ones((16384, 1024), np.float32))
     (kernel,) = report.kernels
     assert "split(" in kernel.text
@@ -73,7 +73,7 @@ def _chain(length: int) -> list[Item]:
     return items
 
 
-def test_long_chains_alone_take_more_vectors_together() -> None:
+def test_only_long_chains_interleave_more_vectors() -> None:
     short, long = _chain(1), _chain(4)
     beside = [
         *long,
@@ -96,7 +96,7 @@ FOLDS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", FOLDS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4"])
-def test_rows_taken_together_give_the_bits_of_single_ones(
+def test_jammed_rows_give_the_bits_of_single_rows(
     monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
 ) -> None:
     def bits(x: Any) -> list[bytes]:
@@ -119,7 +119,7 @@ def test_rows_taken_together_give_the_bits_of_single_ones(
     code.forget()
 
 
-def test_only_plain_folds_of_columns_take_rows_together() -> None:
+def test_only_plain_column_reductions_are_unrolled_and_jammed() -> None:
     """Dear elements hide how long a state takes, and rows are folded in registers."""
     x = np.ones((300, 64), np.float32)
 
@@ -132,7 +132,7 @@ def test_only_plain_folds_of_columns_take_rows_together() -> None:
     assert plain > loops(lambda x: sm.sum(x, axis=1))
 
 
-def test_rows_that_are_taken_together_where_sizes_are_quotients() -> None:
+def test_jammed_rows_whose_sizes_are_quotients() -> None:
     """No quotient is computed to learn how long rows are at least, and none of length 0 divides."""
     n, m = size("n"), size("m")
     quotient = floordiv(m, 4)

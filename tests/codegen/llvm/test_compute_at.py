@@ -172,7 +172,7 @@ def test_double_precision() -> None:
     check(whole(text(t="f64")), *random((1, 2, 9, 40), (3, 2, 3, 3), dtype=np.float64))
 
 
-def test_margins_hide_infinities_and_nothing_else() -> None:
+def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 2, 12, 40), (3, 2, 3, 3))
     x[0, 0, 5, 7], x[0, 1, 0, 39], x[0, 1, 11, 0] = np.inf, np.nan, -np.inf
     kernel = whole(text(i=3, q=1))
@@ -265,7 +265,7 @@ def test_another_product_along_the_windows(k: int, n: int, g: int, isa: str) -> 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("length", [1, 6, 40])
-def test_windows_peek_at_finished_sums(length: int, isa: str) -> None:
+def test_windows_read_finished_sums(length: int, isa: str) -> None:
     agrees(GROUPED.format(k=length), isa)
 
 
@@ -312,7 +312,7 @@ OPERANDS = {
 @pytest.mark.parametrize(
     ("shape", "read"), [((3, 3, 3), "neg(c)"), ((8, 4, 16), "neg(c)"), ((3, 3, 3), "add(c, c)")]
 )
-def test_operands_with_folds_of_their_own_stay_where_they_are(
+def test_operands_that_reduce_are_not_recomputed(
     shape: tuple[int, int, int], read: str, operand: str, axis: int
 ) -> None:
     """What a fold has along its other axes alone is no window's, nor what lies along a line."""

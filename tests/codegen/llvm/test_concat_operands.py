@@ -50,7 +50,7 @@ def shape_of(side: str, sizes: tuple[int, int, int]) -> tuple[int, ...]:
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("side", [0, 1])
-def test_joined_operands(isa: str, dtype: str, spec: str, side: int) -> None:
+def test_concatenated_operands(isa: str, dtype: str, spec: str, side: int) -> None:
     sides = [s.strip() for s in spec.partition("->")[0].split(";")]
     names = sides[side].split(",")
     for axis in (0, 1):
@@ -76,7 +76,7 @@ def test_joined_operands(isa: str, dtype: str, spec: str, side: int) -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("value", [0.0, 2.0])
-def test_operands_with_margins(isa: str, dtype: str, spec: str, value: float) -> None:
+def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
     sides = [s.strip().split(",") for s in spec.partition("->")[0].split(";")]
     margins = [[MARGINS[name][side] for name in names] for side, names in enumerate(sides)]
     pads = [tuple(zip(*found, strict=True)) for found in margins]
@@ -104,7 +104,7 @@ def test_operands_with_margins(isa: str, dtype: str, spec: str, value: float) ->
             assert np.array_equal(found, wanted(spec, *padded)), shapes
 
 
-def test_joined_operands_are_turned() -> None:
+def test_concatenated_operands_are_transposed() -> None:
     lines = " a = concat(x, z) {axis=0}\n b = add(y, y)"
     inputs = "x: T[p,m], z: T[q,m], y: T[p + q,n]"
     kernel = made("f32", RUNNABLE[0], "k,m; k,n -> m,n", lines, inputs)

@@ -47,7 +47,7 @@ def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: 
 
 @pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("width", [4, 8, 16, 24, 32])
-def test_heads_are_turned_where_products_pack_them(width: int, isa: str) -> None:
+def test_heads_are_transposed_where_products_pack_them(width: int, isa: str) -> None:
     """Rows of a product that lie in runs, across the axis that is summed: squares of lanes are
     turned in registers, within runs; with runs that are shorter, lanes are read one by one."""
     rows, batch, length = 4 * width, 3, 45

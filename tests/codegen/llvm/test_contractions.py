@@ -89,7 +89,7 @@ def test_sizes_beyond_blocks() -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_short_rows_are_multiplied_where_they_lie(isa: str) -> None:
+def test_short_rows_are_multiplied_in_place(isa: str) -> None:
     """Whole panels wide or not, and beyond blocks of depth: others are packed by the same code."""
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
     for n, k in product((16, 31, 32, 64, 96, 127, 128, 160, 288), (1, 40, 256, 259)):
@@ -390,7 +390,7 @@ def test_products_of_products(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_results_that_lie_across_are_stored_in_lines(isa: str) -> None:
+def test_transposed_results_are_stored_by_rows(isa: str) -> None:
     """One matrix is the left operand of a product along its rows, and of another along columns."""
     code = """graph f(q: f32[n,24], w: f32[u,24]) {
  s = contract(q, w) {spec="k,l; u,l -> k,u"}

@@ -58,7 +58,7 @@ def test_every_permutation(rank: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE[1:])
 @pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64"])
-def test_turning_with_other_instruction_sets(isa: str, dtype: str) -> None:
+def test_transposing_with_other_instruction_sets(isa: str, dtype: str) -> None:
     for perm in ((1, 0), (2, 1, 0)):
         kernel = permuted(dtype, perm, isa)
         for shape in SHAPES[len(perm)]:
@@ -80,7 +80,7 @@ TURNED_WITH_WORK = """graph f(x: f32[a,b], y: f32[b,a], z: f16[a,b], r: f32[b]) 
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_arithmetic_on_turned_tiles(isa: str) -> None:
+def test_arithmetic_on_transposed_tiles(isa: str) -> None:
     kernel = whole(TURNED_WITH_WORK, isa)
     rng = np.random.default_rng(1)
     for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300)):
@@ -106,9 +106,7 @@ ALL_TURNED = """graph f(x: {dtype}[a,b], y: {dtype}[a,b], z: {dtype}[a,b]) {{
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8"])
-def test_results_are_stored_in_whole_vectors_where_every_operand_is_turned(
-    isa: str, dtype: str
-) -> None:
+def test_whole_vectors_are_stored_where_every_operand_is_transposed(isa: str, dtype: str) -> None:
     """Three loads that run across the result do not make its lanes be stored far apart."""
     kernel = whole(ALL_TURNED.format(dtype=dtype), isa)
     found = schedule(program(kernel.kernel).phases[0], kernel.target)
@@ -284,7 +282,7 @@ def test_gathers(name: str, isa: str) -> None:
             assert inside[0].tobytes() == found[0].tobytes()
 
 
-def test_sums_of_gathered_rows_in_squares() -> None:
+def test_sums_of_gathered_rows_through_tile_transposes() -> None:
     """Positions, rows and columns all have one extent, which must not make them one axis."""
     for code in (
         "w = gather(x, i) {first=0}\n y = reduce.sum(w) {axes=(1,)}",

@@ -221,7 +221,9 @@ def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("s", "shape"), [(1, (2, 24, 7, 7)), (2, (1, 9, 15, 20))])
-def test_short_lines_of_half_types_are_turned(dtype: DType, s: int, shape: tuple[int, ...]) -> None:
+def test_short_rows_of_half_types_are_transposed(
+    dtype: DType, s: int, shape: tuple[int, ...]
+) -> None:
     kernel = whole(plain(s=s, u=5, v=5, p=2, t=dtype.name))
     assert [form for form, _ in kernel.forms] == ["turned"]
     arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
@@ -232,7 +234,7 @@ def test_short_lines_of_half_types_are_turned(dtype: DType, s: int, shape: tuple
 
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
-def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
+def test_padding_hides_infinite_weights_only(source: str) -> None:
     x, k = random((1, 3, 9, 3) if source == LAST else (1, 3, 3, 9), (3, 5, 5))
     x[0, 1, 2, 2] = np.inf
     x[0, 0, 0, 0] = np.nan
@@ -243,7 +245,7 @@ def test_margins_hide_infinities_and_nothing_else(source: str) -> None:
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
 
 
-def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> None:
+def test_short_rows_are_transposed_where_that_fills_most_lanes() -> None:
     forms = whole(plain(), "avx512").forms
     sizes = {"b": 1, "u": 7, "v": 7}
     for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
@@ -253,7 +255,7 @@ def test_short_lines_are_turned_where_most_lanes_are_filled_across_them() -> Non
     assert not whole(plain().replace("value=0", "value=1"), "avx512").forms  # margins are no zeros
 
 
-def test_which_products_are_stencils() -> None:
+def test_which_products_are_depthwise() -> None:
     assert products(plain()) == products(plain(LAST)) == products(SPACE) == [DepthwisePlan]
     assert products(ALIKE) == products(GROUPS.format(t="f32", s=1, c=8, o=8)) == [DepthwisePlan]
     assert DepthwisePlan not in products(

@@ -85,7 +85,7 @@ def test_other_machines(isa: str) -> None:
     check(whole(pair(), isa), *arrays((1, 5, 6, 19), 12))
 
 
-def test_what_differs_from_place_to_place_is_packed_from_scratch() -> None:
+def test_position_dependent_inputs_are_packed_from_scratch() -> None:
     kernel = whole(ADDED)
     for b, h, w, c, o in ((2, 7, 16, 140, 33), (1, 3, 3, 1, 1), (1, 4, 9, 16, 2)):
         check(kernel, *random((b, h, w, c), (c, 3, 3), (o, c), (b, h - 2, w - 2, c)))
@@ -96,7 +96,7 @@ def test_which_products_are_taken_together() -> None:
     assert DepthwisePlan not in products(BESIDE)
 
 
-def test_margins_and_what_is_no_number() -> None:
+def test_padding_and_nan() -> None:
     """What is outside counts as 0, also for weights that are no numbers; NaN and inf stay where
     their windows are."""
     kernel = whole(pair(u=3, p=2))

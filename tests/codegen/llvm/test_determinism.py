@@ -144,7 +144,7 @@ def test_an_axis_in_parts_gives_the_same(
 
 
 @pytest.mark.parametrize("order", ["forward", "backward", "random"])
-def test_the_interpreter_joins_parts_alike(order: Any) -> None:
+def test_the_interpreter_merges_parts_alike(order: Any) -> None:
     """Parts of a split axis in any order, and the axis in one: the other judge."""
     whole, parts = attention("attention").kernel, attention("attention", True).kernel
     rng = np.random.default_rng(8)

@@ -281,7 +281,7 @@ def test_the_inner_loop_stays_in_registers(
 
 
 @pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8", "i16 i16", "i8 i8"])
-def test_rows_of_whole_units_are_read_where_they_lie(pair: str) -> None:
+def test_rows_of_whole_groups_are_read_in_place(pair: str) -> None:
     """From any element on, in several blocks, with an end inside of a unit or not."""
     first, second = pair.split()
     casts = "" if first == "bf16" else " a = cast(t) {dtype=i32}\n b = cast(y) {dtype=i32}\n"

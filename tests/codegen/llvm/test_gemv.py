@@ -155,7 +155,7 @@ def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["k; n,k -> n", "m,k; n,k -> m,n"])
-def test_lines_that_come_next_are_asked_for(spec: str) -> None:
+def test_following_rows_are_prefetched(spec: str) -> None:
     """However short they are, and for a single row too: what is asked for need not exist."""
     kernel = whole(matrices("f32", spec))
     assert "m" in spec or "prefetch" in asm_text(kernel.kernel, kernel.target)
@@ -230,7 +230,7 @@ def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
     assert re.search(r"select +i1 %\S+, i64 1024, i64 256", text)
 
 
-def test_pieces_are_asked_for_some_groups_before() -> None:
+def test_pieces_are_prefetched_some_groups_ahead() -> None:
     """For the second cache: what the first one held of them would leave no room for the rows."""
     kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
     avx512 = Target.for_isa("avx512")

@@ -108,12 +108,12 @@ def test_every_size_stays_inside_its_arrays(
     check(whole(source, isa, usual=usual), *random(*shapes))
 
 
-def test_columns_that_are_folded_are_tiled() -> None:
+def test_reduced_columns_are_tiled() -> None:
     text = asm_text(lower.run(one_cluster(parse(MEAN)), "eager", {}), Target.for_isa("avx512"))
     assert any(len(re.findall("fmadd", body)) == 24 for body in inner_loops(text))
 
 
-def test_short_lines_have_no_margins_between_them() -> None:
+def test_short_rows_have_no_padding_between_them() -> None:
     kernel = whole(plain())
     assert (
         select_variant(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": MAX_NARROW_ROW})
@@ -171,7 +171,7 @@ def test_double_precision(isa: str) -> None:
     check(whole(plain(t="f64", s=2), isa), *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))
 
 
-def test_margins_hide_infinities_and_nothing_else() -> None:
+def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 2, 5, 6), (3, 2, 3, 3))
     x[0, 1, 4, 5] = np.inf
     x[0, 0, 0, 0] = np.nan
@@ -197,7 +197,7 @@ def test_a_block_has_whole_windows() -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("rows", [1, 4, 7, 8, 12, 13, 16, 20, 24, 193, 200])
-def test_weights_are_multiplied_where_they_lie(rows: int, isa: str) -> None:
+def test_weights_are_multiplied_in_place(rows: int, isa: str) -> None:
     """Where tiles end with their rows; the bits are those of weights that have to be packed."""
     turned = plain().replace("k: f32[o,c,3,3]", "k: f32[c,o,3,3]").replace("; o,c", "; c,o")
     assert (lying(plain()), lying(turned)) == ([True], [False])
@@ -224,7 +224,7 @@ ACROSS = """graph f(x: f32[b,c,n], k: f32[5,c,o]) {
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("rows", [1, 4, 8, 13, 20, 200])
-def test_weights_lie_in_any_order(rows: int, isa: str) -> None:
+def test_weights_have_any_layout(rows: int, isa: str) -> None:
     """Each axis has a step of its own, also backwards, and nothing is packed of them."""
     assert dealing(BACKWARDS) == dealing(ACROSS) == [True]
     assert dealing(plain()) == [False]

@@ -134,7 +134,7 @@ def test_double_precision(isa: str) -> None:
     check(whole(plain(t="f64", s=2), isa), *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64))
 
 
-def test_margins_hide_infinities_and_nothing_else() -> None:
+def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 5, 6, 2), (3, 3, 3, 2))
     x[0, 4, 5, 1] = np.inf
     x[0, 0, 0, 0] = np.nan
@@ -145,7 +145,7 @@ def test_margins_hide_infinities_and_nothing_else() -> None:
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
 
 
-def test_which_products_have_rows_of_places() -> None:
+def test_which_products_have_rows_of_pixels() -> None:
     assert products(plain()) == products(plain(given=False)) == products(LINE) == [NhwcConvPlan]
     assert products(AROUND) == [NhwcConvPlan]
     assert products(SHORTCUT) == [NhwcConvPlan, NhwcConvPlan]

@@ -54,7 +54,7 @@ def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("line", [1, 3, 4, 5, 7, 13, 14, 28, 33])
-def test_every_length_of_a_line(isa: str, line: int) -> None:
+def test_every_length_of_a_row(isa: str, line: int) -> None:
     for o, c in ((16, 3), (33, 3), (48, 70), (64, 0)):
         check(whole(known(plain(), line), isa), *random((2, 5, line, c), (o, 3, 3, c)))
 
@@ -95,7 +95,7 @@ def test_every_size_stays_inside_its_arrays(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_lines_of_unknown_length(isa: str) -> None:
+def test_rows_of_unknown_length(isa: str) -> None:
     """Tiles end with them: an odd one, higher ones of even heights and lower ones."""
     kernel, apart = whole(plain(), isa), whole(AROUND, isa)
     for line in (*range(1, 20), 22, 27, 29):
@@ -135,7 +135,7 @@ def test_double_precision(isa: str) -> None:
 
 
 @pytest.mark.parametrize("s", [1, 2])
-def test_margins_of_colours_hide_infinities_and_nothing_else(s: int) -> None:
+def test_padding_of_colour_images_hides_infinite_weights_only(s: int) -> None:
     x, k = random((1, 8, 10, 3), (20, 3, 3, 3))
     x[0, 7, 9, 2], x[0, 0, 0, 0], x[0, 3, 0, 1] = np.inf, np.nan, -np.inf
     k[2, 0, 0, 0] = np.inf
@@ -147,7 +147,7 @@ def test_margins_of_colours_hide_infinities_and_nothing_else(s: int) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("source", [plain(), plain(s=2, d=1, p=2, u=5), plain(d=2, p=3)])
-def test_what_margins_make_of_weights(isa: str, source: str) -> None:
+def test_infinite_weights_under_padding(isa: str, source: str) -> None:
     """Zeros are not multiplied above and below an image, but for weights that are not finite."""
     kernel, u = whole(source, isa), 5 if "extent=5" in source else 3
     for height in (1, 2, 5, 8):
@@ -170,7 +170,7 @@ def test_which_products_leave_taps_out() -> None:
         assert leaves(source) == [False]
 
 
-def test_lines_of_colours_are_packed_as_they_lie() -> None:
+def test_rows_of_colour_images_are_packed_in_their_layout() -> None:
     """Places and what each has are one run of the image, and of what is packed of it; all that is
     summed of the weights is another."""
     for source, s in ((colours(p=0), 1), (colours(s=2), 2), (known(colours(s=2), 20), 2)):
@@ -229,7 +229,7 @@ WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("columns", [32, 33, 64, 250])
-def test_weights_in_panels_are_read_as_they_lie(isa: str, columns: int) -> None:
+def test_packed_weights_are_read_in_place(isa: str, columns: int) -> None:
     for line, s in ((9, 1), (2, 1), (24, 2)):
         width = WIDTH[isa]
         made = whole(panelled(line, columns, width, s), isa)
@@ -253,7 +253,7 @@ def test_few_channels_of_weights_in_panels(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("given", [True, False])
-def test_which_weights_would_be_packed_ahead(isa: str, given: bool) -> None:
+def test_which_weights_would_be_prepacked(isa: str, given: bool) -> None:
     """Those of a convolution as torch gives them, and with their own axis last."""
     text = plain(given=given).replace("k: f32[o,3,3,c]", "k: f32[40,3,3,64]")
     text = text.replace("k: f32[3,3,c,o]", "k: f32[3,3,64,40]").replace("b,h,w,c]", "b,h,w,64]")

@@ -136,7 +136,7 @@ def test_memory_and_lanes() -> None:
     assert "!nontemporal" in text and "asm sideeffect" in text
 
 
-def test_branches_meet_again_and_their_blocks_are_told_apart() -> None:
+def test_branches_meet_again_in_distinct_blocks() -> None:
     module, b, (x, yes) = written(I64, I1)
     with b.if_then(yes, likely=False):
         with b.if_else(yes) as (then, otherwise):

@@ -154,7 +154,7 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_what_is_left_over_of_tiles(isa: str) -> None:
+def test_tile_remainders(isa: str) -> None:
     """Every number of rows, and of columns, at either end of what may be touched."""
     for left in ("m,k", "k,m"):
         kernel = forced(matrices("f32", f"{left}; k,n -> m,n"), isa, "deep")
@@ -357,7 +357,7 @@ def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> Non
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_what_a_tile_asks_for_follows_from_the_machine(isa: str) -> None:
+def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     """On a narrow one for its panel, and for the rows that it packs next."""
     plain = whole(PLAIN, isa)
     texts = [
@@ -442,7 +442,7 @@ def test_numbers_where_rows_are_copied(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_numbers_of_rows_that_lie_a_known_way_apart(isa: str) -> None:
+def test_numbers_of_rows_of_known_stride(isa: str) -> None:
     """They are multiplied where they lie, whole tiles of them from one address; no row beyond the
     last one is read."""
     rng = np.random.default_rng(9)

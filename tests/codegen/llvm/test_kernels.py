@@ -266,7 +266,7 @@ def test_neighbouring_axes_are_walked_as_one() -> None:
     assert axes("graph f(x: f32[a,b]) {\n y = permute(x) {perm=(1,0)}\n return y\n}") == 2
 
 
-def test_one_sweep_serves_the_folds_of_one_level() -> None:
+def test_one_pass_serves_the_reductions_of_one_level() -> None:
     """A softmax over rows that stay in cache is three sweeps; its maximum is found in the first."""
     kernel = lower.run(one_cluster(parse(FAMILY["softmax"])), "eager", {})
     (phase,) = program(kernel).phases

@@ -142,7 +142,7 @@ def test_tasks_with_pieces_of_a_known_line_that_differ(isa: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_margins_hide_infinities_and_nothing_else() -> None:
+def test_padding_hides_infinite_weights_only() -> None:
     for source in (plain(3, 5), plain(3, 5).replace("h,w]", "5,6]", 1)):
         x, k = random((1, 5, 5, 6), (3, 5, 3, 3))
         x[0, 1, 4, 5] = np.inf
@@ -191,7 +191,7 @@ def test_few_colours_need_no_panels() -> None:
     assert c.transposes_image
 
 
-def test_places_of_each_tap_by_themselves_stay_as_they_are() -> None:
+def test_taps_with_positions_of_their_own_are_not_transposed() -> None:
     """In the form for tiny images what a tap reads is packed apart, and taps along the line last:
     their vectors are no places of the line."""
     kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})

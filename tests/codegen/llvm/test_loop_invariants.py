@@ -34,7 +34,7 @@ kernel k(x: f32[n,c]) -> y: f32[n,c]
 
 @pytest.mark.parametrize("c", [3, 8])
 @pytest.mark.parametrize(("dear", "times"), [("pow(v5, -1.5)", 1), ("v5 * 3", 0)])
-def test_dear_weights_have_a_loop_without_the_columns(c: int, dear: str, times: int) -> None:
+def test_expensive_weights_have_a_loop_without_the_columns(c: int, dear: str, times: int) -> None:
     kernel = with_sizes(parse(FORCES.replace("pow(v5, -1.5)", dear)), {"c": c})
     (phase,) = program(kernel).phases
     made = schedule(phase, Target.for_isa("avx512"))
@@ -77,7 +77,7 @@ kernel k(x: f32[n,256], w: f32[10,256]) -> y: f32[n,10]
 """Columns brought to one scale, and a few sums of each row of them."""
 
 
-def test_what_columns_have_in_common_is_had_once_under_a_product_and_folded_along_them() -> None:
+def test_column_invariants_are_computed_once() -> None:
     (phase,) = program(parse(HEAD)).phases
     made = schedule(phase, Target.for_isa("avx512"))
     packs = [p for n in made.nests for p in n.packs]

@@ -180,7 +180,7 @@ def test_rows_that_see_nothing_of_a_block_of_pairs(target: Any) -> None:
     assert np.isfinite(found).all()
 
 
-def test_ends_that_are_folded_are_told_again_for_each_band() -> None:
+def test_reduced_range_ends_are_recomputed_for_each_band() -> None:
     """The first key in the chunk before a row's own is looked for among all keys."""
     mask = "((i // 167 - j // 167 < 2) & (j <= i)) & (j + 162 <= i)"
     q, k, v = drawn(np.random.default_rng(6), 509, 509)
@@ -192,7 +192,7 @@ def test_ends_that_are_folded_are_told_again_for_each_band() -> None:
 
 
 @pytest.mark.parametrize("number", [-np.inf, -1e9])
-def test_ends_that_arrays_tell(number: float) -> None:
+def test_range_ends_from_arrays(number: float) -> None:
     """Lengths and offsets of each batch move the ends that rows see; some see nothing."""
     rng, n = np.random.default_rng(0), 701
     q, k, v = (rng.standard_normal((3, n, 64)).astype(np.float32) for _ in range(3))
@@ -314,7 +314,7 @@ def test_exponents_may_be_above_their_bound(target: str) -> None:
             np.testing.assert_allclose(np.asarray(x), y.astype(np.float32), 1e-4, 1e-5)
 
 
-def test_a_maximum_asks_once_whether_there_is_a_number() -> None:
+def test_a_maximum_tests_for_nan_once() -> None:
     """And compares by an instruction that says which is greater."""
     asm = asm_text(attention("causal"), Target.for_isa("avx512"))
     asked, greater = (len(re.findall(rf"{name}ps.*zmm", asm)) for name in ("vcmpunord", "vmax"))
@@ -330,7 +330,7 @@ def tables(mask: str, form: Variant = "") -> int:
     return len(re.findall("alloca i64, i64", text))
 
 
-def test_the_rows_of_a_task_are_taken_in_bands() -> None:
+def test_the_rows_of_a_task_form_bands() -> None:
     """A stream that follows the rows has tables of what each band sees; others have none."""
     for form in LENGTHS:
         for name in ("causal", "window", "chunks"):

@@ -218,7 +218,7 @@ def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
         assert all(map(np.array_equal, got, expected))
 
 
-def test_code_is_found_by_what_decides_its_forms() -> None:
+def test_code_is_keyed_by_what_decides_its_variants() -> None:
     """Caches among it, whose sizes are not part of the instruction set."""
     made = whole(PLAIN, ISAS[0])
     stem = driver.identify(made.kernel, made.target).stem

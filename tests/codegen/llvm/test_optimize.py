@@ -130,7 +130,7 @@ def test_sharing_values_does_not_end_the_process() -> None:
     assert done.stdout == "shared\n", done.stderr[-500:]
 
 
-def test_what_llvm_was_told_is_told_once() -> None:
+def test_llvm_options_are_set_once() -> None:
     """A second time ends the process: of a module that is imported again, say."""
     code = "import sys, smelt.llvm; del sys.modules['smelt.llvm']; import smelt.llvm; print(1)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

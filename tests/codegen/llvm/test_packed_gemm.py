@@ -119,7 +119,7 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_few_rows_of_operands_that_lie(isa: str) -> None:
+def test_few_rows_of_operands_in_place(isa: str) -> None:
     lines, turned = (
         whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
         for right in ("b,k,n", "b,n,k")
@@ -177,7 +177,7 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_turned_as_it_is_computed(isa: str) -> None:
+def test_transposed_while_it_is_computed(isa: str) -> None:
     kernel = forced(
         "graph f(x: f32[m,k], w: f32[n,k]) {\n q = abs(w)\n"
         ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}',
@@ -225,7 +225,7 @@ def test_neighbours_are_packed(isa: str, form: str) -> None:
             assert np.array_equal(found, kernel.expected(x, y)[0]), (m, h, n, k)
 
 
-def test_what_lies_outside_is_tested_once_for_several_positions() -> None:
+def test_bounds_are_tested_once_for_several_positions() -> None:
     kernel = lower.run(one_cluster(parse(SHIFTED)), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
@@ -299,7 +299,7 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
 
 
 @pytest.mark.parametrize("after", ["y = add(s, r)", "t = tanh(s)\n  y = add(t, r)"])
-def test_what_is_read_beside_sums_is_asked_for(after: str) -> None:
+def test_epilogue_inputs_are_prefetched(after: str) -> None:
     """Twelve rows of two vectors each, before a tile's sums; of what is read late as well."""
     head, spec = "graph f(x: f32[m,k], w: f32[k,n], r: f32[m,n]) {", 'spec="m,k; k,n -> m,n"'
     kernel = whole(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
@@ -346,7 +346,7 @@ def test_lines_of_nearly_a_panel_are_one_tile(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_what_is_left_over_of_tiles(isa: str) -> None:
+def test_tile_remainders(isa: str) -> None:
     """Every number of rows that whole tiles leave, at either end of what may be touched."""
     kernel = forced(PLAIN, isa)
     y = whole_numbers((5, 40), "f4", 2)

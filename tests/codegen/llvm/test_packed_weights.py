@@ -70,7 +70,7 @@ def test_every_height_and_depth(isa, columns):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_tiles_ask_for_the_panel_that_follows():
+def test_tiles_prefetch_the_next_panel():
     """A line for each summed position, beside one of the next rows; and keep sums in registers."""
     made = whole(source(250, 32), "avx512")
     text = assembly(emit(made.kernel, made.target).llvm, made.target, 2)
@@ -210,7 +210,7 @@ def test_rows_that_the_code_takes_apart_count_once(isa):
     assert evaluate(rows, {"b": 3, "s": 40}) == 120
 
 
-def test_small_thin_and_open_operands_are_left_as_they_are():
+def test_small_skinny_and_dynamic_operands_are_not_packed():
     for shape, rows in (("30,60", "m"), ("180,380", "m"), ("n,60", "m"), ("230,60", "8")):
         inside = shape.split(",")[1]
         text = f"""graph f(x: f32[{rows},{inside}], w: f32[{shape}]) {{

@@ -88,7 +88,7 @@ def test_whole_vectors_of_a_piece_are_loaded_without_tests(f: Callable[[sm.Array
     assert UNTESTED.search(code(f))
 
 
-def test_pairs_of_a_row_lie_inside_it() -> None:
+def test_pairs_of_a_row_stay_inside_it() -> None:
     """Two times half a length, rounded down, is no more than the length."""
     text = sm.jit(lambda x: sm.minimum(x[:, ::2][:, : x.shape[1] // 2], x[:, 1::2]))
     kernel = text.lower(sm.spec(("m", "n"), "f32")).compile().as_text("kernel")
@@ -103,7 +103,7 @@ def test_empty_rows_and_parts() -> None:
             assert np.array_equal(kernel(x)[0], kernel.expected(x)[0]), (name, shape)
 
 
-def test_joined_arrays_of_unlike_lengths_any_of_them_empty() -> None:
+def test_concatenated_arrays_of_unlike_lengths_any_of_them_empty() -> None:
     body = "v = exp(y)\n w = concat(x, v, z) {axis=0}\n return w"
     kernel = whole(f"graph f(x: f32[m], y: f32[n], z: f32[k]) {{\n {body}\n}}")
     for sizes in ((0, 40, 3), (40, 0, 3), (100, 70, 0), (0, 0, 5), (1, 1, 1), (64, 64, 64)):

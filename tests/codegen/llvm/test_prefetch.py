@@ -27,7 +27,7 @@ def _norm(x: Any) -> Any:
     return d / sm.sqrt(sm.mean(d * d, axis=-1, keepdims=True) + 1e-5)
 
 
-def test_rows_that_several_nests_work_on_are_asked_for() -> None:
+def test_rows_of_several_nests_are_prefetched() -> None:
     """Into the first cache, behind whose lines the processor foresees more."""
     for code in (_code(_norm), _code(lambda x, y: _norm(x + y), SPEC, SPEC)):
         asked = re.findall(r"llvm.prefetch.*i32 (\d), i32 1", code)
@@ -41,7 +41,7 @@ def _logsumexp(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("f", [_logsumexp, lambda x: sm.std(x, axis=-1)])
-def test_so_are_rows_that_become_a_number_each(f: Any) -> None:
+def test_rows_that_are_reduced_to_a_number_are_prefetched(f: Any) -> None:
     """Of the nests that walk a row the last asks for the next one; what is computed of the numbers
     alone, a vector of rows at a time, asks for nothing."""
     text = sm.jit(f).lower(SPEC).compile().as_text("kernel")
@@ -50,7 +50,7 @@ def test_so_are_rows_that_become_a_number_each(f: Any) -> None:
     assert [sum(ask.share for ask in asks) for asks in found.values()] == [0, 1]
 
 
-def test_what_is_computed_before_all_rows_asks_for_none() -> None:
+def test_nests_before_all_rows_prefetch_nothing() -> None:
     """Beside a product a task has several rows, and factors along them are computed once."""
 
     def f(r: Any) -> Any:
@@ -65,14 +65,14 @@ def test_what_is_computed_before_all_rows_asks_for_none() -> None:
     np.testing.assert_allclose(product, r @ 0.9 ** np.abs(k[:, None] - k), rtol=1e-5)
 
 
-def test_one_sweep_leaves_it_to_the_processor() -> None:
+def test_one_pass_leaves_prefetching_to_the_processor() -> None:
     assert "llvm.prefetch" not in _code(lambda x: x * 2 + 1)
     assert "llvm.prefetch" not in _code(
         lambda x: sm.sum(x[:, :100], axis=-1), sm.spec("f32[r,512]")
     )
 
 
-def test_a_fold_of_neighbouring_rows_asks_for_the_next_page() -> None:
+def test_a_reduction_of_neighbouring_rows_prefetches_the_next_page() -> None:
     """4096 bytes and more behind what is read, into the first cache: a line for each 16 numbers."""
     one_by_one = (lambda x: sm.sum(_logsumexp(x)),)  # of the rows of a task, their maxima at first
     for f in (sm.sum, lambda x: sm.max(x, axis=-1), lambda x: sm.argmin(x, axis=-1), *one_by_one):
@@ -102,7 +102,7 @@ def _kernel_of_chain() -> Any:
     return kernel
 
 
-def test_tiles_of_a_chain_ask_for_lines_to_be_written() -> None:
+def test_tiles_of_a_chain_prefetch_for_writing() -> None:
     asked = "i32 1, i32 3, i32 1)"
     assert asked in _kernel_of_chain().llvm
     assert asked not in _code(lambda x, a: x @ a, SPEC, sm.spec("f32[c,n]"))

@@ -17,7 +17,7 @@ STRIDED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", STRIDED)
-def test_steps_are_asked_for(name: str) -> None:
+def test_steps_are_prefetched(name: str) -> None:
     x = np.arange(64 * 300, dtype=np.float32)
     program = sm.jit(STRIDED[name])
     code = "".join(k.llvm for k in sm.explain(program, x).kernels)
@@ -26,13 +26,13 @@ def test_steps_are_asked_for(name: str) -> None:
     np.testing.assert_allclose(np.asarray(program(x)), STRIDED[name](x), rtol=1e-6)
 
 
-def test_what_leaves_no_gap_is_not() -> None:
+def test_contiguous_steps_are_not_prefetched() -> None:
     x = np.arange(3000, dtype=np.float32)
     code = sm.explain(sm.jit(lambda x: x[0::3] + x[1::3] * x[2::3]), x).kernels[0].llvm
     assert "llvm.prefetch" not in code
 
 
-def test_so_are_short_rows() -> None:
+def test_short_rows_are_prefetched() -> None:
     x = np.arange(300 * 13, dtype=np.float32).reshape(300, 13)
     program = sm.jit(lambda x: sm.sum(x, axis=1))
     code = sm.explain(program, x).kernels[0].llvm

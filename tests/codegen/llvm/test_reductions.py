@@ -132,7 +132,7 @@ def test_other_instruction_sets(isa: str, combine: str, dtype: str) -> None:
 @pytest.mark.parametrize(
     "combine", [c for c, row in COMBINES.items() if not row.has_no_empty_value]
 )
-def test_nothing_folds_to_the_identity(combine: str) -> None:
+def test_empty_reductions_give_the_identity(combine: str) -> None:
     for axes in AXES:
         kernel = whole(source(combine, "f32", axes))
         for shape in EMPTY:
@@ -143,7 +143,7 @@ def test_nothing_folds_to_the_identity(combine: str) -> None:
 
 @pytest.mark.parametrize("combine", ["sum", "prod", "max", "min", "argmax", "argmin", "any", "all"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
-def test_nan_and_infinity_at_every_place(combine: str, dtype: str) -> None:
+def test_nan_and_infinity_at_every_position(combine: str, dtype: str) -> None:
     """A NaN wins wherever it stands: in any lane of any vector, or in the tail."""
     kind = NAMES[dtype].numpy
     for axes in ((2,), (0,)):
@@ -206,7 +206,7 @@ def test_a_cancelling_sum_of_doubles_is_exact() -> None:
         assert abs(float(found.ravel()[0]) - math.fsum(x)) < 1e-12
 
 
-def test_folds_that_end_different_axes_share_a_kernel() -> None:
+def test_reductions_of_different_axes_share_a_kernel() -> None:
     """Two folds end the vector axis with different others: one loop order cannot serve both."""
     lines = ["graph f(x: f32[a,b,c]) {"]
     lines += [
@@ -236,7 +236,7 @@ SHARED = (
 )
 
 
-def test_long_folds_are_split_and_joined_in_order() -> None:
+def test_long_reductions_are_split_and_merged_in_order() -> None:
     """With a large size hinted the fold is split over the grid: two functions, the same sum."""
     for combine, dtype in (
         ("sum", "f32"),
@@ -307,7 +307,7 @@ def with_ties(dtype: str, kind: str, shape: tuple[int, ...]) -> Array:
         ("i1", "ties"),
     ],
 )
-def test_places_in_long_folds_are_those_of_numpy(name: str, dtype: str, kind: str) -> None:
+def test_argmax_of_long_rows_is_numpys(name: str, dtype: str, kind: str) -> None:
     for n in LENGTHS:
         for shape, axis in (((n,), 0), ((3, n), 1), ((n, 3), 0), ((n // 64, 64), None)):
             x = with_ties(dtype, kind, shape)
@@ -315,7 +315,7 @@ def test_places_in_long_folds_are_those_of_numpy(name: str, dtype: str, kind: st
             assert np.array_equal(np.asarray(found), getattr(np, name)(x, axis=axis))
 
 
-def test_extremes_beside_their_places_and_sums_are_those_of_each_alone() -> None:
+def test_extremes_beside_indices_and_sums_are_those_of_each_alone() -> None:
     """A fold for a place knows the extreme; sums beside one stay in double precision."""
     x = with_ties("f4", "ties", (SPLIT_ABOVE + 5,)) + np.float32(0.1)
 

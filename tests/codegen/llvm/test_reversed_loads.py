@@ -33,7 +33,7 @@ def test_reading_backwards_gathers_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
 @pytest.mark.parametrize("function", ["cumulative_sum", "cumulative_prod"])
-def test_running_folds_along_the_vectors(function: str, dtype: str) -> None:
+def test_scans_along_the_vector_axis(function: str, dtype: str) -> None:
     compiled = sm.jit(lambda x: getattr(sm, function)(x, axis=1))
     for length in (1, 7, 16, 31, 32, 33, 100, 1000):
         rng = np.random.default_rng(length)

@@ -94,7 +94,7 @@ def test_all_heights_and_depths(cpu: str, rows: str) -> None:
 
 @runs
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 255, 258])
-def test_tall_ones_of_every_height(k: int) -> None:
+def test_tall_skinny_products_of_every_height(k: int) -> None:
     for target in TARGETS.values():
         made = native_kernel(parse(PLAIN.format(row="m,k")), target, "wide")
         for m, n in ((1, 1), (11, 64), (12, 65), (13, 31), (25, 100), (50, 33)):

@@ -82,7 +82,7 @@ def test_the_same_numbers(isa: str, block: int) -> None:
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
-def test_what_is_computed_before_a_stream_lies_in_panels_of_its_own_block(isa: str) -> None:
+def test_values_before_a_stream_are_packed_in_panels_of_their_block(isa: str) -> None:
     """Packed in squares, which take blocks of columns apart: each begins where its block does."""
     kernel, rng = native(SCALED, isa), np.random.default_rng(0)
     for n, m, d in ((64, 300, 24), (65, 300, 24), (130, 128, 64), (191, 257, 300)):
@@ -92,7 +92,7 @@ def test_what_is_computed_before_a_stream_lies_in_panels_of_its_own_block(isa: s
         np.testing.assert_allclose(found["top"], want, rtol=0, atol=2e-4)
 
 
-def test_rows_are_visited_in_swaths() -> None:
+def test_rows_are_visited_in_blocks() -> None:
     found = phase(PAIRS.replace("BLOCK", "128"))
     assert visited(found) == [("m", 128), ("n", STREAM_ROW_BLOCK)]
     s = schedule(found, Target.for_isa("avx512"))
@@ -104,20 +104,20 @@ def test_rows_are_visited_in_swaths() -> None:
     ("block", "d", "held"),
     [(128, 64, 1), (128, 600, 3), (512, 256, 2), (512, 600, 6), (512, 1100, MAX_RESIDENT_BLOCKS)],
 )
-def test_swaths_meet_panels_that_are_held(block: int, d: int, held: int) -> None:
+def test_row_blocks_reuse_cached_panels(block: int, d: int, held: int) -> None:
     s = schedule(phase(PAIRS.replace("BLOCK", str(block))), Target.for_isa("avx512"))
     over = [c for c in s.blocked if c.k == "d"]
     assert [(c.m, c.n) for c in over] == 2 * [("n", "m")]
     assert {int(evaluate(resident_blocks(c, s), {"d": d})) for c in over} == {held}
 
 
-def test_a_product_over_rows_reads_what_is_computed_where_it_lies() -> None:
+def test_a_product_over_rows_reads_computed_values_in_place() -> None:
     s = schedule(phase(PAIRS.replace("BLOCK", "128")), Target.for_isa("avx512"))
     (over,) = [c for c in s.blocked if c.k == "n"]
     assert over.m_contiguous and over.direct and over.left_axes == ("n", "m")
 
 
-def test_what_asks_for_the_sum_of_a_row_first_is_left_whole() -> None:
+def test_nests_that_need_the_row_sum_first_are_not_blocked() -> None:
     assert visited(phase(AGAIN)) == [("m", 128)]
 
 

@@ -36,7 +36,7 @@ def is_rowwise(kernel: Any) -> bool:
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("combine", ["sum", "max", "prod"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_folds_of_folds(dtype: str, combine: str, isa: str) -> None:
+def test_reductions_of_reductions(dtype: str, combine: str, isa: str) -> None:
     kernel = whole(MEAN.format(dtype, combine), isa, r=8192, c=512)
     assert is_rowwise(kernel.kernel)
     for r, c in ((1, 1), (3, 700), (63, 5), (64, 33), (65, 16), (300, 40)):

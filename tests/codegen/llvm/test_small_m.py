@@ -120,7 +120,7 @@ def test_blocks_cut_no_vector_of_a_head(isa: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_what_is_left_over_of_tiles(isa: str) -> None:
+def test_tile_remainders(isa: str) -> None:
     """Every number of rows that whole tiles leave, at either end of what may be touched."""
     kernel = forced(PLAIN, isa, "few")
     y = whole_numbers((5, 40), "f4", 2)
@@ -229,7 +229,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shapes", ["x: f32[m,k], w: f32[n,k]", "x: f32[m,768], w: f32[768,768]"])
-def test_sums_of_turned_products_stay_in_registers(shapes: str) -> None:
+def test_sums_of_transposed_products_stay_in_registers(shapes: str) -> None:
     """Whether sizes are known or not: two positions at once, two lines asked for."""
     code = f'graph f({shapes}) {{\n s = contract(x, w) {{spec="m,k; n,k -> m,n"}}\n return s\n}}'
     kernel = lower.run(one_cluster(parse(code)), "eager", {})

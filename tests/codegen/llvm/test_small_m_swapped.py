@@ -177,7 +177,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
         assert x.count("prefetch") == 2
 
 
-def test_squares_are_transposed_without_lanes_that_registers_hold() -> None:
+def test_tiles_are_transposed_in_place_of_lane_inserts() -> None:
     """Shuffles whose operands are constants alone, in two halves that LLVM looks at one by one."""
     kernel = lower.run(one_cluster(parse(matrices("f32", "m,k; n,k -> m,n"))), "eager", {})
     text = emit(kernel, Target.for_isa("avx512"), form="few").llvm
@@ -189,7 +189,7 @@ def test_squares_are_transposed_without_lanes_that_registers_hold() -> None:
 
 @pytest.mark.parametrize("side", [1, 2, 4, 8, 16, 64])
 @pytest.mark.parametrize("part", [1, 2, 4, 16])
-def test_a_square_of_any_size_is_transposed(side: int, part: int) -> None:
+def test_a_tile_of_any_size_is_transposed(side: int, part: int) -> None:
     stages, order = butterfly(side, min(part, side))
     rows = [[(i, j) for j in range(side)] for i in range(side)]
     for step, masks in stages:

@@ -47,7 +47,7 @@ def _text(source: str, groups: int, each: int) -> str:
 
 
 @pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4), (2, 40)])
-def test_folds_take_rows_first(groups: int, each: int) -> None:
+def test_reductions_take_rows_first(groups: int, each: int) -> None:
     source = _text(SUMS, groups, each)
     assert [p.name for p in program(parse(source)).phases] == ["f.s.parts", "f.s.merge", "f"]
     f = native(source)
@@ -69,7 +69,7 @@ def test_folds_take_rows_first(groups: int, each: int) -> None:
 
 
 @pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4)])
-def test_maps_are_apart_from_folds(groups: int, each: int) -> None:
+def test_maps_are_split_from_reductions(groups: int, each: int) -> None:
     source = _text(MAP, groups, each)
     assert [p.name for p in program(parse(source)).phases][-1] == "f"
     assert len(program(parse(source)).phases) == 3
@@ -100,7 +100,7 @@ TWICE = """kernel f(x: f32[n,r,{c}]) -> y: f32[n,{g}]
 
 
 @pytest.mark.parametrize(("groups", "each"), [(8, 8), (3, 5), (32, 4)])
-def test_folds_that_wait_for_folds_take_rows_first(groups: int, each: int) -> None:
+def test_dependent_reductions_take_rows_first(groups: int, each: int) -> None:
     source = _text(TWICE, groups, each)
     assert len(program(parse(source)).phases) == 6
     f = native(source)
@@ -134,7 +134,7 @@ ODD = """kernel f(x: f32[n,r,24], b: f32[5], c: f32[]) -> y: f32[n,3,5], z: f32[
 """
 
 
-def test_folds_along_other_axes_stay_as_they_are() -> None:
+def test_reductions_along_other_axes_are_not_split() -> None:
     """Results that vary along an axis that is neither folded nor the grid's."""
     x = np.random.default_rng(0).standard_normal((2, 11, 24)).astype("f4")
     b, c = np.arange(5, dtype="f4"), np.full((), 2, "f4")
@@ -175,7 +175,7 @@ DIRECT = """kernel f(x: {t}[n,r,24]) -> y: {t}[n,r,3,8], z: {t}[n,3]
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "i64"])
-def test_maps_read_folds_as_they_are(kind: str) -> None:
+def test_maps_read_reductions_directly(kind: str) -> None:
     """What rows leave of a fold, and the fold itself, are arrays of different shapes."""
     source, dtype = DIRECT.format(t=kind), np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
     made = program(parse(source))

@@ -133,7 +133,7 @@ def check(kernel: Whole, source: str, arrays: list[Any]) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_is_made_of_ranges_is_stored_where_they_are(name: str, isa: str) -> None:
+def test_epilogues_of_ranges_are_stored_in_place_of_them(name: str, isa: str) -> None:
     kernel = made(SOURCES[name], isa)
     assert any("where" in line for line in text(kernel.kernel).splitlines())
     shapes = SHAPES if isa == RUNNABLE[0] else SHAPES[:5]
@@ -204,7 +204,7 @@ def test_projections_that_are_scaled_are_one_kernel(f: Any, shape: tuple[int, in
 
 @pytest.mark.parametrize("n", [10, 16, 63])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
-def test_ranges_that_are_empty_single_or_asked_for_twice(n: int, dtype: str) -> None:
+def test_empty_single_and_repeated_ranges(n: int, dtype: str) -> None:
     arrays = [
         (4 * random((20, 30))).astype(dtype),
         random((30, n), seed=1).astype(dtype),
@@ -247,7 +247,7 @@ def test_ranges_of_batches_have_heads() -> None:
         ("(m, 4, 1, 6)", (0, 1, 2)),
     ],
 )
-def test_ranges_are_told_under_shapes_that_lie_in_memory_as_they_do(
+def test_ranges_are_recognised_under_contiguous_reshapes(
     shape: str, walked: tuple[int, ...] | None
 ) -> None:
     graph = parse(f"""graph f(x: f32[m,k], w: f32[k,40]) {{
@@ -263,7 +263,7 @@ def test_ranges_are_told_under_shapes_that_lie_in_memory_as_they_do(
         assert product(found.shape) == graph.outputs[0].type.elements
 
 
-def test_turned_ranges_are_no_shapes_of_ranges() -> None:
+def test_transposed_ranges_are_no_reshapes() -> None:
     graph = parse("""graph f(x: f32[m,k], w: f32[k,40]) {
       h = contract(x, w) {spec="m,k; k,n -> m,n"}
       p = slice(h) {starts=(0, 5), sizes=(m, 24), steps=(1, 1)}

@@ -157,7 +157,7 @@ def test_what_is_no_number_stays_where_it_is() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_tiles_write_into_the_range_they_lie_in() -> None:
+def test_tiles_write_into_the_range_that_holds_them() -> None:
     cluster = one_cluster(parse(THIRDS.format(t="f32")))
     kernel = lower.run(cluster, "eager", {"m": 64, "k": 64, "n": 64})
     (phase,) = program(kernel).phases
@@ -206,7 +206,7 @@ def test_ranges_are_little_code(form: str) -> None:
 
 @pytest.mark.parametrize("between", ["", "gaps"])
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_tiles_lie_in_one_range_in_several_or_in_none(isa: str, between: str) -> None:
+def test_tiles_overlap_one_range_several_or_none(isa: str, between: str) -> None:
     """Rows and columns of every form of code, whose tiles are whole, broken, or cut by ranges."""
     kernel = whole(_cut(3, between), isa)
     for m, k, n in (
@@ -254,7 +254,7 @@ def test_projections_are_one_kernel(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("n", [10, 16, 63])
-def test_ranges_that_are_empty_single_or_asked_for_twice(n: int) -> None:
+def test_empty_single_and_repeated_ranges(n: int) -> None:
     arrays = [random((20, 30)), random((30, n), seed=1), random((n,), seed=2)]
     for one, other in zip(sm.jit(_twice)(*arrays), _twice(*arrays), strict=True):
         assert one.shape == other.shape
@@ -332,7 +332,7 @@ def test_what_is_streamed_is_cut_into_ranges(f: Any) -> None:
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_turned_copy_is_not_written_over_what_is_read_in_place() -> None:
+def test_a_transposed_copy_is_not_written_over_its_input() -> None:
     rng = np.random.default_rng(4)
     x, w, r = (rng.standard_normal((48, 48)).astype("f4") for _ in range(3))
 

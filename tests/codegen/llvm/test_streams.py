@@ -128,7 +128,7 @@ def test_compiles_for_a_foreign_processor(name: str) -> None:
     assert asm_text(parse(GOLDENS[name]), Target.for_isa("neon"))
 
 
-def test_a_stream_that_only_folds_is_a_fold() -> None:
+def test_a_stream_that_only_reduces_is_a_reduction() -> None:
     """Then products are packed and tiled over the whole axis, and columns are swept once; blocks of
     a part that have a size of their own are visited as they say."""
     assert [r for p in program(parse(GOLDENS["variance"])).phases for r in p.regions()]
@@ -139,7 +139,7 @@ def test_a_stream_that_only_folds_is_a_fold() -> None:
 
 @pytest.mark.parametrize("form", ["rows", "columns"])
 @pytest.mark.parametrize("name", ["decode", "causal_attention", "splade"])
-def test_thin_forms(name: str, form: Variant) -> None:
+def test_gemv_variants(name: str, form: Variant) -> None:
     """What is taken for few is not packed, and right however many there are."""
     for size in (None, 5):
         kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
@@ -149,7 +149,7 @@ def test_thin_forms(name: str, form: Variant) -> None:
             np.testing.assert_allclose(flat(found), flat(wanted), rtol=1e-5, atol=1e-5)
 
 
-def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
+def test_the_weights_of_attention_are_multiplied_in_place() -> None:
     """Computed once, summed as they are, and in the place of the scores; queries are packed before
     the stream and keys are turned straight into panels."""
     source = GOLDENS["causal_attention"].replace("n/512", "n/48")
@@ -190,7 +190,7 @@ TWO = """kernel two(
 """
 
 
-def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None:
+def test_weights_of_two_attentions_overwrite_their_own_scores() -> None:
     """In a nest of several stages those of the other are not read yet when the first are stored."""
     kernel = parse(TWO)
     (phase,) = program(kernel).phases
@@ -213,7 +213,7 @@ def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None
         np.testing.assert_allclose(found[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
 
 
-def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
+def test_reductions_beside_a_product_vectorise_along_loaded_rows() -> None:
     """The columns' sums are read with lanes along a line, though the product's results are rows."""
     source = """kernel f(x: f32[m,n], r: f32[n]) -> y: f32[m]
       axis m, n

@@ -30,7 +30,7 @@ def axes(kernel: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_rows_that_lie_apart_are_one_axis(isa: str) -> None:
+def test_strided_rows_are_one_axis(isa: str) -> None:
     """Two axes would be a product of s rows for each of b, each packing all of w."""
     kernel = whole(SOURCE, isa)
     assert len(axes(kernel.kernel)) == 3
@@ -41,7 +41,7 @@ def test_rows_that_lie_apart_are_one_axis(isa: str) -> None:
         assert np.array_equal(found, x.transpose(1, 0, 2).reshape(-1, 20) @ w.T)
 
 
-def test_columns_that_lie_side_by_side_are_walked_so() -> None:
+def test_adjacent_columns_are_walked_contiguously() -> None:
     """Vectors run along the inner one of two axes."""
     kernel = whole(ACROSS, RUNNABLE[0])
     assert len(axes(kernel.kernel)) == 4

@@ -161,7 +161,7 @@ def test_windows_over_many_channels(channels: int, layout: str) -> None:
     assert np.abs(found - float(LARGE + 9 * summed - 1)).max() <= MOST + 9 * summed // RUN
 
 
-def test_the_gradient_of_weights_sums_all_places() -> None:
+def test_the_gradient_of_weights_sums_all_pixels() -> None:
     x, w = np.ones((8, 3, 60, 60), "f4"), np.ones((5, 3, 3, 3), "f4")
     x[0, :, 0, 0] = LARGE
     (found,) = sm.jit(lambda x, w: (sm.grad(lambda w: sm.sum(sm.nn.conv(x, w)))(w),))(x, w)

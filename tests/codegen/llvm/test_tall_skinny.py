@@ -39,7 +39,7 @@ def test_form_follows_from_columns_and_depth() -> None:
         assert select_variant(short.forms, {**sizes, "k": k}) in ("tall", "")
 
 
-def test_fixed_columns_are_tall_and_fixed_few_rows_are_not() -> None:
+def test_fixed_columns_are_tall_skinny_and_fixed_few_rows_are_not() -> None:
     columns = whole(
         "graph f(x: f32[m,4], y: f32[4,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
@@ -61,7 +61,7 @@ def test_every_layout(isa: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
-def test_what_is_packed_across_is_turned_in_registers(right: str) -> None:
+def test_strided_operands_are_transposed_in_registers(right: str) -> None:
     """Lanes that are picked from as many lines throw each other out of the cache where these are a
     power of two apart, as the rows of many weights are."""
     kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])

@@ -64,12 +64,12 @@ def agrees(code: Code, arrays: list[Array]) -> None:
 
 
 @pytest.mark.parametrize("code", [biased, windowed])
-def test_a_bias_beside_scores_is_turned_in_strips(code: Code) -> None:
+def test_a_bias_beside_scores_is_transposed_in_strips(code: Code) -> None:
     strips = [n for n in nests(code, operands(512, 512, np.float32)) if n.strips]
     assert strips and all(len(n.transposed) == 1 and n.order[-2:] for n in strips)
 
 
-def test_a_bias_that_lies_along_the_scores_is_not() -> None:
+def test_a_bias_in_the_layout_of_the_scores_is_not_transposed() -> None:
     def code(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
         return biased(xp, q, k, v, xp.matrix_transpose(bias))
 
@@ -95,7 +95,7 @@ def test_numbers_of_what_is_not_finite(sizes: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 7), (129, 300), (515, 1030)])
-def test_numbers_of_masks_of_bytes_and_of_rows_that_lie_apart(sizes: tuple[int, int]) -> None:
+def test_values_with_byte_masks_and_strided_rows(sizes: tuple[int, int]) -> None:
     *rest, bias = operands(*sizes, np.float32)
     agrees(masked, [*rest, bias < 1])
     around = np.full((bias.shape[0] + 3, bias.shape[1] + 5), np.nan, np.float32)

@@ -72,7 +72,7 @@ def test_each_column_is_stored_once() -> None:
     assert "vgather" not in code
 
 
-def test_results_that_lie_otherwise_stay() -> None:
+def test_results_in_another_layout_stay() -> None:
     """Rows of one result are columns of the other."""
     made = whole(
         """graph f(x: f32[4,n]) {
@@ -119,7 +119,7 @@ def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) 
 @pytest.mark.parametrize(
     ("fold", "t"), [("sum", "f32"), ("sum", "i8"), ("max", "f32"), ("prod", "f64"), ("sum", "f64")]
 )
-def test_running_folds_of_short_rows(isa: Any, fold: str, t: str) -> None:
+def test_scans_of_short_rows(isa: Any, fold: str, t: str) -> None:
     """Columns of their own, but for sums that carry their errors along."""
     text = f"graph f(x: {t}[n,d]) {{\n v = scan.{fold}(x) {{axis=1}}\n return v\n}}"
     kernel = whole(text, isa, n=200, d=4)
@@ -134,7 +134,7 @@ def test_running_folds_of_short_rows(isa: Any, fold: str, t: str) -> None:
             np.testing.assert_array_equal(found, kernel.expected(x)[0])
 
 
-def test_a_running_fold_along_other_axes_stays() -> None:
+def test_a_scan_along_other_axes_stays() -> None:
     kernel = parse("""
     kernel k(x: f32[n,7,3]) -> y: f32[n,7,3]
       axis i in 7, j in 3
@@ -212,7 +212,7 @@ JOINED = """graph f(x: f32[n]) {
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_few_rows_that_share_something_dear(isa: str) -> None:
+def test_few_rows_that_share_an_expensive_value(isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages: the same bits as of single rows."""
     rng = np.random.default_rng(3)
     for dtype, c in (("f32", 3), ("f64", 16), ("f32", 17)):
@@ -228,7 +228,7 @@ def test_few_rows_that_share_something_dear(isa: str) -> None:
                 np.testing.assert_array_equal(found, made(x, z)[0])
 
 
-def test_joined_rows_are_stored_by_what_computes_them() -> None:
+def test_concatenated_rows_are_stored_by_their_producers() -> None:
     """What the parts share is computed once, and each part stored where it lies."""
     made = whole(JOINED, n=5000)
     (phase,) = program(made.kernel).phases
@@ -257,7 +257,7 @@ DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(("dtype", "c"), [("f32", 16), ("f32", 14), ("f64", 12), ("f16", 6)])
-def test_many_columns_that_share_something_dear(isa: str, dtype: str, c: int) -> None:
+def test_many_columns_that_share_an_expensive_value(isa: str, dtype: str, c: int) -> None:
     """Columns take turns, halves first: each lane where it belongs, and nothing beyond the end."""
     made = whole(DEAR.format(t=dtype, c=c), isa, n=500)
     own = made.graph.inputs[0].type.dtype.numpy

@@ -56,7 +56,7 @@ def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None
 @pytest.mark.parametrize(
     ("u", "s", "p", "written"), [(3, 2, 1, True), (2, 2, 0, True), (4, 4, 0, False)]
 )
-def test_windows_beside_which_results_lie(u: int, s: int, p: int, written: bool) -> None:
+def test_windows_along_the_axis_of_results(u: int, s: int, p: int, written: bool) -> None:
     """Channels last: vectors run along them, and every step is a load or what is beyond."""
     text = pool(u=u, s=s, p=p).replace("[b,h,w]", "[b,h,w,c]")
     text = text.replace(f"(0, {p}, {p})", f"(0, {p}, {p}, 0)").replace("(3, 4)", "(4, 5)")
@@ -102,7 +102,7 @@ def test_what_is_looped_over(text: str) -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("t", ["f32", "f64", "f16", "i8", "u32", "bool"])
 @pytest.mark.parametrize("fold", ["argmax", "argmin"])
-def test_places_in_short_rows_are_written_out(isa: Isa, t: str, fold: str) -> None:
+def test_argmax_of_short_rows_is_unrolled(isa: Isa, t: str, fold: str) -> None:
     """The first of equals, or the first NaN."""
     text = f"graph f(x: {t}[n,d]) {{\n y = reduce.{fold}(x) {{axes=(1,)}}\n return y\n}}"
     for d in (2, 7, 10):

@@ -194,7 +194,7 @@ kernel k(x: f32[n,40], c: f32[3,40]) -> y: f32[n], z: f32[n,3]
 """
 
 
-def test_a_number_of_each_row_does_not_turn_folds_to_the_columns_of_a_product() -> None:
+def test_a_value_of_each_row_does_not_move_reductions_to_columns() -> None:
     """What is folded less a fold of its row: one number is read for all lanes of a line."""
     kernel = parse(CENTRED)
     (phase,) = program(kernel).phases

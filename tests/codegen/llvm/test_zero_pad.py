@@ -158,7 +158,7 @@ def test_windows(
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("count", [8, 10, 33, 48, 64, 200])
-def test_windows_with_weights_that_lie_in_rows(
+def test_windows_with_weights_in_rows(
     count: int, isa: str, seen: Callable[[Callable[[], Any]], bool]
 ) -> None:
     """Rows that some tasks pack and others do not, if their number is known."""
@@ -170,7 +170,7 @@ def test_windows_with_weights_that_lie_in_rows(
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_thin_products(isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
+def test_matrix_vector_products(isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
     kernel = whole(PRODUCTS["across"], isa)
     for m, k, n in ((3, 1000, 1000), (7, 300, 700), (2, 37, 100)):
         arrays = [np.ones(shape, "f4") for shape in SHAPES["across"](m, k, n)]

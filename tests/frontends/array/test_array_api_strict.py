@@ -33,7 +33,7 @@ def functions() -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize(("name", "theirs", "ours"), functions(), ids=lambda x: x)
-def test_arguments_go_by_place_and_by_name_as_in_the_reference(
+def test_positional_and_keyword_arguments_match_the_reference(
     name: str, theirs: Any, ours: Any
 ) -> None:
     mine = inspect.signature(ours).parameters

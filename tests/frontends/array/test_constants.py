@@ -121,7 +121,7 @@ def test_weights_of_few_bits_with_scales_are_kept_so_where_the_function_scales_t
     check(f, x, changed if inside else expected)
 
 
-def test_what_is_dear_to_compute_of_captured_arrays_is_not_computed_in_every_call():
+def test_expensive_work_on_captured_arrays_is_done_once():
     column, row = weights(60, 1), weights(1, 256)
     a, b = owned(column), owned(row)
     f = sm.jit(lambda x: x @ sm.tanh(a + b))
@@ -224,7 +224,7 @@ def test_an_array_that_is_given_a_new_value_leaves_the_recording_as_it_was():
     check(f, x, data)  # captured is the value that the array had, as in JAX
 
 
-def test_an_array_that_was_given_away_is_told():
+def test_a_donated_array_is_reported():
     data = weights()
     w = owned(data)
     f = layer(w)
@@ -274,7 +274,7 @@ def test_a_captured_array_is_cut_to_the_size_of_an_argument():
         np.testing.assert_array_equal(np.asarray(f(x)), x + data[:rows])
 
 
-def test_reports_tell_what_is_worked_on_once():
+def test_reports_show_constant_work():
     data = weights()
     f = layer(owned(data))
     x = RNG.standard_normal((70, 40), np.float32)

@@ -383,7 +383,7 @@ def test_against_torch() -> None:
 
 
 @pytest.mark.parametrize("form", [sm.nn.conv, sm.nn.conv_transpose])
-def test_no_place_of_a_result(form: Any) -> None:
+def test_empty_results(form: Any) -> None:
     x, w = np.ones((2, 4, 8, 8)), np.ones((4, 4, 3, 3))
     for stride in (1, 2):
         found = sm.jit(lambda x, w, s=stride: form(x, w, stride=s)[:, :, 2:2, 1:3] * 2)(x, w)

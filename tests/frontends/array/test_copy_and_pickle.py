@@ -51,7 +51,7 @@ def test_a_decorated_function_is_pickled_by_name():
     assert pickle.loads(pickle.dumps(Model.step)) is Model.step
 
 
-def test_under_another_name_it_is_made_again():
+def test_under_another_name_it_is_rebuilt():
     for made in (sm.jit(plain, never=True), sm.jit(functools.partial(plain))):
         called(made)
         again = pickle.loads(pickle.dumps(made))

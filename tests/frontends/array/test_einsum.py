@@ -153,7 +153,7 @@ def test_sizes_that_differ() -> None:
         sm.einsum("i,i", sm.ones(3, dtype=sm.bool), sm.ones(3, dtype=sm.bool))
 
 
-def test_a_product_tells_which_dimensions_it_sums_over() -> None:
+def test_a_product_names_the_dimensions_it_sums_over() -> None:
     told = "dimension -1 of one is 4, dimension -2 of the other 5"
     for product in (lambda x, y: x @ y, lambda x, y: sm.einsum("ij,jk->ik", x, y)):
         with pytest.raises(sm.errors.ShapeError, match=told):

@@ -46,7 +46,7 @@ FAILING = [(_changed, ChangedError), (_singular, ExternError), (_outside, Outsid
 
 
 @pytest.mark.parametrize(("fails", "error"), FAILING)
-def test_only_who_reads_it_is_told(fails: Callable[[], Any], error: type[Exception]) -> None:
+def test_only_the_reader_gets_the_error(fails: Callable[[], Any], error: type[Exception]) -> None:
     bad = fails()
     other = sm.asarray(np.arange(5.0)) * 2
     depends = bad - 1
@@ -84,7 +84,7 @@ def test_what_others_read_is_not_overwritten_behind_it(
 
 
 @pytest.mark.parametrize(("fails", "error"), FAILING)
-def test_an_error_that_is_told_again_holds_nothing(
+def test_a_repeated_error_holds_no_references(
     fails: Callable[[], Any], error: type[Exception]
 ) -> None:
     bad = fails()
@@ -143,7 +143,7 @@ def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
         bad.tolist()
 
 
-def test_memory_that_has_changed_is_read_anew_once_that_was_told() -> None:
+def test_changed_memory_is_read_anew_after_its_error() -> None:
     source = np.zeros(N)
     x = sm.asarray(source)
     pending = x + 1

@@ -78,7 +78,7 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_sizes_that_no_kernel_can_be_made_for_are_computed_in_numpy(
+def test_sizes_that_no_kernel_supports_are_computed_in_numpy(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f = sm.jit(program)
@@ -95,7 +95,9 @@ def test_sizes_that_no_kernel_can_be_made_for_are_computed_in_numpy(
         check(f(*(known := given(5, 2))), *known)
 
 
-def test_a_form_that_cannot_be_made_leaves_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_fails_to_build_leaves_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     f = sm.jit(program)
     f(*given(5, 2))
     planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
@@ -158,7 +160,7 @@ def test_a_program_that_fails_as_one_runs_as_its_operators(monkeypatch: pytest.M
         sm.jit(program)(x, w)
 
 
-def test_nothing_that_can_be_made_is_an_error_about_the_users_line(
+def test_failures_of_every_fallback_name_the_users_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planted(monkeypatch, fusion, "plan", always)

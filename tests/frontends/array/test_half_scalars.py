@@ -34,7 +34,7 @@ def test_a_number_is_the_nearest_half(name, half):
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(("name", "half"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
-def test_margins_are_halves_too(isa, name, half):
+def test_padding_is_half_precision_too(isa, name, half):
     made = whole(
         f"""graph f(x: {name}[n]) {{
   y = pad(x) {{low=(2,), high=(1,), value=0.1}}

@@ -77,7 +77,7 @@ def test_nothing_runs_before_it_is_read(compiled: list[Any]) -> None:
     assert len(compiled) == 1
 
 
-def test_only_what_is_held_becomes_an_output(compiled: list[Any]) -> None:
+def test_only_referenced_values_become_outputs(compiled: list[Any]) -> None:
     x = sm.asarray(np.ones(5))
     a = x + 1
     b = a * 2
@@ -201,7 +201,7 @@ def test_no_copies() -> None:
     assert z.__dlpack_device__() == (1, 0)
 
 
-def test_copies_where_asked_and_refused() -> None:
+def test_copies_where_requested_and_refused() -> None:
     x = rng.standard_normal(3000)
     for y in (sm.asarray(x, copy=True), sm.asarray(sm.asarray(x), copy=True)):
         assert not np.shares_memory(np.asarray(y), x)
@@ -411,7 +411,7 @@ def test_impossible_sizes() -> None:
 # Work outside the compiler
 
 
-def test_a_failing_library_call_is_told_as_such() -> None:
+def test_a_failing_library_call_is_reported_as_such() -> None:
     with pytest.raises(sm.errors.ExternError, match="ingular"):
         np.asarray(sm.linalg.inv(sm.zeros((2, 2))))
 
@@ -454,7 +454,7 @@ def test_a_loop_over_positions_compiles_a_few_times(name: str, compiled: list[An
     assert len(compiled) <= 6
 
 
-def test_sizes_of_no_leaf_are_told_by_inputs_that_nobody_reads(compiled: list[Any]) -> None:
+def test_unread_inputs_imply_sizes_of_no_leaf(compiled: list[Any]) -> None:
     for k in (3, 5, 9):
         np.testing.assert_array_equal(sm.zeros((k, 2)) + 1, np.ones((k, 2)))
     told = compiled[-1].inputs[-1]

@@ -65,7 +65,7 @@ def _check(f: Callable[..., Any], args: tuple[Any, ...], strides: bool) -> None:
 
 
 @pytest.mark.parametrize("case", range(len(SAME)))
-def test_results_lie_as_numpys_do(case: int) -> None:
+def test_results_have_numpys_layout(case: int) -> None:
     _check(*SAME[case], strides=True)
 
 
@@ -130,7 +130,7 @@ def test_what_an_order_is() -> None:
     assert memory_order(np.broadcast_to(base[0].T, (3, 6, 5))) == (0, 1, None)
 
 
-def test_nothing_is_turned_where_orders_meet() -> None:
+def test_nothing_is_transposed_where_orders_meet() -> None:
     mixed = parse("graph f(x: f32[n,m], y: f32[n,m]) {\n v0 = mul(x, y)\n return v0\n}")
     assert apply_input_layouts(mixed, [(1, 0), None]) is None
     found = apply_input_layouts(mixed, [(1, 0), (1, 0)])

@@ -39,7 +39,7 @@ def _inverses(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [sm.jit, lambda f: lambda *args: np.asarray(f(*args))])
-def test_a_library_call_that_fails_names_the_line_that_asked_for_it(wrap: Any) -> None:
+def test_a_failing_library_call_names_its_line(wrap: Any) -> None:
     """Lazy code named the line that read the result, compiled code the one that called it."""
     f, good, bad = wrap(_inverses), sm.eye(3), sm.zeros((3, 3))
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_memory_that_does_not_suffice_names_the_line_of_the_largest_value(wrap: 
         assert f"the largest value is f64[3,{n}], concat of f64[1,{n}] and" in error.message
 
 
-def test_sizes_beyond_64_bits_are_told_with_the_operands_they_come_of() -> None:
+def test_sizes_beyond_64_bits_name_their_operands() -> None:
     def outer(x: Any, y: Any) -> Any:
         wide = x[:, None, None] + y[None, :, None] + sm.zeros((1, 1, 1 << 30))
         return wide * 2
@@ -86,13 +86,13 @@ def test_values_that_outlived_their_recording_say_so_to_numpy_too() -> None:
         told(LeakError, lambda read=read: read(kept[0]))
 
 
-def test_stacks_tell_the_shapes_that_came() -> None:
+def test_stack_errors_name_the_shapes() -> None:
     error = told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
     assert "stack(f64[3], f64[4]): their shapes differ" in error.message
     told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
 
 
-def test_a_method_s_object_is_told_what_it_may_be() -> None:
+def test_errors_of_bound_methods_name_what_is_allowed() -> None:
     class Scaled:
         factor = 3.0
 
@@ -166,7 +166,7 @@ def test_attributes_of_a_function_are_kept() -> None:
         ([[[1], [2]], [[1], []]], "length 1 at obj[0][0], length 0 at obj[1][1]"),
     ],
 )
-def test_ragged_lists_are_named_by_their_places(lists: Any, wanted: str) -> None:
+def test_ragged_lists_are_named_by_their_indices(lists: Any, wanted: str) -> None:
     error = told(sm.errors.ArgumentError, lambda: sm.asarray(lists))
     assert wanted in str(error)
     assert "sm.concat" in str(error)

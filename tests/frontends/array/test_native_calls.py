@@ -164,7 +164,7 @@ def test_results_are_as_ever() -> None:
     assert f(x)[0, 0] == 0.0
 
 
-def test_held_results_keep_their_memory() -> None:
+def test_referenced_results_keep_their_memory() -> None:
     f = sm.jit(lambda x: x + 1.0)
     inputs = [rng.standard_normal(100) for _ in range(30)]
     warm(f, inputs[0])

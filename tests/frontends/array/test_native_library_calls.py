@@ -80,7 +80,7 @@ def test_sorted_by_native_code() -> None:
         np.testing.assert_array_equal(np.asarray(found), np.sort(np.asarray(x), axis=0))
 
 
-def test_results_are_held_and_arguments_stay() -> None:
+def test_results_are_kept_and_arguments_stay() -> None:
     f = sm.jit(_between)
     x = rng.standard_normal((50, 20))
     before = x.copy()

@@ -49,7 +49,7 @@ def test_numbers_are_donated_time_and_again(make: Callable[[], Any]) -> None:
     assert (sm.ones(2) * 3.25 + 7.0).tolist() == [10.25, 10.25]
 
 
-def test_known_numbers_are_told_apart() -> None:
+def test_cached_numbers_are_distinguished() -> None:
     """Programs that read them in other places were taken for one another."""
     a, b, v = sm.asarray(2.5), sm.asarray(1.0), sm.asarray(np.ones(2))
     assert float(a) - float(b) == 1.5
@@ -92,7 +92,7 @@ def test_copies_of_what_is_captured_may_be_written_inside_jit() -> None:
     assert start.tolist() == [1] * 3
 
 
-def test_a_recording_writes_to_what_it_has_made_of_constants() -> None:
+def test_a_recording_writes_to_copies_of_constants() -> None:
     constant = sm.asarray(np.arange(4.0))
     before = sm.asarray(np.zeros(2))
 

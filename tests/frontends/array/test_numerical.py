@@ -232,7 +232,7 @@ def test_wrong_arguments(mode: str, f: Any, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "edge", "reflect", "wrap", "symmetric"])
-def test_neighbours_beyond_margins_of_any_kind_are_one_kernel(mode: str, kind: str) -> None:
+def test_neighbours_under_any_padding_mode_are_one_kernel(mode: str, kind: str) -> None:
     """Margins are views: nothing is stored for them, though nine places are read of a picture."""
 
     def edges(x: sm.Array) -> sm.Array:

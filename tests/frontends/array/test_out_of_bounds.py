@@ -46,7 +46,7 @@ def first(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_positions_outside_are_errors(name: str) -> None:
+def test_positions_out_of_bounds_are_errors(name: str) -> None:
     f, inside, *outside = CASES[name]
     compiled = sm.jit(f)
     wanted = first(f(sm.asarray(X), sm.asarray(inside)))
@@ -173,7 +173,7 @@ def test_positions_computed_of_sizes_alone_are_looked_at(name: str) -> None:
         lambda x: sm.segment_sum(x, sm.asarray([5]) * 2, 3),
     ],
 )
-def test_positions_made_in_a_recording_are_looked_at(f: Any) -> None:
+def test_positions_computed_in_a_recording_are_checked(f: Any) -> None:
     """Of numbers alone: a kernel that reads them does not look again."""
     with pytest.raises(IndexError):
         sm.jit(f)(X[:1])

@@ -62,7 +62,7 @@ def test_numbers_may_be_others() -> None:
         np.testing.assert_array_equal(np.signbit(found), np.signbit(x * k + k))
 
 
-def test_margins_of_either_zero_are_told_apart() -> None:
+def test_padding_with_either_zero_is_distinguished() -> None:
     """-0.0 became 0, and a lazy program with the other zero was taken for this one."""
     for k in [0.0, -0.0] * 4:
         found = np.asarray(sm.pad(sm.asarray(np.ones(2)), ((1, 1),), constant_values=k) * 1.5)
@@ -70,7 +70,7 @@ def test_margins_of_either_zero_are_told_apart() -> None:
         assert np.signbit(found).tolist() == [edge, False, False, edge]
 
 
-def test_sizes_types_and_orders_are_told_apart() -> None:
+def test_sizes_types_and_layouts_are_distinguished() -> None:
     x = np.arange(24.0).reshape(4, 6)
     forms: list[Any] = [x, x[:2], x.T, x[::2], x[:, 1:], x.astype(np.float32), x[:0], x[:1], x[0]]
     for _ in range(4):

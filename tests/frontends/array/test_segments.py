@@ -60,7 +60,7 @@ def called(mode: str, f: Any, *arrays: Any) -> Any:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FOLDS)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_folds_of_segments(mode: str, name: str, dtype: str) -> None:
+def test_reductions_of_segments(mode: str, name: str, dtype: str) -> None:
     ufunc, empty = FOLDS[name]
     f = getattr(sm, f"segment_{name}")
     for shape, rank in (((7,), 1), ((7, 3), 1), ((31, 67), 1), ((3, 5, 2), 2), ((0, 3), 1)):
@@ -81,7 +81,7 @@ def test_folds_of_segments(mode: str, name: str, dtype: str) -> None:
     mode=st.sampled_from(MODES),
     seed=st.integers(0, 99),
 )
-def test_updates_join_as_one_after_another(
+def test_updates_combine_in_order(
     ids: list[int], width: int, how: str, dtype: str, mode: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -255,7 +255,7 @@ def test_wrong_arguments(f: Any, error: Any) -> None:
         sm.jit(f)(DATA, IDS)
 
 
-def test_a_length_that_depends_on_values_is_asked_for() -> None:
+def test_a_length_that_depends_on_values_is_required() -> None:
     for f in (sm.bincount, lambda i: sm.segment_sum(i, i)):
         with pytest.raises(TracerError, match=r"without (length|num_segments)="):
             sm.jit(f)(IDS)

@@ -62,7 +62,7 @@ def test_large_memory_may_change_once_it_was_read(copy: bool | None) -> None:
     ],
     ids=["broadcast", "windows", "steps"],
 )
-def test_what_is_remembered_lies_as_recordings_know_it(view) -> None:
+def test_cached_constants_keep_the_recorded_layout(view) -> None:
     c = sm.asarray(view(np.arange(6.0)))
     f = sm.jit(lambda x: x * c)
     x = np.full(c.shape, 2.0)
@@ -82,7 +82,7 @@ def test_closed_over_memory_of_another_dtype() -> None:
         f(np.zeros(100))
 
 
-def test_what_waits_after_an_error_still_tells_of_changes() -> None:
+def test_pending_work_after_an_error_still_reports_changes() -> None:
     source = np.zeros(5000)
     waits = sm.asarray(source) * 3
     source[0] = 6.0
@@ -92,7 +92,7 @@ def test_what_waits_after_an_error_still_tells_of_changes() -> None:
         np.asarray(sm.asarray(np.ones(3)) + 1)  # other programs run
 
 
-def test_what_another_thread_has_pending_still_tells_of_changes() -> None:
+def test_work_pending_in_another_thread_still_reports_changes() -> None:
     source = np.zeros(5000)
     x = sm.asarray(source)
     own = x * 2
@@ -215,7 +215,7 @@ def test_memory_that_two_threads_have_read_is_read_as_it_is(copy: bool | None) -
     np.testing.assert_array_equal(x, source)
 
 
-def test_memory_of_another_dtype_is_told_whatever_waits() -> None:
+def test_changes_of_other_dtypes_are_reported_whatever_is_pending() -> None:
     source = np.zeros(4, np.float32)
     x = sm.asarray(source)
     waits = x + 1

@@ -34,6 +34,6 @@ def test_all_take_turns() -> None:
     assert {*turns} == {*range(len(PEERS))}
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinguished() -> None:
     named: list[Case] = cases(48)
     assert len(SMALL) == len(named) >= 25

@@ -110,7 +110,7 @@ def test_a_median_is_one_kernel(axis: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_stacked_lies_nowhere_yet(mode: str) -> None:
+def test_stacked_values_have_no_memory_yet(mode: str) -> None:
     """Windows of an image, stacked along a last axis that is longer than rows in memory may be."""
     x = numbers(RNG, "f32", (26, 31))
 
@@ -146,7 +146,7 @@ def test_other_rows_are_sorted_as_before() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_what_is_folded_around_them(axis: int) -> None:
+def test_reductions_around_sorts(axis: int) -> None:
     """Columns of a short row are written out, whatever is folded: no row has vectors of its own."""
     x = RNG.standard_normal((8, 600) if axis == 0 else (600, 8)).astype(np.float32)
 

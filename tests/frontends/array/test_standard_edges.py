@@ -55,7 +55,7 @@ def test_a_boolean_of_rank_0_writes(mode: str) -> None:
     check(mode, f, A, A)
 
 
-def test_a_boolean_of_rank_0_is_refused_where_its_value_or_place_is_unknown() -> None:
+def test_a_scalar_boolean_index_of_unknown_value_or_position_is_refused() -> None:
     x = sm.asarray(A)
     with pytest.raises(sm.errors.TracerError, match="boolean"):
         sm.jit(lambda x: x[sm.sum(x) > 0])(x)
@@ -68,7 +68,7 @@ def test_a_boolean_of_rank_0_is_refused_where_its_value_or_place_is_unknown() ->
 # Arguments
 
 
-def test_arguments_by_name_and_by_place() -> None:
+def test_arguments_by_keyword_and_by_position() -> None:
     assert sm.isdtype(dtype=sm.int8, kind="integral")
     assert sm.isdtype(sm.float32, kind=("bool", sm.float32))
     x = sm.asarray(A)

@@ -139,7 +139,7 @@ def test_a_router_is_one_kernel() -> None:
     np.testing.assert_allclose(share, e / e.sum(1, keepdims=True), rtol=1e-6)
 
 
-def test_cotangents_go_to_the_chosen_places() -> None:
+def test_cotangents_go_to_the_chosen_positions() -> None:
     x = np.array([[3.0, 1.0, 3.0, 2.0], [0.0, -np.inf, -1.0, -np.inf]])
     weights = np.array([5.0, 7.0, 11.0])
     found = sm.grad(lambda x: sm.sum(sm.top_k(x, 3).values * weights))(sm.asarray(x))

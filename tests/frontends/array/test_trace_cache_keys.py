@@ -48,7 +48,7 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_recording_tells_what_differs(pair: str) -> None:
+def test_a_recording_distinguishes_what_differs(pair: str) -> None:
     def both(x: Any, i: Any, j: Any) -> Any:
         return tuple(f(x, i, j) for f in (*PAIRS[pair], *PAIRS[pair]))
 
@@ -73,7 +73,7 @@ def test_an_index_is_read_once_for_all_like_it(monkeypatch: pytest.MonkeyPatch) 
     assert len(seen) == 1
 
 
-def test_positions_outside_are_told_where_work_is_repeated() -> None:
+def test_positions_out_of_bounds_are_reported_where_work_is_repeated() -> None:
     @sm.jit
     def twice(x: Any, i: Any, j: Any) -> Any:
         return x[i], x[j]

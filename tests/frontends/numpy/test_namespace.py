@@ -99,7 +99,7 @@ def test_diagonals_are_filled_in_place() -> None:
     assert mine.tolist() == expected.tolist()
 
 
-def test_partitions_put_an_element_in_its_place() -> None:
+def test_partitions_put_an_element_at_its_sorted_index() -> None:
     x = np.random.default_rng(0).normal(size=50)
     assert snp.partition(x, 9)[9] == np.sort(x)[9]
     assert x[int(snp.argpartition(x, 9)[9])] == np.sort(x)[9]

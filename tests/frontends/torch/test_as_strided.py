@@ -28,7 +28,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_views_by_strides_show_the_same_places() -> None:
+def test_views_by_strides_show_the_same_elements() -> None:
     """The last is a result itself: a view, as in eager code."""
 
     def every(x: Any) -> tuple[Any, ...]:
@@ -43,7 +43,7 @@ def test_views_by_strides_show_the_same_places() -> None:
     assert not [left.reason for graph in record.graphs for left in graph.left]
 
 
-def test_a_view_from_a_symbolic_place_on_is_left_to_torch_alone() -> None:
+def test_a_view_from_a_symbolic_offset_is_left_to_torch() -> None:
     """Of a part whose start varies, with strides that count from there: what stands around it is
     ours."""
 

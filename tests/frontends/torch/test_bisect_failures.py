@@ -197,7 +197,7 @@ def test_other_sizes_are_found_after_a_failure(arguments, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sizes_of_later_calls_that_no_kernel_can_be_made_for_give_eager_numbers(dtype, monkeypatch):
+def test_later_sizes_that_no_kernel_supports_run_eagerly(dtype, monkeypatch):
     def model(x, w):
         y = (x @ w).relu()
         return y.sum(0), y * 2, x.t()

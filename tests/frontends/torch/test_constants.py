@@ -64,7 +64,7 @@ def test_packed_once_and_read_by_later_calls():
     assert prelude.held_bytes() == held
 
 
-def test_with_the_knob_at_zero_nothing_is_held():
+def test_with_the_knob_at_zero_nothing_is_kept():
     m = model()
     with config(constants=0):
         agrees(compiled(m), m, x())
@@ -229,7 +229,7 @@ def test_a_version_that_wraps_is_another_version():
     agrees(f, m, given)
 
 
-def test_tensors_made_in_inference_mode_are_looked_at_in_every_call():
+def test_inference_mode_tensors_are_checked_in_every_call():
     with torch.inference_mode():
         m = model()
         given = x()

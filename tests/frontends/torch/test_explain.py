@@ -66,7 +66,7 @@ def test_breaks_and_calls_of_torch_are_listed_with_their_reasons():
     assert "breaks" in str(record)
 
 
-def test_a_function_that_runs_eagerly_as_a_whole_is_told():
+def test_a_function_that_runs_eagerly_is_reported():
     """A size that the data decides, in a loop: Dynamo traces nothing of the function."""
 
     def routed(x, at):
@@ -106,7 +106,7 @@ def test_graphs_are_logged(caplog):
     assert told[1].startswith("aten.sort.default is left to torch: no rule for aten.sort.default")
 
 
-def test_forward_and_backward_are_told_apart():
+def test_forward_and_backward_are_distinguished():
     model = torch.nn.Linear(3, 2)
     with smelt.torch.record() as record:
         torch.compile(model, backend="smelt")(torch.randn(4, 3)).sum().backward()
@@ -188,7 +188,7 @@ def test_without_pytorch_the_name_says_what_is_missing(monkeypatch):
     assert not hasattr(smelt, "record")
 
 
-def test_decisions_are_asked_for_in_words_of_pytorch():
+def test_decisions_are_queried_by_pytorch_names():
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -209,7 +209,7 @@ def test_decisions_are_asked_for_in_words_of_pytorch():
         record.why("softmax", "gelu")
 
 
-def test_modules_are_told_by_their_paths_whatever_holds_the_model():
+def test_modules_are_named_by_their_paths():
     """PyTorch's own variable for it, or the user's, stood in front of the path."""
     x = torch.randn(3, 4)
     model, other = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), torch.nn.Tanh()

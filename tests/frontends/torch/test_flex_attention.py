@@ -80,7 +80,7 @@ def test_both_with_shared_keys_and_logarithms(strict):
     _check(code, _given(shared=2), kernels=2)
 
 
-def test_results_lie_as_queries_do(strict):
+def test_results_have_the_layout_of_queries(strict):
     def code(x):
         q, k, v = (y.view(2, N, HEADS, SIZE).transpose(1, 2) for y in x.chunk(3, -1))
         found = flex.flex_attention(q, k, v, score_mod=SCORES["masked"])
@@ -93,7 +93,7 @@ def test_results_lie_as_queries_do(strict):
     assert [y.stride() for y in found] == [y.stride() for y in wanted]
 
 
-def test_kernels_name_the_line_that_asks_for_attention(strict):
+def test_kernels_name_the_line_that_calls_attention(strict):
     def code(q, k, v):
         return flex.flex_attention(q, k, v, score_mod=SCORES["masked"])
 

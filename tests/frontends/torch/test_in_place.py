@@ -123,7 +123,7 @@ def with_gaps(x):
 
 @pytest.mark.parametrize("turn", [transposed, with_gaps])
 @pytest.mark.parametrize("which", [(0,), (3,), (0, 1, 2, 3)])
-def test_arguments_lie_in_memory_as_they_like(turn, which):
+def test_arguments_have_any_layout(turn, which):
     given = [turn(x) if k in which else x for k, x in enumerate(moments(40, 30))]
     both(adam, given)
 

@@ -71,7 +71,7 @@ ADDED = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16])
 @pytest.mark.parametrize("name", ADDED)
 @pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
-def test_what_joins(name, dtype):
+def test_scatter_reductions(name, dtype):
     # Small whole numbers: every order of sums gives the same, in every type.
     u = made(7, 4, dtype=torch.int64, low=-2, high=3).to(dtype)
     agree(ADDED[name], u, AT)
@@ -88,7 +88,7 @@ PUT = {
 
 
 @pytest.mark.parametrize("name", PUT)
-def test_what_is_put(name):
+def test_scatter_assignments(name):
     agree(PUT[name], made(5, 4), PUTS)
 
 
@@ -148,7 +148,7 @@ def test_a_gradient_of_messages():
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_the_only_place_of_a_product():
+def test_the_only_element_of_a_product():
     """A result of one element, of which its kernel knows no position."""
 
     def f(x, i, u):

@@ -100,7 +100,7 @@ def apply(x, steps):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(chains(), chains(), st.sampled_from(["one", "two", "base", "argument"]))
-def test_chains_of_views_lie_as_eager_lays_them(first, second, results):
+def test_chains_of_views_have_eager_strides(first, second, results):
     def f(x):
         y = x * 2 + 1
         if results == "argument":
@@ -130,7 +130,7 @@ def test_a_small_part_is_computed_alone():
     assert result.type.shape == (3, 40)
 
 
-def test_parts_are_laid_out_for_every_size():
+def test_parts_have_eager_strides_for_every_size():
     def f(x):
         y = x.exp()
         return y[:, 1:3], y.sum(-1, keepdim=True).expand(*y.shape)[:, ::2]
@@ -155,7 +155,7 @@ def test_writing_into_one_part_shows_in_the_other():
         same_layout(write(torch.compile(f, backend="smelt")(x)), write(f(x)))
 
 
-def test_results_of_a_training_step_lie_as_eagers():
+def test_results_of_a_training_step_have_eager_strides():
     def f(x):
         y = (x * 3).tanh()
         return y[:, 1:3], y.transpose(0, 1)[::2]
@@ -191,7 +191,7 @@ def test_gradients_that_are_views_are_stored_as_they_are(f):
     assert " = f_" not in record.graphs[-1].program.source
 
 
-def test_a_kept_view_need_not_lie_as_the_tracer_thinks():
+def test_a_kept_view_may_differ_from_the_traced_layout():
     """A slice of a computed row, turned: forward stores it alone, and by rows."""
 
     def program(w, z, x):

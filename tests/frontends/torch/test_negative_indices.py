@@ -59,7 +59,7 @@ def shifts(x, table):
 
 
 @pytest.mark.parametrize("program", [starts, margins, shifts])
-def test_places_that_count_from_the_end(program, strict):
+def test_indices_that_count_from_the_end(program, strict):
     table = torch.rand(3, 40)
     fast = torch.compile(program, backend="smelt", dynamic=True)
     with smelt.torch.record() as told:

@@ -57,7 +57,7 @@ def test_positions_computed_of_sizes_alone_are_looked_at(dynamic):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("training", [False, True])
-def test_positions_outside_are_errors(name, training):
+def test_positions_out_of_bounds_are_errors(name, training):
     f, inside, *outside = CASES[name]
     compiled = torch.compile(f, backend="smelt", dynamic=True)
     table = TABLE.clone().requires_grad_(training)
@@ -130,7 +130,7 @@ def test_views_of_positions_are_looked_at_once():
     assert flag.inputs[0].type.rank == 1
 
 
-def test_margins_and_resized_images_are_not_looked_at():
+def test_padding_and_resized_images_are_not_checked():
     """They compute their positions, and promise that they are inside."""
 
     def f(x):

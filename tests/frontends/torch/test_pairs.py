@@ -148,7 +148,7 @@ def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_inputs_however_they_lie_and_however_many():
+def test_inputs_of_any_layout_and_number():
     """Notes of conjugation, steps, other orders of dimensions, views of others, sizes that vary."""
 
     def f(a, b):
@@ -219,7 +219,7 @@ def test_rotary_positions_are_one_graph(dtype):
         assert not any("mul" in x.operator for x in g.left)
 
 
-def test_turned_numbers_times_repeated_ones_are_ours():
+def test_transposed_times_broadcast_numbers_are_ours():
     def turned(x, angle):
         z = torch.view_as_complex(x.transpose(1, 2).reshape(*x.shape[:1], 4, -1, 8, 2))
         turns = torch.polar(torch.ones_like(angle), angle)[:, None]
@@ -292,7 +292,7 @@ class Spectral(torch.nn.Module):
         return torch.fft.irfft(out, n=x.shape[1])
 
 
-def test_weights_of_a_few_rows_are_read_as_they_lie():
+def test_weights_of_a_few_rows_are_read_in_place():
     """Neither parts of complex numbers are a size, because the caller passes two of something, nor
     are weights written once more for a few rows that they meet."""
     m = Spectral()

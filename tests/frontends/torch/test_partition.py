@@ -179,7 +179,7 @@ def test_a_cut_that_fails_leaves_torchs_own(monkeypatch):
     assert not record.graphs[0].kept and not any(g.fallback for g in record.graphs)
 
 
-def test_what_is_kept_is_told():
+def test_kept_values_are_reported():
     model = L.Sequential(L.Linear(64, 64), L.LayerNorm(64), L.Linear(64, 64))
     with smelt.torch.record() as record:
         torch.compile(model, backend="smelt")(torch.randn(8, 64)).sum().backward()
@@ -299,7 +299,7 @@ def test_gradients_of_gradients_are_refused_as_by_torch():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_types_of_autocast_come_again_as_they_were(dtype):
+def test_half_types_of_autocast_are_restored(dtype):
     """A step with values computed again is as near to the wide step as eager's narrow one."""
     model, x = Block(), torch.randn(2, 5, 16)
 

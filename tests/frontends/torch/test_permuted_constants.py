@@ -101,7 +101,7 @@ def test_a_change_is_noticed(case, change):
         agrees(f, m, given)
 
 
-def test_a_square_weight_that_is_turned_is_another():
+def test_a_transposed_square_weight_is_another_constant():
     """Its address and version stay: what was packed of it is no answer for its transpose."""
     m = torch.nn.Linear(256, 256, bias=False).eval()
     given = torch.randn(300, 256)
@@ -152,7 +152,7 @@ def test_two_layers_of_one_program_with_weights_in_both_orders():
     agrees(f, m, given)
 
 
-def test_tensors_made_in_inference_mode_are_looked_at_in_every_call():
+def test_inference_mode_tensors_are_checked_in_every_call():
     with torch.inference_mode():
         m, given = convolution()
         f = torch.compile(m, backend="smelt")

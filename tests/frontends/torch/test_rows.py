@@ -211,7 +211,7 @@ def test_folds(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_folds_of_numbers(name):
+def test_reductions_of_numbers(name):
     for x in (2.0, math.inf, math.nan):
         agree(lambda x: getattr(torch, name)(x, 0), torch.tensor(x))
 

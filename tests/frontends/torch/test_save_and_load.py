@@ -48,7 +48,7 @@ def test_a_loaded_function_computes_the_same_and_views_stay_views():
     assert view.data_ptr() == x.data_ptr() and view.stride() == (1, 7)
 
 
-def test_a_loaded_function_takes_new_sizes_and_its_guards_ask_the_rest():
+def test_a_loaded_function_takes_new_sizes_and_guards_the_rest():
     x, y = torch.randn(5, 7), torch.randn(7)
     loaded = _loaded(_softmax, x, y, dynamic=True)
     for rows, columns in ((5, 7), (3, 33), (64, 2)):
@@ -79,7 +79,7 @@ def test_floats_decide_what_they_did_when_a_program_is_loaded():
         loaded(x, 2.0)
 
 
-def test_floats_are_arguments_or_what_guards_ask_for():
+def test_floats_are_arguments_or_guarded():
     x = torch.randn(4, 8)
     loaded = _loaded(_scaled, x, 0.3, dynamic=True)
     for rows, s in ((4, 0.3), (3, 0.7), (5, -2.5)):
@@ -180,7 +180,7 @@ def test_a_text_of_an_older_format_is_refused_before_its_classes_are_looked_up(v
         saved.SavedProgram.deserialize_compile_artifacts(text.encode())
 
 
-def test_a_loaded_program_that_needs_more_than_its_guards_ask_is_refused(monkeypatch):
+def test_a_loaded_program_with_incomplete_guards_is_refused(monkeypatch):
     x, y = torch.randn(5, 7), torch.randn(7)
     made = torch.compile(_softmax, fullgraph=True, backend="smelt").aot_compile(((x, y), {}))
     text = saved.SavedProgram.serialize_compile_artifacts(made._artifacts.compiled_fn)

@@ -165,7 +165,7 @@ def test_keys_and_values_that_are_kept_grow_without_another_plan(compiled_graphs
 
 
 @pytest.mark.parametrize("kind", ["stacked", "in between"])
-def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_graphs):
+def test_a_batch_of_one_is_distinguished_from_added_dimensions(kind, compiled_graphs):
     """New dimensions of 1 stand before the batch and beside it."""
     torch.manual_seed(0)
 
@@ -185,7 +185,7 @@ def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_gr
     assert len(compiled_graphs) == 1
 
 
-def test_a_further_trace_is_not_made_general_again(compiled_graphs, monkeypatch):
+def test_a_further_trace_is_not_generalised_again(compiled_graphs, monkeypatch):
     """It is looked for as it was traced: numbers and sizes are the general graph's alike."""
     seen = []
     real = segment.generalize
@@ -360,7 +360,7 @@ def test_a_position_outside_is_still_an_error_for_every_length(compiled_graphs):
             f(torch.randint(0, 50, (2, 65)))
 
 
-def test_what_is_told_of_kernels_names_sizes():
+def test_reports_of_kernels_name_sizes():
     m = Encoder().eval()
     with torch.no_grad(), smelt.torch.record() as record:
         torch.compile(m, backend="smelt")(torch.randint(0, 50, (3, 9)))
@@ -409,7 +409,7 @@ def test_a_size_that_comes_out_as_1_is_stretched(strict):
     torch.testing.assert_close(torch.compile(f, backend="smelt", dynamic=True)(x), f(x))
 
 
-def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
+def test_parts_that_guards_make_equal_are_adjacent(strict):
     """Both halves of an associative scan, whose lengths are spelt by other divisions."""
 
     def scan(x):

@@ -66,7 +66,7 @@ def test_the_least_of_all_are_counted():
     assert compiled(lambda x: torch.topk(x, 5))(x)[1].tolist() == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_it_is_no_call_of_torch_where_folds_are_as_fast():
+def test_torch_is_not_called_where_reductions_are_as_fast():
     def left(shape, k):
         torch._dynamo.reset()
         found = smelt.torch.explain(lambda x: torch.topk(x * 2, k).values + 1, torch.randn(shape))

@@ -238,7 +238,7 @@ def test_two_hundred_steps_follow_eagers_loss():
 
 
 @pytest.mark.parametrize("unpack", [True, False])
-def test_gradients_of_the_parts_of_a_product_are_joined(unpack):
+def test_gradients_of_the_parts_of_a_product_are_concatenated(unpack):
     """Each part's lies between zeros where it was picked; nobody tests for every element which."""
 
     def loss(x, w, g):

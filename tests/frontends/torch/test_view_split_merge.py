@@ -40,7 +40,7 @@ def test_windows_are_found_by_their_rows_and_columns(strict):
     assert all("%size(" not in k.text for k in told.kernels)  # not by places in the whole image
 
 
-def test_no_tensor_is_made_to_be_asked_for_its_size(strict):
+def test_no_tensor_is_created_to_query_its_size(strict):
     def padded(x):
         b, n, c = x.shape
         y = F.pad(x, (0, 0, 0, -n % 4)).view(b, -1, 4, c)

@@ -130,7 +130,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize(("shape", "windows", "options"), POOLS)
-def test_the_place_of_the_greatest(shape, windows, options):
+def test_the_index_of_the_maximum(shape, windows, options):
     """Of equals the first, of NaN the last, and none of the margin."""
     pool = F.max_pool3d if len(shape) == 5 else F.max_pool2d
     f = lambda x: pool(x + 0, *windows, **options, return_indices=True)  # noqa: E731
@@ -241,11 +241,11 @@ def test_averages_over_windows_of_different_sizes(shape, size):
 @pytest.mark.parametrize("mode", ["replicate", "reflect"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("margins", [(1, 2), (0, 3), (4, 0)], ids=str)
-def test_gradients_of_margins(mode, count, margins):
+def test_gradients_of_padding(mode, count, margins):
     agree(lambda x: F.pad(x * 2, margins * count, mode=mode), [], randn(2, 3, *[5] * count))
 
 
-def test_a_sum_over_images_is_not_cut_along_channels_that_lie_last():
+def test_a_sum_over_images_is_not_split_along_contiguous_channels():
     """64 parts of 64 channels would read every line of memory 16 times over."""
     x = randn(8, 64, 16, 16).float().contiguous(memory_format=torch.channels_last)
     with smelt.torch.record() as r:
@@ -313,7 +313,7 @@ def test_windows_along_an_axis_and_their_gradient(case):
 
 
 @pytest.mark.parametrize("places", [3, 8, 12])
-def test_windows_laid_back_are_cut_and_filled_up(places):
+def test_folded_windows_are_cropped_and_padded(places):
     """torch takes fewer windows than there is room for, and more."""
     g = randn(2, places, 6)
 
