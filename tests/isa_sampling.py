@@ -25,7 +25,7 @@ def put_off(items: Sequence[pytest.Item], widest: str) -> list[pytest.Item]:
     known = [(item, _test(item), _isa(item)) for item in items]
     whole = {test for _, test, isa in known if isa == widest}
     begun: set[tuple[str, str]] = set()
-    found: list[pytest.Item] = []
+    results: list[pytest.Item] = []
     for item, test, isa in known:
         if isa not in narrower or test not in whole:
             continue
@@ -34,8 +34,8 @@ def put_off(items: Sequence[pytest.Item], widest: str) -> list[pytest.Item]:
         # By name: one in four of those in order is always the same type where there are four.
         drawn = crc32(item.nodeid.replace(isa, "").encode()) + narrower.index(isa)
         if not first and drawn % EVERY:
-            found.append(item)
-    return found
+            results.append(item)
+    return results
 
 
 def _test(item: pytest.Item) -> str:
@@ -45,5 +45,5 @@ def _test(item: pytest.Item) -> str:
 def _isa(item: pytest.Item) -> str:
     """The instruction set among what a case is given; nothing where there is none."""
     drawn: Any = getattr(item, "callspec", None)
-    given = drawn.params.values() if drawn is not None else ()
-    return next((p for p in given if isinstance(p, str) and p in SETS), "")
+    inputs = drawn.params.values() if drawn is not None else ()
+    return next((p for p in inputs if isinstance(p, str) and p in SETS), "")

@@ -22,8 +22,8 @@ RNG = np.random.default_rng(4)
 
 def layers(count: int, width: int = 256) -> Graph:
     """Products with constants, each behind operators that need two more arrays when apart."""
-    given = ", ".join(f"w{k}: f32[{width},{width}] constant" for k in range(count))
-    lines = [f"graph f(x: f32[n,{width}], {given}) {{"]
+    inputs = ", ".join(f"w{k}: f32[{width},{width}] constant" for k in range(count))
+    lines = [f"graph f(x: f32[n,{width}], {inputs}) {{"]
     value = "x"
     for k in range(count):
         lines += [
@@ -42,34 +42,34 @@ def compiled(graph: Graph, rows: int, allowance: Allowance | None = None, **sett
         return driver.compile(graph, hints={"n": rows}, allowance=allowance)
 
 
-def kept(made: driver.Compiled) -> int:
-    prelude = made.executable.prelude
+def kept(built: driver.Compiled) -> int:
+    prelude = built.executable.prelude
     return 0 if prelude is None else prelude.nbytes
 
 
-def weighed(made: driver.Compiled) -> list[ConstantWeighed]:
-    return made.journal.of(ConstantWeighed)
+def weighed(built: driver.Compiled) -> list[ConstantWeighed]:
+    return built.journal.of(ConstantWeighed)
 
 
 @pytest.mark.parametrize("rows", [1, 40, 300, 3000])
 def test_with_what_is_kept_no_more_than_the_operators_apart(rows: int):
-    made = compiled(layers(4), rows)
-    held = plan_peak_bytes(made.plan, {"n": rows}) + kept(made)
+    program = compiled(layers(4), rows)
+    held = plan_peak_bytes(program.plan, {"n": rows}) + kept(program)
     assert held <= max(
-        unfused_peak_bytes(made.graph, {"n": rows}), plan_peak_bytes(made.plan, {"n": rows})
+        unfused_peak_bytes(program.graph, {"n": rows}), plan_peak_bytes(program.plan, {"n": rows})
     )
 
 
 def test_more_rows_save_more_and_pack_more():
     with sm.config(target="avx512"):  # compiled, not run
-        found = [kept(compiled(layers(4), rows)) for rows in (40, 600, 20_000)]
-    assert found == sorted(found) and found[0] < found[-1] == 4 * 4 * 256 * 256
+        actual = [kept(compiled(layers(4), rows)) for rows in (40, 600, 20_000)]
+    assert actual == sorted(actual) and actual[0] < actual[-1] == 4 * 4 * 256 * 256
 
 
 @pytest.mark.parametrize("extra", [0, 256 * 1024, 3 * 256 * 1024 - 1])
 def test_a_setting_gives_more(extra: int):
-    made = compiled(layers(3), 30, Allowance(0, 0), constants_extra=extra)
-    assert kept(made) == extra // (256 * 1024) * 256 * 1024
+    program = compiled(layers(3), 30, Allowance(0, 0), constants_extra=extra)
+    assert kept(program) == extra // (256 * 1024) * 256 * 1024
     assert kept(compiled(layers(3), 30, constants_extra=None)) == 3 * 256 * 1024
 
 
@@ -83,14 +83,14 @@ def test_half_of_an_allowance_counts_instead():
 
 
 def test_every_candidate_is_recorded_with_its_numbers():
-    made = compiled(layers(3), 30, Allowance(0, 0), constants_extra=300 * 1024)
-    facts = weighed(made)
+    program = compiled(layers(3), 30, Allowance(0, 0), constants_extra=300 * 1024)
+    facts = weighed(program)
     assert [f.kept for f in facts] == [True, False, False]
     assert all(f.what == "packed" and f.bytes == 256 * 1024 and f.saves_ns > 0 for f in facts)
     assert [f.room_bytes for f in facts] == [300 * 1024, 44 * 1024, 44 * 1024]
-    data = json.loads(report(made, {"n": 30}).to_json())
+    data = json.loads(report(program, {"n": 30}).to_json())
     assert [c["kept"] for c in data["constants"]] == [True, False, False]
-    assert "more would save" in str(report(made, {"n": 30}))
+    assert "more would save" in str(report(program, {"n": 30}))
 
 
 def test_the_greatest_gain_per_byte_is_kept():
@@ -100,8 +100,8 @@ def test_the_greatest_gain_per_byte_is_kept():
   b = contract(x, w) {spec="m,k; n,k -> m,n"}
   return a, b
 }""")
-    made = compiled(graph, 2000, Allowance(0, 0), constants_extra=256 * 1024)
-    assert [(f.value, f.kept) for f in weighed(made)] == [("w", True), ("v", False)]
+    program = compiled(graph, 2000, Allowance(0, 0), constants_extra=256 * 1024)
+    assert [(f.value, f.kept) for f in weighed(program)] == [("w", True), ("v", False)]
 
 
 def test_what_there_is_no_room_for_is_computed_in_every_call():
@@ -118,20 +118,20 @@ def test_what_there_is_no_room_for_is_computed_in_every_call():
     x, a, b = (v.astype("f8") for v in arrays)
     expected = x @ np.log1p(np.exp(a)).T + x @ np.tanh(b).T
     for extra, parts in ((0, 0), (160_000, 1), (320_000, 2)):
-        made = compiled(graph, 50, Allowance(0, 0), constants_extra=extra)
-        prelude = made.executable.prelude
+        program = compiled(graph, 50, Allowance(0, 0), constants_extra=extra)
+        prelude = program.executable.prelude
         assert (0 if prelude is None else len(prelude.parts)) == parts
-        assert kept(made) <= extra
-        (found,) = made.run(arrays, (50,))
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+        assert kept(program) <= extra
+        (actual,) = program.run(arrays, (50,))
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_equal_layers_are_queried_once_and_packed_each(monkeypatch: pytest.MonkeyPatch):
     """Arrays and sizes of their own make no difference to how a product wants its operand."""
-    asked: list[object] = []
+    queries: list[object] = []
     panels = ahead.panels
-    monkeypatch.setattr(ahead, "panels", lambda *a: (asked.append(a), panels(*a))[1])
-    made = compiled(layers(8, 1024), 300, constants_extra=None)
-    assert len(made.kernels) > 2 * len(asked)
-    assert sorted(c.value for c in weighed(made)) == [f"w{k}" for k in range(8)]
-    assert kept(made) == 8 * 4 * 1024 * 1024
+    monkeypatch.setattr(ahead, "panels", lambda *a: (queries.append(a), panels(*a))[1])
+    program = compiled(layers(8, 1024), 300, constants_extra=None)
+    assert len(program.kernels) > 2 * len(queries)
+    assert sorted(c.value for c in weighed(program)) == [f"w{k}" for k in range(8)]
+    assert kept(program) == 8 * 4 * 1024 * 1024

@@ -53,7 +53,7 @@ def test_a_child_that_is_forked_during_an_import_has_all_modules(
 ) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     paths = os.pathsep.join([str(SOURCE), str(tmp_path)])
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
         env={**os.environ, "PYTHONPATH": paths},
@@ -61,7 +61,7 @@ def test_a_child_that_is_forked_during_an_import_has_all_modules(
         text=True,
         timeout=60,
     )
-    assert found.returncode == 0, found.stderr
+    assert actual.returncode == 0, actual.stderr
 
 
 LATE_GUARD = """

@@ -14,10 +14,10 @@ def cases(test: str, *params: Any) -> list[Any]:
     """What pytest collects of a test with each of these for its parameters."""
     return [
         SimpleNamespace(
-            nodeid=f"{test}[{'-'.join(map(str, given))}]",
-            callspec=SimpleNamespace(params=dict(enumerate(given))),
+            nodeid=f"{test}[{'-'.join(map(str, inputs))}]",
+            callspec=SimpleNamespace(params=dict(enumerate(inputs))),
         )
-        for given in product(*params)
+        for inputs in product(*params)
     ]
 
 
@@ -43,9 +43,9 @@ def test_every_type_is_left_and_not_the_same_cases_of_both(last: bool) -> None:
     left = [i for i in items if i not in late]
     drawn = [{p for p in i.callspec.params.values() if p != "avx512"} for i in left]
     for isa, dtype in product(SETS[1:], order[1]):
-        assert sum({isa, dtype} <= given for given in drawn) > 2
-    given = [{*i.callspec.params.values()} for i in left]
-    both = [one - {*SETS} for one in given if not one.isdisjoint(SETS[1:])]
+        assert sum({isa, dtype} <= inputs for inputs in drawn) > 2
+    inputs = [{*i.callspec.params.values()} for i in left]
+    both = [one - {*SETS} for one in inputs if not one.isdisjoint(SETS[1:])]
     assert sum(both.count(one) > 1 for one in both) <= 2  # the first of both
 
 

@@ -103,8 +103,8 @@ def test_all_faces_take_the_same_text(knob, monkeypatch):
 
 @EVERY
 def test_type_is_stable(knob):
-    given, expected = OTHER[knob.name]
-    assert type(knob.parse(given)) is type(expected)
+    inputs, expected = OTHER[knob.name]
+    assert type(knob.parse(inputs)) is type(expected)
 
 
 def test_environment_is_read_when_first_needed(monkeypatch):

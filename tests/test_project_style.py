@@ -212,11 +212,11 @@ def test_no_kind_of_operator_is_imported_below_the_passes():
     classes = operator_classes() - STRUCTURE
     report(
         [
-            f"{name_of(path)}:{node.lineno} imports {', '.join(found)}"
+            f"{name_of(path)}:{node.lineno} imports {', '.join(result)}"
             for path in under(*(PACKAGE / stage for stage in STAGES[1:]))
             for node in ast.walk(tree_of(path))
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("smelt.ops")
-            if (found := sorted({alias.name for alias in node.names} & classes))
+            if (result := sorted({alias.name for alias in node.names} & classes))
         ]
     )
 
@@ -261,14 +261,14 @@ def operator_classes() -> set[str]:
     load_rows()
     from smelt.ops.spec import TensorOp
 
-    pending, found = [TensorOp], set[str]()
+    pending, actual = [TensorOp], set[str]()
     while pending:
         for kind in pending.pop().__subclasses__():
             if kind.__module__.startswith("smelt.ops."):
                 pending.append(kind)
-                found.add(kind.__name__)
-    assert {"Reduce", "Map"} <= found
-    return found
+                actual.add(kind.__name__)
+    assert {"Reduce", "Map"} <= actual
+    return actual
 
 
 # --- imports and the environment ----------------------------------------------------------------

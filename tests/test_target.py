@@ -47,8 +47,8 @@ def test_llvm_accepts_cpu_and_features(isa: Isa, capfd: pytest.CaptureFixture[st
 
     llvm.initialize_all_targets()
     target = Target.for_isa(isa)
-    made = llvm.Target.from_triple(target.triple)
-    made.create_target_machine(cpu=target.cpu, features=target.feature_string)
+    built = llvm.Target.from_triple(target.triple)
+    built.create_target_machine(cpu=target.cpu, features=target.feature_string)
     assert "not a recognized" not in capfd.readouterr().err
 
 

@@ -70,9 +70,9 @@ def again(source: str | Graph = RELU, donate: tuple[int, ...] = (), **hints: int
     return start(source, donate, **hints)
 
 
-def run(compiled: Any, given: list[Array], graph: Graph) -> list[Array]:
-    known = solve_sizes(graph, given)
-    return compiled.run(given, tuple(known[n] for n in compiled.size_names))
+def run(compiled: Any, inputs: list[Array], graph: Graph) -> list[Array]:
+    known = solve_sizes(graph, inputs)
+    return compiled.run(inputs, tuple(known[n] for n in compiled.size_names))
 
 
 def misses(act: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -110,14 +110,14 @@ def test_chunked_plans_load_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> N
     assert first.plan.chunked_clusters
     rng = np.random.default_rng(0)
     for rows in (150, 1, 49, 0):
-        given = [
+        inputs = [
             rng.standard_normal(s).astype(np.float32) for s in ((rows, 24), (301, 24), (rows, 1))
         ]
-        wanted = run(first, given, graph)
-        found = again(HEAD, n=150, d=24, v=301)
-        assert isinstance(found, CachedProgram)
-        assert all(map(same_bits, run(found, given, graph), wanted))
-    assert plan_text(found.plan) == plan_text(first.plan)
+        wanted = run(first, inputs, graph)
+        actual = again(HEAD, n=150, d=24, v=301)
+        assert isinstance(actual, CachedProgram)
+        assert all(map(same_bits, run(actual, inputs, graph), wanted))
+    assert plan_text(actual.plan) == plan_text(first.plan)
 
 
 # ---- the same bits -------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ def test_chunked_plans_load_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_stored_plan_runs_and_explains_as_the_first_one(name: str) -> None:
     graph = parse(TEXTS[name])
-    given = arrays(graph.inputs, SIZES)
+    inputs = arrays(graph.inputs, SIZES)
     cold = start(graph)
     second = again(graph)
     assert not isinstance(cold, CachedProgram)
     assert isinstance(second, CachedProgram)
-    for a, b in zip(run(cold, given, graph), run(second, given, graph), strict=True):
+    for a, b in zip(run(cold, inputs, graph), run(second, inputs, graph), strict=True):
         assert same_bits(a, b)
     assert "_recompiled" not in vars(second), "nothing was planned for a run"
     one, other = report(cold, SIZES), report(second, SIZES)
@@ -194,9 +194,9 @@ def test_other_sizes_take_other_variants_of_the_code() -> None:
         assert same_bits(cold.run([x, w], (n, 64))[0], second.run([x, w], (n, 64))[0])
     third = again(graph, n=512, k=64)
     x = rng.standard_normal((1, 64)).astype("f4")
-    found, reasons = misses(lambda: third.run([x, w], (1, 64)))
+    actual, reasons = misses(lambda: third.run([x, w], (1, 64)))
     assert not reasons
-    assert same_bits(found[0], cold.run([x, w], (1, 64))[0])
+    assert same_bits(actual[0], cold.run([x, w], (1, 64))[0])
 
 
 # ---- what decides --------------------------------------------------------------------------------
@@ -237,12 +237,12 @@ def test_sizes_and_version_decide_and_names_do_not(monkeypatch: pytest.MonkeyPat
     start(n=64)
     assert isinstance(again(n=64), CachedProgram)
     assert isinstance(again(RELU.replace("graph relu", "graph other"), n=64), CachedProgram)
-    found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(n=65))
+    assert not isinstance(actual, CachedProgram)
     assert reasons[0] == "changed: sizes"
     monkeypatch.setattr(warm, "package_identity", lambda: "0.0.0 other")
-    found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(n=65))
+    assert not isinstance(actual, CachedProgram)
     assert reasons[0] == "changed: version"
     _, reasons = misses(lambda: again(RELU.replace("log", "exp")))
     assert reasons[0] == "no entry"
@@ -281,12 +281,12 @@ def test_strict_refuses_as_ever() -> None:
 
 def stored(place: Path, what: str) -> list[Path]:
     """The files of entries of a kind."""
-    found: list[Path] = []
+    results: list[Path] = []
     for path in sorted(place.glob(f"*{SUFFIX}")):
         meta = decode(path.read_bytes())[1].meta
         if (meta.get("what") or ("kernel" if "functions" in meta else "")) == what:
-            found.append(path)
-    return found
+            results.append(path)
+    return results
 
 
 def flip(content: bytes) -> bytes:
@@ -314,10 +314,10 @@ def test_a_damaged_entry_is_reported_replaced_and_never_used(
     (path,) = stored(place, what)
     whole = path.read_bytes()
     path.write_bytes(DAMAGE[damage](whole))
-    found, reasons = misses(lambda: again(graph))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(graph))
+    assert not isinstance(actual, CachedProgram)
     assert any(reason.startswith("damaged: ") for reason in reasons)
-    for a, b in zip(run(cold, given_arrays, graph), run(found, given_arrays, graph), strict=True):
+    for a, b in zip(run(cold, given_arrays, graph), run(actual, given_arrays, graph), strict=True):
         assert same_bits(a, b)
     assert isinstance(again(graph), CachedProgram), "repaired"
     if what == "plan":
@@ -343,8 +343,8 @@ def test_a_whole_entry_that_is_no_plan_is_not_used(place: Path, meaning: str) ->
     key, entry = decode(path.read_bytes())
     meta = entry.meta | {"recipe": MEANT[meaning](entry.meta["recipe"])}
     path.write_bytes(encode(key, meta, b""))
-    found, reasons = misses(again)
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(again)
+    assert not isinstance(actual, CachedProgram)
     assert "a plan of another form" in reasons
     assert isinstance(again(), CachedProgram)
 
@@ -356,8 +356,8 @@ def test_swapped_entries_are_of_another_key(place: Path) -> None:
     contents = one.read_bytes(), other.read_bytes()
     one.write_bytes(contents[1])
     other.write_bytes(contents[0])
-    found, reasons = misses(lambda: again(RELU))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(RELU))
+    assert not isinstance(actual, CachedProgram)
     assert "damaged: entry of another key" in reasons
 
 
@@ -477,9 +477,9 @@ def test_the_front_end_s_functions_explain_from_a_stored_plan() -> None:
     second(x)
     (trace,) = next(iter(second.traces.values()))
     assert isinstance(trace.executable, CachedProgram)
-    told = sm.explain(second, x)
-    assert "norm" in str(told)
-    assert str(told.why("square", "sum"))
+    text = sm.explain(second, x)
+    assert "norm" in str(text)
+    assert str(text.why("square", "sum"))
     assert {f.place for f in trace.executable.journal.of(CacheHit)} == {"disk"}
 
 

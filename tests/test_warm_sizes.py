@@ -25,25 +25,25 @@ def near(serves: Callable[[CachedProgram], bool], **hints: int) -> Any:
 def test_a_plan_for_other_sizes_is_found_where_it_will_do() -> None:
     """Without planning; it says what it was made for, and is right for the sizes at hand."""
     first = near(lambda _: False, n=1000)
-    found = near(lambda plan: plan.program.hints == {"n": 1000}, n=300)
-    assert not isinstance(first, CachedProgram) and isinstance(found, CachedProgram)
-    assert found.program.hints == {"n": 1000}
+    actual = near(lambda plan: plan.program.hints == {"n": 1000}, n=300)
+    assert not isinstance(first, CachedProgram) and isinstance(actual, CachedProgram)
+    assert actual.program.hints == {"n": 1000}
     x, b = np.random.default_rng(0).random((2, 300), dtype=np.float32)
-    (y,) = found.run([x, b], (300,))
+    (y,) = actual.run([x, b], (300,))
     np.testing.assert_allclose(y, np.log(np.maximum(x + b, 0)), rtol=1e-6)
-    assert "_recompiled" not in vars(found)
+    assert "_recompiled" not in vars(actual)
 
 
 def test_a_plan_for_other_sizes_is_offered_to_its_program_only() -> None:
-    asked: list[dict[str, int]] = []
+    queries: list[dict[str, int]] = []
 
     def refuse(plan: CachedProgram) -> bool:
-        asked.append(dict(plan.program.hints))
+        queries.append(dict(plan.program.hints))
         return False
 
     assert not any(isinstance(near(refuse, n=n), CachedProgram) for n in (1000, 2000, 4000))
     assert isinstance(near(refuse, n=2000), CachedProgram)
-    assert asked == [
+    assert queries == [
         {"n": 1000},
         {"n": 2000},
         {"n": 1000},

@@ -171,9 +171,9 @@ def run(function: Callable[..., Any], arrays: list[Array], *, compiled: bool) ->
     if compiled:
         return [np.asarray(g) for g in sm.jit(function)(*arrays)]
     trace = sm.jit(function).lower(*arrays).trace
-    given = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
-    found = interp.run(trace.graph, given)
-    return [found[r.position] for r in trace.results]
+    inputs = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
+    result = interp.run(trace.graph, inputs)
+    return [result[r.position] for r in trace.results]
 
 
 def by_us(case: Case, arrays: list[Array], *, twice: bool, compiled: bool = False) -> list[Array]:
@@ -215,8 +215,8 @@ def test_compiled_short_floats_against_torch(name: str) -> None:
     """A few dozen rounded operators: errors of some 2⁻²⁴ of the largest term each."""
     case = CASES[name]
     arrays = draw(case, "float32")
-    found = by_us(case, arrays, twice=False, compiled=True)
-    for a, b in zip(found, by_torch(case, arrays, twice=False), strict=True):
+    result = by_us(case, arrays, twice=False, compiled=True)
+    for a, b in zip(result, by_torch(case, arrays, twice=False), strict=True):
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1, np.abs(b).max()))
 

@@ -63,13 +63,13 @@ def test_against_differences(name: str, function: Any) -> None:
     ways = [RNG.choice([-1.0, 1.0], a.shape) for a in arrays]
     places = tuple(range(len(arrays)))
     slopes = sm.grad(lambda *xs: function(name, xs), places)(*arrays)
-    found = sum(float(sm.sum(g * w)) for g, w in zip(slopes, ways, strict=True))
+    actual = sum(float(sm.sum(g * w)) for g, w in zip(slopes, ways, strict=True))
     above, below = (
         float(function(name, tuple(sm.asarray(a + s * STEP * w) for a, w in zip(arrays, ways))))
         for s in (1, -1)
     )
     wanted = (above - below) / (2 * STEP)
-    assert abs(found - wanted) <= 1e-4 * max(1, abs(wanted)), (found, wanted)
+    assert abs(actual - wanted) <= 1e-4 * max(1, abs(wanted)), (actual, wanted)
 
 
 def test_complete_factors_have_no_derivative() -> None:

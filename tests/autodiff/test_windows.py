@@ -63,12 +63,12 @@ def test_second_derivatives() -> None:
         of_x = sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, stride=2) ** 2))(x)
         return sm.sum(of_x**2)
 
-    found, h = np.asarray(sm.jit(sm.grad(slope))(w)), 1e-6
+    actual, h = np.asarray(sm.jit(sm.grad(slope))(w)), 1e-6
     for at in ((0, 0, 0, 0), (2, 1, 1, 2)):
         step = np.zeros_like(w)
         step[at] = h
         expected = (float(slope(w + step)) - float(slope(w - step))) / (2 * h)
-        assert found[at] == pytest.approx(expected, rel=1e-6)
+        assert actual[at] == pytest.approx(expected, rel=1e-6)
 
 
 def test_infinite_weights_skip_padding_in_exact_gradients() -> None:
@@ -78,5 +78,5 @@ def test_infinite_weights_skip_padding_in_exact_gradients() -> None:
     def slope(x: Any) -> Any:
         return sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, padding=1) * g))(x)
 
-    found = np.asarray(sm.jit(slope, rounding="exact")(x))
-    np.testing.assert_array_equal(found, [[[np.inf, np.inf, np.inf, 2.0]]])
+    actual = np.asarray(sm.jit(slope, rounding="exact")(x))
+    np.testing.assert_array_equal(actual, [[[np.inf, np.inf, np.inf, 2.0]]])

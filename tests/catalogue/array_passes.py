@@ -27,14 +27,14 @@ are told apart, say, are so few that they count for nothing."""
 
 def reads(kernel: Kernel, target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     """How often each input is read from beyond the second-level cache."""
-    found = dict.fromkeys((p.name for p in kernel.inputs), 0)
+    result = dict.fromkeys((p.name for p in kernel.inputs), 0)
     whole = {p.name: prod(int(evaluate(n, sizes)) for n in p.shape) for p in kernel.inputs}
     for phase in program(kernel).phases:
         s = schedule(phase, target)
         for name, times in _phase(s, target, sizes, whole).items():
-            if name in found:
-                found[name] += times
-    return found
+            if name in result:
+                result[name] += times
+    return result
 
 
 def _phase(
@@ -68,7 +68,7 @@ def _walked(nest: Nest, s: Schedule, sizes: Mapping[str, int], name: str) -> int
 
 def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
     """Buffers that a nest loads, and how much of each one task walks."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     items = [i for part in (nest, *nest.packs) for i in part.items]
     for item in items:
         if isinstance(item.payload, Access):
@@ -76,5 +76,5 @@ def _loads(nest: Nest, s: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
             nbytes = item.dtype.itemsize
             for extent in walked:
                 nbytes *= int(evaluate(extent, sizes))
-            found[item.payload.buffer] = found.get(item.payload.buffer, 0) + nbytes
-    return found
+            results[item.payload.buffer] = results.get(item.payload.buffer, 0) + nbytes
+    return results

@@ -27,13 +27,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     name = metafunc.function.__name__.removeprefix("test_")
     second = next((s for s in SECOND if s in metafunc.fixturenames), None)
-    found = [
+    results = [
         pytest.param(*values, id="-".join(map(str, values)).replace(" ", "_"), marks=marks)
         for row in metafunc.module.ROWS
         for values in _values(row, second)
         for marks in [_marks(row, name, values[1:])]
     ]
-    metafunc.parametrize(["row", second] if second else ["row"], found)
+    metafunc.parametrize(["row", second] if second else ["row"], results)
 
 
 def _values(row: Row, second: str | None) -> list[tuple[object, ...]]:

@@ -118,19 +118,19 @@ def wanted(description: str, dtype: str) -> Wanted:
 def draw(row: Row, sizes: Mapping[str, int], dtype: str = "f32", seed: int = 0) -> list[Array]:
     """Arrays for a row: normal numbers, or what an input asks for."""
     rng = np.random.default_rng(seed)
-    found: list[Array] = []
+    results: list[Array] = []
     for w in (wanted(x, dtype) for x in row.inputs):
         shape = w.dims(sizes)
         if w.dtype == np.bool_:
-            made = rng.random(shape) < 0.7
+            built = rng.random(shape) < 0.7
         elif w.dtype.kind in "iu":
             top = value_of(w.below, sizes) if w.below else 100
-            made = rng.integers(0, max(top, 1), shape)
+            built = rng.integers(0, max(top, 1), shape)
         else:
-            made = rng.standard_normal(shape)
-            made = np.abs(made) + 0.25 if w.positive else made
-        found.append(np.asarray(made).astype(w.dtype))
-    return found
+            built = rng.standard_normal(shape)
+            built = np.abs(built) + 0.25 if w.positive else built
+        results.append(np.asarray(built).astype(w.dtype))
+    return results
 
 
 # ---- sizes -------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def varied(row: Row) -> list[str]:
 
 def small(row: Row, shift: int = 0) -> Sizes:
     """Small sizes for a row: each from `SMALL`, none too large together."""
-    found = dict(row.sizes)
+    result = dict(row.sizes)
     for j, name in enumerate(varied(row)):
-        found[name] = SMALL[(shift + 4 * j) % len(SMALL)] * row.multiples.get(name, 1)
-    while largest(row, found) > MOST:  # the size that is furthest above its least
-        times = {n: found[n] // row.multiples.get(n, 1) for n in varied(row)}
+        result[name] = SMALL[(shift + 4 * j) % len(SMALL)] * row.multiples.get(name, 1)
+    while largest(row, result) > MOST:  # the size that is furthest above its least
+        times = {n: result[n] // row.multiples.get(n, 1) for n in varied(row)}
         top = max(times, key=times.__getitem__)
-        found[top] = max(times[top] // 16, 2) * row.multiples.get(top, 1)
-    return found
+        result[top] = max(times[top] // 16, 2) * row.multiples.get(top, 1)
+    return result
 
 
 def largest(row: Row, sizes: Mapping[str, int]) -> int:

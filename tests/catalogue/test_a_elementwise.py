@@ -119,8 +119,8 @@ def views_grouped(xp, x, w, y):
 
 def rotary(xp, x, cos, sin):
     half = x.shape[-1] // 2
-    turned = xp.concat([-x[..., half:], x[..., :half]], axis=-1)
-    return x * cos + turned * sin
+    transposed = xp.concat([-x[..., half:], x[..., :half]], axis=-1)
+    return x * cos + transposed * sin
 
 
 def rotary_otherwise(xp, q, c, s):
@@ -287,17 +287,19 @@ def row(name: str) -> Row:
 
 def test_a2_step_by_step() -> None:
     """The values that the kernel's statements take for x = 3."""
-    made = make(row("A2"))
-    (cluster,) = made.sketch.plan.clusters
+    program = make(row("A2"))
+    (cluster,) = program.sketch.plan.clusters
     values = dict(zip(cluster.inputs, [np.full((1, 1), 3.0, np.float32)], strict=True))
     shown = [3.0]
     for node in cluster.nodes:
-        found = node.op.reference(made.sizes({"r": 1, "c": 1}), *(values[x] for x in node.inputs))
-        values[node] = found
+        result = node.op.reference(
+            program.sizes({"r": 1, "c": 1}), *(values[x] for x in node.inputs)
+        )
+        values[node] = result
         if not node.op.is_source:
-            shown.append(float(found[0, 0]))
+            shown.append(float(result[0, 0]))
     assert shown == [3.0, 6.0, 6.0, 7.0]
-    assert made.run([np.full((2, 5), 3.0, np.float32)])[0].tolist() == [[7.0] * 5] * 2
+    assert program.run([np.full((2, 5), 3.0, np.float32)])[0].tolist() == [[7.0] * 5] * 2
 
 
 def test_a4_the_decisions_say_why() -> None:
@@ -312,9 +314,9 @@ def test_a4_the_decisions_say_why() -> None:
     assert clusters_with("A4 cheap", "mul") == [True, True]
     assert clusters_with("A4 dear", "exp") == [False]
     split = [d for d in sketch(row("A4 dear")).sketch.plan.decisions if d.verdict == "split"]
-    asked = [d for d in split if d.reason == "recompute-dear" and d.fused_ns is not None]
-    assert asked
-    for d in asked:
+    requested = [d for d in split if d.reason == "recompute-dear" and d.fused_ns is not None]
+    assert requested
+    for d in requested:
         assert d.fused_ns > d.split_ns > 0
         assert d.saves_bytes > 0
 
@@ -328,18 +330,18 @@ def test_a5_a_hundred_small_arrays_are_one_launch() -> None:
     arrays = [np.zeros(50 + 7 * k, np.float32) for k in range(100)]
     recorded = record(updates, arrays + arrays)
     hints = matched(recorded, [a.size for a in arrays + arrays])
-    found = fusion.plan(recorded.graph, MACHINE, None, hints)
-    assert [len(launch) for launch in found.launches] == [100]
+    plan = fusion.plan(recorded.graph, MACHINE, None, hints)
+    assert [len(launch) for launch in plan.launches] == [100]
     assert all(
-        [n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"] for c in found.clusters
+        [n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"] for c in plan.clusters
     )
 
 
 def test_a5_runs() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 3, 17, 65, 2049) * 2]
-    found = sm.jit(lambda xs: updates(sm, *xs))(arrays)
-    for p, g, y in zip(arrays[:5], arrays[5:], found, strict=True):
+    result = sm.jit(lambda xs: updates(sm, *xs))(arrays)
+    for p, g, y in zip(arrays[:5], arrays[5:], result, strict=True):
         np.testing.assert_allclose(np.asarray(y), p - np.float32(0.1) * g, rtol=1e-6)
 
 

@@ -20,9 +20,9 @@ MODULES = (test_b_reductions, test_c_contractions, test_f_losses, test_g_trainin
 READING = [r for module in MODULES for r in module.ROWS if any("i64" in str(x) for x in r.inputs)]
 
 
-def shown(made: Made) -> list[str]:
+def shown(built: Made) -> list[str]:
     """The kernels that compute, as text."""
-    plan, kernels = made.sketch.plan, made.sketch.kernels
+    plan, kernels = built.sketch.plan, built.sketch.kernels
     return ["" if k is None else text(k) for n, k in enumerate(kernels) if n not in plan.checks]
 
 
@@ -31,9 +31,9 @@ def shown(made: Made) -> list[str]:
 def test_kernels_are_those_of_positions_that_are_promised(reading: Row, dtype: str) -> None:
     promised = shown(sketch(reading, dtype))
     with knobs.config(check_positions=True):
-        made = sketch(reading, dtype)
-    assert made.sketch.graph.checks == len(made.sketch.plan.checks) == 1
-    assert shown(made) == promised
+        program = sketch(reading, dtype)
+    assert program.sketch.graph.checks == len(program.sketch.plan.checks) == 1
+    assert shown(program) == promised
 
 
 def test_there_are_rows_that_read() -> None:

@@ -261,7 +261,7 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     lead = (heads, v.group) if v.group > 1 else (heads,)
     m = v.queries or n
     shapes = [(*lead, m, DIM), (heads, n, DIM), (heads, n, DIM)]
-    found: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    results: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     more = {
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),
@@ -275,8 +275,8 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     }
     for name in v.more:
         a = np.asarray(more[name]())
-        found.append(a if a.dtype.kind in "ib" else a.astype(np.float32))
-    return found
+        results.append(a if a.dtype.kind in "ib" else a.astype(np.float32))
+    return results
 
 
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
@@ -379,11 +379,11 @@ def test_a_result_under_another_shape_is_no_kernel(shape: tuple[int, ...]) -> No
 def test_numbers(variant: Variant) -> None:
     trace, program = made(variant)
     for heads, n in ((1, 1), (2, 7), (3, 129)):
-        given = arguments(variant, heads, n, seed=n)
-        values = trace.match(*(d for a in given for d in a.shape))
-        arrays: Sequence[Array] = [given[k] for k in trace.arguments]
-        (found,) = program.run(list(arrays), tuple(values))
-        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+        inputs = arguments(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        arrays: Sequence[Array] = [inputs[k] for k in trace.arguments]
+        (actual,) = program.run(list(arrays), tuple(values))
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
         with np.errstate(all="ignore"):
             want = variant.code(REFERENCE, *wide)
-        assert np.allclose(found, want, rtol=2e-5, atol=2e-6, equal_nan=True)
+        assert np.allclose(actual, want, rtol=2e-5, atol=2e-6, equal_nan=True)

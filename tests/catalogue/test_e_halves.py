@@ -53,8 +53,8 @@ _MADE: dict[tuple[str, Target], tuple[Any, driver.Compiled]] = {}
 
 
 def halves(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
-    given = arguments(v, heads, n, seed)
-    return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in given]
+    inputs = arguments(v, heads, n, seed)
+    return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in inputs]
 
 
 def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
@@ -102,10 +102,10 @@ def test_row_bands_are_as_high_as_tiles(variant: Variant) -> None:
     plain = Target.for_isa("avx512")
     for features, rows in ((AMX[:1], (24, 12)), (AMX, (32, 16))):
         target = replace(plain, features=(*plain.features, *features))
-        found = [
+        actual = [
             b for p in code.program(kernel).phases for b in find_row_groups(schedule(p, target))
         ]
-        assert {(b.size, b.fine) for b in found} == {rows}
+        assert {(b.size, b.fine) for b in actual} == {rows}
 
 
 def are_right(
@@ -117,15 +117,15 @@ def are_right(
 ) -> None:
     """At heads and positions; `weights` are within so much of their size."""
     for heads, n in counts:
-        given = halves(variant, heads, n, seed=n)
-        values = trace.match(*(d for a in given for d in a.shape))
-        (found,) = program.run([given[k] for k in trace.arguments], tuple(values))
-        wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in given]
+        inputs = halves(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        (actual,) = program.run([inputs[k] for k in trace.arguments], tuple(values))
+        wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in inputs]
         with np.errstate(all="ignore"):
             want = variant.code(REFERENCE, *wide)
             sizes = variant.code(REFERENCE, *wide[:2], abs(wide[2]), *wide[3:])
         allowed = 2.0**-8 * abs(want) + weights * sizes + 1e-5
-        assert np.all(abs(found.astype(np.float64) - want) <= allowed)
+        assert np.all(abs(actual.astype(np.float64) - want) <= allowed)
 
 
 def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
@@ -177,6 +177,6 @@ def test_gradients_of_plain_attention_in_one_kernel():
     ones = np.repeat(c.sum(1)[None], len(a), 0)
     ds = p * (ones - (p * ones).sum(1, keepdims=True)) / 4
     wanted = ds @ b, ds.T @ a, np.repeat(p.sum(0)[:, None], 16, 1)
-    for found, w in zip(step(q, k, v), wanted, strict=True):
-        off = np.abs(np.asarray(found).astype(np.float64) - w)
+    for result, w in zip(step(q, k, v), wanted, strict=True):
+        off = np.abs(np.asarray(result).astype(np.float64) - w)
         assert off.max() <= 0.05 * np.abs(w).max()

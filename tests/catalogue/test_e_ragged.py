@@ -88,12 +88,12 @@ def test_only_a_sequence_s_own_tiles_are_visited(code: Callable[..., Any]) -> No
     q, k, v = (rng.standard_normal((HEADS, 1024, DIM)).astype(np.float32) for _ in range(3))
     f = sm.jit(code)
     for lengths in LENGTHS.values():
-        given = arrays_for(code, lengths)
+        inputs = arrays_for(code, lengths)
         np.testing.assert_allclose(
-            np.asarray(f(q, k, v, *given)), wanted(code, q, k, v, lengths), rtol=1e-4, atol=1e-5
+            np.asarray(f(q, k, v, *inputs)), wanted(code, q, k, v, lengths), rtol=1e-4, atol=1e-5
         )
-    made = sm.explain(code, q, k, v, *arrays_for(code, LENGTHS["unequal"]))
-    texts = [kernel.text for kernel in made.kernels]
+    built = sm.explain(code, q, k, v, *arrays_for(code, LENGTHS["unequal"]))
+    texts = [kernel.text for kernel in built.kernels]
     (attention,) = [t for t in texts if "stream" in t]
     (line,) = [s.strip() for s in attention.splitlines() if s.strip().startswith("stream")]
     assert " from " in line and " to " in line

@@ -155,14 +155,14 @@ class TestRows(EveryRow):
 
 def by_sums(x: Any, y: Any, t: Any) -> Any:
     z = x @ sm.matrix_transpose(y) * t
-    own = sm.sum(x * y, axis=1) * t
-    rows, columns = (sm.mean(sm.nn.logsumexp(z, axis=a) - own) for a in (1, 0))
+    diagonal = sm.sum(x * y, axis=1) * t
+    rows, columns = (sm.mean(sm.nn.logsumexp(z, axis=a) - diagonal) for a in (1, 0))
     return rows + columns
 
 
 def by_labels(x: Any, y: Any, t: Any) -> Any:
-    z, own = t * (x @ y.T), sm.arange(x.shape[0])
-    return (sm.nn.cross_entropy(z, own) + sm.nn.cross_entropy(z.T, own)) / 2
+    z, diagonal = t * (x @ y.T), sm.arange(x.shape[0])
+    return (sm.nn.cross_entropy(z, diagonal) + sm.nn.cross_entropy(z.T, diagonal)) / 2
 
 
 def dual(x: Any, y: Any, t: Any) -> Any:

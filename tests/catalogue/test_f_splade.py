@@ -98,12 +98,12 @@ EVERY = pytest.mark.parametrize("code", FORMS, ids=lambda c: c.__name__)
 def arguments(code: Code, shape: tuple[int, ...], lengths: Array) -> list[Array]:
     n, s, k, v = shape
     rng = np.random.default_rng(sum(shape))
-    found: list[Array] = [rng.standard_normal(d).astype(np.float32) for d in ((n, s, k), (v, k))]
-    found.append(rng.standard_normal(v).astype(np.float32))
-    told = (
+    results: list[Array] = [rng.standard_normal(d).astype(np.float32) for d in ((n, s, k), (v, k))]
+    results.append(rng.standard_normal(v).astype(np.float32))
+    reported = (
         lengths if code.__name__.startswith("by_length") else np.arange(s)[None] < lengths[:, None]
     )
-    return [*found, told]
+    return [*results, reported]
 
 
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
@@ -155,13 +155,13 @@ def test_padding_is_not_read(code: Code) -> None:
     trace, program = made(code)
     kernel, _ = of(code)
     lengths = np.array([16, 3, 0])
-    given = arguments(code, (3, 16, 6, 11), lengths)
-    arrays = [given[k] for k in trace.arguments]
-    values = trace.match(*(d for a in given for d in a.shape))
+    inputs = arguments(code, (3, 16, 6, 11), lengths)
+    arrays = [inputs[k] for k in trace.arguments]
+    values = trace.match(*(d for a in inputs for d in a.shape))
     seen = interp.Trace()
     sizes = dict(zip(program.size_names, values, strict=True))
     interp.run(kernel, arrays, sizes, trace=seen, grid_sizes={a.name: 11 for a in kernel.axes})
-    name = next(p.name for p, a in zip(kernel.inputs, arrays, strict=True) if a is given[0])
+    name = next(p.name for p, a in zip(kernel.inputs, arrays, strict=True) if a is inputs[0])
     assert seen.loads[name].elements <= lengths.sum() * 6
 
 
@@ -171,17 +171,17 @@ def test_numbers(code: Code, lengths: tuple[int, ...]) -> None:
     """Three judges and double precision; a text without tokens has zeros."""
     trace, program = made(code)
     for shape in ((3, 7, 6, 11), (3, 33, 17, 70)):
-        given = arguments(code, shape, np.array(lengths) * (shape[1] // 7))
-        values = trace.match(*(d for a in given for d in a.shape))
-        arrays = [given[k] for k in trace.arguments]
-        (found,) = program.run(arrays, tuple(values))
+        inputs = arguments(code, shape, np.array(lengths) * (shape[1] // 7))
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        arrays = [inputs[k] for k in trace.arguments]
+        (actual,) = program.run(arrays, tuple(values))
         sizes = dict(zip(program.size_names, values, strict=True))
         allowed = spread(program.graph, arrays, sizes)
         assert not (problem := kernels_agree(program, arrays, sizes, allowed)), problem
-        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
         with np.errstate(all="ignore"):
             want = code(REFERENCE, *wide)
-        assert np.allclose(found, want, rtol=1e-5, atol=1e-5)
+        assert np.allclose(actual, want, rtol=1e-5, atol=1e-5)
 
 
 def test_holes_and_what_is_not_finite() -> None:
@@ -191,10 +191,10 @@ def test_holes_and_what_is_not_finite() -> None:
     keep = np.random.default_rng(1).random(keep.shape) < 0.3
     h[0, 5, 2], h[1, 7, 1] = np.inf, np.nan
     keep[0, 5] = keep[1, 7] = True
-    given = [h, e, b, keep]
-    values = trace.match(*(d for a in given for d in a.shape))
-    (found,) = program.run([given[k] for k in trace.arguments], tuple(values))
+    inputs = [h, e, b, keep]
+    values = trace.match(*(d for a in inputs for d in a.shape))
+    (actual,) = program.run([inputs[k] for k in trace.arguments], tuple(values))
     with np.errstate(all="ignore"):
         want = masked_last(REFERENCE, h.astype(np.float64), e, b, keep)
-    assert np.isnan(want[1]).all() and np.isnan(found[1]).all()
-    assert np.allclose(found, want, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert np.isnan(want[1]).all() and np.isnan(actual[1]).all()
+    assert np.allclose(actual, want, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -41,15 +41,15 @@ def test_no_kernel_is_slower_than_its_operators(row: Row) -> None:
     recorded = record(row.code, arrays)
     at = matched(recorded, [n for a in arrays for n in a.shape])
     for contest in contests(row.id, recorded.graph, inputs(recorded, arrays), at):
-        found = contest.measure()
+        result = contest.measure()
         for _ in range(TRIES):
-            if found.ratio >= BAR:
+            if result.ratio >= BAR:
                 break
-            found = contest.measure()
+            result = contest.measure()
         else:
             if row.id in KNOWN:
                 pytest.xfail(KNOWN[row.id])
-            pytest.fail(f"{found.operators}: {found.best} takes {found.ratio:.2f} of it")
+            pytest.fail(f"{result.operators}: {result.best} takes {result.ratio:.2f} of it")
 
 
 def reduced(row: Row) -> dict[str, int]:

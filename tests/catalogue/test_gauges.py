@@ -44,10 +44,10 @@ def of_attention(v: Variant) -> tuple[Kernel, list[Array], dict[str, int]]:
     trace, program = made(v)
     (kernel,) = program.kernels
     assert kernel is not None
-    given = arguments(v, 2, 23, seed=4)
-    values = trace.match(*(d for a in given for d in a.shape))
+    inputs = arguments(v, 2, 23, seed=4)
+    values = trace.match(*(d for a in inputs for d in a.shape))
     sizes = dict(zip(program.size_names, values, strict=True))
-    return kernel, [given[k] for k in trace.arguments], sizes
+    return kernel, [inputs[k] for k in trace.arguments], sizes
 
 
 def of_loss(row: Row) -> tuple[Kernel, list[Array], dict[str, int]]:

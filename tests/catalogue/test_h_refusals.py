@@ -156,8 +156,8 @@ def row(name: str) -> Row:
     return next(r for r in ROWS if r.id == name)
 
 
-def kernels_of(made: Made):
-    return [k for k in made.sketch.kernels if k is not None]
+def kernels_of(built: Made):
+    return [k for k in built.sketch.kernels if k is not None]
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,15 @@ def test_one_long_row_is_split_over_the_grid(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["H1 sum", "H1 norm", "H1 extremes", "H1 argmax"])
 def test_parts_merge_in_an_order_that_threads_do_not_change(name: str) -> None:
-    made = make(row(name))
+    program = make(row(name))
     for n in (100_003, 1 << 19):
         arrays = draw(row(name), {"n": n})
         with knobs.config(threads=1):
-            alone = made.run(arrays)
+            alone = program.run(arrays)
         for threads in (2, 3):
             with knobs.config(threads=threads):
                 for _ in range(3):
-                    again = made.run(arrays)
+                    again = program.run(arrays)
                     assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
 
 
@@ -228,6 +228,6 @@ def test_a_set_function_outside_jit_lets_both_sides_fuse(monkeypatch: pytest.Mon
     monkeypatch.setattr(evaluate_pending, "compile_graph", compile_graph)
     x = np.round(np.random.default_rng(0).standard_normal((31, 70)).astype(np.float32), 1)
     values = sm.unique_values(sm.asarray(x) * 2 + 1)
-    found = np.asarray(sm.exp(values - 1) * 3)
-    np.testing.assert_allclose(found, np.exp(np.unique(x * 2 + 1) - 1) * 3, rtol=1e-6)
+    actual = np.asarray(sm.exp(values - 1) * 3)
+    np.testing.assert_allclose(actual, np.exp(np.unique(x * 2 + 1) - 1) * 3, rtol=1e-6)
     assert [len(p.clusters) for p in plans] == [1, 1]

@@ -18,11 +18,11 @@ ROWS = (*test_a_elementwise.ROWS, *test_b_reductions.ROWS, *test_c_contractions.
 @pytest.mark.parametrize("wrong", [r for r in ROWS if r.id[:2] in ("A1", "B1", "B4", "B8", "C2")])
 def test_results_that_are_slightly_wrong_are_noticed(wrong: Row) -> None:
     row = wrong
-    made = sketch(row)
+    program = sketch(row)
     arrays = draw(row, small(row, 3))
-    given = inputs(made.recorded, arrays)
+    arguments = inputs(program.recorded, arrays)
     at = {n: small(row, 3)[n] for n in row.sizes}
-    allowed = tolerances(made.recorded.graph, given, made.sizes(at))
+    allowed = tolerances(program.recorded.graph, arguments, program.sizes(at))
     (want,) = expected(row, arrays)[:1]
     scale = np.abs(want[np.isfinite(want)]).max()
     wrong = (want + 1e-3 * scale).astype(np.float32)

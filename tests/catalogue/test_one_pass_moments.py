@@ -64,31 +64,31 @@ PLACES = row("places of all", places)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("made_of", MOMENTS, ids=str)
 def test_moments_are_one_pass(made_of: Row, dtype: str) -> None:
-    found = count(make(made_of, dtype))
-    assert (found.kernels, found.launches, found.sweeps, found.stored) == (1, 1, 1, ())
+    actual = count(make(made_of, dtype))
+    assert (actual.kernels, actual.launches, actual.sweeps, actual.stored) == (1, 1, 1, ())
 
 
 def test_cancellation_before_adding_epsilon_is_exact_in_one_pass() -> None:
     def code(xp: Any, x: Any, y: Any) -> Any:
         return xp.var(y * 1e9 - 1e9 + x, axis=0)
 
-    made = make(row("masked by a difference", code, XY))
+    program = make(row("masked by a difference", code, XY))
     x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
-    (found,) = made.run([x, np.ones_like(x)])
-    assert np.allclose(found, np.var(x.astype(np.float64), axis=0), rtol=1e-6)
+    (actual,) = program.run([x, np.ones_like(x)])
+    assert np.allclose(actual, np.var(x.astype(np.float64), axis=0), rtol=1e-6)
 
 
 def test_a_difference_of_means_stays_as_it_is_written() -> None:
-    made = make(row("as written", as_written))
+    program = make(row("as written", as_written))
     x = (np.random.default_rng(0).standard_normal((4096, 64)) + 1000).astype(np.float32)
     square, mean = (
         np.mean((x * x).astype(np.float64), axis=0),
         np.mean(x.astype(np.float64), axis=0),
     )
     wanted = square.astype(np.float32) - mean.astype(np.float32) ** 2
-    (found,) = made.run([x])
-    assert np.abs(found - wanted).max() <= 0.25  # the last bits of a million, cancelled or not
-    assert np.abs(found - np.var(x.astype(np.float64), axis=0)).max() > 1e-3
+    (actual,) = program.run([x])
+    assert np.abs(actual - wanted).max() <= 0.25  # the last bits of a million, cancelled or not
+    assert np.abs(actual - np.var(x.astype(np.float64), axis=0)).max() > 1e-3
 
 
 # ---- numbers -----------------------------------------------------------------------------------
@@ -127,25 +127,25 @@ def exact(x: Array, mean: Array, axis: int | None) -> Array:
 def test_a_variance_is_as_exact_as_in_two_passes(
     made_of: Row, axis: int | None, dtype: str, name: str
 ) -> None:
-    made = make(made_of, dtype)
+    program = make(made_of, dtype)
     for n, c in ((4096, 33), (20_011, 5)):
         x = hard(n, c)[name].astype(DTYPES[dtype])
-        (found,) = made.run([x])
+        (actual,) = program.run([x])
         u = np.finfo(x.dtype).eps / 2
         true = np.mean(x.astype(np.longdouble), axis=axis)
         wanted = exact(x, true, axis)
         # Two sweeps take differences from a mean that is rounded, by 2 u of it.
         allowed = 64 * u * wanted + (2 * u * np.abs(true)) ** 2
-        assert (np.abs(found - wanted) <= allowed).all()
+        assert (np.abs(actual - wanted) <= allowed).all()
 
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_elements_that_are_alike_have_no_variance(dtype: str) -> None:
     x = np.full((5000, 9), 0.1).astype(DTYPES[dtype])
     for made_of in (COLUMNS, ALL):
-        (found,) = make(made_of, dtype).run([x])
-        assert (np.abs(found.astype(np.float64)) <= (0.1 * 2.0**-7) ** 2).all()
-        assert dtype in ("bf16", "f16") or (np.abs(found) <= np.finfo(x.dtype).eps ** 2).all()
+        (actual,) = make(made_of, dtype).run([x])
+        assert (np.abs(actual.astype(np.float64)) <= (0.1 * 2.0**-7) ** 2).all()
+        assert dtype in ("bf16", "f16") or (np.abs(actual) <= np.finfo(x.dtype).eps ** 2).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 64, 65])
@@ -164,8 +164,8 @@ def test_few_elements(n: int, dtype: str) -> None:
 def test_what_is_no_number_spoils_its_column(odd: float, place: int, dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((5000, 4)).astype(DTYPES[dtype])
     x[place, 1] = odd
-    (found,) = make(COLUMNS, dtype).run([x])
-    assert np.isnan(found).tolist() == [False, True, False, False]
+    (actual,) = make(COLUMNS, dtype).run([x])
+    assert np.isnan(actual).tolist() == [False, True, False, False]
     (whole,) = make(ALL, dtype).run([x])
     assert np.isnan(whole)
 
@@ -202,7 +202,7 @@ def ruled_out(xp: Any, x: Any, w: Any) -> Any:
 )
 def test_what_a_mask_hides_is_no_anchor(code: Any, hidden: float, dtype: str) -> None:
     """Padding on the left, of all three places that are looked at, and none."""
-    made = make(row("hidden", code, XY), dtype)
+    program = make(row("hidden", code, XY), dtype)
     rng = np.random.default_rng(0)
     x = (rng.standard_normal((5000, 4)) + 7).astype(DTYPES[dtype])
     w = (rng.random((5000, 4)) < 0.8).astype(DTYPES[dtype])
@@ -210,16 +210,16 @@ def test_what_a_mask_hides_is_no_anchor(code: Any, hidden: float, dtype: str) ->
     with np.errstate(all="ignore"):
         want = code(np, np.where(w > 0, x, 7.0).astype(np.float64), w.astype(np.float64))
     x[w == 0] = hidden
-    (found,) = made.run([x, w])
-    np.testing.assert_allclose(found, want, rtol=2e-5 if dtype == "f32" else 1e-10)
+    (actual,) = program.run([x, w])
+    np.testing.assert_allclose(actual, want, rtol=2e-5 if dtype == "f32" else 1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_squares_out_of_range_are_infinite(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((5000, 4))
     x[:, 2] *= {"f32": 1e30, "f64": 1e200}[dtype]
-    (found,) = make(COLUMNS, dtype).run([x.astype(DTYPES[dtype])])
-    assert np.isinf(found).tolist() == [False, False, True, False]
+    (actual,) = make(COLUMNS, dtype).run([x.astype(DTYPES[dtype])])
+    assert np.isinf(actual).tolist() == [False, False, True, False]
 
 
 # ---- places ------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_squares_out_of_range_are_infinite(dtype: str) -> None:
 def test_argmax_over_a_whole_array_takes_the_first_of_equals(
     shape: tuple[int, int], dtype: str
 ) -> None:
-    made = make(PLACES, dtype)
+    program = make(PLACES, dtype)
     rng = np.random.default_rng(shape[0])
     ties = rng.integers(-2, 3, shape).astype(DTYPES[dtype])
     one = ties.copy()
@@ -239,7 +239,7 @@ def test_argmax_over_a_whole_array_takes_the_first_of_equals(
     two[-1, -1] = np.nan
     lowest = np.full(shape, -np.inf, DTYPES[dtype])
     for x in (ties, one, two, lowest):
-        high, _, low, top = made.run([x])
+        high, _, low, top = program.run([x])
         plain = x.astype(np.float64)
         assert (high, low) == (np.argmax(plain), np.argmin(plain))
         np.testing.assert_array_equal(np.float64(top), np.max(plain))
@@ -249,24 +249,24 @@ def test_argmax_over_a_whole_array_takes_the_first_of_equals(
 @pytest.mark.parametrize("shape", [(20_000, 3), (300, 700), (3, 20_000)])
 def test_argmax_of_booleans_in_parts(shape: tuple[int, int], axis: int | None) -> None:
     code = lambda xp, x: (xp.argmax(x, axis=axis), xp.argmin(x, axis=axis))  # noqa: E731
-    made = make(Row("truths", code, ("bool[r,c]",), MATRIX, fused="0", unfused="0"))
+    program = make(Row("truths", code, ("bool[r,c]",), MATRIX, fused="0", unfused="0"))
     late = np.zeros(shape, bool)
     late[shape[0] // 2 :, shape[1] // 2] = True
     for x in (late, ~late, np.ones(shape, bool), np.zeros(shape, bool)):
-        high, low = made.run([x])
+        high, low = program.run([x])
         np.testing.assert_array_equal(high, np.argmax(x, axis=axis))
         np.testing.assert_array_equal(low, np.argmin(x, axis=axis))
 
 
 @pytest.mark.parametrize("made_of", [COLUMNS, ALL, PLACES], ids=str)
 def test_threads_do_not_change_a_bit(made_of: Row) -> None:
-    made = make(made_of, "f64")
+    program = make(made_of, "f64")
     x = np.random.default_rng(5).standard_normal((1031, 517)) + 1e3
     with knobs.config(threads=1):
-        alone = made.run([x])
+        alone = program.run([x])
     for threads in (2, 3):
         with knobs.config(threads=threads):
-            again = made.run([x])
+            again = program.run([x])
         assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
 
 
@@ -278,8 +278,8 @@ def test_threads_do_not_change_a_bit(made_of: Row) -> None:
 def test_other_moments_far_from_zero(made_of: Row, dtype: str) -> None:
     rng = np.random.default_rng(2)
     arrays = [(rng.standard_normal((3001, 7)) + 1e3).astype(DTYPES[dtype]) for _ in made_of.inputs]
-    (found,) = make(made_of, dtype).run(arrays)
+    (actual,) = make(made_of, dtype).run(arrays)
     wanted = made_of.code(np, *(a.astype(np.longdouble) for a in arrays))
     u = np.finfo(DTYPES[dtype]).eps / 2
     # The mean is off by 2 u of 1000, and three or two differences of about 1 are multiplied.
-    assert (np.abs(found - wanted) <= 64 * u + 3 * 2 * u * 1e3).all()
+    assert (np.abs(actual - wanted) <= 64 * u + 3 * 2 * u * 1e3).all()

@@ -49,8 +49,8 @@ def nests_of(text: str) -> list[Nest]:
 def computed(f: Callable[..., Any], x: Array) -> list[Array]:
     """The results in one process of a new function, nothing from a cache."""
     with knobs.config(cache=False, threads=1):
-        found = sm.jit(f)(x)
-    return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
+        result = sm.jit(f)(x)
+    return [np.asarray(a) for a in (result if isinstance(result, tuple) else (result,))]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -103,16 +103,16 @@ def test_stages_share_their_loads() -> None:
             y = sm.tanh(sm.exp(sm.sin(y))) * x
         return y
 
-    found: dict[int, tuple[int, int]] = {}
+    actual: dict[int, tuple[int, int]] = {}
     for count in (6, 12):
         (kernel,) = sm.explain(sm.jit(run), *(np.ones((64, 1024), "f4"),) * count).kernels
         (nest,) = (n for n in nests_of(kernel.text) if n.order)
         lines = Target.host().lanes(4) * nest.unroll * 4 // distribute.CACHE_LINE
-        asked = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
+        prefetches = len(re.findall(r"call void @\"llvm.prefetch", kernel.llvm))
         assert len(nest.stages) > 2 * lines
-        assert asked == count * lines
-        found[count] = asked, kernel.llvm.count("\n")
-    assert found[12][1] <= 2.3 * found[6][1]
+        assert prefetches == count * lines
+        actual[count] = prefetches, kernel.llvm.count("\n")
+    assert actual[12][1] <= 2.3 * actual[6][1]
 
 
 def test_selections_by_position_run_in_pieces_rather_than_stages() -> None:
@@ -132,8 +132,8 @@ def test_a_result_may_overwrite_the_input() -> None:
     out = x.copy()
     f(out, out=out)
     assert np.array_equal(out, expected)
-    given = sm.jit(PROGRAMS["a value that all stages read"], donate=0)
-    assert np.array_equal(np.asarray(given(x.copy())), expected)
+    inputs = sm.jit(PROGRAMS["a value that all stages read"], donate=0)
+    assert np.array_equal(np.asarray(inputs(x.copy())), expected)
 
 
 STREAMED: dict[str, Callable[..., Any]] = {
@@ -158,13 +158,13 @@ def test_what_a_stream_carries_is_read_in_every_stage(
 
     for n in ((1 << 20) + 77, 1 << 20):
         x = rng.standard_normal((2, n)).astype("f4")
-        found = loops(x)
+        actual = loops(x)
         (staged,) = computed(f, x)
         with monkeypatch.context() as patch:
             patch.setattr(distribute, "LONG_BODY_CYCLES", 1e9)
             code.forget()
             (whole,) = computed(f, x)
-            assert loops(x) < found
+            assert loops(x) < actual
             code.forget()
         assert staged.tobytes() == whole.tobytes()
         if name == "a power of shares":

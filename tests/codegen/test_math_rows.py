@@ -70,15 +70,15 @@ def test_special_values(name: str) -> None:
                 np.asarray(op.apply(NumpyMachine(picks=picks), dtypes, registers))
                 for picks in (False, True)
             ]
-            references = [own.astype(result.numpy) for own in references]
-        for own in references:
-            same(op, own, want, result, arrays)
+            references = [reference.astype(result.numpy) for reference in references]
+        for reference in references:
+            same(op, reference, want, result, arrays)
         usual = _without_libm(op, arrays)
         for isa in LEVELS:
             got = compile_row(op, dtypes, LANES[isa], isa)(*arrays)
             same(op, got, want, result, arrays)
-            own = references[isa == "avx512"]
-            different = (bits(got, result) != bits(own, result)) & usual
+            reference = references[isa == "avx512"]
+            different = (bits(got, result) != bits(reference, result)) & usual
             assert not different.any(), (isa, dtypes, [a[different][0] for a in arrays])
 
 
@@ -86,8 +86,8 @@ def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
     """Of operands, those that kernels ask for."""
     if not op.name.endswith("_over"):
         return arrays
-    asked = ~(arrays[0].astype(np.float64) > max_over_argument(dtype.compute))
-    return [a[asked] for a in arrays]
+    overflows = ~(arrays[0].astype(np.float64) > max_over_argument(dtype.compute))
+    return [a[overflows] for a in arrays]
 
 
 def _without_libm(op: ScalarOp, arrays: list[Array]) -> Array:

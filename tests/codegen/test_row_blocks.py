@@ -57,9 +57,9 @@ def test_numbers(f: Callable[..., Any], columns: int) -> None:
         x = np.random.default_rng(columns).standard_normal((rows, columns)).astype("f4")
         for threads in (1, 2):
             with knobs.config(threads=threads):
-                found = sm.jit(lambda a: f(sm, a))(x)
+                result = sm.jit(lambda a: f(sm, a))(x)
             want = f(np, x.astype("f8"))
-            pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+            pairs = zip(result, want, strict=True) if isinstance(want, tuple) else [(result, want)]
             for a, b in pairs:
                 np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=2e-5)
 
@@ -106,5 +106,5 @@ KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
 def test_what_costs_more_than_a_store_and_a_load_is_kept_for_the_next_visit(
     dtype: str, value: str, kept: bool
 ) -> None:
-    found = made(KEPT.format(dtype, value)).materialised
-    assert any("c" in item.axes for item in found) == kept
+    actual = made(KEPT.format(dtype, value)).materialised
+    assert any("c" in item.axes for item in actual) == kept

@@ -24,9 +24,9 @@ STATES = """kernel states(s: f32[32,96,12], c: f32[64,12]) -> y: f32[96,64]
 
 def test_vectors_run_along_an_axis_that_is_left() -> None:
     """What the sum was written out of has its axis, which none of the loops walks any more."""
-    made = schedule(program(parse(STATES)).phases[0], Target.host())
-    assert {n.vector for n in made.nests} <= {"i", "j"}
-    assert made.block  # not one result for each task
+    nests = schedule(program(parse(STATES)).phases[0], Target.host())
+    assert {n.vector for n in nests.nests} <= {"i", "j"}
+    assert nests.block  # not one result for each task
 
 
 PICKED = """kernel picked(s: f32[32,{k}], c: f32[{k}], at: i64[64]) -> y: f32[64]

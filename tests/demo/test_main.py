@@ -22,8 +22,8 @@ def text_of(outcome, width=100):
 
 
 def outcome(*results, **fields):
-    found = [("what?", [Answer(0.5, Passage("csv.reader", "Read [rows].\nAll."))])]
-    return job.Outcome(9, 4, 40, 0.05, list(results), 4, results[0], found, **fields)
+    collected = [("what?", [Answer(0.5, Passage("csv.reader", "Read [rows].\nAll."))])]
+    return job.Outcome(9, 4, 40, 0.05, list(results), 4, results[0], collected, **fields)
 
 
 NUMPY = Result("numpy", "NumPy", None, None, 0.2, [2.0, 4.0], 3 << 20, 1 << 20, agreement=1.0)

@@ -25,6 +25,6 @@ def test_slower_rows_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plans_of_graphs_are_compared_with_the_best_ones() -> None:
-    found = planner.ratios(6)
-    assert len(found) >= 4
-    assert all(0.9 < r <= 1.25 for r in found)
+    actual = planner.ratios(6)
+    assert len(actual) >= 4
+    assert all(0.9 < r <= 1.25 for r in actual)

@@ -44,8 +44,8 @@ def report(case: Case) -> Report:
         trace = sm.jit(case.code).lower(*small).trace
         names = driver.input_size_names(trace.graph)
         dims = [n for s in case.sizes for n in s]
-        known = trace.match(*dims)
-        sizes = dict(zip(names, known, strict=True)) if known is not None else {}
+        extents = trace.match(*dims)
+        sizes = dict(zip(names, extents, strict=True)) if extents is not None else {}
         assert len(sizes) == len(names), f"recorded for other sizes than {dims}"
         compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
         return report_of(compiled, sizes)
@@ -247,8 +247,8 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_a_planted_refusal_is_explained(case: Case) -> None:
-    found = report(case)
-    answer = found.why(*case.ask)
+    result = report(case)
+    answer = result.why(*case.ask)
     text = str(answer)
     print(text)
     assert not answer.together

@@ -61,8 +61,8 @@ def test_lines_fit():
 @pytest.mark.parametrize("name", TEXTS)
 def test_small_programs_fit_a_screen(name):
     with knobs.config(cache=False):
-        made = compiled(name)
-        report = report_of(made, SIZES, arrays(made.graph.inputs))
+        program = compiled(name)
+        report = report_of(program, SIZES, arrays(program.graph.inputs))
     lines = str(report).splitlines()
     assert len(lines) <= 25, len(lines)
     assert max(map(len, lines)) <= 110
@@ -83,13 +83,13 @@ def test_refusals_leave_out_pairs_that_met():
 
 def test_predictions_are_marked():
     kernels = tuple(replace(k, measured=None) for k in KERNELS)
-    told = page(replace(DATA, kernels=kernels), 1)
-    assert "~396 us" in told
+    text = page(replace(DATA, kernels=kernels), 1)
+    assert "~396 us" in text
 
 
 def test_upper_bounds_are_marked():
-    told = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
-    assert "moves    at most 50.4 MB" in told
+    text = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
+    assert "moves    at most 50.4 MB" in text
 
 
 def test_unknown_level():

@@ -47,7 +47,7 @@ def test_names(name, numbers):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("expo", "did you mean exp"),
         ("other.py:42", "operator or line"),
@@ -55,10 +55,10 @@ def test_names(name, numbers):
         ("zzzzzzzzz", "there are exp#0, gather#1"),
     ],
 )
-def test_unknown_names_are_refused_with_the_known(name, told):
+def test_unknown_names_are_refused_with_the_known(name, message):
     with pytest.raises(UnknownNameError, match="no operator or line is called") as caught:
         find(NODES, name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ def test_refused_with_numbers_and_override():
 def test_fused_with_numbers():
     answer = ask("gather", "model.py:42")
     assert (answer.together, answer.kernels, answer.reasons) == (True, (1,), ("F101",))
-    told = str(answer)
-    assert told.startswith(
+    message = str(answer)
+    assert message.startswith(
         "gather#1 (model.py:41) and reduce.sum#2 (model.py:42) are in one kernel: k1"
     )
-    assert "saves        25.2 MB" in told and "fused is 376 us faster" in told
-    assert 'never_fuse=[("v1", "v2")]' in told and "The names mean 2 pairs" in told
+    assert "saves        25.2 MB" in message and "fused is 376 us faster" in message
+    assert 'never_fuse=[("v1", "v2")]' in message and "The names mean 2 pairs" in message
 
 
 def test_a_chain_of_decisions_to_fuse():

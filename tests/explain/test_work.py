@@ -83,8 +83,8 @@ def test_no_more_than_an_interpreter_does(name, monkeypatch):
     if any(isinstance(s, Stream) and s.where is not None for s in statements(kernel)):
         pytest.skip("a stream that passes over blocks does less than its text says")
     arrays = REFERENCES[name].inputs(np.random.default_rng(1), 2)
-    given = {k: v[0] for k, v in input_arrays(kernel, arrays).items()}
-    sizes = sizes_of_call(kernel, given, extra_sizes(name, arrays))
+    inputs = {k: v[0] for k, v in input_arrays(kernel, arrays).items()}
+    sizes = sizes_of_call(kernel, inputs, extra_sizes(name, arrays))
     done = [0]
     for method in ("apply", "_reduce", "_scan", "_dot"):
         monkeypatch.setattr(Evaluator, method, _counting(getattr(Evaluator, method), done))

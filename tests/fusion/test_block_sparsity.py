@@ -123,8 +123,8 @@ def test_what_happens_nowhere_happens_nowhere(data: Any) -> None:
         stop = EXTENT if hull.stop is None else int(world.value(hull.stop, rows, range(EXTENT)))
         assert not useful[: max(first, 0)].any() and not useful[max(stop, 0) :].any()
         for j in range(EXTENT):
-            told = bool(world.value(each.may(condition, wanted), rows, range(j, j + 1)))
-            assert told or not useful[j]
+            reported = bool(world.value(each.may(condition, wanted), rows, range(j, j + 1)))
+            assert reported or not useful[j]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_narrow_integers_wrap_and_say_nothing() -> None:
     ids = terms.leaf("ids", ("i",), i32)
     far = terms.apply("sub", ids, terms.leaf("other", ("j",), i32))
     condition = terms.apply("lt", far, terms.const(-3, i32))
-    found = BlockConditions(terms, "j", frozenset()).may(condition, True)
-    assert found.kind == "const" and found.value is True
+    actual = BlockConditions(terms, "j", frozenset()).may(condition, True)
+    assert actual.kind == "const" and actual.value is True
 
 
 @pytest.mark.parametrize("others", range(7))
@@ -180,8 +180,8 @@ def test_what_counts_seldom_counts(others: int) -> None:
     right = terms.select(inside, y, terms.select(before, x, zero))
     left = terms.select(terms.apply("le", rows, zero), zero, terms.apply("max", rows, zero))
     assert bounds(terms, [terms.dot(left, right, ("i",), f32)], "j", frozenset()) == (None, None)
-    told = [terms.dot(left, terms.select(before, x, zero), ("i",), f32)]
-    _, stop = bounds(terms, told, "j", frozenset())
+    reported = [terms.dot(left, terms.select(before, x, zero), ("i",), f32)]
+    _, stop = bounds(terms, reported, "j", frozenset())
     assert stop is not None and stop.kind == "const" and stop.value == 8
 
 

@@ -34,8 +34,8 @@ def joins(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
     """How many joins there are, and how many of them are units."""
     graph = parse(sm.jit(f).lower(*(sm.spec(s, sm.float32) for s in shapes)).as_text())
     units = Units(graph)
-    found = [n for n in graph.nodes() if isinstance(n.op, Concat)]
-    return len(found), sum(map(units.is_unit, found))
+    results = [n for n in graph.nodes() if isinstance(n.op, Concat)]
+    return len(results), sum(map(units.is_unit, results))
 
 
 def test_a_padded_image_is_read_in_place() -> None:
@@ -82,5 +82,5 @@ def test_values_do_not_depend_on_it(shape: tuple[int, int], k: int) -> None:
     p = np.pad(x.astype(np.float64), k, mode="edge")
     m, (h, w) = 2 * k + 1, shape
     wanted = sum(np.exp(p[i : i + h, j : j + w] - x) for i in range(m) for j in range(m))
-    found = np.asarray(sm.jit(lambda x: windows(x, k))(x))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    actual = np.asarray(sm.jit(lambda x: windows(x, k))(x))
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5)

@@ -88,8 +88,8 @@ def upwards(x: Any, y: Any, w: Any) -> Any:
 def test_a_factor_that_is_put_together_is_one_factor() -> None:
     """Beside the norm's sums there would be one channel in a task, and nothing to block."""
     plan = made(upwards, ((2, 32, 32, 32), (2, 128, 16, 16), (32, 64, 3, 3))).plan
-    found = [{node.op.name for node in cluster.nodes} for cluster in plan.clusters]
-    (product,) = (names for names in found if "contract" in names)
+    results = [{node.op.name for node in cluster.nodes} for cluster in plan.clusters]
+    (product,) = (names for names in results if "contract" in names)
     assert not any(name.startswith("reduce") for name in product)
 
 
@@ -115,26 +115,26 @@ def separable(x: Any, d: Any, p: Any, padding: int = 1) -> Any:
 def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, kernels: int) -> None:
     """What a product reads line by line is one over windows to the code generator: whatever its
     operand is made of is made again for every so many rows, which the planner charges."""
-    found, known, count = lines(rows, 32)
+    actual, wanted, count = lines(rows, 32)
     assert count == kernels
-    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("width", "kernels"), [(14, 2), (28, 2), (32, 1), (64, 1)])
 def test_lines_that_fill_no_tiles_are_charged(width: int, kernels: int) -> None:
     """A product that takes an image line by line multiplies whole tiles, and has a line of 28 as
     one of 32: one that takes all of the image at once has no such ends."""
-    found, known, count = lines(128, width, padding=0)
+    actual, wanted, count = lines(128, width, padding=0)
     assert count == kernels
-    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("width", [14, 28, 32])
 def test_lines_that_are_one_run_fill_tiles(width: int) -> None:
     """With margins as wide as windows reach, places are read in one run over all lines."""
-    found, known, count = lines(128, width)
+    actual, wanted, count = lines(128, width)
     assert count == 1
-    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-3)
 
 
 def lines(rows: int, width: int, padding: int = 1) -> tuple[Any, Any, int]:
@@ -148,13 +148,13 @@ def lines(rows: int, width: int, padding: int = 1) -> tuple[Any, Any, int]:
         np.pad(x, ((0, 0), (0, 0), *[(padding, padding)] * 2)), (3, 3), (2, 3)
     )
     inner = np.maximum(np.einsum("bcyxuv,couv->bcyx", windows, d), 0.0)
-    known = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
+    wanted = np.maximum(np.einsum("bcyx,ocuv->boyx", inner, p), 0.0)
 
     def code(x: Any, d: Any, p: Any) -> Any:
         return separable(x, d, p, padding)
 
     count = len(sm.explain(code, *arrays).kernels)
-    return np.asarray(sm.jit(code)(*arrays)), known, count
+    return np.asarray(sm.jit(code)(*arrays)), wanted, count
 
 
 def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:

@@ -46,12 +46,12 @@ def behind(kind: str, rank: int) -> str:
     if kind == "first":
         place = f"v4 = slice(v3) {{starts={(0,) * rank}, sizes={ones}, steps={ones}}}"
         return place + "\n v5 = exp(v4)\n return v5, v1"
-    made = {
+    built = {
         "map": "exp(v3)",
         "largest": "reduce.max(v3) {axes=(0,)}",
         "sums": f"reduce.sum(v3) {{axes=({at},)}}",
     }[kind]
-    return f"v4 = {made}\n return v4, v1"
+    return f"v4 = {built}\n return v4, v1"
 
 
 @pytest.mark.parametrize("kind", BEHIND)
@@ -81,8 +81,8 @@ def test_no_region_of_both_is_a_kernel(read: str, kind: str) -> None:
         )
         region = state._region(members, stored, ())  # type: ignore[reportPrivateUsage]
         assert region.fault == CROSSING
-        found = state.evaluate(members, stored)
-        assert found.is_final and found.refusal is not None
-        assert found.refusal.reason == "read-elsewhere"
+        actual = state.evaluate(members, stored)
+        assert actual.is_final and actual.refusal is not None
+        assert actual.refusal.reason == "read-elsewhere"
     windowed = read == "windows" and kind in ("largest", "sums")  # which folds may look through
     assert bool(barred) == expected or windowed

@@ -23,14 +23,14 @@ def planned(width: int, rows: int = 1024, columns: int = 26) -> tuple[Plan, int]
     n = columns * width + 13
     for k in range(2):
         x = f.of("add", f.of("mul", whole, f.matmul(x, f.input(f"w{k}", n, n))), x)
-    found = f.plan(x)
-    return found, sum(table in c.inputs for c in found.clusters)
+    plan = f.plan(x)
+    return plan, sum(table in c.inputs for c in plan.clusters)
 
 
 def test_rows_that_are_cut_otherwise_are_read_in_lines_once() -> None:
     """Thirteen columns in front: no vector of the joined rows lies in one row of the table."""
-    found, readers = planned(16)
+    plan, readers = planned(16)
     assert readers == 1
-    units = Units(found.graph)
-    regions = [region_of(units, c) for c in found.clusters]
+    units = Units(plan.graph)
+    regions = [region_of(units, c) for c in plan.clusters]
     assert not any(axes for r in regions for axes in gathered_reads(r))

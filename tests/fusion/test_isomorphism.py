@@ -41,10 +41,13 @@ def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
     one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.gathers))
     this, that = alike.signature(*one), alike.signature(*other)
     assert this is not None and that is not None and this.form == that.form
-    found, known = rename_region(build_region(units, *one), this, that), build_region(units, *other)
+    actual, known = (
+        rename_region(build_region(units, *one), this, that),
+        build_region(units, *other),
+    )
     assert known.data_positions
     for field in fields(known):
-        assert getattr(found, field.name) == getattr(known, field.name), field.name
+        assert getattr(actual, field.name) == getattr(known, field.name), field.name
 
 
 GRAPHS = {
@@ -61,7 +64,7 @@ def test_plans_are_those_without_looking_for_what_is_alike(
 ) -> None:
     graph = GRAPHS[name]()
     hints = dict.fromkeys(input_size_names(graph), 512)
-    found, few = text(plan(graph, MACHINE, None, hints)), asked.looks
+    actual, few = text(plan(graph, MACHINE, None, hints)), asked.looks
     monkeypatch.setattr(Isomorphism, "signature", lambda *_: None)
-    assert text(plan(graph, MACHINE, None, hints)) == found
+    assert text(plan(graph, MACHINE, None, hints)) == actual
     assert name != "picked" or 3 * few < asked.looks

@@ -106,5 +106,5 @@ def test_results_that_share_a_value_may_be_taken_apart(n: int) -> None:
     graph = parse("""graph f(x: f32[n,m]) {
         v0 = exp(x) v1 = neg(v0) v2 = permute(v0) {perm=(1,0)} return v1, v2
     }""")
-    found = plan(graph, MACHINE, None, {"n": n, "m": 16})
-    assert sum(len(c.outputs) for c in found.clusters) >= 2
+    fused_plan = plan(graph, MACHINE, None, {"n": n, "m": 16})
+    assert sum(len(c.outputs) for c in fused_plan.clusters) >= 2

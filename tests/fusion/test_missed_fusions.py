@@ -22,7 +22,7 @@ from smelt.journal import Journal
 def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
     """The gains that searches tell, at the sizes of the plan and at larger ones, and do not take;
     and what decisions tell that is none."""
-    found: list[float] = []
+    results: list[float] = []
     split = Decisions.split
 
     def told(
@@ -37,12 +37,12 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
     ) -> None:
         split(self, one, other, after, refusal, gain, siblings=siblings)
         if after is not None and refusal is None:
-            found.append(max(gain, self.records[-1].saves_ns))
+            results.append(max(gain, self.records[-1].saves_ns))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Decisions, "split", told)
         plan(graph, MACHINE, Journal(), sizes)
-    return [gain for gain in found if gain > 1e-3]
+    return [gain for gain in results if gain > 1e-3]
 
 
 SEEDS = [(432, 20), *((seed, 10 * (1 + seed % 4)) for seed in range(200))]

@@ -67,11 +67,13 @@ def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
         elements = np.broadcast_to(evaluate(fold.args[0], leaf), 9)
         want = COMBINES[fold.op].fold(elements, axis=0)
         inner = COMBINES[way.combine].fold(np.broadcast_to(evaluate(way.element, leaf), 9), axis=0)
-        made = terms.leaf("result", (), way.element.dtype)
-        found = evaluate(way.apply_layers(terms, made), lambda t: inner if t is made else leaf(t))
+        built = terms.leaf("result", (), way.element.dtype)
+        actual = evaluate(
+            way.apply_layers(terms, built), lambda t: inner if t is built else leaf(t)
+        )
     if "mul" in repr(fold) and np.isnan(want):
         return
-    assert np.allclose(found, want, rtol=1e-6, atol=0, equal_nan=True)
+    assert np.allclose(actual, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def x_of(terms: Terms) -> Term:
@@ -125,5 +127,5 @@ def test_sums_and_reductions_with_other_readers_are_unchanged() -> None:
         "plain",
         "dynamic",
     ]
-    found = analyse(terms, [top], "n")
-    assert found.states[0].block.args == (x_of(terms),)
+    actual = analyse(terms, [top], "n")
+    assert actual.states[0].block.args == (x_of(terms),)

@@ -24,9 +24,9 @@ def price(one: Operand, other: Operand, depth: int = 1024, itemsize: int = 4) ->
 def test_k_contiguous_and_in_place_operands_are_not_packed() -> None:
     both = price(COLUMNS, COLUMNS)
     assert price(ROWS, COLUMNS) == price(COLUMNS, ROWS) == price(ROWS, ROWS) == both / 2
-    made = replace(COLUMNS, is_computed=True)
-    assert price(made, COLUMNS) == both / 2
-    assert price(made, made) == 0.0
+    built = replace(COLUMNS, is_computed=True)
+    assert price(built, COLUMNS) == both / 2
+    assert price(built, built) == 0.0
 
 
 def test_few_rows_and_small_products_pack_nothing() -> None:
@@ -84,8 +84,8 @@ def test_gradients_of_a_small_batch_stand_alone() -> None:
     whole = f.of("mul", h, f.of("erf", h))
     inner = f.of("mul", f.matmul(g, w), f.of("exp", f.of("mul", h, h)))
     weights = f.matmul(f.permute(g, 1, 0), whole)
-    found = f.plan(inner, weights, f.fold("sum", inner, 0, keep=True))
-    assert sorted(sum(map(is_contraction, c.nodes)) for c in found.clusters) == [0, 1, 1]
+    plan = f.plan(inner, weights, f.fold("sum", inner, 0, keep=True))
+    assert sorted(sum(map(is_contraction, c.nodes)) for c in plan.clusters) == [0, 1, 1]
 
 
 FAR = replace(
@@ -109,8 +109,8 @@ def test_products_of_a_backward_pass_stand_alone() -> None:
     inner = f.of("mul", f.matmul(g, w), f.of("add", whole, steep))
     first = f.matmul(f.permute(inner, 1, 0), x)
     second = f.matmul(f.permute(g, 1, 0), f.of("mul", h, whole))
-    found = f.plan(inner, first, second, f.fold("sum", inner, 0, keep=True), target=FAR)
-    assert [sum(map(is_contraction, c.nodes)) for c in found.clusters].count(1) == 3
+    plan = f.plan(inner, first, second, f.fold("sum", inner, 0, keep=True), target=FAR)
+    assert [sum(map(is_contraction, c.nodes)) for c in plan.clusters].count(1) == 3
 
 
 def _kernels(widths: tuple[int, ...], rows: int) -> int:

@@ -44,13 +44,13 @@ ROWS = """graph f(x: f32[n,d], w: f32[d]) {
 )
 def test_what_grows(args: str, hints: dict[str, int], grown: set[str]) -> None:
     graph = parse(f"graph f({args}) {{\n  v0 = exp(x)\n  return v0\n}}")
-    found = larger_sizes(Units(graph), Hints(hints), 1 << 20)
+    actual = larger_sizes(Units(graph), Hints(hints), 1 << 20)
     if not grown:
-        assert found is None
+        assert actual is None
         return
-    assert found is not None
-    assert {n for n in hints if found[n] > hints[n]} == grown
-    assert max(found.values()) <= 2 * LARGE_CALL
+    assert actual is not None
+    assert {n for n in hints if actual[n] > hints[n]} == grown
+    assert max(actual.values()) <= 2 * LARGE_CALL
 
 
 def test_a_small_first_call_leaves_a_plan_for_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,17 +58,17 @@ def test_a_small_first_call_leaves_a_plan_for_large_ones(monkeypatch: pytest.Mon
     it was made."""
     graph, small, large = parse(ROWS), {"n": 64, "d": 20}, {"n": 1 << 16, "d": 20}
     machine = replace(MACHINE, cores=2)
-    found = plan(graph, machine, None, small)
-    assert found.sizes
-    assert parse_plan(plan_text(found), graph).sizes == found.sizes
+    fused_plan = plan(graph, machine, None, small)
+    assert fused_plan.sizes
+    assert parse_plan(plan_text(fused_plan), graph).sizes == fused_plan.sizes
     monkeypatch.setattr(plan_single, "larger_sizes", lambda *_: None)
     alone = plan(graph, machine, None, small)
 
-    def takes(made: Any, sizes: dict[str, int]) -> float:
-        return sum(c.objective_ns for c in costs(made, machine, sizes))
+    def takes(built: Any, sizes: dict[str, int]) -> float:
+        return sum(c.objective_ns for c in costs(built, machine, sizes))
 
-    assert takes(found, small) < 1.3 * takes(alone, small)
-    assert 1.25 * takes(found, large) < takes(alone, large)
+    assert takes(fused_plan, small) < 1.3 * takes(alone, small)
+    assert 1.25 * takes(fused_plan, large) < takes(alone, large)
     assert not alone.sizes
 
 
@@ -103,10 +103,10 @@ def test_stacked_steps_are_not_done_again_for_each_row() -> None:
     lines += [f"r{k} = reshape(v{k}) {{shape=(1, n)}}" for k in range(count)]
     lines.append(f"y = concat({', '.join(f'r{k}' for k in range(count))}) {{axis=0}}")
     graph = parse("graph f(x: f32[n]) {\n" + "\n".join(lines) + "\nreturn y\n}")
-    found = plan(graph, replace(MACHINE, cores=1), None, {"n": 64})
+    fused_plan = plan(graph, replace(MACHINE, cores=1), None, {"n": 64})
     steps = [
         sum(x.type.rank == 1 and x.op.name in ("add", "mul") for x in c.nodes)
-        for c in found.clusters
+        for c in fused_plan.clusters
     ]
     assert sum(steps) == count
     assert steps[-1] == 0

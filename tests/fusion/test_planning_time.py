@@ -136,20 +136,20 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    found = Asked()
+    result = Asked()
     look, cost = state.build_region, Model.cost
 
     def counted_look(*args: Any) -> Any:
-        found.looks += 1
+        result.looks += 1
         return look(*args)
 
     def counted_cost(*args: Any) -> Any:
-        found.prices += 1
+        result.prices += 1
         return cost(*args)
 
     monkeypatch.setattr(state, "build_region", counted_look)
     monkeypatch.setattr(Model, "cost", counted_cost)
-    return found
+    return result
 
 
 GRAPHS = {
@@ -217,7 +217,7 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
 
     graph = masked(64)
     hints = dict.fromkeys(driver.input_size_names(graph), 64)
-    found: list[int] = []
+    actual: list[int] = []
     for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
         asked.clear()
         with pytest.MonkeyPatch.context() as patch:
@@ -225,8 +225,8 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
             patch.setattr(plan_for_sizes, "SMALL_CALL", most)
             plan(graph, MACHINE, Journal(), hints)
         assert len(asked) == len(set(asked))
-        found.append(len(asked))
-    assert found[0] >= found[1] > 0
+        actual.append(len(asked))
+    assert actual[0] >= actual[1] > 0
 
 
 _WITHOUT = """
@@ -253,7 +253,7 @@ def test_planning_imports_nothing_of_numpy() -> None:
 
 def test_more_layers_make_no_more_queries() -> None:
     """Questions grow much less than the number of equal layers."""
-    found: list[int] = []
+    actual: list[int] = []
     for layers in (4, 12):
         with pytest.MonkeyPatch.context() as patch:
             prices: list[None] = []
@@ -261,8 +261,8 @@ def test_more_layers_make_no_more_queries() -> None:
             patch.setattr(Model, "cost", lambda *a, p=prices, c=cost: (p.append(None), c(*a))[1])
             graph = encoder(layers)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
-            found.append(len(prices))
-    assert found[1] <= found[0] * 1.75
+            actual.append(len(prices))
+    assert actual[1] <= actual[0] * 1.75
 
 
 def test_more_loop_steps_make_no_more_queries() -> None:
@@ -319,11 +319,11 @@ def recurrence(steps: int) -> Graph:
     """A state that is carried along, summed up in every step: one kernel that grows."""
 
     def run(x: Any, a: Any, b: Any) -> Any:
-        h, found = x[:, 0, None] * b, list[Any]()
+        h, result = x[:, 0, None] * b, list[Any]()
         for t in range(steps):
             h = sm.exp(x[:, t, None] * a) * h + x[:, t, None] * b
-            found.append(sm.sum(h * b, axis=-1))
-        return sm.stack(found, axis=1)
+            result.append(sm.sum(h * b, axis=-1))
+        return sm.stack(result, axis=1)
 
     x = np.zeros((8, steps), np.float32)
     return recorded(run, x, np.zeros(6, np.float32), np.zeros(6, np.float32))
@@ -371,7 +371,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     """Units of all sets that are looked at, and terms of all streams that are derived, are as many
     for each operator of a program that is twice as long, or hardly more."""
     make, length = GROWING[name]
-    found: list[float] = []
+    actual: list[float] = []
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
@@ -382,13 +382,13 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return f(units, members, *args)
 
             def counted_terms(*args: Any, k: Any = work, f: Any = collect) -> Any:
-                made = f(*args)
-                k.append(len(made.terms.interned))
-                return made
+                built = f(*args)
+                k.append(len(built.terms.interned))
+                return built
 
             patch.setattr(state, "build_region", counted)
             patch.setattr(derived_stream, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
-            found.append(sum(work) / len(Units(graph).units))
-    print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")
-    assert found[1] <= 1.35 * found[0] + 2
+            actual.append(sum(work) / len(Units(graph).units))
+    print(f"{name}: {actual[0]:.1f}, then {actual[1]:.1f} for each operator")
+    assert actual[1] <= 1.35 * actual[0] + 2

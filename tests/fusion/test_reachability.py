@@ -10,7 +10,7 @@ from smelt.fusion.reachability import Reach
 
 def paths(successors: dict[int, int]) -> dict[int, int]:
     """For each cluster, all that a path leads to."""
-    found: dict[int, int] = {}
+    results: dict[int, int] = {}
     for start in successors:
         seen, pending = 0, [start]
         while pending:
@@ -18,8 +18,8 @@ def paths(successors: dict[int, int]) -> dict[int, int]:
                 if not seen >> s & 1:
                     seen |= 1 << s
                     pending.append(s)
-        found[start] = seen
-    return found
+        results[start] = seen
+    return results
 
 
 def joined(successors: dict[int, int], a: int, b: int) -> dict[int, int]:

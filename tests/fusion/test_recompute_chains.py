@@ -34,8 +34,8 @@ def test_a_tree_is_not_written_out() -> None:
     for steps in (30, 60, 120):
         report = sm.explain(lambda s, n=steps: tree(s, n), s)
         lines[steps] = sum(len(k.text.splitlines()) for k in report.kernels)
-        found = np.asarray(sm.jit(lambda s, n=steps: tree(s, n))(s))
-        np.testing.assert_allclose(found, wanted(97.0, steps), rtol=3 * steps * 2.0**-23)
+        actual = np.asarray(sm.jit(lambda s, n=steps: tree(s, n))(s))
+        np.testing.assert_allclose(actual, wanted(97.0, steps), rtol=3 * steps * 2.0**-23)
     assert lines[60] < 2.5 * lines[30]
     assert lines[120] < 2.5 * lines[60]
 

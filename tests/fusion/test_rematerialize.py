@@ -20,9 +20,9 @@ def test_lines_that_read_the_one_before_twice(lines: int, copied: bool) -> None:
       there = add(turned, p)
       return here, there
     }}""")
-    found = rematerialize_cheap(graph, Hints(n=100), 1000)
-    assert (found is not graph) == copied
-    assert len(found.nodes()) <= (1 + MAX_COPIES_PER_NODE) * len(graph.nodes())
+    actual = rematerialize_cheap(graph, Hints(n=100), 1000)
+    assert (actual is not graph) == copied
+    assert len(actual.nodes()) <= (1 + MAX_COPIES_PER_NODE) * len(graph.nodes())
 
 
 def test_views_of_expensive_values_are_copied_without_them() -> None:
@@ -34,7 +34,7 @@ def test_views_of_expensive_values_are_copied_without_them() -> None:
       c = add(p, a) d = sub(p, a) e = add(p, b) f = sub(p, b)
       return c, d, e, f
     }""")
-    found = rematerialize_cheap(graph, Hints(n=100), 1000)
-    inputs = [x for x in found.nodes() if x.op.name == "input"]
-    assert found is not graph and {*inputs} == {*found.inputs}
-    assert [x.op.name for x in found.nodes()].count("contract") == 1
+    actual = rematerialize_cheap(graph, Hints(n=100), 1000)
+    inputs = [x for x in actual.nodes() if x.op.name == "input"]
+    assert actual is not graph and {*inputs} == {*actual.inputs}
+    assert [x.op.name for x in actual.nodes()].count("contract") == 1

@@ -83,56 +83,58 @@ def planned(graph: Graph, g: Formula) -> tuple[Plan, Plan, int]:
         patch.setattr(
             Layers,
             "expand",
-            lambda *a: (found := expanded(*a), times.append(found is not None))[0],
+            lambda *a: (result := expanded(*a), times.append(result is not None))[0],
         )
-        found = plan(graph, MACHINE, Journal(), g.sizes)
+        result = plan(graph, MACHINE, Journal(), g.sizes)
     with as_a_whole():
-        return verify(found), plan(graph, MACHINE, Journal(), g.sizes), sum(times)
+        return verify(result), plan(graph, MACHINE, Journal(), g.sizes), sum(times)
 
 
-def fused(found: Plan) -> set[tuple[str, str, str]]:
-    return {(d.a, d.b, d.reason) for d in found.decisions if d.verdict == "fused"}
+def fused(actual: Plan) -> set[tuple[str, str, str]]:
+    return {(d.a, d.b, d.reason) for d in actual.decisions if d.verdict == "fused"}
 
 
 @pytest.mark.parametrize("seed", [8, 38, 40, 48, 51, 61, 67, 119, 120, 132, 150, 236, 277])
 def test_equal_layers_get_the_plan_of_the_whole(seed: int) -> None:
     """Kernels, launches, memory and the reasons of all that is fused."""
     g, graph = deep(seed)
-    found, whole, times = planned(graph, g)
+    fused_plan, whole, times = planned(graph, g)
     assert times
-    assert text(found) == text(whole)
-    assert fused(found) == fused(whole)
+    assert text(fused_plan) == text(whole)
+    assert fused(fused_plan) == fused(whole)
 
 
 @pytest.mark.parametrize("seed", range(400, 410))
 def test_layers_that_run_together_get_it_too(seed: int) -> None:
     g, graph = deep(seed)
-    found, whole, _ = planned(graph, g)
-    assert text(found) == text(whole)
+    fused_plan, whole, _ = planned(graph, g)
+    assert text(fused_plan) == text(whole)
 
 
 def test_a_plan_of_layers_computes_what_the_graph_says() -> None:
     g, graph = deep(61)
     g.sizes = {"n": 5, "m": 7}
-    found, _, times = planned(graph, g)
+    fused_plan, _, times = planned(graph, g)
     assert times
     r = np.random.default_rng(0)
     arrays = [
         r.uniform(-0.3, 0.3, [g.sizes[str(d)] for d in x.type.shape]).astype(np.float32)
         for x in graph.inputs
     ]
-    for one, other in zip(execute(found, arrays, g.sizes), run(graph, arrays), strict=True):
+    for one, other in zip(execute(fused_plan, arrays, g.sizes), run(graph, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def products(g: Formula, x: Node, count: int) -> list[Node]:
     """What each of some layers gives: a product, an activation, and the sum with what came in."""
-    found = [x]
+    results = [x]
     for k in range(count):
-        y = g.of("tanh", g.matmul(found[-1], g.input(f"w{k}", "m", "m")))
+        y = g.of("tanh", g.matmul(results[-1], g.input(f"w{k}", "m", "m")))
         y = g.of("mul", g.of("exp", y), g.of("square", y))
-        found.append(g.of("add", found[-1], g.of("neg", g.matmul(y, g.input(f"u{k}", "m", "m")))))
-    return found[1:]
+        results.append(
+            g.of("add", results[-1], g.of("neg", g.matmul(y, g.input(f"u{k}", "m", "m"))))
+        )
+    return results[1:]
 
 
 Behind = Callable[[Formula, list[Node]], tuple[Node, ...]]
@@ -154,9 +156,9 @@ def test_what_is_read_outside_keeps_layers(name: str) -> None:
     g = Formula(n=256, m=128)
     x = g.input("x", "n", "m")
     graph = g.graph(*behind(g, products(g, x, 12)))
-    found, whole, times = planned(graph, g)
+    fused_plan, whole, times = planned(graph, g)
     assert (times > 0) == left_out
-    assert text(found) == text(whole)
+    assert text(fused_plan) == text(whole)
 
 
 @pytest.mark.parametrize("apart", [1, 2])
@@ -168,9 +170,9 @@ def test_arrays_may_be_shared_with_the_next_layer(apart: int) -> None:
         w = g.input(f"w{len(g.inputs)}", "m", "m")
         y = g.of("mul", g.matmul(y, w), g.of("sub", g.of("exp", one), g.of("square", other)))
         y = g.of("sub", y, g.fold("sum", y, 1, keep=True))
-    found, whole, times = planned(g.graph(y), g)
+    fused_plan, whole, times = planned(g.graph(y), g)
     assert (times > 0) == (apart == 1)
-    assert text(found) == text(whole)
+    assert text(fused_plan) == text(whole)
 
 
 def test_two_stacks_of_layers_are_left_out_one_within_the_other() -> None:
@@ -179,21 +181,21 @@ def test_two_stacks_of_layers_are_left_out_one_within_the_other() -> None:
     (y,) = products(g, x, 9)[-1:]
     for k in range(9):
         y = g.of("sub", y, g.of("exp", g.matmul(g.softmax(y), g.input(f"v{k}", "m", "m"))))
-    found, whole, times = planned(g.graph(y), g)
+    fused_plan, whole, times = planned(g.graph(y), g)
     assert times == 2
-    assert text(found) == text(whole)
+    assert text(fused_plan) == text(whole)
 
 
 def test_layers_beyond_the_least_number_are_not_queried() -> None:
-    asked: list[int] = []
+    queries: list[int] = []
     for count in (8, 24):
         g = Formula(n=256, m=128)
         graph = g.graph(products(g, g.input("x", "n", "m"), count)[-1])
         with pytest.MonkeyPatch.context() as patch:
-            judge, found = State.evaluate, list[None]()
+            judge, result = State.evaluate, list[None]()
             patch.setattr(
-                State, "evaluate", lambda *a, f=judge, k=found: (k.append(None), f(*a))[1]
+                State, "evaluate", lambda *a, f=judge, k=result: (k.append(None), f(*a))[1]
             )
             plan(graph, MACHINE, Journal(), g.sizes)
-        asked.append(len(found))
-    assert asked[0] == asked[1]
+        queries.append(len(result))
+    assert queries[0] == queries[1]

@@ -74,12 +74,12 @@ class Case(NamedTuple):
 def read(path: Path) -> list[Case]:
     """The cases of a file, in order."""
     parts = SECTION.split(path.read_text())[1:]
-    found: list[Case] = []
+    results: list[Case] = []
     for name, body in zip(parts[::2], parts[1::2], strict=True):
         order, _, rest = body.strip().partition("\n")
         source, _, out = rest.partition("[out]")
-        found.append(Case(path.stem, name, order.strip("[]"), source.strip(), out.strip()))
-    return found
+        results.append(Case(path.stem, name, order.strip("[]"), source.strip(), out.strip()))
+    return results
 
 
 CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
@@ -108,11 +108,11 @@ def test_both_sides_compute_the_same(case: Case) -> None:
             arrays = inputs(before, values, flavour)
             if arrays is None:
                 continue
-            wanted, found = run(before, arrays), run(after, arrays)
+            wanted, actual = run(before, arrays), run(after, arrays)
             if case.bitwise:
-                assert all(same_bits(a, b) for a, b in zip(wanted, found, strict=True))
+                assert all(same_bits(a, b) for a, b in zip(wanted, actual, strict=True))
             elif flavour != "special":
-                assert not Judge(before, arrays).complaint(found)
+                assert not Judge(before, arrays).complaint(actual)
             ran += 1
     assert ran
 

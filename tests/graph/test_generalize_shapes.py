@@ -25,12 +25,12 @@ Draw = Any
 FIXED = ("w", "t")
 
 
-def made(graph: Graph, **told: Any) -> Generalized:
+def made(graph: Graph, **message: Any) -> Generalized:
     """The graph made general, its parameters fixed."""
     fixed = [x for x in graph.inputs if x.op.label in FIXED]  # type: ignore[attr-defined]
-    found = next(generalize(graph, fixed=fixed, **told), None)
-    assert found is not None
-    return found
+    actual = next(generalize(graph, fixed=fixed, **message), None)
+    assert actual is not None
+    return actual
 
 
 LAYER = """graph f(x: f32[{b},{n},6], w: f32[6,6], t: f32[99,6]) {{
@@ -71,12 +71,12 @@ def test_a_batch_of_one_varies() -> None:
     """What is made of it serves every other batch, and gives its numbers."""
     one, other = made(layer(1, 5)), layer(3, 7)
     assert one.sizes == {"n0": 1, "n1": 5}
-    told = match_instance(one.graph, made(other).graph)
-    assert told is not None
+    reported = match_instance(one.graph, made(other).graph)
+    assert reported is not None
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in other.inputs]
-    found = interpret(one.graph, arrays, {"n0": 3, "n1": 7})
-    for a, b in zip(found, interpret(other, arrays), strict=True):
+    result = interpret(one.graph, arrays, {"n0": 3, "n1": 7})
+    for a, b in zip(result, interpret(other, arrays), strict=True):
         assert np.array_equal(a, b)
 
 
@@ -114,11 +114,11 @@ def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
     """Where it meets a batch of one it varies with that; where it stands over four it does not."""
     shape = "1" if "concat" in body else "4"
     graph = parse(f"graph f(x: f32[1,5], y: f32[{shape},5], i: i64[4]) {{\n  {body}\n}}")
-    found = made(graph)
-    first, second = (x.type.shape[0] for x in found.graph.inputs[:2])
+    result = made(graph)
+    first, second = (x.type.shape[0] for x in result.graph.inputs[:2])
     assert first == second if shape == "1" else first == 1 or "gather" in body
-    sizes = {n: 3 if e == 1 else 4 if e == 4 else 5 for n, e in found.sizes.items()}
-    substitute_sizes(found.graph, sizes)  # raises where dimensions do not meet
+    sizes = {n: 3 if e == 1 else 4 if e == 4 else 5 for n, e in result.sizes.items()}
+    substitute_sizes(result.graph, sizes)  # raises where dimensions do not meet
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_batch_of_one_beside_what_repeats_nothing_is_one(body: str) -> None:
       {body}
       return y, a, z, t
     }}""")
-    found = made(graph)
-    assert found.graph.inputs[0].type.shape[0] == 1
+    actual = made(graph)
+    assert actual.graph.inputs[0].type.shape[0] == 1
 
 
 def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
@@ -147,9 +147,9 @@ def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
     wanted = text(made(layer(4, 5)).graph)
     body = LAYER.replace("  g = ", "  count = size() {{expr={rows}, dtype=f32}}\n  g = ")
     half = parse(body.format(b=4, n="n3", rows="4*n3 - 4", count="count"))
-    found = made(half, hints={"n3": 5})
-    assert text(found.graph) == wanted
-    assert found.sizes == {"n0": 4, "n1": half.inputs[0].type.shape[1]}
+    actual = made(half, hints={"n3": 5})
+    assert text(actual.graph) == wanted
+    assert actual.sizes == {"n0": 4, "n1": half.inputs[0].type.shape[1]}
     both = parse(body.format(b="n9", n="n3", rows="n9*n3 - n9", count="count"))
     assert text(made(both, hints={"n9": 4, "n3": 5}).graph) == wanted
 
@@ -158,9 +158,9 @@ def test_the_same_numbers_come_out() -> None:
     graph = layer(4, 5)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
-    found = made(graph)
+    result = made(graph)
     wanted = interpret(graph, arrays)
-    for a, b in zip(interpret(found.graph, arrays, found.sizes), wanted, strict=True):  # type: ignore[arg-type]
+    for a, b in zip(interpret(result.graph, arrays, result.sizes), wanted, strict=True):  # type: ignore[arg-type]
         assert np.array_equal(a, b)
 
 
@@ -217,10 +217,10 @@ def test_sizes_that_are_needed_as_numbers(body: str) -> None:
 def test_a_number_is_not_a_size_that_has_it_for_a_hint(body: str) -> None:
     """Which is 5 in the call that was traced, and another number in the next."""
     graph = parse(f"graph f(x: f32[4,n,6], q: f32[n,5]) {{\n  {body}\n}}")
-    found = made(graph, hints={"n": 5})
-    new = next(k for k, e in found.sizes.items() if e == graph.inputs[0].type.shape[1])
-    sizes = {k: 7 if k == new else e for k, e in found.sizes.items()}
-    assert text(substitute_sizes(found.graph, sizes)) == text(substitute_sizes(graph, {"n": 7}))
+    actual = made(graph, hints={"n": 5})
+    new = next(k for k, e in actual.sizes.items() if e == graph.inputs[0].type.shape[1])
+    sizes = {k: 7 if k == new else e for k, e in actual.sizes.items()}
+    assert text(substitute_sizes(actual.graph, sizes)) == text(substitute_sizes(graph, {"n": 7}))
 
 
 def test_no_elements_and_many_sizes_stay_numbers() -> None:
@@ -228,8 +228,8 @@ def test_no_elements_and_many_sizes_stay_numbers() -> None:
     assert next(generalize(graph), None) is None
     graph = parse("graph f(x: f32[2,3,4,5,6,7,8,9,10]) {\n  y = exp(x)\n  return y\n}")
     assert next(generalize(graph), None) is None
-    found = next(generalize(graph, among=(3, 5)))
-    assert found.sizes == {"n0": 3, "n1": 5}
+    actual = next(generalize(graph, among=(3, 5)))
+    assert actual.sizes == {"n0": 3, "n1": 5}
 
 
 def test_only_numbers_among_those_that_vary() -> None:
@@ -241,10 +241,10 @@ def test_only_numbers_among_those_that_vary() -> None:
   d = add(c, w)
   return d
 }""")
-    found = made(graph, among=(4, 5))
-    assert [x.type.shape for x in found.graph.inputs][2][0] == found.graph.inputs[0].type.shape[
+    actual = made(graph, among=(4, 5))
+    assert [x.type.shape for x in actual.graph.inputs][2][0] == actual.graph.inputs[0].type.shape[
         0
-    ] * (found.graph.inputs[0].type.shape[1])
+    ] * (actual.graph.inputs[0].type.shape[1])
 
 
 def test_what_counts_by_its_meaning_is_a_number() -> None:
@@ -254,30 +254,30 @@ def test_what_counts_by_its_meaning_is_a_number() -> None:
   y = reshape(a) {shape=(2, 5)}
   return y
 }""")
-    found = made(graph, counts={graph.inputs[0]: (2,)})
-    n0, n1, two = found.graph.inputs[0].type.shape
+    actual = made(graph, counts={graph.inputs[0]: (2,)})
+    n0, n1, two = actual.graph.inputs[0].type.shape
     assert two == 2
-    assert found.graph.outputs[0].type.shape == (n0, n1)
-    assert found.sizes == {"n0": 2, "n1": 5}
+    assert actual.graph.outputs[0].type.shape == (n0, n1)
+    assert actual.sizes == {"n0": 2, "n1": 5}
 
 
 def _meet(one: list[int], other: list[int]) -> bool:
     return all(m == n or 1 in (m, n) for m, n in zip(one[::-1], other[::-1]))
 
 
-def _largest(k: int, name: str, given: list[int], axis: int) -> list[str]:
+def _largest(k: int, name: str, inputs: list[int], axis: int) -> list[str]:
     """Lines that make rk: the largest elements along an axis, which is kept."""
-    kept = tuple(1 if d == axis else m for d, m in enumerate(given))
+    kept = tuple(1 if d == axis else m for d, m in enumerate(inputs))
     return [
         f"s{k} = reduce.max({name}) {{axes=({axis},)}}",
         f"r{k} = reshape(s{k}) {{shape={kept}}}",
     ]
 
 
-def _places(k: int, given: list[int], axis: int) -> list[str]:
+def _places(k: int, inputs: list[int], axis: int) -> list[str]:
     """Lines that make ck: how far each element is along an axis."""
     return [
-        f"i{k} = iota() {{shape={tuple(given)}, axis={axis}, dtype=i64}}",
+        f"i{k} = iota() {{shape={tuple(inputs)}, axis={axis}, dtype=i64}}",
         f"c{k} = cast(i{k}) {{dtype=f32}}",
     ]
 
@@ -298,62 +298,62 @@ def programs(draw: Draw) -> Graph:
     """Views and sums of one operand in any order, beside positions and a row of parameters."""
     shape = draw(st.lists(st.sampled_from((1, 2, 3, 4, 6)), min_size=1, max_size=4))
     lines: list[str] = []
-    name, given = "x", list(shape)
+    name, inputs = "x", list(shape)
     for k in range(draw(st.integers(1, 7))):
         kind = draw(st.sampled_from(("reshape", "permute", "slice", "pad", "concat", "add", "sum",
                                      "mean", "expand", "own", "gather", "stretch", "less",
                                      "beside")))  # fmt: skip
-        a = draw(st.integers(0, len(given) - 1)) if given else 0
-        n = given[a] if given else 1
-        new, out, line = f"v{k}", list(given), ""
+        a = draw(st.integers(0, len(inputs) - 1)) if inputs else 0
+        n = inputs[a] if inputs else 1
+        new, out, line = f"v{k}", list(inputs), ""
         if kind == "reshape":
-            flat = int(np.prod(given, dtype=int))
+            flat = int(np.prod(inputs, dtype=int))
             first = draw(st.sampled_from([d for d in range(1, flat + 1) if flat % d == 0]))
-            out = draw(st.sampled_from(([first, flat // first], [flat], [1, *given])))
+            out = draw(st.sampled_from(([first, flat // first], [flat], [1, *inputs])))
             line = f"reshape({name}) {{shape={tuple(out)}}}"
-        elif kind == "permute" and given:
-            perm = draw(st.permutations(range(len(given))))
-            out, line = [given[p] for p in perm], f"permute({name}) {{perm={tuple(perm)}}}"
-        elif kind == "slice" and given:
+        elif kind == "permute" and inputs:
+            perm = draw(st.permutations(range(len(inputs))))
+            out, line = [inputs[p] for p in perm], f"permute({name}) {{perm={tuple(perm)}}}"
+        elif kind == "slice" and inputs:
             start = draw(st.integers(0, n - 1))
             out[a] = draw(st.integers(1, n - start))
-            starts = tuple(start if d == a else 0 for d in range(len(given)))
+            starts = tuple(start if d == a else 0 for d in range(len(inputs)))
             line = f"slice({name}) {{starts={starts}, sizes={tuple(out)}, steps={(1,) * len(out)}}}"
-        elif kind == "pad" and given:
+        elif kind == "pad" and inputs:
             low, high = draw(st.integers(0, 9)), draw(st.integers(0, 9))
             out[a] += low + high
-            line = _padded(name, len(given), a, low, high)
-        elif kind == "concat" and given:
+            line = _padded(name, len(inputs), a, low, high)
+        elif kind == "concat" and inputs:
             out[a] *= 2
             line = f"concat({name}, {name}) {{axis={a}}}"
         elif kind == "add":
             line = f"add({name}, {name})"
-        elif kind in ("sum", "mean") and given:
+        elif kind in ("sum", "mean") and inputs:
             del out[a]
             lines.append(f"s{k} = reduce.sum({name}) {{axes=({a},)}}")
             line = f"div(s{k}, {float(n)}:f32)" if kind == "mean" else f"neg(s{k})"
         elif kind == "expand":
-            out = [draw(st.sampled_from((2, 3, 4))), *given]
+            out = [draw(st.sampled_from((2, 3, 4))), *inputs]
             line = f"expand({name}) {{shape={tuple(out)}}}"
-        elif kind == "own" and given:
-            lines += _places(k, given, a)
+        elif kind == "own" and inputs:
+            lines += _places(k, inputs, a)
             line = f"mul({name}, c{k})"
-        elif kind == "gather" and given:
+        elif kind == "gather" and inputs:
             lines.append(f"j{k} = iota() {{shape=({n},), axis=0, dtype=i64}}")
             line = f"gather({name}, j{k}) {{first={a}}}"
-        elif kind == "stretch" and 1 in given:
-            a = given.index(1)
+        elif kind == "stretch" and 1 in inputs:
+            a = inputs.index(1)
             out[a] = draw(st.sampled_from((1, 2, 3)))
             line = f"expand({name}) {{shape={tuple(out)}}}"
-        elif kind == "less" and given:
-            lines += _largest(k, name, given, a)
+        elif kind == "less" and inputs:
+            lines += _largest(k, name, inputs, a)
             line = f"sub({name}, r{k})"
-        elif kind == "beside" and len(given) <= len(shape) and _meet(given, shape):
-            out = [max(m, n) for m, n in zip_longest(given[::-1], shape[::-1], fillvalue=1)][::-1]
+        elif kind == "beside" and len(inputs) <= len(shape) and _meet(inputs, shape):
+            out = [max(m, n) for m, n in zip_longest(inputs[::-1], shape[::-1], fillvalue=1)][::-1]
             line = f"add({name}, x)"
         if line and int(np.prod(out, dtype=int)) < 5000 and len(out) < 7:
             lines.append(f"{new} = {line}")
-            name, given = new, out
+            name, inputs = new, out
     return _program(shape, lines, name)
 
 
@@ -381,14 +381,14 @@ def test_positions_are_counted_through_what_turns_them() -> None:
 @settings(max_examples=400, deadline=None)
 @given(programs())
 def test_with_its_sizes_put_in_it_is_the_graph_that_was_given(graph: Graph) -> None:
-    for found in generalize(graph, fixed=graph.inputs[1:]):
-        _compare(found, graph)
+    for result in generalize(graph, fixed=graph.inputs[1:]):
+        _compare(result, graph)
 
 
-def _compare(found: Generalized, graph: Graph) -> None:
-    values: dict[str, Index] = dict(found.sizes)
-    assert {*values} == {*input_size_names(found.graph)}
-    back = substitute_sizes(found.graph, values)
+def _compare(actual: Generalized, graph: Graph) -> None:
+    values: dict[str, Index] = dict(actual.sizes)
+    assert {*values} == {*input_size_names(actual.graph)}
+    back = substitute_sizes(actual.graph, values)
     random = np.random.default_rng(1)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
     for a, b in zip(interpret(back, arrays), interpret(graph, arrays), strict=True):
@@ -425,9 +425,9 @@ def test_one_of_two_elements_is_one() -> None:
   return y
 }""")
     x = np.arange(30, dtype=np.float32).reshape(5, 3, 2)
-    found = made(graph)
-    assert found.sizes == {"n0": 5, "n1": 3}
-    np.testing.assert_array_equal(interpret(found.graph, [x]), interpret(graph, [x]))
+    actual = made(graph)
+    assert actual.sizes == {"n0": 5, "n1": 3}
+    np.testing.assert_array_equal(interpret(actual.graph, [x]), interpret(graph, [x]))
 
 
 def test_what_is_unknown_and_split_fixes_no_size_beside_it() -> None:
@@ -440,9 +440,9 @@ def test_what_is_unknown_and_split_fixes_no_size_beside_it() -> None:
   y = mul(h, w)
   return y
 }""")
-    found = made(graph)
-    assert found.sizes == {"n0": 5, "n1": 4}
-    assert [str(d) for d in found.graph.outputs[0].type.shape] == ["n0", "n1*2", "3"]
+    actual = made(graph)
+    assert actual.sizes == {"n0": 5, "n1": 4}
+    assert [str(d) for d in actual.graph.outputs[0].type.shape] == ["n0", "n1*2", "3"]
 
 
 def test_multiples_are_equal_where_what_they_are_multiples_of_is() -> None:
@@ -454,9 +454,9 @@ def test_multiples_are_equal_where_what_they_are_multiples_of_is() -> None:
   y = mul(r, s)
   return y
 }""")
-    found = made(graph, among=(2, 5))
-    assert found.sizes == {"n0": 2, "n1": 5}
-    assert [str(d) for d in found.graph.outputs[0].type.shape] == ["n0*4", "n1"]
+    actual = made(graph, among=(2, 5))
+    assert actual.sizes == {"n0": 2, "n1": 5}
+    assert [str(d) for d in actual.graph.outputs[0].type.shape] == ["n0*4", "n1"]
 
 
 RELATIVE = """graph f(x: f32[{b},{n},6], w: f32[6,6]) {{
@@ -494,9 +494,9 @@ def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> No
 
 
 def test_positions_of_a_table_are_no_distances() -> None:
-    found = made(parse(RELATIVE.format(b=3, n=16, count=64, first=63)))
-    assert found.sizes == {"n0": 3, "n1": 16}
-    assert "shape=(64,)" in text(found.graph)
+    actual = made(parse(RELATIVE.format(b=3, n=16, count=64, first=63)))
+    assert actual.sizes == {"n0": 3, "n1": 16}
+    assert "shape=(64,)" in text(actual.graph)
 
 
 LAST = """graph f(x: f32[{b},{n}], w: f32[64]) {{
@@ -518,7 +518,7 @@ def test_the_last_of_a_table_are_as_many_as_they_meet(whole: str, n: int) -> Non
 
 def test_parts_of_a_product_are_as_wide_as_they_were() -> None:
     """Heads of queries and of kept keys are not as wide as the caller likes."""
-    found = made(
+    actual = made(
         parse("""graph f(x: f32[2,6], k: f32[2,5,3], w: f32[6,6]) {
   p = contract(x, w) {spec="m,k; k,n -> m,n"}
   a = slice(p) {starts=(0, 0), sizes=(2, 3), steps=(1, 1)}
@@ -527,4 +527,4 @@ def test_parts_of_a_product_are_as_wide_as_they_were() -> None:
   return s
 }""")
     )
-    assert [str(d) for d in found.graph.inputs[1].type.shape] == ["n0", "n1", "3"]
+    assert [str(d) for d in actual.graph.inputs[1].type.shape] == ["n0", "n1", "3"]

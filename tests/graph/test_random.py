@@ -44,10 +44,10 @@ def test_types_may_be_left_out(program: Program) -> None:
 def test_walkers_agree(program: Program) -> None:
     graph = program.graph
     assert rebuild(graph, lambda node: node) is graph
-    found, counts = users(graph), use_counts(graph)
+    actual, counts = users(graph), use_counts(graph)
     for node in graph.nodes():
         outputs = sum(1 for out in graph.outputs if out is node)
-        assert counts[node] == len(found[node]) + outputs
+        assert counts[node] == len(actual[node]) + outputs
 
 
 @SETTINGS

@@ -67,8 +67,8 @@ def test_what_is_repeated_for_a_batch_may_be_one_row_for_a_batch_of_one(name: st
         *random.integers(0, 2, (2, 1, 99)),
         np.array([1.5, -2], "f4"),
     ]
-    (found,), (wanted,) = interpret(graph, arrays, {"n0": 3, "n1": 9}), interpret(other, arrays)
-    assert np.array_equal(found, wanted)
+    (actual,), (wanted,) = interpret(graph, arrays, {"n0": 3, "n1": 9}), interpret(other, arrays)
+    assert np.array_equal(actual, wanted)
 
 
 def test_a_repeated_row_that_positions_of_a_batch_read_is_repeated_for_that() -> None:
@@ -100,6 +100,6 @@ def test_what_a_batch_of_one_may_have_been_taken_for_comes_behind() -> None:
 }}"""
     wanted = text(_general(parse(body.format(b=4, n=7))).graph)
     graph = parse(body.format(b=1, n=9))
-    found = [*generalize(graph, fixed=graph.inputs[1:])]
-    assert wanted in [text(made.graph) for made in found]
-    assert all(made.sizes["n0"] == 1 for made in found if len(made.sizes) > 1)
+    actual = [*generalize(graph, fixed=graph.inputs[1:])]
+    assert wanted in [text(built.graph) for built in actual]
+    assert all(built.sizes["n0"] == 1 for built in actual if len(built.sizes) > 1)

@@ -47,7 +47,7 @@ NUMBERS = (0, 1, -1, 2, 0.5, -0.0, float("inf"), float("-inf"), float("nan"), 1e
 @cache
 def operators() -> dict[DType, list[tuple[str, tuple[DType, ...]]]]:
     """Rows by what they give: (name, operand types)."""
-    found: dict[DType, list[tuple[str, tuple[DType, ...]]]] = {d: [] for d in REGISTERS}
+    results: dict[DType, list[tuple[str, tuple[DType, ...]]]] = {d: [] for d in REGISTERS}
     for row in SCALARS.values():
         for dtypes in product(REGISTERS, repeat=row.arity):
             if row.name in ("pow", "philox") and u64 not in dtypes:
@@ -56,9 +56,9 @@ def operators() -> dict[DType, list[tuple[str, tuple[DType, ...]]]]:
                 result = row.result(*dtypes)
             except DTypeError:
                 continue
-            if result in found:
-                found[result].append((row.name, dtypes))
-    return found
+            if result in results:
+                results[result].append((row.name, dtypes))
+    return results
 
 
 class Generator:

@@ -82,9 +82,9 @@ def test_many_alike_are_compiled_once() -> None:
     ps, gs = ([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))
     update = sm.jit(lambda ps, gs: [p - 0.1 * g * sm.abs(g) for p, g in zip(ps, gs, strict=True)])
     with sm.config(cache=False):
-        found = update(ps, gs)
+        result = update(ps, gs)
         trace = next(iter(update.traces.values()))[0]
-    for p, g, y in zip(ps, gs, found, strict=True):
+    for p, g, y in zip(ps, gs, result, strict=True):
         np.testing.assert_allclose(np.asarray(y), p - np.float32(0.1) * g * np.abs(g), rtol=1e-6)
     facts = trace.executable.journal.facts
     assert sum(isinstance(f, KernelEmitted) for f in facts) <= 2

@@ -57,15 +57,15 @@ def test_parts_merge_to_the_whole(states, length, parts):
     whole = source(1, "all", **states)
     wanted = run(parse(whole), [data])["y"]
     for order in ("forward", "backward"):
-        found = run(kernel, [data], order=order)["y"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, equal_nan=True)
+        actual = run(kernel, [data], order=order)["y"]
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, equal_nan=True)
 
 
 def test_a_part_without_elements_changes_nothing():
     """Gauges of empty parts are -inf: their terms are 0 · exp(-inf - m), never NaN."""
     kernel = parse(source(8, 4, **SOFTMAX))
-    found = run(kernel, [np.array([1, 2, 3], np.float32)])["y"]
-    assert np.isfinite(found)
+    actual = run(kernel, [np.array([1, 2, 3], np.float32)])["y"]
+    assert np.isfinite(actual)
 
 
 def test_rules_say_what_is_carried_over():
@@ -140,5 +140,5 @@ PLACE = {
 def test_argmax_of_parts_merges_to_the_first_of_the_best(data: list[float], parts: int) -> None:
     x = np.array(data, np.float32)
     for order in ("forward", "backward"):
-        found = run(parse(source(parts, "all", **PLACE)), [x], order=order)["y"]
-        assert found == np.argmax(x)
+        actual = run(parse(source(parts, "all", **PLACE)), [x], order=order)["y"]
+        assert actual == np.argmax(x)

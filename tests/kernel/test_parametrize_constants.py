@@ -59,14 +59,14 @@ def test_indices_that_are_read_together_stay() -> None:
 def test_random_kernels_compute_the_same(kernel, numbers, seed) -> None:
     sizes = dict(zip(("n", "m"), numbers, strict=True))
     assume(all(evaluate(fact, sizes) >= 0 for fact in kernel.facts) and accepted(kernel))
-    made, places = parametrize(kernel)
-    verify(made)
+    built, places = parametrize(kernel)
+    verify(built)
     arrays = arrays_for(kernel, sizes, seed)
-    found, same = (
-        run(k, arrays, told, complete=False)
-        for k, told in ((kernel, sizes), (made, {**sizes, **places}))
+    result, same = (
+        run(k, arrays, reported, complete=False)
+        for k, reported in ((kernel, sizes), (built, {**sizes, **places}))
     )
-    for a, b in zip(found.values(), same.values(), strict=True):
+    for a, b in zip(result.values(), same.values(), strict=True):
         # As numbers: which sign a NaN has depends on how a constant reached the kernel.
         wide = a.dtype.kind == "V"
         np.testing.assert_array_equal(*((x.astype(np.float32) if wide else x) for x in (a, b)))
@@ -75,12 +75,12 @@ def test_random_kernels_compute_the_same(kernel, numbers, seed) -> None:
 def recurrence(x: Any, w: Any, u: Any, m: Any, steps: int) -> Any:
     """A cell with masks, weights of each step and the row from behind."""
     xp = x.__array_namespace__()
-    h, found = xp.zeros_like(x[0]), []
+    h, result = xp.zeros_like(x[0]), []
     for t in range(steps):
         z = xp.tanh(x[t] @ u + h @ u + w[t, :, 0])
         h = xp.where(m[:, t, None], z, h) + x[steps - 1 - t]
-        found.append(xp.sum(h, axis=0))
-    return xp.stack(found)
+        result.append(xp.sum(h, axis=0))
+    return xp.stack(result)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])

@@ -55,11 +55,11 @@ def check(kernel: Kernel, inputs: list[np.ndarray], outputs: list[np.ndarray], s
     shown = text(kernel)
     assert parse(shown) == kernel, shown
     verify(kernel)
-    found = run(kernel, [np.asarray(a) for a in inputs], sizes, order="backward")
+    actual = run(kernel, [np.asarray(a) for a in inputs], sizes, order="backward")
     for p, wanted in zip(kernel.outputs, outputs, strict=True):
         tolerance = 2e-2 if p.dtype.itemsize <= 2 else 1e-4  # a rounding of the stored type
         np.testing.assert_allclose(
-            found[p.name].astype(np.float64),
+            actual[p.name].astype(np.float64),
             np.asarray(wanted).astype(np.float64),
             rtol=tolerance,
             atol=tolerance,

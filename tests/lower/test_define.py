@@ -168,8 +168,8 @@ def test_values_know_their_operators() -> None:
     cluster = one_cluster(graph)
     names = [n.op.name for n in cluster.nodes]
     kernel = lower.run(cluster, "eager", {})
-    found = [names[s.origin] for s in kernel.body if isinstance(s, Let)]
-    assert found == ["exp", "exp", "reduce.sum", "sqrt"]
+    actual = [names[s.origin] for s in kernel.body if isinstance(s, Let)]
+    assert actual == ["exp", "exp", "reduce.sum", "sqrt"]
 
 
 def test_every_output_is_stored_once_under_its_own_name() -> None:

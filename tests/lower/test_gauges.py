@@ -114,9 +114,9 @@ def wrong(case: Case, kernel: Kernel) -> str:
     arrays = drawn(case, 3, scale=1.0)
     sizes = sizes_at(graph, arrays)
     blocks = {s.blocks[0].axis: 5 for s in kernel.body if isinstance(s, Stream)}
-    found = interp.run(kernel, arrays, sizes, grid_sizes=blocks)
+    result = interp.run(kernel, arrays, sizes, grid_sizes=blocks)
     allowed, wanted = spread(graph, arrays, sizes), interpret(graph, arrays, sizes)
-    problems = (agree(g, w, a) for g, w, a in zip(found.values(), wanted, allowed, strict=True))
+    problems = (agree(g, w, a) for g, w, a in zip(result.values(), wanted, allowed, strict=True))
     return next(filter(None, problems), "")
 
 

@@ -59,12 +59,12 @@ class Case(NamedTuple):
 def read(path: Path) -> list[Case]:
     """The cases of a file, in order."""
     parts = SECTION.split(path.read_text())[1:]
-    found: list[Case] = []
+    results: list[Case] = []
     for name, body in zip(parts[::2], parts[1::2], strict=True):
         before, _, out = body.partition("[out]")
         at = before.index("graph ")
-        found.append(Case(path.stem, name, before[:at].strip(), before[at:].strip(), out.strip()))
-    return found
+        results.append(Case(path.stem, name, before[:at].strip(), before[at:].strip(), out.strip()))
+    return results
 
 
 CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
@@ -73,12 +73,14 @@ CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
 def arrays_for(kernel: Whole, values: tuple[int, ...], seed: int) -> list[np.ndarray[Any, Any]]:
     """Inputs of those sizes; whole numbers are positions of small arrays."""
     named = dict(zip(kernel.size_names, values, strict=False))
-    made = [
+    built = [
         data.array(node.type.dtype, dims_at(node.type.shape, named), "normal", seed + k)
         for k, node in enumerate(kernel.graph.inputs)
     ]
-    made = [np.zeros_like(a) if a.dtype.kind in "iu" else a for a in made]
-    return [laid_out(a, node.op.strides) for a, node in zip(made, kernel.graph.inputs, strict=True)]
+    built = [np.zeros_like(a) if a.dtype.kind in "iu" else a for a in built]
+    return [
+        laid_out(a, node.op.strides) for a, node in zip(built, kernel.graph.inputs, strict=True)
+    ]
 
 
 def laid_out(a: np.ndarray[Any, Any], strides: Any) -> np.ndarray[Any, Any]:

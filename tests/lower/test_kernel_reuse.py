@@ -21,14 +21,14 @@ def lowerings(graph: Any, hints: dict[str, int]) -> tuple[int, driver.Compiled]:
         run = lower.run
         patch.setattr(lower, "run", lambda *a: (calls.append(None), run(*a))[1])
         with knobs.config(fuse=False):
-            made = driver.compile(graph, hints=hints)
+            program = driver.compile(graph, hints=hints)
     for cluster, kernel, named in zip(
-        made.plan.all_clusters, made.kernels, made.identities, strict=True
+        program.plan.all_clusters, program.kernels, program.identities, strict=True
     ):
         if kernel is not None and named is not None and "_packed" not in text(kernel):
             own = lower.run(cluster, "eager", hints)
             assert text(kernel) == text(own)
-    return len(calls), made
+    return len(calls), program
 
 
 def test_steps_of_a_loop_are_lowered_once() -> None:
@@ -41,9 +41,9 @@ def test_steps_of_a_loop_are_lowered_once() -> None:
         w = np.zeros((64, 64), np.float32)
         return sm.jit(run).lower(w, w).trace.graph
 
-    found = {count: lowerings(steps(count), {}) for count in (4, 12)}
-    assert found[4][0] == found[12][0]
-    assert len(found[12][1].kernels) >= len(found[4][1].kernels) + 8
+    actual = {count: lowerings(steps(count), {}) for count in (4, 12)}
+    assert actual[4][0] == actual[12][0]
+    assert len(actual[12][1].kernels) >= len(actual[4][1].kernels) + 8
 
 
 def test_layers_are_lowered_once_under_their_own_names() -> None:
@@ -53,22 +53,22 @@ def test_layers_are_lowered_once_under_their_own_names() -> None:
         f'v{k} = contract({"x" if not k else f"v{k - 1}"}, {label}) {{spec="m,k; k,n -> m,n"}}'
         for k, label in enumerate(labels)
     ]
-    given = ", ".join(f"{label}: f32[64,64]" for label in labels)
+    inputs = ", ".join(f"{label}: f32[64,64]" for label in labels)
     graph = parse(
-        f"graph f(x: f32[64,64], {given}) {{\n"
+        f"graph f(x: f32[64,64], {inputs}) {{\n"
         + "\n".join(lines).replace("v0 =", "u0 =").replace("(v0,", "(u0,")
         + f"\nreturn v{len(labels) - 1}\n}}"
     )
-    count, made = lowerings(graph, {})
-    assert len([k for k in made.kernels if k]) == len(labels)
+    count, built = lowerings(graph, {})
+    assert len([k for k in built.kernels if k]) == len(labels)
     assert count < len(labels)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((64, 64)).astype("f4") / 8 for _ in range(len(labels) + 1)]
-    (found,) = made.run(arrays, ())
+    (actual,) = built.run(arrays, ())
     expected = arrays[0].astype("f8")
     for w in arrays[1:]:
         expected = expected @ w
-    assert np.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert np.allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_kernel_depends_on_is_spelled() -> None:
@@ -87,11 +87,11 @@ def test_what_a_kernel_depends_on_is_spelled() -> None:
             graph = parse(
                 f"graph f(x: f32[n], z: f32[n]) {{\n{kind}\nreturn v0\n}}".replace("f32", dtype)
             )
-            made = driver.compile(graph, hints={})
-            (cluster,) = made.plan.clusters
-            (kernel,) = made.kernels
+            program = driver.compile(graph, hints={})
+            (cluster,) = program.plan.clusters
+            (kernel,) = program.kernels
             assert kernel is not None
             spelled.add(lower.cluster_signature(cluster))
-            named = made.identities[0]
+            named = program.identities[0]
             assert named is not None and named.plain.text == canonical_kernel(kernel)[0].text
     assert len(spelled) == 2 * len(kinds)

@@ -31,14 +31,14 @@ def parts(of: Index, n: int) -> int:
 
 
 def split(kernel: Kernel) -> str | None:
-    found = [b.axis for b in kernel.grid if isinstance(b, Split)]
-    assert len(found) <= 1
+    actual = [b.axis for b in kernel.grid if isinstance(b, Split)]
+    assert len(actual) <= 1
     for b in kernel.grid:
         if isinstance(b, Split):
             most = PRODUCT_PARTS if " dot(" in text(kernel) else PARTS
             assert [parts(b.parts, n) for n in (0, 1, 1 << 20)] == [1, 1, most]
-    assert len(found) == sum(isinstance(s, Stream) for s in kernel.body)
-    return found[0] if found else None
+    assert len(actual) == sum(isinstance(s, Stream) for s in kernel.body)
+    return actual[0] if actual else None
 
 
 SUM = "a = reduce.sum(x) {{axes=({},)}}\nreturn a"

@@ -34,10 +34,10 @@ def numbers(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> A
     if not dtype.is_float:
         info = np.iinfo(dtype.numpy)
         return random.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
-    found = random.standard_normal(shape).astype(dtype.numpy)
-    if found.size and random.random() < 0.3:
-        found.reshape(-1)[random.integers(0, found.size)] = random.choice(ODD)
-    return found
+    result = random.standard_normal(shape).astype(dtype.numpy)
+    if result.size and random.random() < 0.3:
+        result.reshape(-1)[random.integers(0, result.size)] = random.choice(ODD)
+    return result
 
 
 @st.composite
@@ -73,10 +73,10 @@ def programs(draw: Draw) -> tuple[str, list[Array], dict[str, int]]:
         own = [1 if s else n for s, n in zip(short, middle, strict=True)]
         arrays.append(random.integers(0, extent, own).astype(element_type(index).numpy))
         inputs.append(f"i{k}: {index}[{','.join('1' if s else n for s, n in zip(short, m))}]")
-    made = kind != "bool" and draw(st.sampled_from(("", "add", "mul")))
-    body = [f"v = {made}(u, w)"] if made else []
+    built = kind != "bool" and draw(st.sampled_from(("", "add", "mul")))
+    body = [f"v = {built}(u, w)"] if built else []
     places = ", ".join(f"i{k}" for k in range(len(lead)))
-    body.append(f"s = scatter.{how}(x, {'v' if made else 'u'}, {places})")
+    body.append(f"s = scatter.{how}(x, {'v' if built else 'u'}, {places})")
     after = kind != "bool" and draw(st.booleans())
     body += ["t = max(s, x)", "return s, t"] if after else ["return s"]
     lines = "".join(f"  {line}\n" for line in body)
@@ -98,8 +98,8 @@ def test_all_interpreters_and_threads_agree_bit_for_bit(
     for threads in (1, 2, 4):
         with knobs.config(threads=threads):
             c = driver.compile(graph, hints=sizes)
-            found = c.run(arrays, tuple(sizes[n] for n in c.size_names))
-        assert all(map(same, found, wanted)), (threads, found, wanted)
+            actual = c.run(arrays, tuple(sizes[n] for n in c.size_names))
+        assert all(map(same, actual, wanted)), (threads, actual, wanted)
     assert all(c.kernels)
     kernels = run_kernels(c.plan, c.kernels, arrays, sizes)
     assert all(map(same, kernels, wanted)), (kernels, wanted)
@@ -129,12 +129,12 @@ def test_messages_are_one_kernel() -> None:
     assert "add=" in text(c.kernels[0]) and "grid q in split(n" in text(c.kernels[0])
     for n, d, m in ((300, 130, 2000), (300, 130, 0), (1, 130, 50), (7, 1, 50), (2, 1000, 9)):
         arrays, own = edges(n, d, m), {"n": n, "d": d, "m": m}
-        found: list[bytes] = []
+        actual: list[bytes] = []
         for threads in (1, 2, 3, 8):
             with knobs.config(threads=threads):
                 (y,) = c.run(arrays, tuple(own[s] for s in c.size_names))
-            found.append(y.tobytes())
-        assert len(set(found)) == 1
+            actual.append(y.tobytes())
+        assert len(set(actual)) == 1
         h, w, source, target = arrays
         wanted = np.zeros((n, d))
         np.add.at(wanted, target, np.tanh(h[source].astype("f8")) * w)
@@ -177,8 +177,8 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_it_ends_its_kernel(name: str) -> None:
     graph = parse(ENDS[name])
-    found = plan(graph, MACHINE, None, {"n": 5000, "m": 100_000})
-    for cluster in found.clusters:
+    fused_plan = plan(graph, MACHINE, None, {"n": 5000, "m": 100_000})
+    for cluster in fused_plan.clusters:
         joined = [n for n in cluster.nodes if n.op.name.startswith("scatter")]
         assert not joined or cluster.outputs == tuple(joined)
 
@@ -222,9 +222,9 @@ def test_positions_that_count_an_axis_are_that_axis(name: str, how: str) -> None
         )
         i = random.integers(0, a, u.shape)
         (wanted,) = interpret(graph, [x, u, i], sizes)
-        (found,) = c.run([x, u, i], tuple(sizes[n] for n in c.size_names))
+        (actual,) = c.run([x, u, i], tuple(sizes[n] for n in c.size_names))
         (kernel,) = run_kernels(c.plan, c.kernels, [x, u, i], sizes)
-        assert same(found, wanted) and same(kernel, wanted)
+        assert same(actual, wanted) and same(kernel, wanted)
 
 
 def test_what_nobody_else_needs_is_written_into() -> None:
@@ -245,9 +245,9 @@ def test_what_nobody_else_needs_is_written_into() -> None:
         random.standard_normal((90, 64)).astype("f4"),
         *(random.integers(0, 70, 90) for _ in range(2)),
     ]
-    (found,) = c.run(arrays, tuple({"n": 70, "m": 90}[n] for n in c.size_names))
+    (actual,) = c.run(arrays, tuple({"n": 70, "m": 90}[n] for n in c.size_names))
     (wanted,) = interpret(graph, arrays, {"n": 70, "m": 90})
-    assert np.allclose(found, wanted, rtol=1e-6)
+    assert np.allclose(actual, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["add", "mul", "max", "min", "put"])
@@ -269,9 +269,9 @@ def test_updates_of_fewer_dimensions_than_their_positions(how: str) -> None:
     assert np.array_equal(judged, wanted)
     compiled = driver.compile(graph)
     sizes = {"n": 2, "m": 100}
-    given = tuple(sizes[s] for s in compiled.size_names)
-    (found,) = compiled.executable.run([x, i, u], given)
-    assert np.array_equal(np.asarray(found), wanted)
+    inputs = tuple(sizes[s] for s in compiled.size_names)
+    (actual,) = compiled.executable.run([x, i, u], inputs)
+    assert np.array_equal(np.asarray(actual), wanted)
 
 
 @pytest.mark.parametrize("rows", ["1", "n"])
@@ -287,9 +287,9 @@ def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
     )
     x, at = np.arange(1, 5, dtype=np.float32)[None], np.zeros(count, np.int64)
     compiled = driver.compile(parse(code), donate=(0,))
-    given = tuple({"n": 1, "m": count}[s] for s in compiled.size_names)
-    (found,) = compiled.executable.run([x.copy(), at, at], given)
-    assert np.array_equal(np.asarray(found), x * x * (1 + count))
+    inputs = tuple({"n": 1, "m": count}[s] for s in compiled.size_names)
+    (actual,) = compiled.executable.run([x.copy(), at, at], inputs)
+    assert np.array_equal(np.asarray(actual), x * x * (1 + count))
 
 
 @pytest.mark.parametrize("how", ["add", "put", "max"])
@@ -305,9 +305,9 @@ def test_positions_that_only_count_meet_each_element_once(how: str) -> None:
     for shape in ((80, 8), (1, 1), (5, 70)):
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         sizes = {"n": shape[0], "m": shape[1]}
-        given = tuple(sizes[s] for s in compiled.size_names)
-        (found,) = compiled.executable.run([x], given)
-        assert np.array_equal(np.asarray(found), join(x * 2, x[::-1]))
+        inputs = tuple(sizes[s] for s in compiled.size_names)
+        (actual,) = compiled.executable.run([x], inputs)
+        assert np.array_equal(np.asarray(actual), join(x * 2, x[::-1]))
 
 
 @pytest.mark.parametrize("how", ["add", "put", "max"])
@@ -324,8 +324,8 @@ def test_positions_gathered_at_gathered_positions(how: str) -> None:
     graph, sizes = parse(code), {"n": 90, "p": 50, "m": 200}
     (wanted,) = interpret(graph, [x, t, s, u], sizes)
     compiled = driver.compile(graph)
-    given = tuple(sizes[name] for name in compiled.size_names)
-    (found,) = compiled.executable.run([x, t, s, u], given)
-    assert np.array_equal(np.asarray(found), wanted)
+    inputs = tuple(sizes[name] for name in compiled.size_names)
+    (actual,) = compiled.executable.run([x, t, s, u], inputs)
+    assert np.array_equal(np.asarray(actual), wanted)
     kernels = run_kernels(compiled.plan, compiled.kernels, [x, t, s, u], sizes)
     assert np.array_equal(kernels[0], wanted)

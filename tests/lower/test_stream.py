@@ -316,10 +316,10 @@ def check(case: Case, arrays: list[Array], blocks: int) -> None:
     sizes = sizes_at(graph, arrays)
     names = [b.axis for b in kernel.grid if isinstance(b, Block)]
     names += [s.blocks[0].axis for s in kernel.body if isinstance(s, Stream)]
-    found = interp.run(kernel, arrays, sizes, grid_sizes=dict.fromkeys(names, blocks))
+    result = interp.run(kernel, arrays, sizes, grid_sizes=dict.fromkeys(names, blocks))
     allowed = spread(graph, arrays, sizes)
     wanted = interpret(graph, arrays, sizes)
-    for got, want, tolerance in zip(found.values(), wanted, allowed, strict=True):
+    for got, want, tolerance in zip(result.values(), wanted, allowed, strict=True):
         assert not (problem := agree(got, want, tolerance)), problem
 
 
@@ -329,7 +329,7 @@ def streams(kernel: Kernel) -> list[Stream]:
 
 def shape_of(kernel: Kernel) -> list[list[str]]:
     """What each stream carries: a fold or a contraction for each state."""
-    found: list[list[str]] = []
+    results: list[list[str]] = []
     for s in streams(kernel):
         folds = [
             v
@@ -338,8 +338,8 @@ def shape_of(kernel: Kernel) -> list[list[str]]:
             for v in visit(u.value)
             if isinstance(v, Reduce | Dot)
         ]
-        found.append([v.combine if isinstance(v, Reduce) else "dot" for v in folds])
-    return found
+        results.append([v.combine if isinstance(v, Reduce) else "dot" for v in folds])
+    return results
 
 
 @EVERY
@@ -402,11 +402,11 @@ def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
 )
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))
-    found = streams(kernel)[0].blocks[0].stop
-    if stop is None or found is None:
-        assert stop is None and found is None
+    actual = streams(kernel)[0].blocks[0].stop
+    if stop is None or actual is None:
+        assert stop is None and actual is None
     else:
-        assert stop in value_text(found, kernel)
+        assert stop in value_text(actual, kernel)
 
 
 def read(case: Case, arrays: list[Array], blocks: int) -> int:
@@ -556,5 +556,5 @@ def test_moments_far_from_zero(offset: float) -> None:
     """An anchor and double precision: nothing cancels but the rounding of the mean itself."""
     _, kernel = streamed(next(c for c in CASES if c.name == "variance"))
     x = (np.random.default_rng(2).standard_normal((53, 7)) + offset).astype(np.float32)
-    (found,) = interp.run(kernel, [x], grid_sizes={"n": 8}).values()
-    assert np.allclose(found, x.astype(np.float64).var(axis=0), rtol=1e-5 + 1e-9 * offset)
+    (actual,) = interp.run(kernel, [x], grid_sizes={"n": 8}).values()
+    assert np.allclose(actual, x.astype(np.float64).var(axis=0), rtol=1e-5 + 1e-9 * offset)

@@ -26,10 +26,10 @@ def programs(draw: Draw) -> str:
     rows: list[tuple[str, str]] = []
     flags: list[tuple[str, str]] = []
 
-    def add(line: str, found: list[tuple[str, str]], length: str) -> None:
+    def add(line: str, actual: list[tuple[str, str]], length: str) -> None:
         name = f"a{len(lines)}"
         lines.append(f"{name} = {line}")
-        found.append((name, length))
+        actual.append((name, length))
 
     for _ in range(draw(st.integers(1, 3))):
         length = draw(st.sampled_from(LENGTHS))
@@ -105,9 +105,9 @@ def test_the_same_numbers(source: str, n: int, m: int) -> None:
     graph = parse(source)
     new = propagate_affine(graph)
     sizes = {"n": n, "m": m}
-    given = [np.zeros(n, np.float32), np.zeros(m, np.float32)]
-    wanted, found = (interpret(g, given, sizes) for g in (graph, new))
-    for a, b in zip(found, wanted, strict=True):
+    inputs = [np.zeros(n, np.float32), np.zeros(m, np.float32)]
+    wanted, result = (interpret(g, inputs, sizes) for g in (graph, new))
+    for a, b in zip(result, wanted, strict=True):
         assert a.dtype == b.dtype and np.array_equal(a, b), text(new)
 
 
@@ -123,11 +123,11 @@ def test_sizes_may_be_zero(test: str, n: int) -> None:
   return z
 }}""")
     y = np.ones(3, np.float32)
-    (wanted,), (found,) = (
+    (wanted,), (actual,) = (
         interpret(g, [np.zeros(n, np.float32), y], {"n": n})
         for g in (graph, propagate_affine(graph))
     )
-    assert np.array_equal(found, wanted)
+    assert np.array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("fold", ["any", "all", "sum", "max"])
@@ -142,11 +142,11 @@ def test_empty_reductions(fold: str, flag: str) -> None:
   return r
 }}""")
     for n in (0, 1, 4)[fold == "max" :]:
-        (wanted,), (found,) = (
+        (wanted,), (actual,) = (
             interpret(g, [np.zeros(n, np.float32), np.ones(3, np.float32)], {"n": n})
             for g in (graph, propagate_affine(graph))
         )
-        assert np.array_equal(found, wanted), n
+        assert np.array_equal(actual, wanted), n
 
 
 @pytest.mark.parametrize("number", [1 << 12, 1 << 40, 1 << 62])
@@ -158,9 +158,11 @@ def test_what_may_overflow_is_left_alone(number: int) -> None:
   m = ge(b, 0:i64)
   return m
 }}""")
-    given = [np.zeros(9, np.float32)]
-    (wanted,), (found,) = (interpret(g, given, {"n": 9}) for g in (graph, propagate_affine(graph)))
-    assert np.array_equal(found, wanted)
+    inputs = [np.zeros(9, np.float32)]
+    (wanted,), (actual,) = (
+        interpret(g, inputs, {"n": 9}) for g in (graph, propagate_affine(graph))
+    )
+    assert np.array_equal(actual, wanted)
 
 
 def test_documents_of_one_document_are_a_causal_mask() -> None:
@@ -187,5 +189,5 @@ def test_documents_of_one_document_are_a_causal_mask() -> None:
   y = select(m, x, 0.0:f32)
   return y
 }""")
-    found = dce(propagate_affine(graph))
-    assert "scan" not in text(found) and "concat" not in text(found)
+    actual = dce(propagate_affine(graph))
+    assert "scan" not in text(actual) and "concat" not in text(actual)

@@ -70,7 +70,7 @@ def test_results_are_those_of_the_other_order(
     monkeypatch.setattr(module, "MAX_TIME_RATIO", inf)
     after = passes.run(graph)
     assert text(after) != text(before)
-    made = driver.compile(graph, hints=dict.fromkeys(input_size_names(graph), 5))
+    compiled_program = driver.compile(graph, hints=dict.fromkeys(input_size_names(graph), 5))
     for shape in SHAPES:
         arrays = [
             drawn(*(n if isinstance(n, int) else 3 for n in i.type.shape), seed=k)
@@ -80,9 +80,9 @@ def test_results_are_those_of_the_other_order(
         arrays[0][:1, 0, 0, :2] = np.nan, np.inf
         (want,) = interp.run(before, arrays)
         known = interp.solve_sizes(graph, arrays)
-        sizes = tuple(known[n] for n in made.size_names)
-        for found in (*interp.run(after, arrays), *made.run(arrays, sizes)):
-            np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+        sizes = tuple(known[n] for n in compiled_program.size_names)
+        for actual in (*interp.run(after, arrays), *compiled_program.run(arrays, sizes)):
+            np.testing.assert_allclose(actual, want, rtol=1e-4, atol=1e-4)
 
 
 LAYERS = """graph f(x: f32[b,8,n,n], k: f32[8,3,3], w: f32[256,8]) {
@@ -98,9 +98,9 @@ LAYERS = """graph f(x: f32[b,8,n,n], k: f32[8,3,3], w: f32[256,8]) {
 @pytest.mark.parametrize(("b", "n", "last"), [(8, 58, True), (1, 3, False), (0, 9, False)])
 def test_sizes_decide(b: int, n: int, last: bool) -> None:
     graph, journal = parse(LAYERS), Journal()
-    found = choose_image_layout(graph, {"b": b, "n": n}, journal)
+    actual = choose_image_layout(graph, {"b": b, "n": n}, journal)
     (fact,) = journal.of(OrderChosen)
-    assert (fact.last, found is not graph, fact.windows) == (last, last, 1)
+    assert (fact.last, actual is not graph, fact.windows) == (last, last, 1)
     assert (fact.last_ns < fact.first_ns) or not last
 
 
@@ -141,8 +141,8 @@ def test_weights_that_are_packed_by_tile_transposes_cost_little() -> None:
     """Those of 512 channels and lines of 7 places, given in each call: worth it where all taps of
     a channel lie side by side."""
 
-    def last(lying: str, spec: str) -> bool:
-        graph = parse(f"""graph f(x: f32[1,512,9,9], k: f32[{lying}], w: f32[512,512]) {{
+    def last(layout: str, spec: str) -> bool:
+        graph = parse(f"""graph f(x: f32[1,512,9,9], k: f32[{layout}], w: f32[512,512]) {{
   v0 = window(x) {{axis=2, extent=3}}
   v1 = window(v0) {{axis=3, extent=3}}
   v2 = contract(v1, k) {{spec="b,c,h,w,u,v; {spec} -> b,o,h,w"}}

@@ -23,8 +23,8 @@ def halves(lines: str, inputs: str):
 
 def parts(lines: str, inputs: str) -> list[str]:
     """The operators of each part."""
-    found = halves(lines, inputs).parts
-    return [" ".join(n.op.name for n in g.nodes() if n.inputs) for g in found]
+    result = halves(lines, inputs).parts
+    return [" ".join(n.op.name for n in g.nodes() if n.inputs) for g in result]
 
 
 W = "x: f32[n,80,80], w: f32[80,80] constant"
@@ -37,8 +37,8 @@ def test_work_on_constants_is_cut_off():
 
 def test_views_and_inputs_as_they_are_stay():
     assert parts("a = permute(w) {perm=(1, 0)}\nb = add(x, a)\nreturn b", W) == []
-    found = halves("a = exp(w)\nt = permute(a) {perm=(1, 0)}\nb = add(x, t)\nreturn b", W)
-    assert text(found.graph).count("permute") == 1 and "exp" not in text(found.graph)
+    actual = halves("a = exp(w)\nt = permute(a) {perm=(1, 0)}\nb = add(x, t)\nreturn b", W)
+    assert text(actual.graph).count("permute") == 1 and "exp" not in text(actual.graph)
 
 
 def test_interleaving_views_are_kept():
@@ -147,8 +147,8 @@ def test_the_halves_give_what_the_whole_gives(name, target):
             RNG.standard_normal([rows if not isinstance(d, int) else d for d in s], np.float32)
             for s in shapes
         ]
-        found = compiled.run(arrays, (rows,))
-        for a, b in zip(found, run(graph, arrays), strict=True):
+        result = compiled.run(arrays, (rows,))
+        for a, b in zip(result, run(graph, arrays), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
 
 

@@ -90,8 +90,8 @@ def test_a_chain_of_normalised_convolutions_has_shifts_alone() -> None:
     x = rng.standard_normal((2, 6, 9, 9)).astype(np.float32)
     fast = sm.jit(lambda x: layer(layer(x, a), b), rounding="fast")
     usual = sm.jit(lambda x: layer(layer(x, a), b))
-    found, wanted = np.asarray(fast(x)), np.asarray(usual(x))
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    actual, wanted = np.asarray(fast(x)), np.asarray(usual(x))
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     ((trace,),) = fast.traces.values()
     after = passes.run(trace.graph, rounding="fast")
     large = [

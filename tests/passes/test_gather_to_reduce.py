@@ -75,5 +75,5 @@ def test_gathers_become_reductions(
     names = [node.op.name for node in planned(code, arrays).nodes()]
     assert names.count("gather") == reads  # of what is stored anyway
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
-    found = np.asarray(sm.jit(lambda *xs: code(sm, *xs))(*arrays))
-    np.testing.assert_allclose(found, code(np, *wide), rtol=3e-5, atol=1e-6)
+    actual = np.asarray(sm.jit(lambda *xs: code(sm, *xs))(*arrays))
+    np.testing.assert_allclose(actual, code(np, *wide), rtol=3e-5, atol=1e-6)

@@ -33,12 +33,12 @@ def follows_layouts(graph: Graph) -> bool:
     )
 
 
-def check_bits(program: Program, found: list[object]) -> None:
+def check_bits(program: Program, actual: list[object]) -> None:
     if follows_layouts(program.graph):
-        assert not Judge(*program).complaint(found)  # type: ignore[arg-type]
+        assert not Judge(*program).complaint(actual)  # type: ignore[arg-type]
         return
     wanted = run(program.graph, program.arrays)
-    for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+    for k, (a, b) in enumerate(zip(wanted, actual, strict=True)):
         assert same_bits(a, b), f"output {k}: {a!r} became {b!r}"  # type: ignore[arg-type]
 
 

@@ -100,11 +100,11 @@ def test_the_same_numbers(sizes: tuple[int, ...], fold: str, first: bool, back: 
         n, c, d = n + 1, c + 1, d + 1
     rng = np.random.default_rng(n + k + c + d)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in ((n, k), (k, c), (n, d), (n, 1))]
-    (want,), (found,) = (run(g, arrays) for g in (graph, apart))
+    (want,), (actual,) = (run(g, arrays) for g in (graph, apart))
     if fold in ("max", "min"):
-        assert np.array_equal(want, found)
+        assert np.array_equal(want, actual)
     else:
-        assert np.allclose(want, found, rtol=1e-6)
+        assert np.allclose(want, actual, rtol=1e-6)
 
 
 def contrast(xp: Any, q: Any, key: Any, queue: Any) -> Any:
@@ -121,9 +121,9 @@ def test_a_loss_over_a_queue_stores_no_matrix() -> None:
     arrays = [rng.standard_normal(s).astype(np.float32) / 8 for s in shapes]
     program = sm.jit(lambda *xs: contrast(sm, *xs)).lower(*arrays).compile()
     assert program.memory_analysis().temp_size_in_bytes < 1024 * 20_000 * 4 / 3
-    (found,) = (np.asarray(y) for y in [program(*arrays)])
+    (actual,) = (np.asarray(y) for y in [program(*arrays)])
     want = contrast(np, *(a.astype(np.float64) for a in arrays))
-    assert np.allclose(found, want, rtol=1e-5, atol=1e-5)
+    assert np.allclose(actual, want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_slice_of_padding_is_its_value() -> None:
@@ -137,5 +137,5 @@ def test_a_slice_of_padding_is_its_value() -> None:
     assert [type(y.op) for y in graph.outputs] == [Expand, Expand, Slice]
     assert all(isinstance(y.inputs[0].op, Constant) for y in graph.outputs[:2])
     x = np.ones((2, 5), np.float32)
-    for found, want in zip(run(graph, [x]), run(parse(code), [x]), strict=True):
-        assert np.array_equal(found, want)
+    for actual, want in zip(run(graph, [x]), run(parse(code), [x]), strict=True):
+        assert np.array_equal(actual, want)

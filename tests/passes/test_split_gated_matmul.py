@@ -156,8 +156,8 @@ def test_parts_of_rows_stay_together() -> None:
     assert split_gated_matmul(graph, {"m": 512, "k": 64}) is graph
 
 
-def gated(xp: Any, *given: Any) -> Any:
-    x, w, b = given
+def gated(xp: Any, *inputs: Any) -> Any:
+    x, w, b = inputs
     h = x @ w + b
     n = b.shape[0] // 2
     g = h[..., :n]
@@ -180,29 +180,29 @@ def test_a_gate_is_one_kernel(shape: tuple[int, ...], constant: bool, dtype: typ
     w, b = (rng.standard_normal(s).astype(dtype) for s in ((k, 2 * n), (2 * n,)))
     if constant:
         kept = sm.asarray(w), sm.asarray(b)
-        made, given = sm.jit(lambda x: gated(sm, x, *kept)), (x,)
+        built, inputs = sm.jit(lambda x: gated(sm, x, *kept)), (x,)
     else:
-        made, given = sm.jit(lambda *a: gated(sm, *a)), (x, w, b)
+        built, inputs = sm.jit(lambda *a: gated(sm, *a)), (x, w, b)
     with np.errstate(all="ignore"):
         want = gated(np, *(a.astype(np.float64) for a in (x, w, b)))
-    np.testing.assert_allclose(np.asarray(made(*given)), want, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(np.asarray(built(*inputs)), want, rtol=2e-4, atol=2e-4)
     if rows[0] * n > 4096:
-        assert len(sm.explain(made, *given).kernels) == 1
-    turned = np.asfortranarray(x)
-    given = (turned, *given[1:])
-    np.testing.assert_allclose(np.asarray(made(*given)), want, rtol=2e-4, atol=2e-4)
+        assert len(sm.explain(built, *inputs).kernels) == 1
+    transposed = np.asfortranarray(x)
+    inputs = (transposed, *inputs[1:])
+    np.testing.assert_allclose(np.asarray(built(*inputs)), want, rtol=2e-4, atol=2e-4)
 
 
 def test_other_sizes_in_one_plan() -> None:
     """Rows, depth and width that the recording knows nothing of, down to nothing."""
     rng = np.random.default_rng(1)
-    made = sm.jit(lambda *a: gated(sm, *a))
+    jitted = sm.jit(lambda *a: gated(sm, *a))
     for m, k, n in ((300, 40, 72), (1, 40, 24), (0, 3, 5), (17, 1, 1), (200, 65, 130)):
         x, w, b = (
             rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, 2 * n), (2 * n,))
         )
         want = gated(np, *(a.astype(np.float64) for a in (x, w, b)))
-        np.testing.assert_allclose(np.asarray(made(x, w, b)), want, rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(np.asarray(jitted(x, w, b)), want, rtol=2e-4, atol=2e-4)
 
 
 @given(st.lists(st.integers(0, 4), min_size=4, max_size=4), st.integers(0, 3))

@@ -102,5 +102,5 @@ def test_stacked_gradients_of_any_length(n: int) -> None:
     q, k, v = rng.integers(-4, 5, (3, 2, 3, n, 4)).astype(np.float32)
     w = rng.integers(-4, 5, (36, 5)).astype(np.float32)
     rows = np.stack([x.transpose(2, 0, 1, 3).reshape(n * 2, 12) for x in (q, k, v)], 1)
-    found = run(passes.run(graph), [q, k, v, w])[0]
-    np.testing.assert_array_equal(found, rows.reshape(n * 2, 36) @ w)
+    actual = run(passes.run(graph), [q, k, v, w])[0]
+    np.testing.assert_array_equal(actual, rows.reshape(n * 2, 36) @ w)

@@ -34,12 +34,12 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64"
 
 def sizes_at(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
     """Values of the size symbols that stand alone in some input's shape."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for node, a in zip(graph.inputs, arrays, strict=True):
         for dim, n in zip(node.type.shape, a.shape, strict=True):
             if not isinstance(dim, int) and sizes_of(dim) == (str(dim),):
-                found[str(dim)] = n
-    return found
+                results[str(dim)] = n
+    return results
 
 
 def interpret(
@@ -53,12 +53,12 @@ def interpret(
         for node in graph.nodes():
             if node not in values:
                 operands = [values[x] for x in node.inputs]
-                found = evaluate_node(node, operands, sizes)
+                result = evaluate_node(node, operands, sizes)
                 if rng is not None:
                     undecided = may_overflow(node, operands, sizes)
-                    found = _disturbed(node, found + _inside(node, operands, sizes, rng), rng)
-                    found = np.where(undecided, np.nan, found) if np.any(undecided) else found
-                values[node] = np.asarray(found, node.type.dtype.numpy)
+                    result = _disturbed(node, result + _inside(node, operands, sizes, rng), rng)
+                    result = np.where(undecided, np.nan, result) if np.any(undecided) else result
+                values[node] = np.asarray(result, node.type.dtype.numpy)
     return [values[n] for n in graph.outputs]
 
 
@@ -86,13 +86,13 @@ def _inside(node: Node, operands: Sequence[Array], sizes: Mapping[str, int], rng
     return (noise * (eps / 2) * most).astype(node.type.dtype.numpy)
 
 
-def _disturbed(node: Node, found: Array, rng: Any) -> Array:
-    eps = _EPS.get(str(found.dtype))
+def _disturbed(node: Node, actual: Array, rng: Any) -> Array:
+    eps = _EPS.get(str(actual.dtype))
     if eps is None or node.op.is_view or node.op.is_source:
-        return found
-    noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, found.shape)
-    wide = found.astype(np.float64)
-    return np.asarray(wide * (1.0 + noise * (eps / 2)), np.float64).astype(found.dtype)
+        return actual
+    noise = rng.integers(-DISTURBANCE_ULP, DISTURBANCE_ULP + 1, actual.shape)
+    wide = actual.astype(np.float64)
+    return np.asarray(wide * (1.0 + noise * (eps / 2)), np.float64).astype(actual.dtype)
 
 
 def spread(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
@@ -150,10 +150,10 @@ def kernels_agree(
 ) -> str:
     """Runs every kernel in the kernel interpreter in place of the native code, and compares."""
     with np.errstate(all="ignore"):
-        found = plan_interp.run(program.plan, program.kernels, arrays, sizes)
+        result = plan_interp.run(program.plan, program.kernels, arrays, sizes)
     native = program.run(list(arrays), tuple(sizes[n] for n in program.size_names))
     outputs = program.plan.graph.outputs
-    for k, (node, want, got) in enumerate(zip(outputs, found, native, strict=True)):
+    for k, (node, want, got) in enumerate(zip(outputs, result, native, strict=True)):
         if isinstance(node.op, Input):
             continue
         problem = agree(want, got, allowed[k])

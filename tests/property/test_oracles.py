@@ -27,8 +27,8 @@ def test_graph_interpreter_and_native_code_agree(part: int) -> None:
         graph, arrays = program
         sizes = sizes_at(graph, arrays)
         wanted, allowed = interpret(graph, arrays, sizes), spread(graph, arrays, sizes)
-        _, found = compiled(graph, arrays, sizes)
-        for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+        _, result = compiled(graph, arrays, sizes)
+        for k, (a, b) in enumerate(zip(wanted, result, strict=True)):
             problem = agree(a, b, allowed[k])
             assert not problem, f"output {k}: {problem}\n{text(graph)}"
 
@@ -43,8 +43,8 @@ def test_kernel_interpreter_and_native_code_agree(part: int) -> None:
     def judge(program: Program) -> None:
         graph, arrays = program
         sizes = sizes_at(graph, arrays)
-        made, _ = compiled(graph, arrays, sizes)
-        problem = kernels_agree(made, arrays, sizes, spread(graph, arrays, sizes))
+        compiled_program, _ = compiled(graph, arrays, sizes)
+        problem = kernels_agree(compiled_program, arrays, sizes, spread(graph, arrays, sizes))
         assert not problem, f"{problem}\n{text(graph)}"
 
     judge()
@@ -57,10 +57,12 @@ def test_results_have_the_same_bits_for_every_number_of_threads() -> None:
     def judge(program: Program) -> None:
         graph, arrays = program
         sizes = sizes_at(graph, arrays)
-        made, first = compiled(graph, arrays, sizes, threads=1)
+        compiled_program, first = compiled(graph, arrays, sizes, threads=1)
         for threads in (2, 3):
             with knobs.config(threads=threads):
-                again = made.run(list(arrays), tuple(sizes[n] for n in made.size_names))
+                again = compiled_program.run(
+                    list(arrays), tuple(sizes[n] for n in compiled_program.size_names)
+                )
             for a, b in zip(first, again, strict=True):
                 assert a.tobytes() == b.tobytes(), text(graph)
 

@@ -46,13 +46,13 @@ def test_earlier_contents_of_memory_decide_nothing(part: int) -> None:
     def judge(program: Program) -> None:
         graph, arrays = program
         sizes = sizes_at(graph, arrays)
-        made, wanted = compiled(graph, arrays, sizes)
-        order = tuple(sizes[n] for n in made.size_names)
+        compiled_program, wanted = compiled(graph, arrays, sizes)
+        order = tuple(sizes[n] for n in compiled_program.size_names)
         for fill, at_end, apart in WAYS[:2]:
-            found = run_poisoned(
-                made.executable, arrays, order, fill, at_end=at_end, one_by_one=apart
+            actual = run_poisoned(
+                compiled_program.executable, arrays, order, fill, at_end=at_end, one_by_one=apart
             )
-            problem = same_bits(wanted, found)
+            problem = same_bits(wanted, actual)
             assert not problem, f"memory of {fill:#x}, {problem}\n{text(graph)}"
 
     judge()
@@ -81,8 +81,8 @@ def wrong(program: Products) -> str:
                 return f"{threads} threads, {problem}"
         for fill, at_end, apart in WAYS:
             with knobs.config(native_calls=False), poisoned(fill, one_by_one=apart) as memory:
-                found = copies(jitted(*(memory.copy(a, at_end=at_end) for a in arrays)))
-            problem = same_bits(wanted, found)
+                actual = copies(jitted(*(memory.copy(a, at_end=at_end) for a in arrays)))
+            problem = same_bits(wanted, actual)
             if problem:
                 return f"memory of {fill:#x}, {problem}"
     read = [arrays[k] for k in trace.arguments]
@@ -95,8 +95,8 @@ def wrong(program: Products) -> str:
     return ""
 
 
-def copies(found: tuple[Any, ...]) -> list[Any]:
-    return [np.array(a) for a in found]
+def copies(actual: tuple[Any, ...]) -> list[Any]:
+    return [np.array(a) for a in actual]
 
 
 # ---- the net itself --------------------------------------------------------------------------
@@ -105,12 +105,12 @@ def copies(found: tuple[Any, ...]) -> list[Any]:
 def test_an_element_that_is_not_written_shows() -> None:
     graph = parse("graph f(x: f32[70]) {\n v0 = add(x, x)\n return v0\n}")
     x = np.arange(70, dtype=np.float32)
-    made, wanted = compiled(graph, [x], {})
-    same = [run_poisoned(made.executable, [x], (), fill) for fill in (ZERO, NAN)]
+    program, wanted = compiled(graph, [x], {})
+    same = [run_poisoned(program.executable, [x], (), fill) for fill in (ZERO, NAN)]
     assert not same_bits(wanted, same[0]) and not same_bits(wanted, same[1])
     with patch.object(poisons, "KERNEL", lambda _: lambda *_: None):  # kernels that write nothing
-        found = [run_poisoned(made.executable, [x], (), fill) for fill in (ZERO, NAN)]
-    assert same_bits(*found) == "output 0 at (0,): 0.0 and nan, 70 of 70 differ"
+        actual = [run_poisoned(program.executable, [x], (), fill) for fill in (ZERO, NAN)]
+    assert same_bits(*actual) == "output 0 at (0,): 0.0 and nan, 70 of 70 differ"
 
 
 def test_scratch_is_new_for_every_task() -> None:

@@ -22,14 +22,14 @@ RANDOM = 3000
 
 def claimed(rule: Rule) -> list[tuple[DType, dict[str, DType]]]:
     """Each element type that the rule claims, with the types of all variables."""
-    found: list[tuple[DType, dict[str, DType]]] = []
+    results: list[tuple[DType, dict[str, DType]]] = []
     for dtype in COMPUTABLE:
         types = infer(rule.left, dtype)
         if types is None or types[0][rule.subject] != dtype or not rule.accepts(dtype):
             continue
         if all(n.value_for(dtype) is not None for n in _numbers_of(rule.left)):
-            found.append((dtype, types[0]))
-    return found
+            results.append((dtype, types[0]))
+    return results
 
 
 def _numbers_of(t: Term) -> Iterator[Num]:

@@ -19,8 +19,8 @@ def test_no_counterexample(rule: Rule) -> None:
     types = claimed(rule)
     assert types, f"{rule.name} claims no type that its operators take"
     for dtype, variable_types in types:
-        found = refutation(rule, dtype, variable_types)
-        assert not found, f"{rule.name} ({rule.text}) for {dtype}: {found}"
+        actual = refutation(rule, dtype, variable_types)
+        assert not actual, f"{rule.name} ({rule.text}) for {dtype}: {actual}"
 
 
 @ALL
@@ -88,8 +88,8 @@ def test_the_machine_refutes_what_is_wrong(left: str, right: str, kinds: tuple[s
 
 def test_z3_refutes_what_is_wrong() -> None:
     wrong = rule("wrong", "abs(neg(x))", "x", ("int",))
-    (found,) = [proof(wrong, d, t) for d, t in claimed(wrong) if d == i32]
-    assert "sat" in found
+    (actual,) = [proof(wrong, d, t) for d, t in claimed(wrong) if d == i32]
+    assert "sat" in actual
 
 
 def test_terms_print_and_parse() -> None:

@@ -107,7 +107,7 @@ def test_the_default_follows_the_knobs(tmp_path: Path) -> None:
 
 def mutants(content: bytes, other: bytes, count: int) -> list[tuple[str, bytes]]:
     """Damaged versions of an entry's file."""
-    dice, found = random.Random(3), []
+    dice, result = random.Random(3), []
     for number in range(count):
         kind = ("cut", "flip", "splice", "zero", "swap", "version", "longer", "bytes")[number % 8]
         data = bytearray(content)
@@ -129,8 +129,8 @@ def mutants(content: bytes, other: bytes, count: int) -> list[tuple[str, bytes]]
         else:
             data[at : at + 16] = dice.randbytes(len(data[at : at + 16]))
         if bytes(data) != content:
-            found.append((kind, bytes(data)))
-    return found
+            result.append((kind, bytes(data)))
+    return result
 
 
 def test_500_damaged_entries_are_found_removed_and_repaired(place: Path) -> None:
@@ -265,11 +265,11 @@ def test_the_default_folder_is_the_platform_s(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Worked out without the library, whose import costs more, and equal to what it says."""
-    for given in (None, "", "  ", str(tmp_path / "xdg")):
-        if given is None:
+    for inputs in (None, "", "  ", str(tmp_path / "xdg")):
+        if inputs is None:
             monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         else:
-            monkeypatch.setenv("XDG_CACHE_HOME", given)
+            monkeypatch.setenv("XDG_CACHE_HOME", inputs)
         expected = platformdirs.user_cache_dir("smelt", appauthor=False)
         Cache._defaults.clear()
         with knobs.config(cache=True, cache_dir=None):

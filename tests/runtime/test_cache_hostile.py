@@ -155,9 +155,9 @@ def refused(place: Path, reason: str) -> Cache:
     entry = cache.get(b"key")
     assert entry is not None
     assert entry.code == b"code"
-    found = cache.info()
-    assert found.refused
-    assert found.entries == 0
+    actual = cache.info()
+    assert actual.refused
+    assert actual.entries == 0
     return cache
 
 
@@ -285,21 +285,21 @@ def test_as_another_user(tmp_path: Path) -> None:
     os.chown(own, 65534, 65534)
     places = [foreign, locked, own, tmp_path / "cannot" / "be", own / "deep" / "er"]
     places_text = json.dumps([str(each) for each in places])
-    found = python(
+    output = python(
         BECOME_NOBODY + f"print(json.dumps([attempt(place) for place in {places_text}]))"
     )
-    assert [each[0] for each in found] == [True] * 5
-    assert found[0][1] == 1
-    assert "belongs to user 0" in found[0][3]
-    assert found[1][1:] == [0, 1, None]
-    assert found[2][1:] == [0, 0, None]
-    assert found[3][1] == 1
-    assert "cannot be made" in found[3][3]
-    assert found[4][1:] == [0, 0, None]
+    assert [each[0] for each in output] == [True] * 5
+    assert output[0][1] == 1
+    assert "belongs to user 0" in output[0][3]
+    assert output[1][1:] == [0, 1, None]
+    assert output[2][1:] == [0, 0, None]
+    assert output[3][1] == 1
+    assert "cannot be made" in output[3][3]
+    assert output[4][1:] == [0, 0, None]
 
 
 def test_a_full_disk(place: Path) -> None:
-    found = python(f"""
+    output = python(f"""
         cache = Cache({str(place)!r})
         cache.put(b"small", {{}}, b"code")
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
@@ -307,11 +307,11 @@ def test_a_full_disk(place: Path) -> None:
         right = cache.get(b"large").code == bytes(100_000)
         print(json.dumps([right, cache.info().failed_writes, os.listdir({str(place)!r})]))
     """)
-    assert found == [True, 1, [file_name(b"small")]]
+    assert output == [True, 1, [file_name(b"small")]]
 
 
 def test_no_descriptors_left(place: Path) -> None:
-    found = python(f"""
+    output = python(f"""
         cache = Cache({str(place)!r})
         cache.put(b"key", {{}}, b"code")
         other = Cache({str(place)!r})
@@ -321,7 +321,7 @@ def test_no_descriptors_left(place: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
         print(json.dumps([missed, other.get(b"key").code == b"code"]))
     """)
-    assert found == [True, True]
+    assert output == [True, True]
 
 
 def test_no_home(place: Path) -> None:
@@ -347,7 +347,7 @@ print(cache.get(b"key").code)
 
 
 def test_writers_killed_at_any_moment(place: Path) -> None:
-    found = python(f"""
+    output = python(f"""
         place = {str(place)!r}
         dice = random.Random(9)
         bad = 0
@@ -368,7 +368,7 @@ def test_writers_killed_at_any_moment(place: Path) -> None:
         cache = Cache(place)
         print(json.dumps([bad, cache.verify(), cache.info().entries]))
     """)
-    assert found == [0, {}, 7]
+    assert output == [0, {}, 7]
     # What the killed left behind goes when it is old.
     for file in place.iterdir():
         if file.name.startswith(".tmp-"):
@@ -378,7 +378,7 @@ def test_writers_killed_at_any_moment(place: Path) -> None:
 
 
 def test_sixteen_processes_on_a_cold_cache_with_eviction(place: Path) -> None:
-    found = python(f"""
+    output = python(f"""
         place = {str(place)!r}
         def worker(seed):
             dice = random.Random(seed)
@@ -408,4 +408,4 @@ def test_sixteen_processes_on_a_cold_cache_with_eviction(place: Path) -> None:
             Cache(place).clear()
         print(json.dumps(errors))
     """)
-    assert found == 0
+    assert output == 0

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(not call_cache.is_supported(), reason="another i
 class Owner:
     """Something with memory, as tensors have it."""
 
-    def __init__(self, elements: np.ndarray[Any, Any], told: Any = None) -> None:
+    def __init__(self, elements: np.ndarray[Any, Any], message: Any = None) -> None:
         self.elements = elements
-        self.told = address_of(elements) if told is None else told
+        self.told = address_of(elements) if message is None else message
 
     def data_ptr(self) -> Any:
         if isinstance(self.told, Exception):
@@ -61,8 +61,8 @@ def test_addresses_and_owners(n: int) -> None:
 def test_results_are_wrapped() -> None:
     x = np.arange(4.0)
     at, _keep = _written_down(lambda x: x + 1, x, wrap=lambda a: [a])
-    (((found,)),) = at([address_of(x)])
-    np.testing.assert_array_equal(found, x + 1)
+    (((actual,)),) = at([address_of(x)])
+    np.testing.assert_array_equal(actual, x + 1)
 
     def refuse(a: Any) -> Any:
         raise KeyError("no")
@@ -118,27 +118,27 @@ def test_strides_that_a_plan_requires() -> None:
     f(views[0])
     (exact,) = f._exact.values()
     executable = exact.trace.executable.executable
-    asked = {(source, d) for _, source, d in executable.prepared(exact.sizes).strides}
-    assert asked == {(0, 0), (0, 1)}
+    requested = {(source, d) for _, source, d in executable.prepared(exact.sizes).strides}
+    assert requested == {(0, 0), (0, 1)}
     assert call_cache.record_by_address(executable, exact.sizes, lambda a: a, {(0, 0): 5}) is None
     at = call_cache.address_runner()
     assert at is not None
     for view in views:
-        told = {(0, d): view.strides[d] // 8 for d in (0, 1)}
-        record = call_cache.record_by_address(executable, exact.sizes, lambda a: a, told)
+        reported = {(0, d): view.strides[d] // 8 for d in (0, 1)}
+        record = call_cache.record_by_address(executable, exact.sizes, lambda a: a, reported)
         assert record is not None
         for _ in range(3):
-            (found,) = at(record.address, [address_of(x)])
-            np.testing.assert_array_equal(found, view + 1)
+            (actual,) = at(record.address, [address_of(x)])
+            np.testing.assert_array_equal(actual, view + 1)
 
 
 def test_what_only_python_can_call() -> None:
     x = np.arange(12.0).reshape(3, 4)
-    for f, given in (
+    for f, inputs in (
         (sm.jit(lambda x: x + 1), np.lib.stride_tricks.as_strided(x, (2, 2), (40, 16))),
         (sm.jit(sm.sort), x),
     ):
-        f(given)
+        f(inputs)
         (exact,) = f._exact.values()
         executable = exact.trace.executable.executable
         assert call_cache.record_by_address(executable, exact.sizes, lambda a: a) is None

@@ -119,8 +119,8 @@ def words_back(h: Any, e: Any, b: Any, keep: Any, g: Any) -> Any:
         z = sm.log1p(sm.nn.relu(sm.matmul(h, sm.matrix_transpose(e)) + b))
         return sm.max(sm.where(keep[:, :, None], z, 0.0), axis=1)
 
-    found, pull = sm.vjp(largest, h, e, b)
-    return found, *pull(g)
+    result, pull = sm.vjp(largest, h, e, b)
+    return result, *pull(g)
 
 
 def hinge(x: Any, w: Any, y: Any) -> Any:
@@ -200,13 +200,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_chunks_give_the_result_of_one_pass(name: str) -> None:
     code, arrays = CASES[name]
-    made = compiled(code, *arrays)
-    assert made.plan.chunked_clusters, "its large values are stored whole"
-    ((_, body),) = made.plan.chunked_clusters
+    program = compiled(code, *arrays)
+    assert program.plan.chunked_clusters, "its large values are stored whole"
+    ((_, body),) = program.plan.chunked_clusters
     assert body.chunks.block < max(n for a in arrays for n in a.shape[:-1])
-    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     whole = sm.jit(code)(*arrays)
-    for got, want in zip(found, map(np.asarray, whole), strict=True):
+    for got, want in zip(result, map(np.asarray, whole), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
 
@@ -215,10 +215,10 @@ def test_chunks_give_the_result_of_one_pass(name: str) -> None:
 def test_one_plan_serves_every_number_of_rows(count: int) -> None:
     """Fewer rows than a block, whole blocks, one row more, none at all."""
     x, w, y = CASES["head"][1]
-    made = compiled(head_back, x, w, y)
+    program = compiled(head_back, x, w, y)
     graph = graph_of(head_back, (x, w, y))
     arrays = x[:count].copy(), w, y[:count].copy()
-    value, dx, dw = made.run(arrays, sizes_of(graph, arrays))
+    value, dx, dw = program.run(arrays, sizes_of(graph, arrays))
     z = (arrays[0] @ w.T).astype(np.float64)
     e = np.exp(z - z.max(axis=1, keepdims=True)) if count else z
     p = e / e.sum(axis=1, keepdims=True)
@@ -233,14 +233,14 @@ def test_one_plan_serves_every_number_of_rows(count: int) -> None:
 
 def test_words_are_cut_and_not_texts() -> None:
     """Words are the last axis of the logits: blocks of them do not lie together, and need not."""
-    made = compiled(words_back, *CASES["words"][1])
-    ((number, body),) = made.plan.chunked_clusters
-    cluster, chunking = made.plan.clusters[number], body.chunks
+    program = compiled(words_back, *CASES["words"][1])
+    ((number, body),) = program.plan.chunked_clusters
+    cluster, chunking = program.plan.clusters[number], body.chunks
     cut = {(cluster.inputs[c.place].type.rank, c.axis) for c in chunking.reads if c.axis >= 0}
     assert cut == {(1, 0), (2, 0), (2, 1)}  # bias, words' vectors, what arrives at the result
     assert [c.axis for c in chunking.makes if cluster.outputs[c.place].type.rank == 3] == [WHOLE]
     assert "contract" not in [
-        n.op.name for c in made.plan.clusters if c.body is None for n in c.nodes
+        n.op.name for c in program.plan.clusters if c.body is None for n in c.nodes
     ]
 
 
@@ -252,38 +252,38 @@ def test_large_values_are_not_chunked_for_a_large_result() -> None:
         return sm.nn.softmax(p * sm.log(p + 1.0)) @ v
 
     arrays = f32(150, 240), f32(301, 240), f32(301, 240)
-    made = compiled(wide, *arrays)
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
-    assert memory_analysis(made, sizes).temp_size_in_bytes >= 150 * 301 * 4
-    assert not made.plan.chunked_clusters
+    program = compiled(wide, *arrays)
+    sizes = dict(zip(program.size_names, sizes_of(program.graph, arrays), strict=True))
+    assert memory_analysis(program, sizes).temp_size_in_bytes >= 150 * 301 * 4
+    assert not program.plan.chunked_clusters
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     x, w, y = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in CASES["head"][1])
-    made = compiled(head_back, x, w, y)
+    program = compiled(head_back, x, w, y)
     sizes = sizes_of(graph_of(head_back, (x, w, y)), (x, w, y))
-    assert made.plan.chunked_clusters
-    _, dx, dw = made.run((x, w, y), sizes)
+    assert program.plan.chunked_clusters
+    _, dx, dw = program.run((x, w, y), sizes)
     for k, slope in ((0, dx), (1, dw)):
         step = RNG.standard_normal((x, w)[k].shape)
         ends = []
         for h in (1e-5, -1e-5):
             moved = [x, w, y]
             moved[k] = moved[k] + h * step
-            ends.append(float(made.run(tuple(moved), sizes)[0]))
+            ends.append(float(program.run(tuple(moved), sizes)[0]))
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float(np.sum(slope * step)), rel=1e-6)
 
 
 def test_nothing_of_all_rows_is_in_memory() -> None:
     """What a round keeps between its kernels is less than the large value."""
     x, w, y = CASES["head"][1]
-    made = compiled(head_back, x, w, y)
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, (x, w, y)), strict=True))
-    assert memory_analysis(made, sizes).temp_size_in_bytes < x.shape[0] * w.shape[0] * 4
-    made.run((x, w, y), tuple(sizes.values()))
+    program = compiled(head_back, x, w, y)
+    sizes = dict(zip(program.size_names, sizes_of(program.graph, (x, w, y)), strict=True))
+    assert memory_analysis(program, sizes).temp_size_in_bytes < x.shape[0] * w.shape[0] * 4
+    program.run((x, w, y), tuple(sizes.values()))
     (turns,) = [
         s.call
-        for g in made.executable.launches
+        for g in program.executable.launches
         for s in g
         if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
     ]
@@ -304,20 +304,20 @@ def test_what_a_chunk_keeps_fits_and_is_right_in_either_plan(
         return search(*args, **{**settings, "thrifty": thrifty})
 
     monkeypatch.setattr(fusion.plan_single, "plan", either)
-    planned, made = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
+    planned, built = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
     ((_, inner),) = planned.plan.chunked_clusters
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
+    sizes = dict(zip(built.size_names, sizes_of(built.graph, arrays), strict=True))
     hints = Hints({**sizes, inner.chunks.rows: inner.chunks.block})
     made_of = zip(inner.plan.graph.outputs, inner.chunks.makes, strict=True)
     summed = sum(at_hints(n.type.nbytes, hints) for n, c in made_of if c.combine)
     kept = compose.arena_bytes(inner.plan, hints)
     assert kept <= max(PLANNED.l3_bytes * 3 // 4, summed * 5 // 4)
-    found = made.run(arrays, tuple(sizes.values()))
-    told = found
+    result = built.run(arrays, tuple(sizes.values()))
+    output = result
     if thrifty and name in ("contrast", "apart"):  # sums and rows: the others take 20 times as long
-        told = interp.run(made.plan, made.kernels, arrays, sizes)
+        output = interp.run(built.plan, built.kernels, arrays, sizes)
     whole = sm.jit(code)(*arrays)
-    for got, other, want in zip(found, told, map(np.asarray, whole), strict=True):
+    for got, other, want in zip(result, output, map(np.asarray, whole), strict=True):
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
         np.testing.assert_allclose(other, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
 
@@ -326,11 +326,11 @@ def test_what_a_chunk_keeps_fits_and_is_right_in_either_plan(
 def test_sums_over_chunks_begin_with_the_first_chunk(name: str) -> None:
     """What stands in a result's memory before counts for nothing."""
     code, arrays = CASES[name]
-    made = compiled(code, *arrays)
+    program = compiled(code, *arrays)
     sizes = sizes_of(graph_of(code, arrays), arrays)
-    wanted = made.run(arrays, sizes)
+    wanted = program.run(arrays, sizes)
     into = [np.full_like(x, np.nan) for x in wanted]
-    for got, want in zip(made.run(arrays, sizes, into), wanted, strict=True):
+    for got, want in zip(program.run(arrays, sizes, into), wanted, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -357,25 +357,30 @@ def test_a_large_value_reuses_memory_where_that_avoids_chunking(
     v, d = 32000, 512
     more = *map(f32_empty, others), *(f32_empty((v, d)) for _ in others)
     labels = () if others else (np.zeros(n, np.int64),)
-    made = planned(code, f32_empty((n, d)), f32_empty((v, d)), *more, *labels)
-    ((_, body),) = made.chunked_clusters
+    plan = planned(code, f32_empty((n, d)), f32_empty((v, d)), *more, *labels)
+    ((_, body),) = plan.chunked_clusters
     assert body.chunks.block == rows
     large = [
         s for s in body.plan.slots if s.offset is not None and len(str(s.nbytes).split("*")) == 3
     ]
     assert [s.reuses is None for s in large] == [True] * kept + [False]
-    (told, *_) = [d for d in made.decisions if d.reason == "written-over"]
-    assert REASONS[told.reason].code == "F026" and told.saves_bytes in (rows * v * 4, rows * v * 2)
-    assert {told.details["value"], told.details["old"]} <= set(name_values(made.graph).values())
+    (reported, *_) = [d for d in plan.decisions if d.reason == "written-over"]
+    assert REASONS[reported.reason].code == "F026" and reported.saves_bytes in (
+        rows * v * 4,
+        rows * v * 2,
+    )
+    assert {reported.details["value"], reported.details["old"]} <= set(
+        name_values(plan.graph).values()
+    )
 
 
 def test_a_round_keeps_as_much_as_it_adds_to() -> None:
     """More rounds would read and write the gradient of the weights more often than what they hold;
     their rows are whole blocks of what products sum."""
-    made = planned(
+    plan = planned(
         head_back, f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
     )
-    ((_, body),) = made.chunked_clusters
+    ((_, body),) = plan.chunked_clusters
     assert body.chunks.block == 256
     (place,) = [c.place for c in body.chunks.makes if c.combine]
     (slot,) = [s for s in body.plan.slots if s.node is body.plan.graph.outputs[place]]
@@ -390,10 +395,10 @@ def test_a_large_sum_over_rows_is_added_to() -> None:
         return value, dx, dw / sm.sqrt(sm.sum(sm.square(dw)))
 
     arrays = f32(150, 24), f32(301, 24), RNG.integers(0, 301, 150)
-    made = compiled(code, *arrays)
-    assert made.plan.chunked_clusters
-    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
-    for got, want in zip(found, sm.jit(code)(*arrays), strict=True):
+    program = compiled(code, *arrays)
+    assert program.plan.chunked_clusters
+    result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(result, sm.jit(code)(*arrays), strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-6)
 
 
@@ -409,33 +414,33 @@ def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.Monk
 
 def test_booleans_of_large_values_are_chunked_too() -> None:
     """They are a quarter as large, and may fit the last cache where the values do not."""
-    made = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
-    assert made.chunked_clusters
+    plan = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
+    assert plan.chunked_clusters
     x, w, y = f32(150, 24), f32(301, 24), LABELS
     own = compiled(hinge, x, w, y)
     assert own.plan.chunked_clusters
-    found = own.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
+    actual = own.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
     z = x @ w.T
     z[np.arange(150), y] = -np.inf
     dz = (np.arange(301) == z.argmax(1)[:, None]).astype(np.float32)
     dz[np.arange(150), y] -= 1
-    np.testing.assert_allclose(found[0], dz @ w / 150, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found[1], dz.T @ x / 150, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual[0], dz @ w / 150, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual[1], dz.T @ x / 150, rtol=1e-4, atol=1e-6)
 
 
 def test_all_chunks_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A last round of fewer rows takes none of its own, which would wait beside the other."""
     x, w, y = CASES["head"][1]
-    made = compiled(head_back, x, w, y)
-    rows = 2 * made.plan.chunked_clusters[0][1].chunks.block + 1
+    program = compiled(head_back, x, w, y)
+    rows = 2 * program.plan.chunked_clusters[0][1].chunks.block + 1
     x, y = x[:rows].copy(), y[:rows].copy()
     taken: list[int] = []
     for module in (chunking, executable):
         monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])
-    made.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
+    program.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
     (turns,) = [
         s.call
-        for g in made.executable.launches
+        for g in program.executable.launches
         for s in g
         if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
     ]
@@ -452,60 +457,64 @@ def running(x: Any, w: Any) -> Any:
 
 def test_rows_that_wait_for_others_are_not_cut() -> None:
     x, w = f32(150, 24), f32(301, 24)
-    made = compiled(running, x, w)
-    assert not made.plan.chunked_clusters
-    (found,) = made.run((x, w), sizes_of(graph_of(running, (x, w)), (x, w)))
-    np.testing.assert_allclose(found, np.asarray(sm.jit(running)(x, w)), rtol=1e-4, atol=1e-4)
+    program = compiled(running, x, w)
+    assert not program.plan.chunked_clusters
+    (actual,) = program.run((x, w), sizes_of(graph_of(running, (x, w)), (x, w)))
+    np.testing.assert_allclose(actual, np.asarray(sm.jit(running)(x, w)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_says_what_runs(name: str) -> None:
     """Printed, read again, verified: the rounds with their body."""
-    made = compiled(CASES[name][0], *CASES[name][1])
-    printed = text(made.plan, graph=True)
+    program = compiled(CASES[name][0], *CASES[name][1])
+    printed = text(program.plan, graph=True)
     again = verify(parse(printed))
     assert text(again, graph=True) == printed
     ((number, body),) = again.chunked_clusters
-    assert body.chunks == made.plan.chunked_clusters[0][1].chunks
+    assert body.chunks == program.plan.chunked_clusters[0][1].chunks
     assert "in rounds of rows=" in printed
-    assert (number,) in made.plan.launches
+    assert (number,) in program.plan.launches
 
 
 def test_a_plan_whose_chunks_do_not_fit_is_refused() -> None:
-    made = compiled(head_back, *CASES["head"][1])
-    ((number, body),) = made.plan.chunked_clusters
-    cluster = made.plan.clusters[number]
+    program = compiled(head_back, *CASES["head"][1])
+    ((number, body),) = program.plan.chunked_clusters
+    cluster = program.plan.clusters[number]
     first, *rest = body.chunks.reads
     for reads in ((first._replace(axis=1), *rest), tuple(rest), (first._replace(place=99), *rest)):
         wrong = replace(cluster, body=replace(body, chunks=replace(body.chunks, reads=reads)))
-        clusters = [wrong if c is cluster else c for c in made.plan.clusters]
+        clusters = [wrong if c is cluster else c for c in program.plan.clusters]
         with pytest.raises(VerifyError, match="rounds"):
-            verify(replace(made.plan, clusters=tuple(clusters)))
+            verify(replace(program.plan, clusters=tuple(clusters)))
 
 
 def test_a_report_shows_chunks_and_their_kernels() -> None:
     """All rounds together cross memory with less than is stored else; a round has its kernels."""
-    made = compiled(head_back, *CASES["head"][1])
+    program = compiled(head_back, *CASES["head"][1])
     x, w, _ = CASES["head"][1]
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, CASES["head"][1]), strict=True))
-    told = report(made, sizes)
-    (whole,) = [k for k in told.data.kernels if k.kind == "rounds"]
-    inner = [k for k in told.data.kernels if k.within == whole.id]
-    rows = made.plan.chunked_clusters[0][1].chunks.block
+    sizes = dict(zip(program.size_names, sizes_of(program.graph, CASES["head"][1]), strict=True))
+    reported = report(program, sizes)
+    (whole,) = [k for k in reported.data.kernels if k.kind == "rounds"]
+    inner = [k for k in reported.data.kernels if k.within == whole.id]
+    rows = program.plan.chunked_clusters[0][1].chunks.block
     assert whole.rounds == -(-x.shape[0] // rows)
     assert inner and all(k.rounds == whole.rounds and k.text for k in inner)
     assert whole.flops >= 3 * 2 * x.size * w.shape[0]
-    assert told.data.total.flops == sum(k.flops for k in told.data.kernels if k.within is None)
-    assert f"{whole.rounds} rounds of {rows} rows" in str(told)
-    exp, total = (next(n for n in told.data.nodes if n.op == op) for op in ("exp", "reduce.sum"))
-    assert told.why(exp.label, total.label).together
-    (decision,) = [d for d in told.decisions if d.reason == "rounds"]
+    assert reported.data.total.flops == sum(
+        k.flops for k in reported.data.kernels if k.within is None
+    )
+    assert f"{whole.rounds} rounds of {rows} rows" in str(reported)
+    exp, total = (
+        next(n for n in reported.data.nodes if n.op == op) for op in ("exp", "reduce.sum")
+    )
+    assert reported.why(exp.label, total.label).together
+    (decision,) = [d for d in reported.decisions if d.reason == "rounds"]
     assert decision.code == "F115" and decision.saves_bytes >= 2 * 4 * x.shape[0] * w.shape[0]
     assert decision.fused_ns and decision.split_ns
 
 
 def test_values_that_are_not_cut_say_why() -> None:
-    made = compiled(running, f32(150, 24), f32(301, 24))
-    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    program = compiled(running, f32(150, 24), f32(301, 24))
+    (refused,) = [d for d in program.plan.decisions if d.reason == "not-in-rounds"]
     assert refused.verdict == "split"
     assert "mixes rows" in refused.details["how"]

@@ -41,12 +41,12 @@ def test_chunk_loops_may_follow_chunk_loops() -> None:
         return sm.value_and_grad(loss, (0, 1))(x, w)[1]
 
     arrays = 0.3 * f32(150, 24), 0.3 * f32(301, 24)
-    made = compiled(code, *arrays)
-    assert len(made.plan.chunked_clusters) == 2
-    printed = text(made.plan, graph=True)
+    program = compiled(code, *arrays)
+    assert len(program.plan.chunked_clusters) == 2
+    printed = text(program.plan, graph=True)
     assert text(verify(parse(printed)), graph=True) == printed
-    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
-    for got, want in zip(found, map(np.asarray, sm.jit(code)(*arrays)), strict=True):
+    result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(result, map(np.asarray, sm.jit(code)(*arrays)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 
 
@@ -54,12 +54,12 @@ def test_chunk_loops_may_follow_chunk_loops() -> None:
 def test_half_types_are_cut_too(name: str) -> None:
     """What joins and what is summed over rows is kept in float32 between rounds."""
     code, arrays = CASES[name]
-    given = tuple(a.astype(ml_dtypes.bfloat16) if a.dtype == np.float32 else a for a in arrays)
-    made = compiled(code, *given)
-    assert made.plan.chunked_clusters
-    found = made.run(given, sizes_of(graph_of(code, given), given))
-    exact = (a.astype(np.float32) if a.dtype == ml_dtypes.bfloat16 else a for a in given)
-    for got, want in zip(found, map(np.asarray, sm.jit(code)(*exact)), strict=True):
+    inputs = tuple(a.astype(ml_dtypes.bfloat16) if a.dtype == np.float32 else a for a in arrays)
+    program = compiled(code, *inputs)
+    assert program.plan.chunked_clusters
+    result = program.run(inputs, sizes_of(graph_of(code, inputs), inputs))
+    exact = (a.astype(np.float32) if a.dtype == ml_dtypes.bfloat16 else a for a in inputs)
+    for got, want in zip(result, map(np.asarray, sm.jit(code)(*exact)), strict=True):
         assert got.dtype == ml_dtypes.bfloat16
         most = 2.0**-5 * np.abs(want).max()  # a few roundings of what is summed and of the sum
         np.testing.assert_allclose(got.astype(np.float32), want, atol=most)
@@ -73,8 +73,8 @@ def test_scores_of_labels_are_computed_and_not_read() -> None:
         z = x @ sm.matrix_transpose(y)
         n, half = z.shape[0], np.float32(-0.5)
         hot = sm.where(sm.arange(n)[:, None] == sm.arange(n)[None, :], half, half * 0)
-        turned = sm.matrix_transpose(z)
-        low, high = (sm.nn.log_softmax(a, axis=1) for a in (z, turned))
+        transposed = sm.matrix_transpose(z)
+        low, high = (sm.nn.log_softmax(a, axis=1) for a in (z, transposed))
         dz = hot - sm.exp(low) * sm.sum(hot, axis=1, keepdims=True)
         dt = hot - sm.exp(high) * sm.sum(hot, axis=1, keepdims=True)
         places = sm.arange(n)
@@ -83,17 +83,17 @@ def test_scores_of_labels_are_computed_and_not_read() -> None:
         return loss, d @ y, sm.matrix_transpose(d) @ x
 
     arrays = 0.3 * f32(140, 24), 0.3 * f32(140, 24)
-    made = compiled(code, *arrays)
-    assert made.plan.chunked_clusters
-    gathers = [n for n in made.graph.nodes() if n.op.name == "gather"]
+    program = compiled(code, *arrays)
+    assert program.plan.chunked_clusters
+    gathers = [n for n in program.graph.nodes() if n.op.name == "gather"]
     assert all(1 in n.inputs[0].type.shape for n in gathers)  # of rows, not of scores
-    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     x, y = (a.astype(np.float64) for a in arrays)
     e = np.exp(x @ y.T)
     p, q = e / e.sum(axis=1, keepdims=True), e / e.sum(axis=0)
     wanted = np.log(np.diag(p)).mean() + np.log(np.diag(q)).mean()
     d = 0.5 * (p + q) - np.eye(140)
-    for got, want in zip(found, (wanted, d @ y, d.T @ x), strict=True):
+    for got, want in zip(result, (wanted, d @ y, d.T @ x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
 
 
@@ -103,25 +103,25 @@ def test_queries_are_cut_and_not_heads() -> None:
     graph = passes.run(graph, Journal(), "eager")
     scores = next(n for n in graph.nodes() if n.op.name == "contract")
     sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
-    found = chunk_graph(graph, [scores], sizes, 1 << 25)
-    assert found is not None and not found.recomputes
-    assert found.extent == scores.type.shape[1]
-    assert [p.combine for p in found.written].count("add") == 2  # of keys and of values
+    actual = chunk_graph(graph, [scores], sizes, 1 << 25)
+    assert actual is not None and not actual.recomputes
+    assert actual.extent == scores.type.shape[1]
+    assert [p.combine for p in actual.written].count("add") == 2  # of keys and of values
 
 
 def test_recomputation_has_to_be_worth_its_time() -> None:
     """Sums over all rows that rounds read are made before of the same value, if much is kept less
     or the user says so; else it is stored, and the reason has the numbers."""
     arrays = CASES["both ways"][1]
-    made = compiled(both_ways, *arrays, slower=1.0)
-    assert not made.plan.chunked_clusters
-    (refused,) = [d for d in made.plan.decisions if d.reason == "not-in-rounds"]
+    program = compiled(both_ways, *arrays, slower=1.0)
+    assert not program.plan.chunked_clusters
+    (refused,) = [d for d in program.plan.decisions if d.reason == "not-in-rounds"]
     assert "times as long" in refused.details["how"]
     with knobs.config(max_extra_memory=70_000):
         limited = compiled(both_ways, *arrays, slower=1.0)
     assert limited.plan.chunked_clusters
-    sizes = dict(zip(made.size_names, sizes_of(made.graph, arrays), strict=True))
-    bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (made, limited)]
+    sizes = dict(zip(program.size_names, sizes_of(program.graph, arrays), strict=True))
+    bytes_ = [memory_analysis(m, sizes).temp_size_in_bytes for m in (program, limited)]
     assert bytes_[0] >= 140 * 140 * 4 and bytes_[1] < 140 * 140 * 2
 
 
@@ -134,11 +134,11 @@ def test_a_limit_on_memory_is_met_where_chunks_can() -> None:
     target = Target.for_isa(driver.host().isa)
     whole = driver.compile(graph, hints=sizes, target=target)
     with knobs.config(max_extra_memory=room + results):
-        made = driver.compile(graph, hints=sizes, target=target)
-        found = made.run(arrays, tuple(sizes.values()))
-    assert made.plan.chunked_clusters and not whole.plan.chunked_clusters
-    assert memory_analysis(made, sizes).temp_size_in_bytes <= room
-    for got, want in zip(found, whole.run(arrays, tuple(sizes.values())), strict=True):
+        program = driver.compile(graph, hints=sizes, target=target)
+        result = program.run(arrays, tuple(sizes.values()))
+    assert program.plan.chunked_clusters and not whole.plan.chunked_clusters
+    assert memory_analysis(program, sizes).temp_size_in_bytes <= room
+    for got, want in zip(result, whole.run(arrays, tuple(sizes.values())), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
@@ -146,17 +146,17 @@ def test_an_unreachable_limit_is_reported_with_a_reachable_one() -> None:
     """The error names what would do: with that much the same program runs.  What a round keeps
     counts, and the limit is met."""
     code, arrays = CASES["head"]
-    made = sm.jit(code)
-    made(*arrays)
-    with sm.config(max_extra_memory=1), pytest.raises(sm.errors.OutOfMemory) as told:
-        made(*arrays)
-    number, unit = str(told.value.fields["needed"]).split()
+    jitted = sm.jit(code)
+    jitted(*arrays)
+    with sm.config(max_extra_memory=1), pytest.raises(sm.errors.OutOfMemory) as caught:
+        jitted(*arrays)
+    number, unit = str(caught.value.fields["needed"]).split()
     least = int(float(number) * {"KiB": 2**10, "MiB": 2**20}[unit] * 1.01)
     results = 4 * (1 + 150 * 24 + 301 * 24)
     assert results < least < results + 150 * 301 * 4
     with sm.config(max_extra_memory=least):
-        found = made(*arrays)
-    for got, want in zip(map(np.asarray, found), map(np.asarray, made(*arrays)), strict=True):
+        result = jitted(*arrays)
+    for got, want in zip(map(np.asarray, result), map(np.asarray, jitted(*arrays)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
@@ -167,20 +167,20 @@ def test_memory_of_a_chunk_counts_for_the_limit() -> None:
     results = 4 * (1 + 150 * 24 + 301 * 24)
     target = Target.for_isa(driver.host().isa)
     with knobs.config(max_extra_memory=results + 40_000):
-        made = driver.compile(graph, hints=sizes, target=target)
-        prepared = made.executable.prepared(tuple(sizes.values()))
-    assert made.plan.chunked_clusters and prepared.call_bytes > 0
+        program = driver.compile(graph, hints=sizes, target=target)
+        prepared = program.executable.prepared(tuple(sizes.values()))
+    assert program.plan.chunked_clusters and prepared.call_bytes > 0
     assert prepared.call_bytes + prepared.arena_bytes <= 40_000
 
 
 def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:
     """Bytes that a plan made under a limit needs beyond its inputs."""
     with knobs.config(max_extra_memory=limit):
-        made = compiled(code, *arrays)
+        program = compiled(code, *arrays)
     with knobs.config(max_extra_memory=None):
-        found = made.executable.prepared(sizes_of(made.graph, arrays))
-    results = sum(nbytes for *_, nbytes, over in found.results if over < 0)
-    return found.arena_bytes + found.call_bytes + results
+        result = program.executable.prepared(sizes_of(program.graph, arrays))
+    results = sum(nbytes for *_, nbytes, over in result.results if over < 0)
+    return result.arena_bytes + result.call_bytes + results
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -199,8 +199,8 @@ def test_reductions_before_the_chunks_end_the_search(
 
     def loss(x: Any, w: Any, d: Any) -> Any:
         one, other = (x * d @ sm.matrix_transpose(w) for _ in range(2))
-        turned = sm.exp(sm.minimum(sm.matrix_transpose(other), np.float32(2)))
-        back = sm.matrix_transpose(turned)
+        transposed = sm.exp(sm.minimum(sm.matrix_transpose(other), np.float32(2)))
+        back = sm.matrix_transpose(transposed)
         squares = (v * v for v in (back, back @ w * 0.1, w, sm.nn.logsumexp(one, axis=1)))
         return sum(sm.mean(v) for v in squares)
 
@@ -219,15 +219,15 @@ def test_reductions_before_the_chunks_end_the_search(
     monkeypatch.setattr(chunking, "_ChunkGrower", Counted)
     arrays = 0.3 * f32(17, 24), 0.3 * f32(1, 24), f32(24)
     with knobs.config(max_extra_memory=1):
-        made = compiled(code, *arrays)
+        program = compiled(code, *arrays)
     with knobs.config(max_extra_memory=None):
-        found = made.run(arrays, sizes_of(made.graph, arrays))
-    for got, want in zip(found, _flat(sm.jit(code)(*arrays)), strict=True):
+        result = program.run(arrays, sizes_of(program.graph, arrays))
+    for got, want in zip(result, _flat(sm.jit(code)(*arrays)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
-def _flat(found: Any) -> list[Any]:
-    value, gradients = found
+def _flat(actual: Any) -> list[Any]:
+    value, gradients = actual
     return [np.asarray(v) for v in (value, *gradients)]
 
 
@@ -236,8 +236,8 @@ def _flat(found: Any) -> list[Any]:
 def test_chunks_in_poisoned_memory(name: str, fill: int) -> None:
     """What a round waits for holds what nobody wrote before the first, and stands apart."""
     code, arrays = CASES[name]
-    made = compiled(code, *arrays)
+    program = compiled(code, *arrays)
     order = sizes_of(graph_of(code, arrays), arrays)
-    wanted = [np.array(a) for a in made.run(arrays, order)]
-    problem = same_bits(wanted, run_poisoned(made.executable, arrays, order, fill))
+    wanted = [np.array(a) for a in program.run(arrays, order)]
+    problem = same_bits(wanted, run_poisoned(program.executable, arrays, order, fill))
     assert not problem, problem

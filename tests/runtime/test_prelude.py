@@ -47,8 +47,8 @@ def run(made, owners, stamps=(0, 0), **options):
     x = RNG.standard_normal((70, 60)).astype(np.float32)
     arrays = [x, *(o.data for o in owners)]
     held = made.executable.prelude.run(owners, stamps, arrays.__getitem__, **options)
-    (found,) = made.run(arrays, (70,), None, held)
-    return held, np.allclose(found, x @ (arrays[1] * arrays[2]).T, rtol=1e-4, atol=1e-4)
+    (actual,) = made.run(arrays, (70,), None, held)
+    return held, np.allclose(actual, x @ (arrays[1] * arrays[2]).T, rtol=1e-4, atol=1e-4)
 
 
 def owners():
@@ -63,28 +63,28 @@ def test_a_recipe_with_a_prelude_reads_back(made):
 
 
 def test_equal_owners_and_stamps_are_one_run(made):
-    given = owners()
-    held, right = run(made, given)
-    again, right_again = run(made, given)
+    inputs = owners()
+    held, right = run(made, inputs)
+    again, right_again = run(made, inputs)
     assert held is again and right and right_again
 
 
 def test_a_stamp_or_another_owner_is_another_run(made):
-    given = owners()
-    held, _ = run(made, given)
-    given[0].data += 1
-    assert not run(made, given)[1], "nothing told that it changed"
-    other, right = run(made, given, (1, 0))
+    inputs = owners()
+    held, _ = run(made, inputs)
+    inputs[0].data += 1
+    assert not run(made, inputs)[1], "nothing told that it changed"
+    other, right = run(made, inputs, (1, 0))
     assert other is not held and right
-    assert run(made, (Owner((230, 60)), given[1]))[1]
+    assert run(made, (Owner((230, 60)), inputs[1]))[1]
 
 
 def test_what_is_watched_needs_no_stamp(made):
-    given = owners()
-    held, _ = run(made, given, watched=True)
-    assert run(made, given, watched=True)[0] is held
-    given[1].data *= 2
-    again, right = run(made, given, watched=True)
+    inputs = owners()
+    held, _ = run(made, inputs, watched=True)
+    assert run(made, inputs, watched=True)[0] is held
+    inputs[1].data *= 2
+    again, right = run(made, inputs, watched=True)
     assert again is not held and right
 
 
@@ -125,10 +125,10 @@ def test_runs_die_with_the_first_of_their_owners(made):
 
 
 def test_runs_die_with_their_plan(made):
-    given = owners()
+    inputs = owners()
     plan = driver.compile(parse(SOURCE.replace("mul", "add")), hints={"n": 70})
-    arrays = [None, *(o.data for o in given)]
-    plan.executable.prelude.run(given, (0, 0), arrays.__getitem__)
+    arrays = [None, *(o.data for o in inputs)]
+    plan.executable.prelude.run(inputs, (0, 0), arrays.__getitem__)
     assert prelude.held_bytes()
     del plan
     gc.collect()
@@ -136,9 +136,9 @@ def test_runs_die_with_their_plan(made):
 
 
 def test_everything_can_be_forgotten(made):
-    given = owners()
-    held, _ = run(made, given)
+    inputs = owners()
+    held, _ = run(made, inputs)
     prelude.clear()
-    given[0].data += 1
-    again, right = run(made, given)
+    inputs[0].data += 1
+    again, right = run(made, inputs)
     assert right and again is not held

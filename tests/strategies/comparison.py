@@ -51,11 +51,11 @@ class Judge:
         self.arrays = list(arrays)
         self._moved: list[list[Array]] | None = None
 
-    def complaint(self, found: Sequence[Array]) -> str:
+    def complaint(self, actual: Sequence[Array]) -> str:
         """What is wrong with the results, or an empty string."""
-        if len(found) != len(self.expected):
-            return f"{len(found)} outputs instead of {len(self.expected)}"
-        for k, (want, got) in enumerate(zip(self.expected, found, strict=True)):
+        if len(actual) != len(self.expected):
+            return f"{len(actual)} outputs instead of {len(self.expected)}"
+        for k, (want, got) in enumerate(zip(self.expected, actual, strict=True)):
             if want.dtype != got.dtype or want.shape != got.shape:
                 return f"output {k} is {got.dtype}{got.shape}, not {want.dtype}{want.shape}"
             if not same_bits(want, got):

@@ -21,7 +21,7 @@ from smelt.ops.scalar import SCALARS
 @cache
 def sample() -> tuple[Program, ...]:
     """A fixed crowd of programs."""
-    found: list[Program] = []
+    results: list[Program] = []
 
     @seed(1)
     @settings(
@@ -33,10 +33,10 @@ def sample() -> tuple[Program, ...]:
     )
     @given(graphs())
     def collect(program: Program) -> None:
-        found.append(program)
+        results.append(program)
 
     collect()
-    return tuple(found)
+    return tuple(results)
 
 
 def test_programs_are_worth_fusing() -> None:
@@ -162,8 +162,8 @@ def test_the_order_of_a_reduction_decides_whether_it_overflows(combine: str) -> 
     graph = parse(f"graph f(x: f64[n]) {{\n a = reduce.{combine}(x) {{axes=(0,)}}\n return a\n}}")
     terms = {"sum": (1e308, 1e308, -1e308, -1e308), "prod": (1e200, 1e200, 1e-200, 1e-200)}
     open_case = Judge(graph, [np.array(terms[combine])])
-    for found in (0.0, 1.0, np.inf, np.nan):
-        assert not open_case.complaint([np.asarray(found)])
+    for actual in (0.0, 1.0, np.inf, np.nan):
+        assert not open_case.complaint([np.asarray(actual)])
     closed = Judge(
         graph,
         [np.array(terms[combine]) ** 0.5 if combine == "prod" else np.array(terms[combine]) / 8],

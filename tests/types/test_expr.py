@@ -138,12 +138,12 @@ def test_what_is_proven_holds(tree: Tree) -> None:
     bounds = expr.bounds(e)
     nonnegative, positive = expr.nonnegative(e), expr.positive(e)
     for v in SAMPLE:
-        found = tree.plain(v)
-        assert not nonnegative or found >= 0, (tree.spelled, v)
-        assert not positive or found >= 1, (tree.spelled, v)
+        actual = tree.plain(v)
+        assert not nonnegative or actual >= 0, (tree.spelled, v)
+        assert not positive or actual >= 1, (tree.spelled, v)
         if bounds is not None:
             low, high = (at(b, v) for b in bounds)
-            assert low <= found <= high, (tree.spelled, v, bounds)
+            assert low <= actual <= high, (tree.spelled, v, bounds)
 
 
 @effort(200)
@@ -178,13 +178,13 @@ def test_names_and_arrays(tree: Tree) -> None:
     assert set(expr.sizes_of(e)) <= {"n", "m"}
     grid = {"i": np.arange(2)[:, None], "j": np.arange(6)[None, :], "k": np.array([[3]])}
     sizes = {"n": 2, "m": 3}
-    found = np.broadcast_to(expr.evaluate(e, sizes, grid), (2, 6))
+    actual = np.broadcast_to(expr.evaluate(e, sizes, grid), (2, 6))
     for i, j in cross(range(2), range(6)):
-        assert found[i, j] == tree.plain(sizes | {"i": i, "j": j, "k": 3})
+        assert actual[i, j] == tree.plain(sizes | {"i": i, "j": j, "k": 3})
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("actual", "wanted"),
     [
         ((A // 4) * 4 + A % 4, A),
         ((N * 4 + A) // 4, N + A // 4),
@@ -210,9 +210,9 @@ def test_names_and_arrays(tree: Tree) -> None:
         (expr.product((N, 4, M)), N * M * 4),
     ],
 )
-def test_what_views_rely_on(found: Index, wanted: Index | None) -> None:
+def test_what_views_rely_on(actual: Index, wanted: Index | None) -> None:
     """None: what cannot be taken apart stays a quotient."""
-    assert found == wanted if wanted is not None else "//" in expr.text(found)
+    assert actual == wanted if wanted is not None else "//" in expr.text(actual)
 
 
 @given(st.data())
@@ -326,13 +326,13 @@ def test_an_exhausted_budget_says_unknown_and_depends_on_nothing_else(
 
 
 def test_the_sizes_of_an_expression_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    queries: list[object] = []
     atoms = expr.atoms
-    monkeypatch.setattr(expr, "atoms", lambda e: (asked.append(e), atoms(e))[1])
+    monkeypatch.setattr(expr, "atoms", lambda e: (queries.append(e), atoms(e))[1])
     e = expr.add(expr.mul(expr.size("once"), 3), expr.size("and_again"))
     assert expr.sizes_of(e) == expr.sizes_of(e)
     assert set(expr.sizes_of(e)) == {"once", "and_again"}
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_equal_expressions_of_other_extents_are_divided_anew() -> None:

@@ -20,10 +20,10 @@ def check(kernel: Whole, *arrays: np.ndarray) -> None:
     """Native code between forbidden pages says what the graph's interpreter says."""
     expected = kernel.expected(*arrays)[0]
     for at_end in (False, True):
-        (found,) = run_guarded(kernel, arrays, at_end=at_end)
+        (actual,) = run_guarded(kernel, arrays, at_end=at_end)
         scale = float(np.abs(expected).max(initial=1.0))
         eps = float(ml_dtypes.finfo(expected.dtype).eps)
-        assert float(np.abs(found - expected).max(initial=0.0)) <= 64 * eps * scale
+        assert float(np.abs(actual - expected).max(initial=0.0)) <= 64 * eps * scale
 
 
 def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
@@ -53,5 +53,5 @@ def dealing(source: str) -> list[bool]:
 
 def _made(source: str) -> list[object]:
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
-    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    return [c for s in made for c in s.products.values()]
+    nests = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return [c for s in nests for c in s.products.values()]

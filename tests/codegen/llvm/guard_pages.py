@@ -71,9 +71,9 @@ class Guarded:
 
     def copy(self, a: Array, *, at_end: bool) -> Array:
         """A contiguous copy of an array there."""
-        found = self.array(a.shape, a.dtype, at_end=at_end)
-        found[...] = a
-        return found
+        result = self.array(a.shape, a.dtype, at_end=at_end)
+        result[...] = a
+        return result
 
 
 def run_guarded(
@@ -106,9 +106,9 @@ def run_guarded(
         frame = memory.copy(np.array(words, np.int64), at_end=True)
         for f in built.functions:
             tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
-            own = memory.block(scratch, at_end=True) if scratch else 0
+            scratch_address = memory.block(scratch, at_end=True) if scratch else 0
             call = KERNEL(loaded.address(f.symbol))
             ranges = [(t, t + 1) for t in reversed(range(tasks))] if one_by_one else [(0, tasks)]
             for begin, end in ranges:
-                call(frame.ctypes.data, begin, end, own)
+                call(frame.ctypes.data, begin, end, scratch_address)
         return [places[p.name].copy() for p in kernel.kernel.outputs]

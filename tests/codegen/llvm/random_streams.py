@@ -91,14 +91,14 @@ class StreamGenerator(Generator):
         weight = b.let(self.fresh("w"), b.apply("exp", b.apply("sub", score, new)))
         factor = b.apply("exp", b.apply("sub", Ref(gauge.name), new))
         for state in sums:
-            made: Value = weight
+            built: Value = weight
             if self.chance(60):
-                made = self.product(weight, axis, axes)
-            found = self.folded("sum", b.cast(made, state.dtype or f32), axis, axes)
+                built = self.product(weight, axis, axes)
+            result = self.folded("sum", b.cast(built, state.dtype or f32), axis, axes)
             old = b.apply("mul", Ref(state.name), b.cast(factor, state.dtype or f32))
             if not plain and self.chance(20):
                 old = b.apply("add", old, b.cast(Ref(gauge.name), state.dtype or f32))
-            b.update(state.name, b.apply("add", old, found))
+            b.update(state.name, b.apply("add", old, result))
         if not plain and self.chance(30):
             self.result(score)
 
@@ -158,9 +158,9 @@ class StreamGenerator(Generator):
         """Stores a value over its axes."""
         b = self.b
         v = self.at("x") if v is None else v
-        own = [a for a in self.visible if a in b.axes_of(v) | set(self.needed)]
-        shape = tuple(b.axes[a].extent for a in own)
-        index = tuple(b.axes[a].index for a in own)
+        carried_axes = [a for a in self.visible if a in b.axes_of(v) | set(self.needed)]
+        shape = tuple(b.axes[a].extent for a in carried_axes)
+        index = tuple(b.axes[a].index for a in carried_axes)
         b.store(b.output(self.fresh("y"), b.dtype_of(v), shape), index, v)
 
 

@@ -48,7 +48,7 @@ def spread(
 ) -> dict[str, Array]:
     """Tolerances, element by element of every output; `settings` are those of the interpreter."""
     exact = run(kernel, arrays, sizes, **settings)
-    found = {name: np.zeros(np.shape(a)) for name, a in exact.items()}
+    results = {name: np.zeros(np.shape(a)) for name, a in exact.items()}
     rng = np.random.default_rng(1)
     for _ in range(RUNS):
         changed = {m: _wrapped(getattr(Evaluator, m), rng) for m in _COMPUTED}
@@ -56,13 +56,13 @@ def spread(
         with mock.patch.multiple(Evaluator, **changed), np.errstate(all="ignore"):
             for name, a in run(kernel, moved, sizes, **settings).items():
                 off = np.abs(a.astype("f8") - exact[name].astype("f8"))
-                found[name] = np.maximum(found[name], np.where(np.isnan(off), np.inf, off))
+                results[name] = np.maximum(results[name], np.where(np.isnan(off), np.inf, off))
     out: dict[str, Array] = {}
     for name, a in exact.items():
         eps = _EPS.get(str(a.dtype), 0.0)
         with np.errstate(all="ignore"):
-            own = np.where(np.isfinite(a.astype("f8")), np.abs(a.astype("f8")), 0.0)
-        out[name] = FACTOR * found[name] + own * eps * DISTURBANCE_ULP
+            magnitude = np.where(np.isfinite(a.astype("f8")), np.abs(a.astype("f8")), 0.0)
+        out[name] = FACTOR * results[name] + magnitude * eps * DISTURBANCE_ULP
         out[name] = out[name] + (float(np.finfo(np.float32).tiny) if eps else 0.0)
     return out
 

@@ -51,8 +51,8 @@ def runnable() -> tuple[Isa, ...]:
     """The instruction sets that this processor can run, widest first."""
     host = Target.host()
     levels = {"avx512": 3, "avx2": 2, "portable": 1}
-    own = levels.get(host.isa, 0)
-    return tuple(isa for isa in ISAS if levels[isa] <= own)
+    level = levels.get(host.isa, 0)
+    return tuple(isa for isa in ISAS if levels[isa] <= level)
 
 
 RUNNABLE = runnable()
@@ -132,23 +132,23 @@ def whole_graph(
     cluster = one_cluster(graph)
     likely = dict.fromkeys(driver.input_size_names(graph), hint) | dict(hints or {})
     kernel = verify(lower.run(cluster, rounding, likely))
-    made = build(kernel, target, streaming=streaming)
-    loaded = load(made.code, [f.symbol for f in made.functions])
+    built = build(kernel, target, streaming=streaming)
+    loaded = load(built.code, [f.symbol for f in built.functions])
     plan = Plan(graph, (cluster,), ((0,),))
-    known = () if usual else code_variants(kernel, target, likely)
+    variants = () if usual else code_variants(kernel, target, likely)
     plain = CanonicalKernel(kernel, kernel_text(kernel))  # its own names
     stem = driver.identify(kernel, target).stem + plain.text.encode()
     named = driver.KernelIdentity(kernel, plain, {}, stem)
-    code = LoadedKernel(made, loaded)
+    code = LoadedKernel(built, loaded)
     _, executable = driver.assemble(
         plan,
-        {cluster: driver.BuiltKernel(named, known, code)},
+        {cluster: driver.BuiltKernel(named, variants, code)},
         target,
         Journal(),
         PreludeBuilder(graph, Split(graph, ()), ConstantBudget(0, 0)),
         lambda part, sizes: driver.compile(part, hints=sizes),
     )
-    return Whole(graph, kernel, made, loaded, executable, target, known, named)
+    return Whole(graph, kernel, built, loaded, executable, target, variants, named)
 
 
 # Of the last hundred or so: what a test module no longer asks for, the collector need not look at.

@@ -47,8 +47,8 @@ def made(pair: str, spec: str = PLAIN) -> Whole:
 
 
 def by_matrices(kernel: Whole) -> bool:
-    found = [c for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked]
-    return bool(found) and all(c.group is not None and c.group.matrix for c in found)
+    results = [c for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked]
+    return bool(results) and all(c.group is not None and c.group.matrix for c in results)
 
 
 @runs
@@ -63,8 +63,8 @@ def test_every_size_up_to_two_tiles(pair: str) -> None:
         right = wanted(x, y)
         step = 1 if k == depths[-1] else 5
         for m, n in product(range(1, 70, step), range(1, 70, 7)):
-            (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
-            assert np.array_equal(found, right[:m, :n]), (m, n, k)
+            (actual,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+            assert np.array_equal(actual, right[:m, :n]), (m, n, k)
 
 
 @runs
@@ -80,8 +80,8 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
         x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
         y = np.ascontiguousarray(y.T) if "n,k" in spec else y
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x, y], at_end=at_end)
-            assert np.array_equal(found, right), (m, n, k)
+            (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
+            assert np.array_equal(actual, right), (m, n, k)
 
 
 @runs
@@ -172,19 +172,21 @@ def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
     assert {*re.findall(r"tileloaddt1\t.*%tmm(\d)", text)} == {"6", "7"}
     assert not re.search("vpdpbusd|vdpbf16ps", text)
     assert text.count("tilerelease") == 1
-    told = set(re.findall(r"tdp\w+", text))
-    assert told == {step}
+    reported = set(re.findall(r"tdp\w+", text))
+    assert reported == {step}
 
 
 def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux refuses tiles to processes whose threads leave too little room for interrupts."""
-    found = Processor("x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",))
+    actual = Processor(
+        "x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",)
+    )
     monkeypatch.setattr(processor, "_amx_permitted", lambda: False)
-    kept = processor.permitted_processor(found)
+    kept = processor.permitted_processor(actual)
     assert kept.features == ("avx2",)
     assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
     monkeypatch.setattr(processor, "_amx_permitted", lambda: True)
-    assert processor.permitted_processor(found) == found
+    assert processor.permitted_processor(actual) == actual
 
 
 def test_narrower_vectors_have_no_matrices() -> None:

@@ -17,18 +17,18 @@ def rows(dtype: str, length: int) -> list[Array]:
     """What ties, ends, or is no number, in one place and in many."""
     rng = np.random.default_rng(length)
     few = rng.integers(0, 4, length).astype(dtype)
-    found = [few, np.full(length, few[0]), (np.arange(length) % 100).astype(dtype)]
+    results = [few, np.full(length, few[0]), (np.arange(length) % 100).astype(dtype)]
     if dtype not in FLOATS:
         info = np.iinfo(dtype)
-        return [*found, np.full(length, info.min, dtype), np.full(length, info.max, dtype)]
+        return [*results, np.full(length, info.min, dtype), np.full(length, info.max, dtype)]
     normal = rng.standard_normal(length).astype(dtype)
-    found += [np.full(length, value, dtype) for value in (-np.inf, np.inf, np.nan)]
-    found += [np.where(rng.random(length) < 0.5, -0.0, 0.0).astype(dtype)]
+    results += [np.full(length, value, dtype) for value in (-np.inf, np.inf, np.nan)]
+    results += [np.where(rng.random(length) < 0.5, -0.0, 0.0).astype(dtype)]
     for value, share in ((np.nan, 0.01), (np.nan, 0.5), (np.inf, 0.02), (-np.inf, 0.5)):
-        found.append(np.where(rng.random(length) < share, value, normal).astype(dtype))
+        results.append(np.where(rng.random(length) < share, value, normal).astype(dtype))
     last = normal.copy()
     last[length // 2], last[-1] = np.inf, np.nan
-    return [*found, normal, last]
+    return [*results, normal, last]
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "i1", "u1", "i4", "u4", "i8"])

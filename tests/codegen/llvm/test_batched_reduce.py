@@ -39,21 +39,21 @@ def rows(combine: str, dtype: str, m: int, k: int) -> Array:
     x = rng.integers(0, 6, (m, k)) - (0 if dtype.startswith(("u", "b")) else 3)
     if not NAMES[dtype].is_float:
         return (x > 3 if dtype == "bool" else x).astype(kind)
-    found = (1 + x / 64 if combine == "prod" else x).astype(kind)
+    result = (1 + x / 64 if combine == "prod" else x).astype(kind)
     for special in (np.nan, -np.inf, np.inf, -0.0):
-        found[rng.random((m, k)) < 0.02] = special
-    found[0] = -np.inf
-    return found
+        result[rng.random((m, k)) < 0.02] = special
+    result[0] = -np.inf
+    return result
 
 
 def same(kernel: Whole, x: Array) -> None:
-    (found,) = run_guarded(kernel, [x], at_end=True)
+    (actual,) = run_guarded(kernel, [x], at_end=True)
     (wanted,) = kernel.expected(x)
-    assert found.dtype == wanted.dtype
-    near = {2: 1e-2, 4: 1e-6, 8: 1e-14}[x.dtype.itemsize] if found.dtype.kind not in "biu" else 0
-    np.testing.assert_allclose(found.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
+    assert actual.dtype == wanted.dtype
+    near = {2: 1e-2, 4: 1e-6, 8: 1e-14}[x.dtype.itemsize] if actual.dtype.kind not in "biu" else 0
+    np.testing.assert_allclose(actual.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
     (again,) = run_guarded(kernel, [x], at_end=False, one_by_one=True)
-    assert again.tobytes() == found.tobytes()
+    assert again.tobytes() == actual.tobytes()
 
 
 @pytest.mark.parametrize(("combine", "dtype"), CASES)
@@ -95,8 +95,8 @@ def test_a_row_does_not_depend_on_those_beside_it(k: int) -> None:
     wanted = [np.asarray(y) for y in folded(x)]
     for first, threads in ((1, 1), (7, 2), (16, 1), (202, 2)):
         with knobs.config(threads=threads):
-            found = [np.asarray(y) for y in folded(x[first:])]
-        assert all(a[first:].tobytes() == b.tobytes() for a, b in zip(wanted, found, strict=True))
+            actual = [np.asarray(y) for y in folded(x[first:])]
+        assert all(a[first:].tobytes() == b.tobytes() for a, b in zip(wanted, actual, strict=True))
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16, 32, 64])
@@ -117,18 +117,18 @@ kernel f(x: f32[n,d]) -> y: f32[n,d]
 @pytest.mark.parametrize(("d", "straight"), [(16, True), (24, True), (48, True), (2000, False)])
 def test_short_rows_are_written_out(d: int, straight: bool) -> None:
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": d})).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    rows = [n for n in made.nests if n.vector == "d"]
-    assert rows and all(is_fully_unrolled(made, n) == straight for n in rows)
+    nests = schedule(phase, Target.for_isa("avx512"))
+    rows = [n for n in nests.nests if n.vector == "d"]
+    assert rows and all(is_fully_unrolled(nests, n) == straight for n in rows)
 
 
 def test_the_last_vector_is_as_wide_as_its_rest() -> None:
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": 24})).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    *_, stored = [n for n in made.nests if n.stores]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    *_, stored = [n for n in nests.nests if n.stores]
     assert vectors_of(16, stored, 24) == [(0, 16), (16, 8)]
     assert vectors_of(16, stored, 21) == [(0, 16), (16, 8)]
-    assert vectors_of(16, made.nests[0], 24) == [(0, 16), (16, 16)]  # lanes of one state
+    assert vectors_of(16, nests.nests[0], 24) == [(0, 16), (16, 16)]  # lanes of one state
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -144,18 +144,18 @@ def test_softmax(isa: Isa, d: int, dtype: str) -> None:
     kernel = whole(text, isa, m=100, k=d)
     for m in (1, 35):
         x = np.random.default_rng(m).standard_normal((m, d)).astype(NAMES[dtype].numpy)
-        (found,) = run_guarded(kernel, [x], at_end=True)
+        (actual,) = run_guarded(kernel, [x], at_end=True)
         near = {"f32": 1e-6, "f64": 1e-14, "bf16": 1e-2}[dtype]
         np.testing.assert_allclose(
-            found.astype("f8"), kernel.expected(x)[0].astype("f8"), rtol=near, atol=near
+            actual.astype("f8"), kernel.expected(x)[0].astype("f8"), rtol=near, atol=near
         )
 
 
 def test_a_loop_without_a_rest_stays() -> None:
     """It may store past the caches, and has no masks either; folds have no wide state to join."""
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": 64})).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    assert [is_fully_unrolled(made, n) for n in made.nests if n.vector == "d"] == [
+    nests = schedule(phase, Target.for_isa("avx512"))
+    assert [is_fully_unrolled(nests, n) for n in nests.nests if n.vector == "d"] == [
         True,
         True,
         False,
@@ -173,5 +173,5 @@ def test_rests_of_rows_are_stored_in_runs(isa: Isa, dtype: str) -> None:
         kernel = whole(text, isa, m=100, k=k)
         x = np.random.default_rng(k).integers(0, 2, (35, k)).astype(NAMES[dtype].numpy)
         for at_end in (True, False):
-            (found,) = run_guarded(kernel, [x], at_end=at_end)
-            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+            (actual,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(actual, kernel.expected(x)[0])

@@ -34,18 +34,18 @@ STREAM = """kernel f(q: f32[m,d], k: f32[n,d], v: f32[n,e]) -> y: f32[m,e]
 def moved(memory: Guarded, x: Array, after: int) -> Array:
     """A copy that begins so many bytes behind a page."""
     room = memory.array((x.size + 16,), x.dtype, at_end=False)
-    found = room[after // 4 : after // 4 + x.size].reshape(x.shape)
-    found[:] = x
-    return found
+    result = room[after // 4 : after // 4 + x.size].reshape(x.shape)
+    result[:] = x
+    return result
 
 
 @pytest.mark.parametrize(("isa", "wide"), [("avx512", 64), ("avx2", 32), ("neon", 16)])
 def test_whole_vectors_are_tested_for_alignment(isa: str, wide: int) -> None:
     text = emit(parse(STREAM), Target.for_isa(isa)).llvm  # type: ignore[arg-type]
     (address,) = re.findall(r"(%\S+) = ptrtoint", text)
-    asked = re.search(rf"(%\S+) = or i64 {re.escape(address)}, %\S+\n(.*)\n", text)
-    assert asked is not None
-    assert asked[2].endswith(f"and i64 {asked[1]}, {wide - 1}")
+    address_test = re.search(rf"(%\S+) = or i64 {re.escape(address)}, %\S+\n(.*)\n", text)
+    assert address_test is not None
+    assert address_test[2].endswith(f"and i64 {address_test[1]}, {wide - 1}")
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
@@ -64,5 +64,5 @@ def test_keys_and_values_at_every_alignment(rows: int) -> None:
         wanted = w @ v / w.sum(axis=2, keepdims=True)
         for after in (0, 4, 16, 32, 60):
             with Guarded() as memory:
-                found = np.array(program(q, moved(memory, k, after), moved(memory, v, after)))
-            assert np.abs(found - wanted).max() < 2e-6, (n, d, after)
+                actual = np.array(program(q, moved(memory, k, after), moved(memory, v, after)))
+            assert np.abs(actual - wanted).max() < 2e-6, (n, d, after)

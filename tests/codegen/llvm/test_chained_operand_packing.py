@@ -45,12 +45,12 @@ def test_scores_are_packed_in_their_layout() -> None:
     blocked = schedule(phase, target).blocked
     assert {c.k: c.n for c in blocked} == {"l": "u", "j": "l"}
     assert [c.m_contiguous for c in blocked] == [c.k == "j" for c in blocked]
-    turned = GRADIENTS.replace(
+    transposed = GRADIENTS.replace(
         "-> y0: f32[h,n,64], y1: f32[h,n,64]", "-> y0: f32[h,64,n], y1: f32[h,64,n]"
     )
-    turned = turned.replace("[i,u,l] = v17", "[i,l,u] = v17")
-    turned = turned.replace("[i,u,l] = v18", "[i,l,u] = v18")
-    assert "vgather" not in asm_text(parse(turned), target)
+    transposed = transposed.replace("[i,u,l] = v17", "[i,l,u] = v17")
+    transposed = transposed.replace("[i,u,l] = v18", "[i,l,u] = v18")
+    assert "vgather" not in asm_text(parse(transposed), target)
     assert "vscatter" not in asm_text(parse(GRADIENTS), target)
 
 
@@ -62,14 +62,14 @@ def test_and_are_right() -> None:
         for h, n in ((1, 1), (2, 70), (1, 200), (3, 17)):
             q, k, v, g = (rng.standard_normal((h, n, 64)).astype("f4") / 4 for _ in range(4))
             s = rng.standard_normal((h, n)).astype("f4") + 3
-            given = {"g": g, "q": q, "k": k, "v": v, "s": s}
-            found = code(given, {"h": h, "n": n})
-            wanted = run(kernel, given, {"h": h, "n": n})
+            inputs = {"g": g, "q": q, "k": k, "v": v, "s": s}
+            actual = code(inputs, {"h": h, "n": n})
+            wanted = run(kernel, inputs, {"h": h, "n": n})
             weights = np.exp(np.einsum("hjl,hul->hju", q, k, dtype="f8") - s[:, :, None])
             other = np.einsum("hjl,hul->hju", g, v, dtype="f8") * weights
             exact = [np.einsum("hju,hjl->hul", a, b) for a, b in ((other, q), (weights, g))]
             for name, right in zip(("y0", "y1"), exact, strict=True):
-                np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(actual[name], right, rtol=1e-4, atol=1e-4)
                 np.testing.assert_allclose(wanted[name], right, rtol=1e-4, atol=1e-4)
 
 
@@ -116,9 +116,9 @@ def test_and_is_right_too() -> None:
         code = native(CHAINED, isa)
         for n in (1, 63, 64, 200):
             shapes = {"g": (n, 24), "h": (n, 37), "w": (24, 37), "x": (n, 53), "v": (37, 53)}
-            given = {k: rng.standard_normal(s).astype("f4") for k, s in shapes.items()}
-            found, wanted = code(given, {"n": n}), run(kernel, given, {"n": n})
-            g, h, w, x, v = (given[k].astype("f8") for k in shapes)
+            inputs = {k: rng.standard_normal(s).astype("f4") for k, s in shapes.items()}
+            actual, wanted = code(inputs, {"n": n}), run(kernel, inputs, {"n": n})
+            g, h, w, x, v = (inputs[k].astype("f8") for k in shapes)
             z = np.where(h <= 0, 0, g @ w)
             exact = {"y0": g.T @ h, "y1": z.T @ (x * x), "y2": z @ v + x * x}
             # A rounding is 2^-24 of the magnitudes that are summed: one a term, 24 within z.
@@ -130,5 +130,5 @@ def test_and_is_right_too() -> None:
             }
             for name, right in exact.items():
                 bound = 2.0**-24 * sizes[name] + 1e-30
-                assert (np.abs(found[name] - right) <= bound).all(), (name, isa, n)
+                assert (np.abs(actual[name] - right) <= bound).all(), (name, isa, n)
                 assert (np.abs(wanted[name] - right) <= bound).all(), (name, isa, n)

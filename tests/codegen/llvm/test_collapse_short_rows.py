@@ -85,8 +85,8 @@ def test_short_rows_give_what_numpy_gives(name: str, dtype: str) -> None:
             if dtype == "bool":
                 arrays = [a.astype("int16") for a in arrays]
             expected = NUMPY[name](*arrays)
-            found = np.asarray(jitted(*arrays))
-            np.testing.assert_array_equal(found, expected.astype(found.dtype), f"{n} rows of {d}")
+            actual = np.asarray(jitted(*arrays))
+            np.testing.assert_array_equal(actual, expected.astype(actual.dtype), f"{n} rows of {d}")
 
 
 @pytest.mark.parametrize("name", ["bias", "flip", "row"])
@@ -111,8 +111,8 @@ def test_nothing_behind_the_last_row_is_read() -> None:
         count = n * d
         x = np.frombuffer(source, np.float32, count=count, offset=4 * PAGESIZE - count * 4)
         x = x.reshape(n, d)
-        found = np.asarray(sm.jit(lambda a: sm.flip(a, axis=1) + 1)(x))
-        np.testing.assert_array_equal(found, np.flip(x, 1) + 1)
+        actual = np.asarray(sm.jit(lambda a: sm.flip(a, axis=1) + 1)(x))
+        np.testing.assert_array_equal(actual, np.flip(x, 1) + 1)
 
 
 BIAS = parse("""
@@ -148,10 +148,10 @@ def test_lanes_pick_and_do_not_gather() -> None:
 
 
 def test_short_sizes_are_numbers_in_the_form() -> None:
-    found = code_variants(BIAS, AVX512, {"r": 5, "c": 3})
-    assert select_variant(found, {"r": 9, "c": 3}) == "@c=3"
-    assert select_variant(found, {"r": 5, "c": 4}) == ""
-    assert select_variant(found, {"r": 5, "c": 0}) == ""
+    variants = code_variants(BIAS, AVX512, {"r": 5, "c": 3})
+    assert select_variant(variants, {"r": 9, "c": 3}) == "@c=3"
+    assert select_variant(variants, {"r": 5, "c": 4}) == ""
+    assert select_variant(variants, {"r": 5, "c": 0}) == ""
     assert code_variants(BIAS, AVX512, {"r": 5, "c": 80}) == ()
 
 
@@ -163,9 +163,9 @@ kernel k(x: f32[h,w,c]) -> y: f32[h//2,w//2]
   v0 = x[i*2 + k, j*2 + l, 0] else 0
   y[i,j] = sum(v0 over k, l)
 """)
-    found = code_variants(halved, AVX512, {"h": 9, "w": 8, "c": 3})
+    variants = code_variants(halved, AVX512, {"h": 9, "w": 8, "c": 3})
     sizes = ({"h": 9, "w": w, "c": c} for w, c in ((8, 3), (500, 3), (8, 4)))
-    assert [select_variant(found, at) for at in sizes] == ["@c=3,w=8", "@c=3", ""]
+    assert [select_variant(variants, at) for at in sizes] == ["@c=3,w=8", "@c=3", ""]
 
 
 FEW_TERMS = parse("""
@@ -206,16 +206,16 @@ def test_only_inner_sizes_are_short() -> None:
     assert short_sizes(kernel, {"a": 2, "b": 3, "c": 5, "d": 7}) == {"d": 7, "c": 5, "b": 3}
     # More than 256 elements together.
     assert short_sizes(kernel, {"a": 2, "b": 9, "c": 5, "d": 7}) == {"d": 7, "c": 5}
-    told = text(with_sizes(kernel, {"d": 7, "c": 5, "b": 3}))
-    assert "f32[a,3,5,7]" in told and "size(b)" not in told
+    output = text(with_sizes(kernel, {"d": 7, "c": 5, "b": 3}))
+    assert "f32[a,3,5,7]" in output and "size(b)" not in output
 
 
 def test_gemm_variants_match_those_of_the_specialised_kernel() -> None:
     """A column alone is no axis: what is small then is something else."""
     x, y = np.ones((4, 257)), np.arange(514.0).reshape(257, 2)
     for n in (1, 2):
-        found = np.asarray(sm.jit(lambda a, b: a @ b)(x, y[:, :n].copy()))
-        np.testing.assert_array_equal(found, x @ y[:, :n])
+        actual = np.asarray(sm.jit(lambda a, b: a @ b)(x, y[:, :n].copy()))
+        np.testing.assert_array_equal(actual, x @ y[:, :n])
 
 
 K = axis("k", mul(size("n"), 60))
@@ -233,32 +233,32 @@ K = axis("k", mul(size("n"), 60))
     ],
 )
 def test_patterns_say_what_the_index_is(e: Index) -> None:
-    found = find_period(e, "k")
-    assert found is not None
+    actual = find_period(e, "k")
+    assert actual is not None
     for k in range(200):
-        of_place = found.offsets[k % found.period]
-        assert evaluate(e, {"n": 9}, {"k": k}) == evaluate(found.first, {}) + of_place + (
-            k // found.period * found.step
+        of_place = actual.offsets[k % actual.period]
+        assert evaluate(e, {"n": 9}, {"k": k}) == evaluate(actual.first, {}) + of_place + (
+            k // actual.period * actual.step
         )
 
 
 def test_windows_hold_the_requested_elements() -> None:
-    found = find_period(add(mul(floordiv(K, 3), 3), mul(mod(K, 3), -1)), "k")
-    assert found is not None
+    actual = find_period(add(mul(floordiv(K, 3), 3), mul(mod(K, 3), -1)), "k")
+    assert actual is not None
     held = [True, False, True]
-    starts, wanted = found.windows(16, held)
-    table = found.table(found.period + 15)
+    starts, wanted = actual.windows(16, held)
+    table = actual.table(actual.period + 15)
     for r, (start, bits) in enumerate(zip(starts, wanted, strict=True)):
-        asked = {table[x] - start for x in range(r, r + 16) if held[x % 3]}
-        assert asked == {i for i in range(64) if bits >> i & 1}
+        required = {table[x] - start for x in range(r, r + 16) if held[x % 3]}
+        assert required == {i for i in range(64) if bits >> i & 1}
 
 
 def test_lanes_that_start_at_a_period_need_smaller_windows() -> None:
     """4x4 times 4x4: a register has one product, so four of its elements are one window."""
-    found = find_period(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
-    assert found is not None
-    assert (found.span(16), found.span(16, firsts=found.start_offsets(16, 32))) == (20, 4)
-    assert found.start_offsets(4, 8) == {4, 12} and found.start_offsets(0, 1) == {*range(16)}
+    actual = find_period(add(mul(floordiv(K, 16), 16), mod(K, 4)), "k")
+    assert actual is not None
+    assert (actual.span(16), actual.span(16, firsts=actual.start_offsets(16, 32))) == (20, 4)
+    assert actual.start_offsets(4, 8) == {4, 12} and actual.start_offsets(0, 1) == {*range(16)}
 
 
 PRODUCT = """
@@ -273,8 +273,8 @@ kernel k(a: f32[n,p,q], b: f32[n,q,r]) -> y: f32[n,p,r]
 
 @pytest.mark.parametrize("d", [2, 3, 4])
 def test_vectors_hold_several_tiny_products(d: int) -> None:
-    told = with_sizes(parse(PRODUCT), {"p": d, "q": d, "r": d})
-    (phase,) = program(told).phases
+    reported = with_sizes(parse(PRODUCT), {"p": d, "q": d, "r": d})
+    (phase,) = program(reported).phases
     (nest,) = schedule(phase, AVX512).nests
     assert nest.vector is not None and nest.product is None
     assert phase.axes[nest.vector] == mul(size("n"), d * d)
@@ -293,8 +293,8 @@ def test_sizes_that_a_map_turns_are_short_though_they_count_rows() -> None:
       v1 = sum(v0 over b)
       y[a,i] = v1
     """
-    found = [transposed_sizes(parse(source), sizes) for source in (turn, keep, fold)]
-    assert found == [{"a"}, set(), set()]
+    actual = [transposed_sizes(parse(source), sizes) for source in (turn, keep, fold)]
+    assert actual == [{"a"}, set(), set()]
 
 
 def test_no_pattern_where_numbers_are_missing() -> None:
@@ -337,17 +337,17 @@ def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
     kernel = parse(JUDGED[name])
     rng = np.random.default_rng(5)
     for c in (2, 3, 5, 11, 15):
-        made = native_kernel(with_sizes(kernel, {"c": c, "e": 3}), isa)
+        single = native_kernel(with_sizes(kernel, {"c": c, "e": 3}), isa)
         for r in (1, 33, 120):
             sizes = {"r": r, "c": c, "e": 3}
             arrays = {
                 p.name: rng.random([int(evaluate(n, sizes)) for n in p.shape], np.float32)
                 for p in kernel.inputs
             }
-            wanted = run(made.kernel, arrays, {"r": r})["y"]
+            wanted = run(single.kernel, arrays, {"r": r})["y"]
             for at_end in (True, False):
-                found = made(arrays, {"r": r}, at_end=at_end)["y"]
-                np.testing.assert_array_equal(found, wanted, f"{r} rows of {c}")
+                actual = single(arrays, {"r": r}, at_end=at_end)["y"]
+                np.testing.assert_array_equal(actual, wanted, f"{r} rows of {c}")
     assert find_period(mul(mod(K, 3), 1 << 23), "k") is None
 
 
@@ -359,7 +359,7 @@ def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
 @pytest.mark.parametrize("stored", ["f32", "f64", "i16"])
 def test_lanes_pick_elements_of_any_width(read: str, stored: str, isa: str) -> None:
     """Sixteen lanes of single precision read 64-bit elements in two registers."""
-    made = whole(
+    kernel = whole(
         f"""graph f(x: {stored}[n,c], b: {read}[c]) {{
           t = cast(b) {{dtype={stored}}}
           u = flip(x) {{axes=(1,)}}
@@ -373,11 +373,11 @@ def test_lanes_pick_elements_of_any_width(read: str, stored: str, isa: str) -> N
     rng = np.random.default_rng(5)
     x, b = (
         rng.integers(0, 2 if node.type.dtype.long == "bool" else 9, s).astype(node.type.dtype.numpy)
-        for node, s in zip(made.graph.inputs, ((301, 3), (3,)), strict=True)
+        for node, s in zip(kernel.graph.inputs, ((301, 3), (3,)), strict=True)
     )
     for at_end in (True, False):
-        found = run_guarded(made, [x, b], at_end=at_end)[0]
-        np.testing.assert_array_equal(found, x[:, ::-1] + b.astype(x.dtype))
+        actual = run_guarded(kernel, [x, b], at_end=at_end)[0]
+        np.testing.assert_array_equal(actual, x[:, ::-1] + b.astype(x.dtype))
 
 
 def test_masks_of_more_lanes_than_words_have_bits() -> None:
@@ -427,14 +427,14 @@ def test_a_program_has_two_codes_of_a_kernel_at_most(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_of_nothing_stay() -> None:
-    made = whole(
+    kernel = whole(
         """graph f(x: u32[n,1,1]) {
           s = slice(x) {starts=(0, 0, 0), sizes=(n, 0, 1), steps=(1, 1, 1)}
           y = add(x, s)
           return s, y
         }"""
     )
-    assert [y.shape for y in made(np.ones((7, 1, 1), np.uint32))] == [(7, 0, 1), (7, 0, 1)]
+    assert [y.shape for y in kernel(np.ones((7, 1, 1), np.uint32))] == [(7, 0, 1), (7, 0, 1)]
 
 
 @pytest.mark.parametrize("shape", [(0, 16, 16), (16, 0, 16), (16, 16, 0), (0, 4, 16)])
@@ -444,11 +444,11 @@ def test_sums_over_nothing_are_nothing(shape: tuple[int, ...]) -> None:
     for over in ((0,), (1,), (2,), (0, 2), (1, 2)):
         kept = [f"n{k}" if n == 0 else str(n) for k, n in enumerate(shape)]
         axes = ",".join(map(str, over))
-        made = whole(
+        kernel = whole(
             f"graph f(x: f32[{','.join(kept)}]) {{\n s = reduce.sum(x) {{axes=({axes},)}}\n"
             " return s\n}"
         )
-        np.testing.assert_array_equal(made(x)[0], np.sum(x, over))
+        np.testing.assert_array_equal(kernel(x)[0], np.sum(x, over))
 
 
 def test_lengths_are_no_short_rows() -> None:
@@ -476,8 +476,8 @@ def test_a_short_first_text_has_one_code(monkeypatch: pytest.MonkeyPatch) -> Non
     with sm.config(cache=False):
         for t in (5, 7, 9):
             x = np.ones((2, t, t), np.float32)[:, :, ::1]
-            found, _ = jitted(x.transpose(0, 2, 1), np.ones((t, 99), np.float32))
-            np.testing.assert_allclose(np.asarray(found), np.exp(x) + 5, rtol=1e-6)
+            actual, _ = jitted(x.transpose(0, 2, 1), np.ones((t, 99), np.float32))
+            np.testing.assert_allclose(np.asarray(actual), np.exp(x) + 5, rtol=1e-6)
     before = len(emitted)
     assert not any("@" in form for form in emitted)
     with sm.config(cache=False):

@@ -91,10 +91,10 @@ def is_right(code: str, arrays: tuple[Array, ...], apart: int = 1, *, at_end: bo
     want, (b, _, h, w) = expected(*arrays, apart), x.shape
     for kernel in served(code, {"b": b, "h": h, "w": w}):
         for one_by_one in (False, True):
-            found = kernel(
+            actual = kernel(
                 dict(zip("xdp", arrays, strict=True)), at_end=at_end, one_by_one=one_by_one
             )["y"]
-            np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-4)
+            np.testing.assert_allclose(actual, want, rtol=2e-4, atol=2e-4)
 
 
 def test_rows_are_one_axis_with_and_without_padding() -> None:
@@ -194,5 +194,5 @@ def test_indices_are_right_in_rows_of_any_length() -> None:
         x = rng.integers(-9, 9, (18, h, w)).astype(np.float32)
         left, up = np.zeros_like(x), np.zeros_like(x)
         left[:, :, 1:], up[:, 1:] = x[:, :, :-1], x[:, :-1]
-        found = native(code)({"x": x, "p": p})["y"]
-        assert np.array_equal(found, np.einsum("bhw,mb->mhw", left - up, p)), (h, w)
+        actual = native(code)({"x": x, "p": p})["y"]
+        assert np.array_equal(actual, np.einsum("bhw,mb->mhw", left - up, p)), (h, w)

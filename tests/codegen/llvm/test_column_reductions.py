@@ -48,11 +48,11 @@ def test_parts_add_up(shape: tuple[int, int], offset: float) -> None:
 
 def test_threads_do_not_change_a_bit() -> None:
     x = _columns(4096, 200, 3.0)
-    found = sm.jit(_statistics)
+    jitted = sm.jit(_statistics)
     with knobs.config(threads=1):
-        alone = [np.asarray(a).tobytes() for a in found(x)]
+        alone = [np.asarray(a).tobytes() for a in jitted(x)]
     with knobs.config(threads=2):
-        assert alone == [np.asarray(a).tobytes() for a in found(x)]
+        assert alone == [np.asarray(a).tobytes() for a in jitted(x)]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -102,8 +102,10 @@ def test_jammed_rows_give_the_bits_of_single_rows(
     def bits(x: Any) -> list[bytes]:
         code.forget()
         with knobs.config(cache=False, threads=1):
-            found = sm.jit(FOLDS[name])(x)
-        return [np.asarray(a).tobytes() for a in (found if isinstance(found, tuple) else (found,))]
+            result = sm.jit(FOLDS[name])(x)
+        return [
+            np.asarray(a).tobytes() for a in (result if isinstance(result, tuple) else (result,))
+        ]
 
     monkeypatch.setattr(
         folding, "adds_pairs_first", lambda _: False

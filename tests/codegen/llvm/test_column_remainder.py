@@ -46,15 +46,15 @@ def test_known_columns(isa: str, form: Form, source: str, n: int) -> None:
         pytest.skip("strips of rows are for machines with enough registers")
     m, k = 29, 11
     kernel = whole(_text(source, m, k, n), isa)
-    made, loaded = kernel.form(form)
-    kernel = replace(kernel, built=made, loaded=loaded, forms=())
+    code, loaded = kernel.form(form)
+    kernel = replace(kernel, built=code, loaded=loaded, forms=())
     arrays = [whole_numbers(s, "f4", n) for s in ((m, k), (k, n), (n,))][: 2 + (source is SEVERAL)]
     arrays[1][:, -1], arrays[1][3, 0] = np.nan, np.inf
     with np.errstate(invalid="ignore"):
         wanted = kernel.expected(*arrays)
     for at_end in (False, True):
-        found = run_guarded(kernel, arrays, at_end=at_end, one_by_one=not at_end)
-        for one, other in zip(found, wanted, strict=True):
+        result = run_guarded(kernel, arrays, at_end=at_end, one_by_one=not at_end)
+        for one, other in zip(result, wanted, strict=True):
             assert np.array_equal(one, other, equal_nan=True)
 
 
@@ -67,12 +67,12 @@ def test_every_task_has_columns_of_the_last_or_of_all_others(form: Form, n: int)
         pytest.skip("forms for machines with enough registers")
     m, k = 90, 5
     kernel = whole(_text(PLAIN, m, k, n), "avx512")
-    made, loaded = kernel.form(form)
-    kernel = replace(kernel, built=made, loaded=loaded, forms=())
+    code, loaded = kernel.form(form)
+    kernel = replace(kernel, built=code, loaded=loaded, forms=())
     x, w = whole_numbers((m, k), "f4", n), whole_numbers((k, n), "f4", m)
     for at_end in (False, True):
-        found = run_guarded(kernel, [x, w], at_end=at_end, one_by_one=True)[0]
-        assert np.array_equal(found, kernel.expected(x, w)[0])
+        actual = run_guarded(kernel, [x, w], at_end=at_end, one_by_one=True)[0]
+        assert np.array_equal(actual, kernel.expected(x, w)[0])
 
 
 @pytest.mark.parametrize(("n", "tiles"), [(64, 1), (80, 1), (92, 2), (95, 2)])

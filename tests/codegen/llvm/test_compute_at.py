@@ -176,8 +176,8 @@ def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 2, 12, 40), (3, 2, 3, 3))
     x[0, 0, 5, 7], x[0, 1, 0, 39], x[0, 1, 11, 0] = np.inf, np.nan, -np.inf
     kernel = whole(text(i=3, q=1))
-    (found,) = kernel(x, k)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(kernel.expected(x, k)[0]))
+    (actual,) = kernel(x, k)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(kernel.expected(x, k)[0]))
 
 
 def test_products_stay_products() -> None:
@@ -192,11 +192,11 @@ def test_products_stay_products() -> None:
 def test_neighbouring_tasks_share_few_lines(i: int, r: int, most: float) -> None:
     kernel = lower.run(one_cluster(parse(text(i=i, r=r))), "eager", {})
     (phase,) = program(kernel).phases
-    made = schedule(phase, Target.for_isa("avx512"))
+    nests = schedule(phase, Target.for_isa("avx512"))
     sizes = dict(zip("bcohw", (1, 64, 64, 112, 112), strict=True))
     place, reach = next(iter(phase.window_positions.items()))
-    lines = evaluate(made.local[place], sizes)
-    assert lines <= most * reach.step * evaluate(made.block[reach.axis], sizes) + 1e-9
+    lines = evaluate(nests.local[place], sizes)
+    assert lines <= most * reach.step * evaluate(nests.block[reach.axis], sizes) + 1e-9
 
 
 GROUPED = """kernel f(
@@ -277,9 +277,9 @@ def agrees(source: str, isa: str) -> None:
     arrays = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
     wanted = run(code.kernel, list(arrays.values()))
     for one_by_one in (False, True):
-        found = code(arrays, one_by_one=one_by_one)
+        actual = code(arrays, one_by_one=one_by_one)
         for name, value in wanted.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-4)
+            np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=2e-4)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -288,7 +288,7 @@ def agrees(source: str, isa: str) -> None:
 )
 def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -> None:
     """Rows of one array are walked by two axes, like windows; the product is a result as well."""
-    made = whole(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
+    kernel = whole(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
       c = contract(x, w) {{spec="{spec}"}}
       s = reduce.sum(c) {{axes=({axis},)}}
       return c, s
@@ -296,8 +296,8 @@ def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -
     rng = np.random.default_rng(2)
     x, w = rng.integers(-3, 4, (3, 3, 3)), rng.integers(-3, 4, (3, 3))
     arrays = x.astype("f4"), w.astype("f4")
-    for found, wanted in zip(made(*arrays), made.expected(*arrays), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(kernel(*arrays), kernel.expected(*arrays), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 OPERANDS = {
@@ -319,7 +319,7 @@ def test_operands_that_reduce_are_not_recomputed(
     b, m, k = shape
     over, line = OPERANDS[operand]
     kept = ", ".join("1" if a == over else str(n) for a, n in enumerate(shape))
-    made = whole(f"""graph f(x: f32[{b},{m},{k}], w: f32[{k},3]) {{
+    kernel = whole(f"""graph f(x: f32[{b},{m},{k}], w: f32[{k},3]) {{
       s = reduce.sum(x) {{axes=({over},)}}
       t = reshape(s) {{shape=({kept})}}
       {line}
@@ -330,5 +330,5 @@ def test_operands_that_reduce_are_not_recomputed(
     }}""")
     rng = np.random.default_rng(2)
     arrays = [rng.integers(-3, 4, s).astype("f4") for s in (shape, (k, 3))]
-    for found, wanted in zip(made(*arrays), made.expected(*arrays), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(kernel(*arrays), kernel.expected(*arrays), strict=True):
+        np.testing.assert_array_equal(actual, wanted)

@@ -36,10 +36,10 @@ def drawn(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def wanted(spec: str, a: Array, b: Array) -> Array:
-    found = np.einsum(
+    result = np.einsum(
         spec.replace(",", "").replace(" ", "").replace(";", ","), a.astype("f8"), b.astype("f8")
     )
-    return found.astype(np.float32).astype(a.dtype) if a.dtype == bf16.numpy else found
+    return result.astype(np.float32).astype(a.dtype) if a.dtype == bf16.numpy else result
 
 
 def shape_of(side: str, sizes: tuple[int, int, int]) -> tuple[int, ...]:
@@ -56,10 +56,10 @@ def test_concatenated_operands(isa: str, dtype: str, spec: str, side: int) -> No
     for axis in (0, 1):
         parts = [",".join(f"{p}{n}" if k == axis else n for k, n in enumerate(names)) for p in "pq"]
         plain = f"y: T[{sides[1 - side]}]".replace(names[axis], f"p{names[axis]} + q{names[axis]}")
-        given = ", ".join(f"x{p}: T[{part}]" for p, part in zip("pq", parts, strict=True))
+        inputs = ", ".join(f"x{p}: T[{part}]" for p, part in zip("pq", parts, strict=True))
         operand = f" {'ab'[side]} = concat(xp, xq) {{axis={axis}}}"
         lines = operand + f"\n {'ba'[side]} = add(y, y)"
-        kernel = made(dtype, isa, spec, lines, f"{given}, {plain}")
+        kernel = made(dtype, isa, spec, lines, f"{inputs}, {plain}")
         for nth, sizes in enumerate(SIZES):
             whole_one = drawn(dtype, shape_of(sides[side], sizes), nth)
             y = drawn(dtype, shape_of(sides[1 - side], sizes), nth + 9)
@@ -68,8 +68,8 @@ def test_concatenated_operands(isa: str, dtype: str, spec: str, side: int) -> No
             arrays = [np.ascontiguousarray(x) for x in (first, second, y)]
             pair = (whole_one, y + y) if side == 0 else (y + y, whole_one)
             for at_end in (False, True):
-                (found,) = run_guarded(kernel, arrays, at_end=at_end)
-                assert np.array_equal(found, wanted(spec, *pair)), (sizes, axis)
+                (actual,) = run_guarded(kernel, arrays, at_end=at_end)
+                assert np.array_equal(actual, wanted(spec, *pair)), (sizes, axis)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -79,7 +79,7 @@ def test_concatenated_operands(isa: str, dtype: str, spec: str, side: int) -> No
 def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
     sides = [s.strip().split(",") for s in spec.partition("->")[0].split(";")]
     margins = [[MARGINS[name][side] for name in names] for side, names in enumerate(sides)]
-    pads = [tuple(zip(*found, strict=True)) for found in margins]
+    pads = [tuple(zip(*actual, strict=True)) for actual in margins]
     lines = "\n".join(
         f" {a} = pad({x}) {{low={low}, high={high}, value={value}}}"
         for a, x, (low, high) in zip("ab", "xy", pads, strict=True)
@@ -87,8 +87,8 @@ def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
     for nth, sizes in enumerate(SIZES):
         whole_ones = [shape_of(",".join(names), sizes) for names in sides]
         shapes = [
-            tuple(n - sum(margin) for n, margin in zip(shape, found, strict=True))
-            for shape, found in zip(whole_ones, margins, strict=True)
+            tuple(n - sum(margin) for n, margin in zip(shape, actual, strict=True))
+            for shape, actual in zip(whole_ones, margins, strict=True)
         ]
         inputs = ", ".join(
             f"{x}: T[{','.join(map(str, shape))}]" for x, shape in zip("xy", shapes, strict=True)
@@ -96,12 +96,12 @@ def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
         kernel = made(dtype, isa, spec, lines, inputs)
         arrays = [drawn(dtype, shape, nth + s) for s, shape in enumerate(shapes)]
         padded = [
-            np.pad(x, found, constant_values=value)
-            for x, found in zip(arrays, margins, strict=True)
+            np.pad(x, actual, constant_values=value)
+            for x, actual in zip(arrays, margins, strict=True)
         ]
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, arrays, at_end=at_end)
-            assert np.array_equal(found, wanted(spec, *padded)), shapes
+            (actual,) = run_guarded(kernel, arrays, at_end=at_end)
+            assert np.array_equal(actual, wanted(spec, *padded)), shapes
 
 
 def test_concatenated_operands_are_transposed() -> None:
@@ -134,5 +134,5 @@ def test_parts_that_are_read_in_steps_along_vectors(isa: str, step: int) -> None
     x, z, y = (drawn("f32", shape, k) for k, shape in enumerate(((50, 80), (2, 80), (4, 26))))
     operand = np.concatenate([x, z])[::2, ::step]
     for at_end in (False, True):
-        (found,) = run_guarded(kernel, [x, z, y], at_end=at_end)
-        assert np.array_equal(found, y @ operand)
+        (actual,) = run_guarded(kernel, [x, z, y], at_end=at_end)
+        assert np.array_equal(actual, y @ operand)

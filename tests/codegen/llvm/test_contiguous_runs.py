@@ -37,12 +37,12 @@ def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: 
     for batch, length in ((5, 45), (1, 17), (40, 3), (8, 72)):
         g = rng.standard_normal((batch, heads, length, width)).astype("f4")
         x = rng.standard_normal((batch * length, rows)).astype("f4")
-        found = f({"x": x, "g": g})
+        actual = f({"x": x, "g": g})
         flat = g.astype("f8").transpose(1, 3, 0, 2).reshape(rows, -1)
         # A sum of so many numbers, rounded to float32 once or twice for each.
         most = np.abs(flat).sum(1).max() * batch * length * 2.0**-23
-        np.testing.assert_allclose(found["s"][0], flat.sum(1), atol=most)
-        np.testing.assert_allclose(found["y"], flat @ x, atol=most * np.abs(x).max())
+        np.testing.assert_allclose(actual["s"][0], flat.sum(1), atol=most)
+        np.testing.assert_allclose(actual["y"], flat @ x, atol=most * np.abs(x).max())
 
 
 @pytest.mark.parametrize("isa", runnable())

@@ -67,8 +67,8 @@ def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
         wanted = x.astype("f8") @ y.astype("f8")
         for m in range(1, 2 * rows + 2):
             for n in range(1, 2 * columns + 2, 1 if every and k == 17 else 7):
-                (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
-                assert np.array_equal(found, wanted[:m, :n]), (m, n, k)
+                (actual,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+                assert np.array_equal(actual, wanted[:m, :n]), (m, n, k)
 
 
 def test_sizes_beyond_blocks() -> None:
@@ -94,9 +94,9 @@ def test_short_rows_are_multiplied_in_place(isa: str) -> None:
     kernel = whole(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
     for n, k in product((16, 31, 32, 64, 96, 127, 128, 160, 288), (1, 40, 256, 259)):
         x, y = whole_numbers((13, k), "f4", 1), whole_numbers((k, n), "f4", 2)
-        (found,) = kernel(x, y)
-        assert np.array_equal(found, x @ y), (n, k)
-        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found), (n, k)
+        (actual,) = kernel(x, y)
+        assert np.array_equal(actual, x @ y), (n, k)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], actual), (n, k)
 
 
 def test_rounding_is_that_of_a_chain_of_multiply_adds() -> None:
@@ -128,10 +128,10 @@ def test_every_transposition(isa: str, dtype: str) -> None:
                 whole_numbers(tuple(sizes[a] for a in side.split(",")), kind, k)
                 for side in (left, right)
             )
-            (found,) = kernel(x, y)
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, out, m, n, k)
+            (actual,) = kernel(x, y)
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, out, m, n, k)
             inside = run_guarded(kernel, [x, y], at_end=k % 2 == 0)
-            assert np.array_equal(inside[0], found)
+            assert np.array_equal(inside[0], actual)
 
 
 SPECS = (
@@ -165,14 +165,14 @@ def test_axes_of_every_kind(spec: str) -> None:
     for isa in RUNNABLE[:2]:
         kernel = whole(matrices("f32", spec), isa)
         for sizes in ((3, 2, 40, 17, 35), (1, 4, 1, 33, 7), (2, 3, 13, 64, 16)):
-            known = dict(zip(names, sizes, strict=False))
+            sizes_by_name = dict(zip(names, sizes, strict=False))
             arrays = [
-                whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", k)
+                whole_numbers(tuple(sizes_by_name[str(d)] for d in node.type.shape), "f4", k)
                 for k, node in enumerate(kernel.graph.inputs)
             ]
-            found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)[0]
-            assert np.array_equal(found, kernel.expected(*arrays)[0]), known
-            assert np.array_equal(found, kernel(*arrays)[0])
+            actual = run_guarded(kernel, arrays, at_end=True, one_by_one=True)[0]
+            assert np.array_equal(actual, kernel.expected(*arrays)[0]), sizes_by_name
+            assert np.array_equal(actual, kernel(*arrays)[0])
 
 
 @pytest.mark.parametrize("dtype", ["i32", "i64", "u8", "i8 as i32", "bf16", "f16", "f32 as f64"])
@@ -188,10 +188,10 @@ def test_other_types(dtype: str) -> None:
             x, y = whole_numbers((m, k), kinds[0], seed), whole_numbers((k, n), kinds[1], 9)
             if kinds[0].kind in "iu" and seed:
                 x, y = x * 13, y * 17
-            (found,) = kernel(x, y)
+            (actual,) = kernel(x, y)
             (wanted,) = kernel.expected(x, y)
-            assert found.dtype == wanted.dtype
-            assert np.array_equal(found.astype("f8"), wanted.astype("f8")), (m, n, k)
+            assert actual.dtype == wanted.dtype
+            assert np.array_equal(actual.astype("f8"), wanted.astype("f8")), (m, n, k)
 
 
 def test_saturated_integers_are_exact() -> None:
@@ -231,8 +231,8 @@ def test_convolutions(form: str) -> None:
         )
         for b, c, n, o in ((1, 1, 3, 1), (2, 5, 70, 13), (1, 17, 300, 33)):
             x, w = whole_numbers((b, c, n), "f4", n), whole_numbers((o, c, 3), "f4", 5)
-            found = run_guarded(kernel, [x, w], at_end=True)[0]
-            assert np.array_equal(found, kernel.expected(x, w)[0]), (b, c, n, o)
+            actual = run_guarded(kernel, [x, w], at_end=True)[0]
+            assert np.array_equal(actual, kernel.expected(x, w)[0]), (b, c, n, o)
 
 
 def test_nan_and_infinity_travel() -> None:
@@ -246,15 +246,15 @@ def test_nan_and_infinity_travel() -> None:
                 places = rng.integers(0, a.size, 3)
                 a.ravel()[places] = [np.nan, np.inf, -np.inf]
                 a.ravel()[rng.integers(0, a.size, 2)] = 0
-            (found,) = kernel(x, y)
+            (actual,) = kernel(x, y)
             with np.errstate(all="ignore"):
                 terms = x.astype("f8")[:, :, None] * y.astype("f8")[None]
                 wanted = terms.sum(1)
             special = ~np.isfinite(wanted)
             assert np.array_equal(
-                np.where(special, found, 0), np.where(special, wanted, 0), equal_nan=True
+                np.where(special, actual, 0), np.where(special, wanted, 0), equal_nan=True
             )
-            assert np.isfinite(found[~special]).all()
+            assert np.isfinite(actual[~special]).all()
 
 
 # ---- what surrounds them -------------------------------------------------------------------------
@@ -303,10 +303,10 @@ CASES += [("normalised", "softmax"), ("both", "position"), ("turned", "turned")]
 IN_TURN = [(*c, i) for k, c in enumerate(CASES) for i in RUNNABLE[:1] + RUNNABLE[1 + k % 2 :: 2]]
 
 
-def close(found: Array, wanted: Array, scale: float = 1.0) -> bool:
-    if found.dtype.kind in "iu":
-        return bool(np.mean(found == wanted) > 0.99)
-    return bool(np.allclose(found, wanted, rtol=3e-5, atol=3e-5 * scale))
+def close(actual: Array, wanted: Array, scale: float = 1.0) -> bool:
+    if actual.dtype.kind in "iu":
+        return bool(np.mean(actual == wanted) > 0.99)
+    return bool(np.allclose(actual, wanted, rtol=3e-5, atol=3e-5 * scale))
 
 
 @pytest.mark.parametrize(("before", "after", "isa"), IN_TURN)
@@ -323,11 +323,11 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
         ]
         if after == "norm" and n == 1:
             continue  # 0 / 0
-        (found,), (wanted,) = kernel(*arrays), kernel.expected(*arrays)
-        assert close(found, wanted, max(1.0, k**0.5)), (m, n, k)
+        (actual,), (wanted,) = kernel(*arrays), kernel.expected(*arrays)
+        assert close(actual, wanted, max(1.0, k**0.5)), (m, n, k)
         read = used(kernel, arrays)
         inside = run_guarded(kernel, read, at_end=m != 13, sizes=kernel.sizes(arrays))
-        assert inside[0].tobytes() == found.tobytes(), (m, n, k)
+        assert inside[0].tobytes() == actual.tobytes(), (m, n, k)
 
 
 def used(kernel: Whole, arrays: list[Array]) -> list[Array]:
@@ -372,10 +372,10 @@ def test_attention_in_one_kernel(isa: str) -> None:
     sizes = ((1, 1, 1, 1, 1), (2, 50, 300, 16, 33), (3, 13, 7, 5, 40), (1, 97, 257, 64, 64))
     for b, m, n, d, e in sizes:
         q, k, v = (rng.standard_normal(s).astype("f4") for s in ((b, m, d), (b, n, d), (b, n, e)))
-        (found,), (wanted,) = kernel(q, k, v), kernel.expected(q, k, v)
-        assert np.allclose(found, wanted, rtol=1e-4, atol=2e-5)
+        (actual,), (wanted,) = kernel(q, k, v), kernel.expected(q, k, v)
+        assert np.allclose(actual, wanted, rtol=1e-4, atol=2e-5)
         inside = run_guarded(kernel, [q, k, v], at_end=True, one_by_one=True)
-        assert inside[0].tobytes() == found.tobytes()
+        assert inside[0].tobytes() == actual.tobytes()
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -384,9 +384,9 @@ def test_products_of_products(isa: str) -> None:
     rng = np.random.default_rng(5)
     for m, k, h, n in ((1, 1, 1, 1), (50, 40, 300, 33), (49, 7, 12, 257)):
         x, u, w = (rng.standard_normal(s).astype("f4") / 4 for s in ((m, k), (h, k), (n, h)))
-        (found,), (wanted,) = kernel(x, u, w), kernel.expected(x, u, w)
-        assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
-        assert run_guarded(kernel, [x, u, w], at_end=False)[0].tobytes() == found.tobytes()
+        (actual,), (wanted,) = kernel(x, u, w), kernel.expected(x, u, w)
+        assert np.allclose(actual, wanted, rtol=1e-4, atol=1e-4)
+        assert run_guarded(kernel, [x, u, w], at_end=False)[0].tobytes() == actual.tobytes()
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -403,8 +403,8 @@ def test_transposed_results_are_stored_by_rows(isa: str) -> None:
     assert "masked.scatter" not in emit(kernel.kernel, kernel.target).llvm
     for n, u in ((1, 1), (40, 200), (70, 33)):
         arrays = [whole_numbers((m, 24), "f4", m) for m in (n, u)]
-        found = run_guarded(kernel, arrays, at_end=True)
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, arrays, at_end=True)
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (n, u)
 
 
@@ -413,8 +413,8 @@ def test_one_array_as_both_operands() -> None:
         kernel = whole(SQUARES, isa)
         for shape in ((1, 1), (13, 33), (60, 300)):
             x = whole_numbers(shape, "f4", 3) / 4
-            for wanted, found in zip(kernel.expected(x), kernel(x), strict=True):
-                assert np.array_equal(found, wanted), (isa, shape)
+            for wanted, actual in zip(kernel.expected(x), kernel(x), strict=True):
+                assert np.array_equal(actual, wanted), (isa, shape)
 
 
 SHARED = """graph f(x: f32[b,m,k], y: f32[k,n], i: i64[]) {
@@ -438,15 +438,15 @@ def test_contractions_with_rows_of_their_own(code: str) -> None:
     for isa in RUNNABLE:
         kernel = whole(code, isa)
         for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):
-            known = {"b": b, "m": m, "n": n, "k": k, "p": p}
+            sizes_by_name = {"b": b, "m": m, "n": n, "k": k, "p": p}
             arrays = [
                 np.array(b - 1)
                 if node.type.dtype.is_integer
-                else whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", b)
+                else whole_numbers(tuple(sizes_by_name[str(d)] for d in node.type.shape), "f4", b)
                 for node in kernel.graph.inputs
             ]
-            found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
-            for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+            result = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
+            for wanted, got in zip(kernel.expected(*arrays), result, strict=True):
                 assert np.array_equal(got, wanted), (isa, b, m, n, k)
 
 
@@ -472,9 +472,9 @@ def test_gathered_rows_of_other_types(dtype: str, isa: str) -> None:
         if dtype == "i8":
             x, w = x // 3, w // 3
         i = rng.integers(0, m, p)
-        found = run_guarded(kernel, [x, w, i], at_end=True)[0]
+        actual = run_guarded(kernel, [x, w, i], at_end=True)[0]
         (wanted,) = kernel.expected(x, w, i)
-        assert np.array_equal(found.astype("f8"), wanted.astype("f8")), (m, n, k, p)
+        assert np.array_equal(actual.astype("f8"), wanted.astype("f8")), (m, n, k, p)
 
 
 # ---- the loop ------------------------------------------------------------------------------------
@@ -502,13 +502,13 @@ def test_the_inner_loop_stays_in_registers(isa: str, counts: tuple[int, int], dt
 
 def inner_loops(text: str) -> list[str]:
     """Bodies of loops of one basic block: from its label to the jump back to it."""
-    found: list[str] = []
+    results: list[str] = []
     parts = re.split(r"^(\.L\w+):.*$", text, flags=re.MULTILINE)
     for label, body in zip(parts[1::2], parts[2::2], strict=True):
         back = re.search(rf"^\s*(j\w+|b\.\w+)\s+{re.escape(label)}$", body, flags=re.MULTILINE)
         if back:
-            found.append(body[: back.end()])
-    return found
+            results.append(body[: back.end()])
+    return results
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -83,8 +83,8 @@ def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
 def check(kernel: Whole, *arrays: Array) -> None:
     wanted = kernel.expected(*arrays)[0]
     for at_end in (False, True):
-        (found,) = run_guarded(kernel, arrays, at_end=at_end)
-        np.testing.assert_array_equal(found.astype("f4"), wanted.astype("f4"))
+        (actual,) = run_guarded(kernel, arrays, at_end=at_end)
+        np.testing.assert_array_equal(actual.astype("f4"), wanted.astype("f4"))
 
 
 @paired
@@ -186,9 +186,9 @@ def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> Non
     rng = np.random.default_rng(3)
     x, k = (rng.standard_normal(s).astype(bf16.numpy) for s in ((1, 9, 8, 9), (5, 9, 3, 3)))
     kernel = made(text, rounding="fast")
-    (found,), wanted = kernel(x, k), kernel.expected(x, k)[0]
+    (actual,), wanted = kernel(x, k), kernel.expected(x, k)[0]
     size = np.abs(np.asarray(wanted, "f8")).max()
-    assert np.abs(np.asarray(found, "f8") - np.asarray(wanted, "f8")).max() <= 2**-7 * size
+    assert np.abs(np.asarray(actual, "f8") - np.asarray(wanted, "f8")).max() <= 2**-7 * size
 
 
 @paired

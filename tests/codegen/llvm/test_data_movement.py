@@ -63,8 +63,8 @@ def test_transposing_with_other_instruction_sets(isa: str, dtype: str) -> None:
         kernel = permuted(dtype, perm, isa)
         for shape in SHAPES[len(perm)]:
             x = filled(dtype, shape)
-            found = run_guarded(kernel, [x], at_end=True)
-            assert np.array_equal(found[0], x.transpose(perm)), shape
+            actual = run_guarded(kernel, [x], at_end=True)
+            assert np.array_equal(actual[0], x.transpose(perm)), shape
 
 
 TURNED_WITH_WORK = """graph f(x: f32[a,b], y: f32[b,a], z: f16[a,b], r: f32[b]) {
@@ -109,8 +109,8 @@ ALL_TURNED = """graph f(x: {dtype}[a,b], y: {dtype}[a,b], z: {dtype}[a,b]) {{
 def test_whole_vectors_are_stored_where_every_operand_is_transposed(isa: str, dtype: str) -> None:
     """Three loads that run across the result do not make its lanes be stored far apart."""
     kernel = whole(ALL_TURNED.format(dtype=dtype), isa)
-    found = schedule(program(kernel.kernel).phases[0], kernel.target)
-    assert [len(nest.transposed) for nest in found.nests] == [3]
+    nests = schedule(program(kernel.kernel).phases[0], kernel.target)
+    assert [len(nest.transposed) for nest in nests.nests] == [3]
     for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300), (130, 129)):
         x, y, z = (filled(dtype, (a, b)) for _ in range(3))
         wanted = kernel.expected(x, y, z)[0]
@@ -130,14 +130,14 @@ def views_of(shape: tuple[int, int], dtype: Any) -> dict[str, Array]:
         return view
 
     spaced, wide = np.zeros((2 * m, 3 * n), dtype), np.zeros((m, n + 5), dtype)
-    backward, turned = np.zeros(shape, dtype), np.zeros((n, m), dtype)
+    backward, transposed = np.zeros(shape, dtype), np.zeros((n, m), dtype)
     boxes = np.zeros((n, 2, m), dtype)
     return {
         "plain": plain,
         "spaced": into(spaced, spaced[::2, ::3]),
         "a window": into(wide, wide[:, 3 : n + 3]),
         "backward": into(backward, backward[::-1, ::-1]),
-        "turned": into(turned, turned.T),
+        "turned": into(transposed, transposed.T),
         "turned and spaced": into(boxes, boxes[::-1, 1, :].T),
     }
 
@@ -167,8 +167,8 @@ def test_inputs_of_any_strides(form: str, isa: str) -> None:
             for first, second in product(views, ("plain", "backward", "turned")):
                 if form == "rows" and views[first].strides[1] != views[first].itemsize:
                     continue
-                (found,) = kernel(views[first], views[second][::-1])
-                assert np.array_equal(found, wanted[0]), (first, second, shape, dtype)
+                (actual,) = kernel(views[first], views[second][::-1])
+                assert np.array_equal(actual, wanted[0]), (first, second, shape, dtype)
 
 
 @pytest.mark.parametrize("form", ["map", "columns", "product", "turned"])
@@ -231,12 +231,12 @@ def test_views(name: str, isa: str) -> None:
         if name == "slice" and shape[1] < 3:
             continue
         x = filled("f32", shape) - 60
-        (wanted,), (found,) = kernel.expected(x), kernel(x)
-        assert found.shape == wanted.shape
-        assert np.array_equal(found, wanted, equal_nan=True), shape
-        assert "sum" in name or np.array_equal(np.signbit(found), np.signbit(wanted)), shape
+        (wanted,), (actual,) = kernel.expected(x), kernel(x)
+        assert actual.shape == wanted.shape
+        assert np.array_equal(actual, wanted, equal_nan=True), shape
+        assert "sum" in name or np.array_equal(np.signbit(actual), np.signbit(wanted)), shape
         for at_end in (True, False):
-            assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == found.tobytes()
+            assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == actual.tobytes()
 
 
 def test_empty_views() -> None:
@@ -276,10 +276,10 @@ def test_gathers(name: str, isa: str) -> None:
                 limit = n if k == 1 or name == "columns" else m
                 shape = [{"p": p, "q": q, "1": 1}[str(d)] for d in node.type.shape]
                 arrays.append(rng.integers(0, limit, shape).astype(node.type.dtype.numpy))
-            found, wanted = kernel(*arrays), kernel.expected(*arrays)
-            assert np.array_equal(found[0].astype("f8"), wanted[0].astype("f8")), (dtype, m, n, p)
+            actual, wanted = kernel(*arrays), kernel.expected(*arrays)
+            assert np.array_equal(actual[0].astype("f8"), wanted[0].astype("f8")), (dtype, m, n, p)
             inside = run_guarded(kernel, arrays, at_end=True)
-            assert inside[0].tobytes() == found[0].tobytes()
+            assert inside[0].tobytes() == actual[0].tobytes()
 
 
 def test_sums_of_gathered_rows_through_tile_transposes() -> None:
@@ -300,8 +300,8 @@ def test_positions_outside_are_clamped_not_followed() -> None:
     kernel = whole("graph f(x: f32[m], i: i64[p]) {\n y = gather(x, i) {first=0}\n return y\n}")
     x = np.arange(10, dtype="f4")
     i = np.array([0, 9, 10, 2**62, -1, -(2**62), 5] * 7)
-    found = run_guarded(kernel, [x, i], at_end=True)[0]
-    assert np.array_equal(found, x[np.clip(i, 0, 9)])
+    actual = run_guarded(kernel, [x, i], at_end=True)[0]
+    assert np.array_equal(actual, x[np.clip(i, 0, 9)])
 
 
 @pytest.mark.clock

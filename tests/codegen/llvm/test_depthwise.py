@@ -183,10 +183,10 @@ def test_lines_of_known_sizes_are_read_in_place(
     isa: str, source: str, shape: tuple[int, ...]
 ) -> None:
     u, v = (int(n) for n in re.findall(r"extent=(\d)", source))
-    known = source.replace("[b,h,w,c]", f"[{','.join(map(str, shape))}]", 1)
-    known = known.replace(f"[c,{u},{v}]", f"[{shape[-1]},{u},{v}]")
-    assert in_place(known) == [True]
-    check(whole(known, isa), *random(shape, (shape[-1], u, v)))
+    fixed = source.replace("[b,h,w,c]", f"[{','.join(map(str, shape))}]", 1)
+    fixed = fixed.replace(f"[c,{u},{v}]", f"[{shape[-1]},{u},{v}]")
+    assert in_place(fixed) == [True]
+    check(whole(fixed, isa), *random(shape, (shape[-1], u, v)))
 
 
 def test_which_lines_are_read_in_place() -> None:
@@ -198,10 +198,10 @@ def test_which_lines_are_read_in_place() -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_results_along_the_weights_own_axes(isa: str) -> None:
-    kernel, given = whole(OUTER, isa), random((2, 9, 8, 6), (6, 5, 5), dtype=np.float64)
-    given[1] *= 0.1
-    for found, expected in zip(kernel(*given), kernel.expected(*given), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    kernel, inputs = whole(OUTER, isa), random((2, 9, 8, 6), (6, 5, 5), dtype=np.float64)
+    inputs[1] *= 0.1
+    for actual, expected in zip(kernel(*inputs), kernel.expected(*inputs), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -228,9 +228,11 @@ def test_short_rows_of_half_types_are_transposed(
     assert [form for form, _ in kernel.forms] == ["turned"]
     arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
     check(kernel, *arrays)  # nothing is read or written outside
-    found, expected = (y[0].astype(np.float32) for y in (kernel(*arrays), kernel.expected(*arrays)))
+    actual, expected = (
+        y[0].astype(np.float32) for y in (kernel(*arrays), kernel.expected(*arrays))
+    )
     ulp = 2.0**-7 if dtype == bf16 else 2.0**-10
-    np.testing.assert_allclose(found, expected, rtol=ulp, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=ulp, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
@@ -240,9 +242,9 @@ def test_padding_hides_infinite_weights_only(source: str) -> None:
     x[0, 0, 0, 0] = np.nan
     k[2, 0, 0] = np.inf  # in a margin it meets 0
     kernel = whole(plain(source, u=5, v=5, p=2))
-    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_short_rows_are_transposed_where_that_fills_most_lanes() -> None:
@@ -283,8 +285,8 @@ def test_what_is_gathered_is_gathered_once_for_all_positions_of_a_task() -> None
     """Nine weights of each channel lie nine apart: they are kept beside the loop over positions."""
     source = plain(LAST, u=3, v=3, p=1)
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
-    (made,) = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    first, last = made.nests
+    (built,) = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    first, last = built.nests
     assert len(first.saves) == 9 and first.order == ("c",) and last.stores
     for shapes in (((2, 5, 6, 37), (37, 3, 3)), ((1, 3, 4, 2100), (2100, 3, 3))):
         check(whole(source), *random(*shapes))

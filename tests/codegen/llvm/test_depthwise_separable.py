@@ -76,8 +76,8 @@ def test_pairs(between: str, options: dict[str, int | str], images: list[tuple[i
     kernel = whole(pair(between, **options))
     dtype = np.float64 if options.get("t") == "f64" else np.float32
     for b, h, w, c, o in images:
-        given = arrays((b, h, w, c), o, int(options.get("u", 3)), dtype)
-        check(kernel, *given[: len(kernel.kernel.inputs)])
+        inputs = arrays((b, h, w, c), o, int(options.get("u", 3)), dtype)
+        check(kernel, *inputs[: len(kernel.kernel.inputs)])
 
 
 @pytest.mark.parametrize("isa", [i for i in RUNNABLE if i != "avx512"])
@@ -105,9 +105,9 @@ def test_padding_and_nan() -> None:
     with np.errstate(all="ignore"):
         expected = kernel.expected(x, k, p, g, a)[0]
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x, k, p, g, a], at_end=at_end)
+            (actual,) = run_guarded(kernel, [x, k, p, g, a], at_end=at_end)
             assert np.isnan(expected).any() and not np.isnan(expected).all()
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def attention(name: str, split: bool = False) -> Native:
     if split:
         (stream,) = (s for s in kernel.body if isinstance(s, ir.Stream))
         sizes = dict.fromkeys((a.name for a in kernel.axes), 2)
-        found = split_over_grid(kernel, {**sizes, stream.blocks[0].axis: MANY})
-        assert any(isinstance(g, ir.Split) for g in found.grid)
-        return native_kernel(found, RUNNABLE[-1])
+        actual = split_over_grid(kernel, {**sizes, stream.blocks[0].axis: MANY})
+        assert any(isinstance(g, ir.Split) for g in actual.grid)
+        return native_kernel(actual, RUNNABLE[-1])
     return native_kernel(kernel, RUNNABLE[-1])
 
 
@@ -100,9 +100,9 @@ def kept(name: str, n: int, ids: Array) -> Array:
 
 
 def outcome(kernel: Native, *arrays: Array, one_by_one: bool = False) -> bytes:
-    given = dict(zip((p.name for p in kernel.kernel.inputs), arrays, strict=True))
-    (found,) = kernel(given, one_by_one=one_by_one).values()
-    return found.tobytes()
+    inputs = dict(zip((p.name for p in kernel.kernel.inputs), arrays, strict=True))
+    (result,) = kernel(inputs, one_by_one=one_by_one).values()
+    return result.tobytes()
 
 
 @settings(max_examples=6, deadline=None)

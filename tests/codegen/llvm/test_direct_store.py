@@ -70,8 +70,8 @@ PLACED = """graph f(x: f32[b,m,k], w: f32[b,k,n]) {
 def check(kernel: Whole, *arrays: np.ndarray) -> None:
     """Native code between forbidden pages says what the graph's interpreter says."""
     for at_end in (False, True):
-        found = run_guarded(kernel, arrays, at_end=at_end)
-        for one, expected in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, arrays, at_end=at_end)
+        for one, expected in zip(result, kernel.expected(*arrays), strict=True):
             scale = float(np.abs(expected).max(initial=1.0))
             most = 64 * np.finfo(expected.dtype).eps * scale
             assert np.abs(one - expected).max(initial=0.0) <= most
@@ -140,8 +140,8 @@ def test_factors_in_groups(isa: str, depth: int) -> None:
         x, y = (rng.integers(-128, 128, n).astype("i1") for n in ((rows, depth), (depth, columns)))
         kernel = whole(BYTES, isa, usual=True)
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, (x, y), at_end=at_end)
-            assert np.array_equal(found, x.astype("i4") @ y.astype("i4"))
+            (actual,) = run_guarded(kernel, (x, y), at_end=at_end)
+            assert np.array_equal(actual, x.astype("i4") @ y.astype("i4"))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -173,16 +173,18 @@ def test_last_sums_are_rounded_as_they_are_stored(isa: str, name: str) -> None:
             x[1, 2, 1:] = 0
         sums = np.einsum("bmk,bkn->mbn", x.astype("f4"), w.astype("f4"))
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, (x, w), at_end=at_end)
-            assert np.array_equal(found.astype("f4"), sums.astype(one).astype("f4"), equal_nan=True)
+            (actual,) = run_guarded(kernel, (x, w), at_end=at_end)
+            assert np.array_equal(
+                actual.astype("f4"), sums.astype(one).astype("f4"), equal_nan=True
+            )
 
 
 def in_place(source: str) -> int:
     """Products of a graph, as one kernel, that tiles store in place."""
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
-    made = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
-    return sum(len(dict(stored_products(s, dtypes))) for s in made)
+    built = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
+    return sum(len(dict(stored_products(s, dtypes))) for s in built)
 
 
 def test_which_products_are_stored_in_place() -> None:

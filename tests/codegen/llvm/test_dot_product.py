@@ -43,8 +43,8 @@ def source(pair: str, spec: str = PLAIN) -> str:
 
 def grouped(kernel: Whole) -> bool:
     """Whether all contractions of a kernel pack their factors in groups."""
-    found = [schedule(p, kernel.target).blocked for p in program(kernel.kernel).phases]
-    return all(c.group is not None for blocked in found for c in blocked)
+    results = [schedule(p, kernel.target).blocked for p in program(kernel.kernel).phases]
+    return all(c.group is not None for blocked in results for c in blocked)
 
 
 def made(pair: str, spec: str = PLAIN, isa: str = RUNNABLE[0]) -> Whole:
@@ -83,8 +83,8 @@ def test_every_size_up_to_two_tiles(pair: str, isa: str) -> None:
         for m, n in product(
             range(1, 2 * rows + 2, 1 if step == 1 else 3), range(1, 2 * columns + 2, step)
         ):
-            (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
-            assert np.array_equal(found, right[:m, :n]), (m, n, k)
+            (actual,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+            assert np.array_equal(actual, right[:m, :n]), (m, n, k)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -100,8 +100,8 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
             x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
             y = np.ascontiguousarray(y.T) if "n,k" in spec else y
             for at_end in (False, True):
-                (found,) = run_guarded(kernel, [x, y], at_end=at_end)
-                assert np.array_equal(found, right), (isa, m, n, k)
+                (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
+                assert np.array_equal(actual, right), (isa, m, n, k)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -133,9 +133,9 @@ def test_computed_operands_go_in_groups_where_their_range_is_known() -> None:
         assert grouped(kernel), name
         x, y = drawn("i8", (30, 70), 1), drawn("u8", (70, 50), 2)
         for z in (-128, 127):
-            given = [x, y, np.array(z, "i1")]
+            inputs = [x, y, np.array(z, "i1")]
             right = does(x.astype("i8"), z) @ y.astype("i8")
-            assert np.array_equal(kernel(*given)[0], right), name
+            assert np.array_equal(kernel(*inputs)[0], right), name
     wide = head + " d = mul(a, a)\n c = mul(d, a)\n" + tail
     assert not grouped(whole(wide, usual=True, features=MORE))
 
@@ -162,8 +162,8 @@ def test_few_rows(pair: str, spec: str) -> None:
             x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
             y = np.ascontiguousarray(y.T) if "n,k" in spec else y
             for at_end in (False, True):
-                (found,) = run_guarded(kernel, [x, y], at_end=at_end)
-                assert np.array_equal(found, right), (isa, m, n, k)
+                (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
+                assert np.array_equal(actual, right), (isa, m, n, k)
 
 
 # ---- bfloat16 -----------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def errs_as_float32_sums(kernel: Whole) -> None:
         exact = x.astype("f8") @ y.astype("f8")
         sums = np.abs(x.astype("f8")) @ np.abs(y.astype("f8"))
         bound = k * 2.0**-24 * sums + k * LEAST
-        found = kernel(x, y)[0].astype("f8")
-        assert (np.abs(found - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
+        actual = kernel(x, y)[0].astype("f8")
+        assert (np.abs(actual - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
 
 
 def lets_nan_and_infinity_travel(kernel: Whole) -> None:
@@ -195,10 +195,10 @@ def lets_nan_and_infinity_travel(kernel: Whole) -> None:
         x[33, k - 1], y[k - 1, 7], x[5, 0] = np.nan, np.inf, -np.inf
         with np.errstate(all="ignore"):
             right = (x.astype("f8")[:, :, None] * y.astype("f8")[None]).sum(1)
-        found = kernel(x, y)[0].astype("f8")
+        actual = kernel(x, y)[0].astype("f8")
         special = ~np.isfinite(right)
-        assert np.array_equal(found[special], right[special], equal_nan=True)
-        assert np.isfinite(found[~special]).all()
+        assert np.array_equal(actual[special], right[special], equal_nan=True)
+        assert np.isfinite(actual[~special]).all()
 
 
 @pytest.mark.skipif("avx512bf16" not in MORE, reason="the processor has no such instruction")
@@ -221,10 +221,10 @@ class TestBfloat16:
     def test_factors_that_nobody_has_rounded_are_rounded_to_nearest(self, side: str) -> None:
         """Not cut off: the rounding errors of many factors cancel."""
         first, second = ("a", "y") if side == "left" else ("x", "a")
-        given = "x" if side == "left" else "y"
+        inputs = "x" if side == "left" else "y"
         code = (
             f"graph f(x: bf16[m,k], y: bf16[k,n], z: f32[]) {{\n"
-            f" w = cast({given}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
+            f" w = cast({inputs}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
             f' s = contract({first}, {second}) {{spec="{PLAIN}"}}\n return s\n}}'
         )
         kernel = whole(code, usual=True, features=MORE, rounding="fast")
@@ -237,8 +237,8 @@ class TestBfloat16:
             for v, place in ((x, "left"), (y, "right"))
         )
         want = a.astype("f8") @ b.astype("f8")
-        (found,) = kernel(x, y, third)
-        assert np.allclose(found.astype("f8"), want, rtol=2.0**-8, atol=1e-3)
+        (actual,) = kernel(x, y, third)
+        assert np.allclose(actual.astype("f8"), want, rtol=2.0**-8, atol=1e-3)
 
     def test_float32_products_of_bfloat16_arrays_stay_float32(self) -> None:
         code = source("bf16 bf16").replace('n"}', 'n", dtype=f32}')
@@ -295,9 +295,9 @@ def test_rows_of_whole_groups_are_read_in_place(pair: str) -> None:
     )
     named = Target.for_isa("avx512")
     named = replace(named, features=(*named.features, *VNNI))
-    found = [c for p in program(kernel.kernel).phases for c in schedule(p, named).blocked]
-    if found[0].group is not None:
-        assert [c.units for c in found] == [not found[0].group.left_offset]
+    actual = [c for p in program(kernel.kernel).phases for c in schedule(p, named).blocked]
+    if actual[0].group is not None:
+        assert [c.units for c in actual] == [not actual[0].group.left_offset]
     for m, n, k in (
         (9, 40, 17),
         (20, 33, 64),

@@ -49,7 +49,7 @@ ADDED: dict[str, Callable[[Any, Any, float], Any]] = {
 
 
 @cache
-def kernel(name: str, number: float, told: bool) -> Native:
+def kernel(name: str, number: float, exact_mask: bool) -> Native:
     """A masked attention; with its mask in positions, or hidden in floats."""
     mask = MASKS[name]
 
@@ -58,34 +58,36 @@ def kernel(name: str, number: float, told: bool) -> Native:
             row, column = (sm.astype(x, sm.float32) for x in (i, j))
             return mask(row, sm.maximum(column, row - 1e6))  # which is the column
 
-        return masked(q, k, v, mask if told else hidden, number)
+        return masked(q, k, v, mask if exact_mask else hidden, number)
 
-    made = streamed(Case(f"{name} {number} {told}", code, SHAPES, ()))[1]
-    assert len(streams(made)) == 1 + told
-    return native_kernel(made, RUNNABLE[-1])
+    built = streamed(Case(f"{name} {number} {exact_mask}", code, SHAPES, ()))[1]
+    assert len(streams(built)) == 1 + exact_mask
+    return native_kernel(built, RUNNABLE[-1])
 
 
 @cache
-def of_sums(name: str, how: str, number: float, told: bool) -> Native:
+def of_sums(name: str, how: str, number: float, exact_mask: bool) -> Native:
     """The same with the number added."""
     mask = MASKS[name]
 
     def code(q: Any, k: Any, v: Any) -> Any:
         s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
         i, j = sm.expand_dims(sm.arange(s.shape[-2]), axis=1), sm.arange(s.shape[-1])
-        if not told:
+        if not exact_mask:
             i, j = (sm.astype(x, sm.float32) for x in (i, j))
             j = sm.maximum(j, i - 1e6)
         return sm.nn.softmax(ADDED[how](s, mask(i, j), number), axis=-1) @ v
 
-    made = streamed(Case(f"{name} {how} {number} {told}", code, SHAPES, ()))[1]
-    assert len(streams(made)) == 1 + told
-    return native_kernel(made, RUNNABLE[-1])
+    built = streamed(Case(f"{name} {how} {number} {exact_mask}", code, SHAPES, ()))[1]
+    assert len(streams(built)) == 1 + exact_mask
+    return native_kernel(built, RUNNABLE[-1])
 
 
-def outcome(made: Native, *arrays: Array) -> Array:
-    (found,) = made(dict(zip((p.name for p in made.kernel.inputs), arrays, strict=True))).values()
-    return found
+def outcome(built: Native, *arrays: Array) -> Array:
+    (result,) = built(
+        dict(zip((p.name for p in built.kernel.inputs), arrays, strict=True))
+    ).values()
+    return result
 
 
 def plain(q: Array, k: Array, v: Array, mask: Mask, number: float) -> Array:
@@ -117,11 +119,11 @@ def test_what_is_left_out_changes_no_bit(
         rng.standard_normal((1, r, d)).astype(np.float32) for r, d in ((n, 8), (m, 8), (m, 6))
     )
     q, k = q * np.float32(scale), k * np.float32(scale)
-    found = outcome(kernel(name, number, True), q, k, v)
-    np.testing.assert_array_equal(found, outcome(kernel(name, number, False), q, k, v))
+    actual = outcome(kernel(name, number, True), q, k, v)
+    np.testing.assert_array_equal(actual, outcome(kernel(name, number, False), q, k, v))
     if scale <= 1.0:
         wanted = plain(q, k, v, MASKS[name], number)
-        assert np.abs(found - wanted).max() < 2e-5 * np.abs(v).max()
+        assert np.abs(actual - wanted).max() < 2e-5 * np.abs(v).max()
 
 
 @settings(max_examples=4, deadline=None)
@@ -143,12 +145,12 @@ def test_what_a_sum_leaves_out_changes_no_bit(
         rng.standard_normal((1, r, d)).astype(np.float32) for r, d in ((n, 8), (m, 8), (m, 6))
     )
     q, k = q * np.float32(scale), k * np.float32(scale)
-    found = outcome(of_sums(name, how, number, True), q, k, v)
-    np.testing.assert_array_equal(found, outcome(of_sums(name, how, number, False), q, k, v))
+    actual = outcome(of_sums(name, how, number, True), q, k, v)
+    np.testing.assert_array_equal(actual, outcome(of_sums(name, how, number, False), q, k, v))
     seen = MASKS[name](np.arange(n)[:, None], np.arange(m)).any(axis=1)
     if scale <= 1.0 and how != "capped":
         wanted = plain(q, k, v, MASKS[name], number)
-        assert np.abs(found - wanted)[:, seen].max(initial=0) < 2e-5 * np.abs(v).max()
+        assert np.abs(actual - wanted)[:, seen].max(initial=0) < 2e-5 * np.abs(v).max()
 
 
 @pytest.mark.parametrize("how", ADDED)
@@ -158,9 +160,9 @@ def test_a_sum_hides_nothing(how: str, odd: float) -> None:
     rng = np.random.default_rng(2)
     q, k, v = (rng.standard_normal((1, 700, d)).astype(np.float32) for d in (8, 8, 6))
     k[:, 640:] = odd
-    found = outcome(of_sums("causal", how, -1e9, True), q, k, v)
-    np.testing.assert_array_equal(found, outcome(of_sums("causal", how, -1e9, False), q, k, v))
-    assert np.isfinite(odd) or np.isnan(found).any()
+    actual = outcome(of_sums("causal", how, -1e9, True), q, k, v)
+    np.testing.assert_array_equal(actual, outcome(of_sums("causal", how, -1e9, False), q, k, v))
+    assert np.isfinite(odd) or np.isnan(actual).any()
 
 
 @pytest.mark.parametrize("number", [-1e9, LOW])
@@ -172,10 +174,10 @@ def test_what_is_masked_may_be_anything(number: float) -> None:
     for odd in (np.nan, np.inf, -np.inf, 3e38):
         spoilt = k.copy()
         spoilt[:, 640:] = odd
-        found = outcome(kernel("causal", number, True), q, spoilt, v)
-        np.testing.assert_array_equal(found[:, :640], wanted)
+        actual = outcome(kernel("causal", number, True), q, spoilt, v)
+        np.testing.assert_array_equal(actual[:, :640], wanted)
         hidden = outcome(kernel("causal", number, False), q, spoilt, v)
-        np.testing.assert_array_equal(found, hidden)
+        np.testing.assert_array_equal(actual, hidden)
 
 
 @pytest.mark.parametrize("place", [0, 300, 1199])
@@ -183,19 +185,19 @@ def test_a_score_that_is_no_number_shows_where_it_is_visible(place: int) -> None
     rng = np.random.default_rng(4)
     q, k, v = (rng.standard_normal((1, 1200, d)).astype(np.float32) for d in (8, 8, 6))
     k[0, place] = np.nan
-    found = outcome(kernel("causal", -1e9, True), q, k, v)
-    assert np.isfinite(found[0, :place]).all() and np.isnan(found[0, place:]).all()
+    actual = outcome(kernel("causal", -1e9, True), q, k, v)
+    assert np.isfinite(actual[0, :place]).all() and np.isnan(actual[0, place:]).all()
 
 
 def test_rows_without_anything_visible_are_averages() -> None:
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 900, d)).astype(np.float32) for d in (8, 8, 6))
-    found = outcome(kernel("late rows", -1e9, True), q, k, v)
+    actual = outcome(kernel("late rows", -1e9, True), q, k, v)
     mean = v.astype(np.float64).mean(axis=1)
-    assert np.abs(found[:, :70] - mean[:, None]).max() < 1e-6
-    made = kernel("late rows", -1e9, True).kernel
-    (told,) = run(made, [q[:, :80], k[:, :80], v[:, :80]]).values()
-    assert np.abs(told[:, :70] - v[:, :80].mean(axis=1)[:, None]).max() < 1e-5
+    assert np.abs(actual[:, :70] - mean[:, None]).max() < 1e-6
+    built = kernel("late rows", -1e9, True).kernel
+    (exact_mask,) = run(built, [q[:, :80], k[:, :80], v[:, :80]]).values()
+    assert np.abs(exact_mask[:, :70] - v[:, :80].mean(axis=1)[:, None]).max() < 1e-5
 
 
 def visits(code: Any, *shapes: tuple[int, ...]) -> int:
@@ -231,8 +233,8 @@ def test_numbers_that_may_be_too_small_or_count_elsewhere() -> None:
 
 def test_a_smaller_type_has_a_smaller_greatest_number() -> None:
     """The number nearest above the least of all is far enough from it."""
-    made = kernel("causal", LOW, True)
+    built = kernel("causal", LOW, True)
     q, k, v = (np.zeros((1, 600, d), np.float32) for d in (8, 8, 6))
     v += np.arange(600, dtype=np.float32)[None, :, None]
     wanted = np.cumsum(v, axis=1) / np.arange(1, 601, dtype=np.float32)[:, None]
-    assert np.abs(outcome(made, q, k, v) - wanted).max() < 1e-3
+    assert np.abs(outcome(built, q, k, v) - wanted).max() < 1e-3

@@ -49,14 +49,14 @@ NUMBERS = {"f32": "f4", "u8": "u1", "i8": "i1"}
 def drawn(code: str, m: int, n: int, g: int, seed: int) -> list[np.ndarray[Any, Any]]:
     """Arguments of whole numbers, so that sums are exact."""
     kernel, rng = whole(code, RUNNABLE[0]), np.random.default_rng(seed)
-    known, found = {"m": m, "n": n, "g": g}, list[np.ndarray[Any, Any]]()
+    size_values, result = {"m": m, "n": n, "g": g}, list[np.ndarray[Any, Any]]()
     for x in kernel.graph.inputs:
         shape = tuple(
-            d if isinstance(d, int) else int(eval(str(d), {}, known)) for d in x.type.shape
+            d if isinstance(d, int) else int(eval(str(d), {}, size_values)) for d in x.type.shape
         )
         low, high = (-4, 5) if x.type.dtype.name in ("f32", "i8") else (0, 256)
-        found.append(rng.integers(low, high, shape).astype(NUMBERS[x.type.dtype.name]))
-    return found
+        result.append(rng.integers(low, high, shape).astype(NUMBERS[x.type.dtype.name]))
+    return result
 
 
 CODES = [PACKED, *(SCALED.format(d=d, t=t) for d, t in ((1, "f32"), (3, "u8"), (16, "f32")))]
@@ -71,10 +71,10 @@ def test_every_form_says_the_same(isa: str, code: str) -> None:
     for form in ("", *(f for f, _ in whole(code, isa).forms if f in ("deep", "few", "wide"))):
         kernel = forced(code, isa, form) if form else whole(code, isa)
         for m, n, g in SIZES:
-            given = drawn(code, m, n, g, m + n)
+            inputs = drawn(code, m, n, g, m + n)
             for at_end in (False, True):
-                found = run_guarded(kernel, given, at_end=at_end)[0]
-                assert np.array_equal(found, kernel.expected(*given)[0]), (form, m, n, g)
+                actual = run_guarded(kernel, inputs, at_end=at_end)[0]
+                assert np.array_equal(actual, kernel.expected(*inputs)[0]), (form, m, n, g)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0])
@@ -82,10 +82,10 @@ def test_numbers_of_one_group_stay_in_it(special: float) -> None:
     code = SCALED.format(d=16, t="f32")
     kernel = whole(code, RUNNABLE[0])
     for m, n, g in SIZES[1:]:
-        given = drawn(code, m, n, g, 5)
-        given[2][n // 2, g // 2] = given[3][n - 1, 0] = special
+        inputs = drawn(code, m, n, g, 5)
+        inputs[2][n // 2, g // 2] = inputs[3][n - 1, 0] = special
         with np.errstate(all="ignore"):
-            np.testing.assert_array_equal(kernel(*given)[0], kernel.expected(*given)[0])
+            np.testing.assert_array_equal(kernel(*inputs)[0], kernel.expected(*inputs)[0])
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

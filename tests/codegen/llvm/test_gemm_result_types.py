@@ -131,9 +131,9 @@ def test_every_result_is_written(isa: str, sums: str) -> None:
             for form, kernel in variants(code, isa, turn):
                 for k, shape in enumerate(SHAPES):
                     arrays = operands(source, spec, shape)
-                    found = run_guarded(kernel, arrays, at_end=k % 2 == 0, one_by_one=k > 1)[0]
+                    actual = run_guarded(kernel, arrays, at_end=k % 2 == 0, one_by_one=k > 1)[0]
                     wanted = expected(spec, arrays, result)
-                    assert np.array_equal(found, wanted), (source, result, form, spec, shape)
+                    assert np.array_equal(actual, wanted), (source, result, form, spec, shape)
 
 
 @pytest.mark.parametrize("isa", ISAS)

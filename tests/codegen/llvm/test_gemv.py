@@ -95,9 +95,9 @@ def test_every_count_of_rows_in_both_orders(isa: str, dtype: str) -> None:
         ):
             shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
             x, y = (whole_numbers(shapes[s], DTYPES[dtype], m) for s in (left, right))
-            (found,) = kernel(x, y)
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
-        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found)
+            (actual,) = kernel(x, y)
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, m, n, k)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], actual)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "i64"])
@@ -127,8 +127,8 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
                 x, y = x[..., :depth].copy(), y[:depth].copy()
                 if depth > k and x.dtype.kind == "f":
                     x[...] = np.nan
-                (found,) = kernel(x, y)
-            assert np.array_equal(found, x @ y), (spec, k)
+                (actual,) = kernel(x, y)
+            assert np.array_equal(actual, x @ y), (spec, k)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
         (33, THIN_COLUMNS - 1),
         (33, 2 * THIN_COLUMNS + 35),
     ):
-        known = {"m": 5, "n": n, "k": k}
+        size_values = {"m": 5, "n": n, "k": k}
         x, y = (
-            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", 3)
+            whole_numbers(tuple(size_values[str(d)] for d in node.type.shape), "f4", 3)
             for node in kernel.graph.inputs
         )
-        (found,) = kernel(x, y)
-        assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
+        (actual,) = kernel(x, y)
+        assert np.array_equal(actual, kernel.expected(x, y)[0]), (k, n)
         inside = run_guarded(kernel, [x, y], at_end=True, one_by_one=True)[0]
-        assert np.array_equal(inside, found)
+        assert np.array_equal(inside, actual)
 
 
 @pytest.mark.parametrize("spec", ["k; n,k -> n", "m,k; n,k -> m,n"])
@@ -160,13 +160,13 @@ def test_following_rows_are_prefetched(spec: str) -> None:
     kernel = whole(matrices("f32", spec))
     assert "m" in spec or "prefetch" in asm_text(kernel.kernel, kernel.target)
     for k, n in ((1, 9), (3, 40), (16, 5), (64, 70), (70, 4)):
-        known = {"m": 3, "n": n, "k": k}
+        size_values = {"m": 3, "n": n, "k": k}
         x, y = (
-            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", 3)
+            whole_numbers(tuple(size_values[str(d)] for d in node.type.shape), "f4", 3)
             for node in kernel.graph.inputs
         )
-        found = run_guarded(kernel, [x, y], at_end=True)[0]
-        assert np.array_equal(found, kernel.expected(x, y)[0]), (k, n)
+        actual = run_guarded(kernel, [x, y], at_end=True)[0]
+        assert np.array_equal(actual, kernel.expected(x, y)[0]), (k, n)
 
 
 def test_a_single_row_meets_long_lines_one_by_one() -> None:
@@ -187,11 +187,11 @@ def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> Non
     assert loops and not [x for x in loops if re.search(r"\svmovups\s+-?192\(", x)]
     if "avx512" not in RUNNABLE:
         return
-    made = build(kernel.kernel, target)
+    built = build(kernel.kernel, target)
     there = replace(
         kernel,
-        built=made,
-        loaded=load(made.code, [f.symbol for f in made.functions]),
+        built=built,
+        loaded=load(built.code, [f.symbol for f in built.functions]),
         target=target,
         forms=(),
     )
@@ -220,8 +220,8 @@ def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
                 rng.integers(-1, 2, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
                 for n in (m, 7)
             )
-            (wanted,), (found,) = kernel.expected(x, y), kernel(x, y)
-            assert np.array_equal(np.float64(found), np.float64(wanted)), (m, k)
+            (wanted,), (actual,) = kernel.expected(x, y), kernel(x, y)
+            assert np.array_equal(np.float64(actual), np.float64(wanted)), (m, k)
 
 
 def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
@@ -234,11 +234,11 @@ def test_pieces_are_prefetched_some_groups_ahead() -> None:
     """For the second cache: what the first one held of them would leave no room for the rows."""
     kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
     avx512 = Target.for_isa("avx512")
-    made = emit(kernel.kernel, avx512, form="rows").llvm
-    loops = [x for x in inner_loops(assembly(made, avx512, 2)) if "prefetch" in x]
+    built = emit(kernel.kernel, avx512, form="rows").llvm
+    loops = [x for x in inner_loops(assembly(built, avx512, 2)) if "prefetch" in x]
     asks = [x for x in loops if len(re.findall("fmadd", x)) == 16]
     assert [x.count("prefetcht1") for x in asks] == [2, 0]  # of eight rows, and of four
-    assert re.search(r"select +i1 %\S+, i64 2, i64 8", str(made))
+    assert re.search(r"select +i1 %\S+, i64 2, i64 8", str(built))
 
 
 def test_few_rows_in_the_usual_code_too() -> None:
@@ -267,8 +267,8 @@ def test_converted_as_it_is_read(half: str) -> None:
         kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
         x, w = (rng.integers(0, 5, s).astype(kind) for s, kind in zip(((m, k), (n, k)), kinds))
         g = rng.integers(-4, 5, n).astype("f4")
-        (found,) = kernel(x, w, g)
-        assert np.array_equal(found, x.astype("f4") @ w.astype("f4").T * g), (m, n, k)
+        (actual,) = kernel(x, w, g)
+        assert np.array_equal(actual, x.astype("f4") @ w.astype("f4").T * g), (m, n, k)
 
 
 def test_rounding_of_long_sums() -> None:
@@ -292,8 +292,8 @@ def test_special_values_travel() -> None:
             x[0, 3], y[5, 7], y[6, 7], y[36, 40] = np.inf, np.nan, -np.inf, -np.inf
             with np.errstate(invalid="ignore"):
                 wanted = x @ y
-            (found,) = kernel(x, np.ascontiguousarray(y.T) if turn else y)
-            assert np.array_equal(found, wanted, equal_nan=True), (spec, m)
+            (actual,) = kernel(x, np.ascontiguousarray(y.T) if turn else y)
+            assert np.array_equal(actual, wanted, equal_nan=True), (spec, m)
 
 
 BATCH = """kernel batch(x: f32[b,{m},{k}], w: f32[b,{k},{n}]) -> y: f32[b,{m},{n}]
@@ -347,5 +347,5 @@ def test_two_numbers_of_a_byte(isa: str, half: int) -> None:
         x = rng.integers(-8, 9, (m, 2 * half)).astype("f4")
         w = rng.integers(0, 256, (n, half)).astype("u1")
         s = rng.integers(1, 3, n).astype("f4")
-        (found,) = run_guarded(kernel, [x, w, s], at_end=True)
-        assert np.array_equal(found, kernel.expected(x, w, s)[0]), (m, n)
+        (actual,) = run_guarded(kernel, [x, w, s], at_end=True)
+        assert np.array_equal(actual, kernel.expected(x, w, s)[0]), (m, n)

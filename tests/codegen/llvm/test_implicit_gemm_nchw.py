@@ -176,8 +176,8 @@ def test_padding_hides_infinite_weights_only() -> None:
     x[0, 1, 4, 5] = np.inf
     x[0, 0, 0, 0] = np.nan
     kernel = whole(plain())
-    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 @pytest.mark.parametrize(("isa", "counts"), [("avx512", (24, 12, 16, 8)), ("avx2", (12, 6, 8, 4))])
@@ -199,11 +199,11 @@ def test_a_block_has_whole_windows() -> None:
 @pytest.mark.parametrize("rows", [1, 4, 7, 8, 12, 13, 16, 20, 24, 193, 200])
 def test_weights_are_multiplied_in_place(rows: int, isa: str) -> None:
     """Where tiles end with their rows; the bits are those of weights that have to be packed."""
-    turned = plain().replace("k: f32[o,c,3,3]", "k: f32[c,o,3,3]").replace("; o,c", "; c,o")
-    assert (lying(plain()), lying(turned)) == ([True], [False])
+    transposed = plain().replace("k: f32[o,c,3,3]", "k: f32[c,o,3,3]").replace("; o,c", "; c,o")
+    assert (lying(plain()), lying(transposed)) == ([True], [False])
     x, k = random((2, 30, 6, 9), (rows, 30, 3, 3))
     check(whole(plain(), isa), x, k)
-    packed = whole(turned, isa)(x, np.ascontiguousarray(k.swapaxes(0, 1)))
+    packed = whole(transposed, isa)(x, np.ascontiguousarray(k.swapaxes(0, 1)))
     assert np.array_equal(whole(plain(), isa)(x, k)[0], packed[0])
 
 

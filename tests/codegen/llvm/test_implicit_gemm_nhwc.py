@@ -140,9 +140,9 @@ def test_padding_hides_infinite_weights_only() -> None:
     x[0, 0, 0, 0] = np.nan
     k[2, 0, 0, 0] = np.inf
     kernel = whole(plain())
-    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_which_products_have_rows_of_pixels() -> None:

@@ -33,23 +33,23 @@ LONG = 2 * WINDOW_COLUMNS + 41
 
 def known(source: str, line: int) -> str:
     """The program with the length of its image's lines written in it."""
-    found = re.sub(r"\[b,h,w,", f"[b,h,{line},", source)
-    found = found.replace("b, h, w, e", f"b, h, {line}, e")
-    return found.replace("[b,n,c", f"[b,{line},c").replace("w - 2", str(line - 2))
+    result = re.sub(r"\[b,h,w,", f"[b,h,{line},", source)
+    result = result.replace("b, h, w, e", f"b, h, {line}, e")
+    return result.replace("[b,n,c", f"[b,{line},c").replace("w - 2", str(line - 2))
 
 
 def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
     """The products of a graph with rows of places: heights of tiles, and whether in place."""
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
-    found: list[tuple[NhwcConvPlan, tuple[int, ...], bool]] = []
+    results: list[tuple[NhwcConvPlan, tuple[int, ...], bool]] = []
     for phase in program(kernel).phases:
         s = schedule(phase, Target.for_isa("avx512"))
         there = dict(stored_products(s, dtypes))
         for c in s.products.values():
             assert isinstance(c, NhwcConvPlan)
-            found.append((c, c.heights(s.local[c.columns[-1].axis]), c.item in there))
-    return found
+            results.append((c, c.heights(s.local[c.columns[-1].axis]), c.item in there))
+    return results
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -140,9 +140,9 @@ def test_padding_of_colour_images_hides_infinite_weights_only(s: int) -> None:
     x[0, 7, 9, 2], x[0, 0, 0, 0], x[0, 3, 0, 1] = np.inf, np.nan, -np.inf
     k[2, 0, 0, 0] = np.inf
     kernel = whole(known(colours(s=s), 10))
-    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -155,9 +155,9 @@ def test_infinite_weights_under_padding(isa: str, source: str) -> None:
             x, k = random((2, height, 7, 3), (20, u, 3, 3))
             k[3, tap, 0, 1], k[19, tap, 2, 2], x[-1, 0, 3, 1] = np.inf, np.nan, -np.inf
             if kernel.expected(x, k)[0].size:
-                found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-                np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-                np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+                actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+                np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+                np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_which_products_leave_taps_out() -> None:
@@ -220,8 +220,8 @@ def panelled(line: int, columns: int, width: int, s: int = 1) -> str:
 
 
 def uprights(kernel: Kernel, target: Target) -> list[NhwcConvPlan]:
-    found = (c for p in program(kernel).phases for c in schedule(p, target).products.values())
-    return [c for c in found if isinstance(c, NhwcConvPlan)]
+    result = (c for p in program(kernel).phases for c in schedule(p, target).products.values())
+    return [c for c in result if isinstance(c, NhwcConvPlan)]
 
 
 WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}

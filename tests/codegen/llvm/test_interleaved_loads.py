@@ -55,15 +55,15 @@ TYPES += [(name, dtype) for name in ("gray", "nine", "far") for dtype in ("f64",
 def test_columns_of_rows(name: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)
-    made = whole(CASES[name].replace("DTYPE", dtype), isa, n=500)
-    width = made.graph.inputs[0].type.shape[1]
+    kernel = whole(CASES[name].replace("DTYPE", dtype), isa, n=500)
+    width = kernel.graph.inputs[0].type.shape[1]
     assert isinstance(width, int)
     for n in (1, 15, 64, 131):
-        x = rng.integers(-2, 3, (n, width)).astype(made.graph.inputs[0].type.dtype.numpy)
-        expected = made.expected(x)[0]
+        x = rng.integers(-2, 3, (n, width)).astype(kernel.graph.inputs[0].type.dtype.numpy)
+        expected = kernel.expected(x)[0]
         for at_end in (True, False):
-            found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
-            np.testing.assert_array_equal(found, expected)
+            actual = run_guarded(kernel, [x], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_what_several_loads_read_is_read_once() -> None:
@@ -82,7 +82,7 @@ def test_what_several_loads_read_is_read_once() -> None:
 @pytest.mark.parametrize("c", [2, 3])
 def test_columns_in_stages(c: int, isa: str) -> None:
     """What is dear is done in loops one after another, each with combs of its own."""
-    made = whole(
+    kernel = whole(
         f"""graph f(x: f32[n,{c}]) {{
       m = reduce.max(x) {{axes=(1,)}}
       k = reshape(m) {{shape=(n,1)}}
@@ -100,7 +100,9 @@ def test_columns_in_stages(c: int, isa: str) -> None:
     )
     x = np.random.default_rng(5).standard_normal((900, c), np.float32)
     for n in (900, 67, 1):
-        np.testing.assert_allclose(made(x[:n])[0], made.expected(x[:n])[0], rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(
+            kernel(x[:n])[0], kernel.expected(x[:n])[0], rtol=2e-5, atol=2e-6
+        )
 
 
 @pytest.mark.parametrize("m", [9, 4, 1])
@@ -122,5 +124,5 @@ def test_a_stretch_of_rows_has_combs_of_its_own(chosen: Callable[..., Any], m: i
         return chosen(lambda a, b: xp.where(above, a, b), *columns) + columns[1]
 
     x = np.random.default_rng(m).standard_normal((m, 300), np.float32)
-    found = sm.jit(lambda x: f(sm, x))(x)
-    np.testing.assert_allclose(np.asarray(found), f(np, x), rtol=1e-6)
+    actual = sm.jit(lambda x: f(sm, x))(x)
+    np.testing.assert_allclose(np.asarray(actual), f(np, x), rtol=1e-6)

@@ -80,19 +80,19 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
     ):
         x, y = (rng.standard_normal(s).astype("f4") for s in ((m, k), (k, n)))
         x[3, 5], x[4, 6], y[7, 8] = np.nan, np.inf, -np.inf
-        given = (
+        inputs = (
             x if left == "m,k" else np.ascontiguousarray(x.T),
             y if right == "k,n" else np.ascontiguousarray(y.T),
         )
-        assert select_variant(kernel.forms, kernel.sizes([*given])) == "deep"
-        (found,) = kernel(*given)
+        assert select_variant(kernel.forms, kernel.sizes([*inputs])) == "deep"
+        (actual,) = kernel(*inputs)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
             bound = (DEEP + k / DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
-            right_there = abs(found - whole_sum) <= bound
+            right_there = abs(actual - whole_sum) <= bound
         finite = np.isfinite(whole_sum)
         assert np.all(right_there[finite])
-        assert np.array_equal(found[~finite], whole_sum[~finite].astype("f4"), equal_nan=True)
+        assert np.array_equal(actual[~finite], whole_sum[~finite].astype("f4"), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
         }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
-        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (m, n, k)
 
 
@@ -121,18 +121,18 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> None:
     """Both operands are computed: some of what they read lies along the packed lines, some not."""
-    turned = "m,k" if left == "k,m" else "k,m"
+    transposed = "m,k" if left == "k,m" else "k,m"
     code = (
-        f"graph f(x: f32[{left}], u: f32[{turned}], w: f32[{right}]) {{\n"
+        f"graph f(x: f32[{left}], u: f32[{transposed}], w: f32[{right}]) {{\n"
         " a = permute(u) {perm=(1,0)}\n p = mul(x, a)\n q = sub(w, 1.0:f32)\n"
         f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}'
     )
     kernel = forced(code, isa, "deep")
     for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, DEEP + 20)):
         shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
-        arrays = [whole_numbers(shapes[s], "f4", m) for s in (left, turned, right)]
-        found = run_guarded(kernel, arrays, at_end=True)[0]
-        assert np.array_equal(found, kernel.expected(*arrays)[0]), (m, n, k)
+        arrays = [whole_numbers(shapes[s], "f4", m) for s in (left, transposed, right)]
+        actual = run_guarded(kernel, arrays, at_end=True)[0]
+        assert np.array_equal(actual, kernel.expected(*arrays)[0]), (m, n, k)
 
 
 @pytest.mark.parametrize("left", ["b,k,m", "b,m,k", "m,b,k", "k,b,m"])
@@ -149,8 +149,8 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
         x = whole_numbers(tuple(sizes[a] for a in left.split(",")), "f4", 1)
         y = whole_numbers((sizes["k"], sizes["n"]), "f4", 2)
         for at_end in (False, True):
-            found = run_guarded(kernel, [x, y], at_end=at_end)[0]
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, sizes)
+            actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, sizes)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -161,9 +161,9 @@ def test_tile_remainders(isa: str) -> None:
         for number in range(1, 50):
             for m, n in ((number, 40), (14, number)):
                 x, y = whole_numbers((m, 5), "f4", m), whole_numbers((5, n), "f4", 2)
-                given = [x if left == "m,k" else np.ascontiguousarray(x.T), y]
+                inputs = [x if left == "m,k" else np.ascontiguousarray(x.T), y]
                 for at_end in (False, True):
-                    assert np.array_equal(run_guarded(kernel, given, at_end=at_end)[0], x @ y)
+                    assert np.array_equal(run_guarded(kernel, inputs, at_end=at_end)[0], x @ y)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -171,8 +171,8 @@ def test_blocks_are_about_as_long(isa: str) -> None:
     """Ones that are added to a large number are lost, as many as its block has beside it."""
     x, y = np.ones((24, 1000), "f4"), np.ones((1000, 70), "f4")
     x[:, 0] = 2.0**25
-    (found,) = run_guarded(forced(PLAIN, isa, "deep"), [x, y], at_end=True)
-    lost = {round(1000 - n) for n in np.unique(found.astype("f8") - 2.0**25)}
+    (result,) = run_guarded(forced(PLAIN, isa, "deep"), [x, y], at_end=True)
+    lost = {round(1000 - n) for n in np.unique(result.astype("f8") - 2.0**25)}
     assert lost <= {192, 256, 512}  # of 6 blocks, of 4, of 2
 
 
@@ -181,11 +181,11 @@ def test_same_bits_for_any_threads_and_strides() -> None:
     x, y = (rng.standard_normal(s).astype("f4") for s in ((2600, 1040), (2600, 412)))
     for a, b in ((x[:, ::2].T, y), (x.T[::2], y[:, ::-1]), (x[3:2503].T, y[90:2590, 1:300])):
         f = sm.jit(lambda a, b: a @ b)
-        found: list[bytes] = []
+        actual: list[bytes] = []
         for threads in (1, 2, 3):
             with sm.config(threads=threads):
-                found.append(np.asarray(f(a, b)).tobytes())
-        assert len(set(found)) == 1
+                actual.append(np.asarray(f(a, b)).tobytes())
+        assert len(set(actual)) == 1
         copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
         bound = (DEEP + 2600 / DEEP) * 2.0**-23 * (abs(a) @ abs(b))
         assert np.all(abs(np.asarray(copied) - np.asarray(f(a, b))) <= bound)
@@ -247,10 +247,10 @@ def test_numbers_in_larger_blocks(isa: str) -> None:
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         if k:
             x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
-        (found,) = run_guarded(kernel, [x, y], at_end=True)
+        (actual,) = run_guarded(kernel, [x, y], at_end=True)
         with np.errstate(invalid="ignore"):
             wanted = x.astype("f8") @ y.astype("f8")
-        assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)
+        assert np.array_equal(actual, wanted, equal_nan=True), (m, n, k)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -264,8 +264,8 @@ def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) ->
     text = assembly(emit(kernel, target, form="deep").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
     assert sorted(len(re.findall("fmadd", x)) for x in bodies) == [24, 96]
-    asked = {len(re.findall("fmadd", x)): x.count("prefetch") for x in bodies}
-    assert asked == {24: 0, 96: 0 if left == "m,k" else 2}
+    prefetches = {len(re.findall("fmadd", x)): x.count("prefetch") for x in bodies}
+    assert prefetches == {24: 0, 96: 0 if left == "m,k" else 2}
     for body in bodies:
         spilled = re.findall(r".*\(%rsp.*", body)  # the address of one of the rows, at most
         assert len(spilled) <= 1 and all("movq" in line for line in spilled), body
@@ -280,9 +280,9 @@ def roomy(isa: str) -> Whole:
     """A product for a machine with so large a second cache, in blocks whatever the sizes."""
     plain = whole(PLAIN, isa)
     target = replace(plain.target, l2_bytes=ROOMY)
-    made = build(plain.kernel, target, form="deep")
-    loaded = load(made.code, [f.symbol for f in made.functions])
-    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+    built = build(plain.kernel, target, form="deep")
+    loaded = load(built.code, [f.symbol for f in built.functions])
+    return replace(plain, target=target, built=built, loaded=loaded, forms=())
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -292,10 +292,10 @@ def test_form_follows_from_the_second_cache(isa: str) -> None:
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
-    found = code_variants(plain.kernel, target)
-    assert select_variant(found, large) == "deep"
-    assert select_variant(found, {**large, "k": 385}) == "deep"
-    assert select_variant(found, {**large, "k": 384}) == "wide"
+    variants = code_variants(plain.kernel, target)
+    assert select_variant(variants, large) == "deep"
+    assert select_variant(variants, {**large, "k": 385}) == "deep"
+    assert select_variant(variants, {**large, "k": 384}) == "wide"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -313,8 +313,8 @@ def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
         (24, 64, 0),
     ):
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
-        (found,) = run_guarded(kernel, [x, y], at_end=True)
-        assert np.array_equal(found, x @ y), (m, n, k)
+        (actual,) = run_guarded(kernel, [x, y], at_end=True)
+        assert np.array_equal(actual, x @ y), (m, n, k)
 
 
 FEW_WAYS, NARROW = {"l1_bytes": 32 << 10}, {"l1_bytes": 32 << 10, "cpu": "skylake-avx512"}
@@ -326,9 +326,9 @@ def elsewhere(code: str, isa: str, **changed: Any) -> Whole:
     """A kernel in blocks, whatever the sizes, as a machine has it that differs in some fields."""
     plain = whole(code, isa)
     target = replace(plain.target, **changed)
-    made = build(plain.kernel, target, form="deep")
-    loaded = load(made.code, [f.symbol for f in made.functions])
-    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+    built = build(plain.kernel, target, form="deep")
+    loaded = load(built.code, [f.symbol for f in built.functions])
+    return replace(plain, target=target, built=built, loaded=loaded, forms=())
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -337,10 +337,10 @@ def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
     copied first; few columns keep to the form that copies none."""
     plain = whole(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    found = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
+    variants = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
-    assert select_variant(found, large) == "deep"
-    assert select_variant(found, {**large, "n": TALL_COLUMNS}) == "wide"
+    assert select_variant(variants, large) == "deep"
+    assert select_variant(variants, {**large, "n": TALL_COLUMNS}) == "wide"
 
 
 @pytest.mark.parametrize(("k", "copied"), [(1024, True), (2048, True), (768, False), (512, False)])
@@ -400,13 +400,13 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
     kernel, rng = elsewhere(code, isa, **NARROW), np.random.default_rng(11)
     for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
         shapes = ((m, k), (m, 1), (k,), (k, n))
-        given = [
+        inputs = [
             rng.integers(-5, 5, shape).astype(NAMED[d])
             for shape, d in zip(shapes, (dtype, to, to, to), strict=True)
         ]
-        (found,) = run_guarded(kernel, given, at_end=True)
-        (wanted,) = kernel.expected(*given)
-        assert np.array_equal(found, wanted), (m, n, k)
+        (actual,) = run_guarded(kernel, inputs, at_end=True)
+        (wanted,) = kernel.expected(*inputs)
+        assert np.array_equal(actual, wanted), (m, n, k)
 
 
 @pytest.mark.parametrize("changed", [FEW_WAYS, NARROW], ids=["ways", "narrow"])
@@ -431,14 +431,14 @@ def test_numbers_where_rows_are_copied(
         x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
         if k > 3:
             x[m // 2, 3], y[2, n // 2] = np.inf, np.nan
-        given = [
-            np.ascontiguousarray(a.T) if turned else a
-            for a, turned in ((x, left == "k,m"), (y, right == "n,k"))
+        inputs = [
+            np.ascontiguousarray(a.T) if transposed else a
+            for a, transposed in ((x, left == "k,m"), (y, right == "n,k"))
         ]
-        (found,) = run_guarded(kernel, given, at_end=True)
+        (actual,) = run_guarded(kernel, inputs, at_end=True)
         with np.errstate(invalid="ignore"):
             wanted = x.astype("f8") @ y.astype("f8")
-        assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)
+        assert np.array_equal(actual, wanted, equal_nan=True), (m, n, k)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -452,7 +452,7 @@ def test_numbers_of_rows_of_known_stride(isa: str) -> None:
         for m, n in ((1, 1), (12, 32), (13, 33), (25, 300), (DEEP_ROWS + 11, 64)):
             x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
             x[m - 1, 0] = np.inf
-            (found,) = run_guarded(kernel, [x, y], at_end=True)
+            (actual,) = run_guarded(kernel, [x, y], at_end=True)
             with np.errstate(invalid="ignore"):
                 wanted = x.astype("f8") @ y.astype("f8")
-            assert np.array_equal(found, wanted, equal_nan=True), (m, n, k)
+            assert np.array_equal(actual, wanted, equal_nan=True), (m, n, k)

@@ -86,16 +86,16 @@ def test_memory_tasks_and_streams(name: str, isa: str) -> None:
     kernel, past = whole(FAMILY[name], isa), whole(FAMILY[name], isa, streaming=True)
     for m, n in SIZES:
         arrays = arrays_for(kernel, m, n)
-        found = kernel(*arrays)
-        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+        actual = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
             with np.errstate(all="ignore"):
                 a, b = wanted.astype("f8"), got.astype("f8")
             near = 1e-2 if name in ("halves", "mixed") else 2e-5
             assert np.allclose(b, a, rtol=near, atol=near * 20, equal_nan=True), (m, n)
         for at_end in (True, False):
-            assert is_same(run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end), found)
-            assert is_same(run_guarded(past, arrays, at_end=at_end), found), (m, n)
-        assert is_same(past(*arrays), found)
+            assert is_same(run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end), actual)
+            assert is_same(run_guarded(past, arrays, at_end=at_end), actual), (m, n)
+        assert is_same(past(*arrays), actual)
 
 
 @pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows", "one turned"])
@@ -165,8 +165,8 @@ def test_no_store_past_the_caches_claims_more_than_it_is_aligned() -> None:
     narrow = "graph f(x: f32[n]) {\n y = cast(x) {dtype=bf16}\n return y\n}"
     kernel = lower.run(one_cluster(parse(narrow)), "eager", {"n": 1 << 20})
     code = emit(kernel, Target.for_isa("avx512"), streaming=True).llvm
-    found = re.findall(r"store <(\d+) x i16>.* align (\d+), !nontemporal", code)
-    assert {(int(n) * 2, int(align)) for n, align in found} == {(128, 64), (32, 32)}
+    matches = re.findall(r"store <(\d+) x i16>.* align (\d+), !nontemporal", code)
+    assert {(int(n) * 2, int(align)) for n, align in matches} == {(128, 64), (32, 32)}
 
 
 NARROWED = {
@@ -195,8 +195,8 @@ def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
                 )
                 (wanted, *_) = kernel.expected(x)
                 for at_end in (True, False):
-                    found = run_guarded(kernel, [x], at_end=at_end, one_by_one=True)
-                    assert np.array_equal(found[0].astype("f8"), wanted.astype("f8")), (isa, count)
+                    actual = run_guarded(kernel, [x], at_end=at_end, one_by_one=True)
+                    assert np.array_equal(actual[0].astype("f8"), wanted.astype("f8")), (isa, count)
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ def test_any_split_of_the_tasks_gives_the_same_bits() -> None:
         "graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n return y, z\n}"
     )
     x = np.random.default_rng(0).standard_normal((3, 5, 70)).astype("f4")
-    found = kernel(x)
+    actual = kernel(x)
     inside = run_guarded(kernel, [x], at_end=True, one_by_one=True)
-    assert is_same(found, inside)
-    assert np.allclose(found[0], x.sum(2), atol=1e-5)
+    assert is_same(actual, inside)
+    assert np.allclose(actual[0], x.sum(2), atol=1e-5)
 
 
 # ---- foreign processors --------------------------------------------------------------------------
@@ -325,6 +325,6 @@ def test_neighbours_of_half_precision_numbers(dtype: str) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(kind)
     for towards in (np.inf, -np.inf, 0.0, -0.0, 1.0, np.nan):
         y = np.full_like(x, towards)
-        found, wanted = kernel(x, y)[0], kernel.expected(x, y)[0]
-        same = found.view(np.uint16) == wanted.view(np.uint16)
-        assert (same | (np.isnan(found) & np.isnan(wanted))).all(), towards
+        actual, wanted = kernel(x, y)[0], kernel.expected(x, y)[0]
+        same = actual.view(np.uint16) == wanted.view(np.uint16)
+        assert (same | (np.isnan(actual) & np.isnan(wanted))).all(), towards

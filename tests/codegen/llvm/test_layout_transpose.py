@@ -149,27 +149,27 @@ def test_padding_hides_infinite_weights_only() -> None:
         x[0, 0, 0, 0] = np.nan
         k[2, 0, 0, 0] = np.inf
         kernel = made(source, RUNNABLE[0])
-        found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+        actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+        np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_what_is_saved_decides() -> None:
     """Weights in panels, many enough products of each element that is turned."""
     target = Target.for_isa("avx512")
-    for o, c, u, upright in ((64, 64, 3, True), (64, 8, 3, False), (64, 256, 1, False)):
+    for o, c, u, nhwc in ((64, 64, 3, True), (64, 8, 3, False), (64, 256, 1, False)):
         text = plain(o, c, u=u, v=u, p=u // 2)
         kernel = lower.run(one_cluster(parse(text)), "eager", {})
         (before,) = products(kernel, target)  # squares of its weights are turned as well
-        assert isinstance(before, NhwcConvPlan) == upright
+        assert isinstance(before, NhwcConvPlan) == nhwc
         apart = text.replace(f"k: f32[{o},{c},{u},{u}]", f"k: f32[{c},{u},{u},{o}]")
         apart = apart.replace("o,c,u,v ->", "c,u,v,o ->")
         other = lower.run(one_cluster(parse(apart)), "eager", {})
         assert not any(isinstance(c, NhwcConvPlan) for c in products(other, target))
-        found = panels(kernel, target, frozenset({"k"}))
-        assert bool(found) == upright
-        if found:
-            ((panel, _),) = found
+        actual = panels(kernel, target, frozenset({"k"}))
+        assert bool(actual) == nhwc
+        if actual:
+            ((panel, _),) = actual
             (after,) = products(verify(read_panels(kernel, panel)), target)
             assert isinstance(after, NhwcConvPlan)
             assert after.prepacked and after.transposes_result and after.transposes_image
@@ -196,6 +196,6 @@ def test_taps_with_positions_of_their_own_are_not_transposed() -> None:
     their vectors are no places of the line."""
     kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})
     (phase,) = program(kernel).phases
-    found = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
-    assert found
-    assert not any(isinstance(c, NhwcConvPlan) and c.transposes_result for c in found)
+    nests = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()
+    assert nests
+    assert not any(isinstance(c, NhwcConvPlan) and c.transposes_result for c in nests)

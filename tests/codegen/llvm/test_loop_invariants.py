@@ -37,9 +37,9 @@ kernel k(x: f32[n,c]) -> y: f32[n,c]
 def test_expensive_weights_have_a_loop_without_the_columns(c: int, dear: str, times: int) -> None:
     kernel = with_sizes(parse(FORCES.replace("pow(v5, -1.5)", dear)), {"c": c})
     (phase,) = program(kernel).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    assert len([i for i in made.materialised if i.payload == "pow"]) == times
-    again = [n for n in made.nests if "c" in n.order and any(i.payload == "pow" for i in n.items)]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    assert len([i for i in nests.materialised if i.payload == "pow"]) == times
+    again = [n for n in nests.nests if "c" in n.order and any(i.payload == "pow" for i in n.items)]
     assert not again
 
 
@@ -51,8 +51,8 @@ def test_forces_are_right(c: int, isa: Isa) -> None:
         x = np.random.default_rng(n).standard_normal((n, c)).astype(np.float32)
         d = x[:, None].astype("f8") - x[None]
         expected = (d * ((d**2).sum(-1) + 0.5)[..., None] ** -1.5).sum(1)
-        found = kernel({"x": x})["y"]
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6 * n)
+        actual = kernel({"x": x})["y"]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6 * n)
 
 
 HEAD = """
@@ -79,10 +79,10 @@ kernel k(x: f32[n,256], w: f32[10,256]) -> y: f32[n,10]
 
 def test_column_invariants_are_computed_once() -> None:
     (phase,) = program(parse(HEAD)).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    packs = [p for n in made.nests for p in n.packs]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    packs = [p for n in nests.nests for p in n.packs]
     assert packs and not any(i.payload == "rsqrt" for p in packs for i in p.items)
-    folding = [n for n in made.nests if n.reductions]
+    folding = [n for n in nests.nests if n.reductions]
     assert len(folding) == 2 and all(n.vector == "i" for n in folding)
 
 
@@ -113,8 +113,8 @@ kernel k(x: f32[n,c]) -> y: f32[n]
 
 def test_a_column_is_gathered_once_for_all_rows() -> None:
     (phase,) = program(parse(COLUMN)).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    assert [i.kind for i in made.materialised if i.axes == {"m"}] == ["load"]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    assert [i.kind for i in nests.materialised if i.axes == {"m"}] == ["load"]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

@@ -32,8 +32,8 @@ ENDS = {
 
 def source(name: str, block: int) -> str:
     ends, before, after = ENDS[name]
-    made = BAND.replace("BLOCK", str(block)).replace("ENDS", ends)
-    return made.replace("BEFORE", str(before)).replace("AFTER", str(after))
+    built = BAND.replace("BLOCK", str(block)).replace("ENDS", ends)
+    return built.replace("BEFORE", str(before)).replace("AFTER", str(after))
 
 
 def arrays(m: int, n: int, d: int) -> dict[str, np.ndarray]:
@@ -42,9 +42,9 @@ def arrays(m: int, n: int, d: int) -> dict[str, np.ndarray]:
     return {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
 
 
-def wanted(name: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def wanted(name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     _, before, after = ENDS[name]
-    q, k, u = (given[x].astype(np.float64) for x in "qku")
+    q, k, u = (inputs[x].astype(np.float64) for x in "qku")
     m, n = np.arange(len(q))[:, None], np.arange(len(k))[None]
     a = np.where((n <= m + after) & (n > m - before), q @ k.T + u, 0)
     return {"y": a.sum(1), "z": a @ k, "dk": a.T @ q, "c": a.sum(0)}
@@ -55,10 +55,10 @@ def test_interpreter(name: str) -> None:
     kernel = parse(source(name, 8))
     assert parse(text(kernel)) == kernel
     for m, n in ((1, 1), (5, 9), (33, 70), (70, 33)):
-        given = arrays(m, n, 3)
-        found = run(kernel, given)
-        for key, want in wanted(name, given).items():
-            np.testing.assert_allclose(found[key], want, rtol=1e-5, atol=1e-4)
+        inputs = arrays(m, n, 3)
+        actual = run(kernel, inputs)
+        for key, want in wanted(name, inputs).items():
+            np.testing.assert_allclose(actual[key], want, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
@@ -67,7 +67,7 @@ def test_native(name: str, isa: str) -> None:
     for block in (8, 128):
         kernel = native(source(name, block), isa)
         for m, n in ((1, 1), (5, 9), (130, 300), (300, 131), (257, 257)):
-            given = arrays(m, n, 20)
-            found = kernel(given)
-            for key, want in wanted(name, given).items():
-                np.testing.assert_allclose(found[key], want, rtol=1e-5, atol=2e-4)
+            inputs = arrays(m, n, 20)
+            actual = kernel(inputs)
+            for key, want in wanted(name, inputs).items():
+                np.testing.assert_allclose(actual[key], want, rtol=1e-5, atol=2e-4)

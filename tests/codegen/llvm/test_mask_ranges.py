@@ -96,9 +96,11 @@ def compiled(mask: str, isa: str = RUNNABLE[-1], form: Variant = "") -> Native:
     return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa, form)
 
 
-def outcome(made: Native, *arrays: Array) -> Array:
-    (found,) = made(dict(zip((p.name for p in made.kernel.inputs), arrays, strict=True))).values()
-    return found
+def outcome(built: Native, *arrays: Array) -> Array:
+    (result,) = built(
+        dict(zip((p.name for p in built.kernel.inputs), arrays, strict=True))
+    ).values()
+    return result
 
 
 def drawn(rng: Any, rows: int, keys: int, dims: tuple[int, int] = (8, 6)) -> list[Array]:
@@ -110,17 +112,17 @@ def drawn(rng: Any, rows: int, keys: int, dims: tuple[int, int] = (8, 6)) -> lis
 @given(mask=masks(), data=st.data())
 def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
     form = data.draw(st.sampled_from(sorted(LENGTHS)))
-    made = compiled(mask, data.draw(st.sampled_from(RUNNABLE)), form)
+    compiled_program = compiled(mask, data.draw(st.sampled_from(RUNNABLE)), form)
     for _ in range(3):
         rows, keys = (data.draw(st.sampled_from(LENGTHS[form])) for _ in "ab")
         q, k, v = drawn(np.random.default_rng(rows + keys), rows, keys)
         i, j = np.arange(rows)[:, None], np.arange(keys)
         keep = np.broadcast_to(eval(mask, {"i": i, "j": j}), (rows, keys))
         wanted = plain(q, k, v, keep)[0]
-        found = outcome(made, q, k, v)[0]
+        actual = outcome(compiled_program, q, k, v)[0]
         seen = keep.any(axis=1)
-        assert np.isnan(found[~seen]).all()
-        assert np.abs(found[seen] - wanted[seen]).max(initial=0) < 2e-5
+        assert np.isnan(actual[~seen]).all()
+        assert np.abs(actual[seen] - wanted[seen]).max(initial=0) < 2e-5
 
 
 @pytest.mark.parametrize("form", LENGTHS)
@@ -128,18 +130,20 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
 def test_what_rows_do_not_see_may_be_anything(name: str, form: Variant) -> None:
     """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
     mask = SIMPLE[name].format(a=40)
-    made = compiled(mask, form=form)
+    compiled_program = compiled(mask, form=form)
     rng = np.random.default_rng(1)
     n, seen = (500, 400) if not form else (192, 160)
     q, k, v = drawn(rng, n, n)
-    wanted = outcome(made, q, k, v)[0]
+    wanted = outcome(compiled_program, q, k, v)[0]
     spoilt = [np.full_like(x, np.nan) for x in (q, k, v)]
-    outcome(made, *spoilt)  # scratch memory is full of NaN now
-    np.testing.assert_array_equal(outcome(made, q, k, v)[0], wanted)
+    outcome(compiled_program, *spoilt)  # scratch memory is full of NaN now
+    np.testing.assert_array_equal(outcome(compiled_program, q, k, v)[0], wanted)
     spoilt = [q, k.copy(), v.copy()]
     spoilt[1][:, seen:], spoilt[2][:, seen:] = np.nan, np.inf
-    own = seen // ROW_GROUP * ROW_GROUP
-    np.testing.assert_array_equal(outcome(made, *spoilt)[0, :own], wanted[:own])
+    group_start = seen // ROW_GROUP * ROW_GROUP
+    np.testing.assert_array_equal(
+        outcome(compiled_program, *spoilt)[0, :group_start], wanted[:group_start]
+    )
 
 
 LATE = """kernel f(q: bf16[3,600,32], k: bf16[3,600,32], v: bf16[3,600,32]) -> y: f32[3,600,32]
@@ -175,9 +179,9 @@ def test_rows_that_see_nothing_of_a_block_of_pairs(target: Any) -> None:
     q, k, v = (rng.standard_normal((3, 600, 32)).astype(ml_dtypes.bfloat16) for _ in range(3))
     late = native_kernel(parse(LATE), target)
     with mock.patch.object(Guarded, "block", _spoilt):
-        found = late({"q": q, "k": k, "v": v})["y"]
-    assert not found[:, 600 - 511 :].any()
-    assert np.isfinite(found).all()
+        actual = late({"q": q, "k": k, "v": v})["y"]
+    assert not actual[:, 600 - 511 :].any()
+    assert np.isfinite(actual).all()
 
 
 def test_reduced_range_ends_are_recomputed_for_each_band() -> None:
@@ -186,9 +190,9 @@ def test_reduced_range_ends_are_recomputed_for_each_band() -> None:
     q, k, v = drawn(np.random.default_rng(6), 509, 509)
     i, j = np.arange(509)[:, None], np.arange(509)
     wanted = plain(q, k, v, eval(mask, {"i": i, "j": j}))
-    found = outcome(compiled(mask), q, k, v)
-    assert np.isnan(found[0, :162]).all()
-    assert np.abs(found[0, 162:] - wanted[0, 162:]).max() < 2e-5
+    actual = outcome(compiled(mask), q, k, v)
+    assert np.isnan(actual[0, :162]).all()
+    assert np.abs(actual[0, 162:] - wanted[0, 162:]).max() < 2e-5
 
 
 @pytest.mark.parametrize("number", [-np.inf, -1e9])
@@ -204,11 +208,11 @@ def test_range_ends_from_arrays(number: float) -> None:
         stop, more = (sm.expand_dims(x, axis=(1, 2)) for x in (lengths, offsets))
         return sm.nn.softmax(sm.where((j <= i + more) & (j < stop), s, number), axis=-1) @ v
 
-    found = np.asarray(sm.jit(code)(q, k, v, lengths, offsets))
+    actual = np.asarray(sm.jit(code)(q, k, v, lengths, offsets))
     i, j = np.arange(n)[:, None], np.arange(n)
     stop, more = (x[:, None, None] for x in (lengths, offsets))
     wanted = plain(q, k, v, (j <= i + more) & (j < stop))
-    assert np.abs(found - wanted).max() < 2e-5
+    assert np.abs(actual - wanted).max() < 2e-5
 
 
 @pytest.mark.parametrize("rounding", ["eager", "fast"])
@@ -217,10 +221,10 @@ def test_range_ends_from_arrays(number: float) -> None:
 def test_heads_in_groups(dtype: str, dim: int, rounding: Any) -> None:
     """Six heads share two heads of keys; a window, and documents of any length."""
     rng = np.random.default_rng(dim)
-    own = getattr(sm, dtype)
+    group_start = getattr(sm, dtype)
     n = 397
     ids = np.sort(rng.integers(0, 7, n))
-    arrays = [rng.standard_normal((2, g, n, dim)).astype(own.numpy) for g in (3, 1, 1)]
+    arrays = [rng.standard_normal((2, g, n, dim)).astype(group_start.numpy) for g in (3, 1, 1)]
 
     def code(q: Any, k: Any, v: Any, ids: Any, near: bool) -> Any:
         i, j = sm.expand_dims(sm.arange(n), axis=1), sm.arange(n)
@@ -233,12 +237,12 @@ def test_heads_in_groups(dtype: str, dim: int, rounding: Any) -> None:
     i, j = np.arange(n)[:, None], np.arange(n)
     for near in (False, True):
         with sm.config(rounding=rounding):
-            found = sm.jit(code, static_argnames=("near",))(*arrays, ids, near=near)
+            actual = sm.jit(code, static_argnames=("near",))(*arrays, ids, near=near)
         keep = (j <= i) & (i - j < 100) if near else ids[:, None] == ids
         q, k, v = (a.astype(np.float32) for a in arrays)
         wanted = plain(q, k, v, keep)
         limit = 2e-5 if dtype == "float32" else 0.1
-        assert np.abs(np.asarray(found).astype(np.float64) - wanted).max() < limit
+        assert np.abs(np.asarray(actual).astype(np.float64) - wanted).max() < limit
 
 
 def attention(name: str) -> Kernel:
@@ -307,18 +311,18 @@ def test_exponents_may_be_above_their_bound(target: str) -> None:
         return xp.matmul(bounded, xp.abs(v)), xp.matmul(xp.exp(s + rows - most), xp.abs(v))
 
     with sm.config(target=target):
-        found = sm.jit(partial(weighted, sm))(q, k, v, rows)
+        result = sm.jit(partial(weighted, sm))(q, k, v, rows)
     with np.errstate(all="ignore"):
         wanted = weighted(np, *(np.float64(x) for x in (q, k, v, rows)))
-        for x, y in zip(found, wanted, strict=True):
+        for x, y in zip(result, wanted, strict=True):
             np.testing.assert_allclose(np.asarray(x), y.astype(np.float32), 1e-4, 1e-5)
 
 
 def test_a_maximum_tests_for_nan_once() -> None:
     """And compares by an instruction that says which is greater."""
     asm = asm_text(attention("causal"), Target.for_isa("avx512"))
-    asked, greater = (len(re.findall(rf"{name}ps.*zmm", asm)) for name in ("vcmpunord", "vmax"))
-    assert greater >= asked > 0
+    nan_tests, greater = (len(re.findall(rf"{name}ps.*zmm", asm)) for name in ("vcmpunord", "vmax"))
+    assert greater >= nan_tests > 0
 
 
 def tables(mask: str, form: Variant = "") -> int:

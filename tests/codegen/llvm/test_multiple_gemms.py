@@ -61,8 +61,8 @@ SIZES = (
 
 def test_products_beside_one_another_have_tasks_of_their_own() -> None:
     kernel = whole(BESIDE, ISAS[0])
-    made = emit(kernel.kernel, kernel.target, form="wide")
-    assert len(made.entries) == 2
+    built = emit(kernel.kernel, kernel.target, form="wide")
+    assert len(built.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
     least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
     assert select_variant(kernel.forms, least) == "wide"
@@ -80,8 +80,8 @@ def test_beside_one_another(form: str) -> None:
         arrays = [whole_numbers(s, "f4", m) for s in ((m, k), (k, n), (k, p), (p,))]
         read = _in_order(kernel, arrays)
         sizes = {"m": m, "n": n, "k": k, "p": p}
-        found = run_guarded(kernel, read, at_end=True, sizes=sizes)
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, read, at_end=True, sizes=sizes)
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (m, n, k, p)
 
 
@@ -95,8 +95,8 @@ def test_together(form: str, reads: str) -> None:
             at = {"m": m, "n": n, "k": k, "j": j}
             shapes = ("m,k", a, "m,j", b, "m,n")
             arrays = [whole_numbers(tuple(at[x] for x in s.split(",")), "f4", m) for s in shapes]
-            found = run_guarded(kernel, _in_order(kernel, arrays), at_end=True, sizes=at)
-            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            result = run_guarded(kernel, _in_order(kernel, arrays), at_end=True, sizes=at)
+            for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (a, b, m, n, k, j)
 
 
@@ -125,8 +125,8 @@ def test_rows_are_packed_once_for_all_that_read_them(form: str, weights: str) ->
                 for i, shape in enumerate(shapes)
             ]
             read = _in_order(kernel, arrays)
-            found = run_guarded(kernel, read, at_end=True, sizes=at)
-            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            result = run_guarded(kernel, read, at_end=True, sizes=at)
+            for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (m, n, k)
 
 
@@ -146,19 +146,21 @@ def _shared(weights: str, second: str, form: Variant) -> Whole:
     plain = whole(SHARED.format(w=weights, second=second), ISAS[0])
     target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
     assert form in [name for name, _ in code_variants(plain.kernel, target)]
-    made = build(plain.kernel, target, form=form)
-    loaded = load(made.code, [f.symbol for f in made.functions])
-    return replace(plain, target=target, built=made, loaded=loaded, forms=())
+    built = build(plain.kernel, target, form=form)
+    loaded = load(built.code, [f.symbol for f in built.functions])
+    return replace(plain, target=target, built=built, loaded=loaded, forms=())
 
 
 def test_few_rows_of_those_together() -> None:
     """Up to fewer where rows and columns change places, of those that lie alike."""
     for w, most in (("k,n", SMALL), ("n,k", MAX_SWAPPED_ROWS)):
-        found = whole(SHARED.format(w=w, second="x"), ISAS[0]).forms
+        actual = whole(SHARED.format(w=w, second="x"), ISAS[0]).forms
         least = {"m": THIN + 1, "n": 300, "k": 500}
-        assert select_variant(found, least) == select_variant(found, {**least, "m": most}) == "few"
-        assert select_variant(found, {**least, "m": THIN}) != "few"
-        assert select_variant(found, {**least, "m": most + 1}) != "few"
+        assert (
+            select_variant(actual, least) == select_variant(actual, {**least, "m": most}) == "few"
+        )
+        assert select_variant(actual, {**least, "m": THIN}) != "few"
+        assert select_variant(actual, {**least, "m": most + 1}) != "few"
     mixed = whole(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
     assert "few" not in [form for form, _ in mixed.forms]
 
@@ -176,12 +178,12 @@ def test_same_bits_as_apart_for_any_threads(k: int) -> None:
     rng = np.random.default_rng(3)
     x, a, b = (rng.standard_normal(s).astype("f4") for s in ((430, k), (k, 230), (230, k)))
     f = sm.jit(lambda x, a, b: (x @ a) * (x @ b.T))
-    found: list[bytes] = []
+    actual: list[bytes] = []
     for threads in (1, 2, 3):
         with sm.config(threads=threads):
-            found.append(np.asarray(f(x, a, b)).tobytes())
+            actual.append(np.asarray(f(x, a, b)).tobytes())
     one, other = (np.asarray(sm.jit(lambda x, w: x @ w)(x, w)) for w in (a, b.T))
-    assert set(found) == {(one * other).tobytes()}
+    assert set(actual) == {(one * other).tobytes()}
 
 
 def _in_order(kernel: object, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -207,21 +209,21 @@ def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
     for other, taken in (("r", {4}), ("u", {3, 4})):
         graph = parse(IN_PLACE.format(other=other))
         target = whole(IN_PLACE.format(other=other), ISAS[0]).target
-        made = plan(graph, target, None, sizes, donated=dict.fromkeys(graph.inputs[3:]))
-        assert len(made.clusters) == 1
-        assert {s.reuses for s in made.slots if s.reuses} == {graph.inputs[k] for k in taken}
+        fused_plan = plan(graph, target, None, sizes, donated=dict.fromkeys(graph.inputs[3:]))
+        assert len(fused_plan.clusters) == 1
+        assert {s.reuses for s in fused_plan.slots if s.reuses} == {graph.inputs[k] for k in taken}
         arrays = [whole_numbers(shape, "f4", k) for k, shape in enumerate(shapes)]
         wanted = driver.compile(graph, hints=sizes)
-        known = tuple(sizes[name] for name in wanted.size_names)
-        expected = [np.array(x) for x in wanted.run(arrays, known)]
-        got = driver.compile(graph, hints=sizes, donate=(3, 4)).run(arrays, known)
+        order = tuple(sizes[name] for name in wanted.size_names)
+        expected = [np.array(x) for x in wanted.run(arrays, order)]
+        got = driver.compile(graph, hints=sizes, donate=(3, 4)).run(arrays, order)
         assert all(map(np.array_equal, got, expected))
 
 
 def test_code_is_keyed_by_what_decides_its_variants() -> None:
     """Caches among it, whose sizes are not part of the instruction set."""
-    made = whole(PLAIN, ISAS[0])
-    stem = driver.identify(made.kernel, made.target).stem
+    kernel = whole(PLAIN, ISAS[0])
+    stem = driver.identify(kernel.kernel, kernel.target).stem
     for name in ("l1_bytes", "l2_bytes"):
-        other = replace(made.target, **{name: getattr(made.target, name) // 2})
-        assert driver.identify(made.kernel, other).stem != stem
+        other = replace(kernel.target, **{name: getattr(kernel.target, name) // 2})
+        assert driver.identify(kernel.kernel, other).stem != stem

@@ -32,6 +32,6 @@ def test_late_interaction_packs_the_query(side: str, isa: str) -> None:
     for m, b, n in ((1, 3, 5), (7, 2, 1), (33, 3, 40), (40, 5, 33)):
         rng = np.random.default_rng(m)
         arrays = {"q": rng.integers(-4, 5, (m, 20)), "d": rng.integers(-4, 5, (b, n, 20))}
-        found = kernel(*(arrays[p.name].astype("f4") for p in kernel.kernel.inputs))[0]
+        actual = kernel(*(arrays[p.name].astype("f4") for p in kernel.kernel.inputs))[0]
         wanted = np.einsum("mk,bnk->bmn", arrays["q"], arrays["d"]).max(2).sum(1)
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, wanted)

@@ -35,15 +35,15 @@ GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32
 def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
     """NewGVN took three times as long as machine code, over tiles that these sizes never need."""
     text = emit(parse(GRADIENT), MACHINE, form="tall").llvm
-    found: list[tuple[float, float]] = []
+    results: list[tuple[float, float]] = []
     with borrowed(MACHINE) as machine:
         for _ in range(3):
             start = thread_time()
             module = optimise(text, MACHINE, machine)
             middle = thread_time()
             machine.emit_object(module)
-            found.append((middle - start, thread_time() - middle))
-    optimising, emitting = map(min, zip(*found, strict=True))
+            results.append((middle - start, thread_time() - middle))
+    optimising, emitting = map(min, zip(*results, strict=True))
     print(f"{optimising:.4f} s, then {emitting:.4f} s")
     assert optimising < emitting
 
@@ -140,13 +140,13 @@ def test_llvm_options_are_set_once() -> None:
 def test_machines_outlive_the_threads_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kernel of a program is compiled by a thread that ends with it: each made LLVM's machine
     anew.  Threads at the same time have one each."""
-    made: list[object] = []
+    built: list[object] = []
     first, together = threading.Barrier(2), threading.Event()
     make = optimize._made  # pyright: ignore[reportPrivateUsage]
 
     def counted(*key: Any) -> Any:
-        made.append(make(*key))
-        return made[-1]
+        built.append(make(*key))
+        return built[-1]
 
     def emitted(machine: Any, module: Any) -> bytes:
         used.append(machine)
@@ -167,11 +167,11 @@ def test_machines_outlive_the_threads_that_compile(monkeypatch: pytest.MonkeyPat
     for _ in range(3):
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(object_code, text, MACHINE).result() == one
-    assert len(made) == 2
+    assert len(built) == 2
     with pytest.raises(RuntimeError):
         object_code("nonsense", MACHINE)
     object_code(text, MACHINE)
-    assert len(made) == 2
+    assert len(built) == 2
 
 
 def function(name: str, loops: int, more: int = 0) -> str:

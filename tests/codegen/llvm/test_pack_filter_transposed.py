@@ -24,8 +24,8 @@ from smelt.target import Target
 def runs(axes: str = "o,c,u,v", **more: Any) -> str:
     """A convolution whose weights lie so."""
     text, sizes = plain(**more), {"u": more.get("u", 3), "v": more.get("v", 3)}
-    lying = ",".join(str(sizes.get(a, a)) for a in axes.split(","))
-    return text.replace(f"[o,{sizes['u']},{sizes['v']},c]", f"[{lying}]").replace("o,u,v,c", axes)
+    spelled = ",".join(str(sizes.get(a, a)) for a in axes.split(","))
+    return text.replace(f"[o,{sizes['u']},{sizes['v']},c]", f"[{spelled}]").replace("o,u,v,c", axes)
 
 
 def halves(t: str) -> str:
@@ -83,9 +83,9 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     k[3, 19, 2, 2], k[39, 0, 0, 1] = np.inf, np.nan
     x[0, 2, 3, 4] = -np.inf
     kernel = whole(runs())
-    found, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_which_weights_are_packed_so() -> None:
@@ -93,10 +93,12 @@ def test_which_weights_are_packed_so() -> None:
 
     def found(source: str) -> bool:
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
-        (made,) = [c for p in program(kernel).phases for c in schedule(p, target).products.values()]
-        assert isinstance(made, NhwcConvPlan)
+        (built,) = [
+            c for p in program(kernel).phases for c in schedule(p, target).products.values()
+        ]
+        assert isinstance(built, NhwcConvPlan)
         packed = prepackable_panels(kernel, target, frozenset({"k"}), open_sizes=True)
-        squares = contiguous_filters(made) is not None
+        squares = contiguous_filters(built) is not None
         assert not (squares and packed)  # or a phase before would pack them by gathers
         return squares
 

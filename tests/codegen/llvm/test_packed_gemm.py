@@ -70,12 +70,14 @@ def test_form_follows_from_sizes(isa: str) -> None:
     assert select_variant(forms, least) == "wide"
     assert select_variant(forms, {**least, "m": SMALL}) == "few"
     assert select_variant(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
-    turned = whole(matrices("f32", "k,m; k,n -> m,n"), isa)  # rows of the left operand lie across
-    assert select_variant(turned.forms, least) == "deep"
+    transposed = whole(
+        matrices("f32", "k,m; k,n -> m,n"), isa
+    )  # rows of the left operand lie across
+    assert select_variant(transposed.forms, least) == "deep"
     near = {**least, "m": TRANSPOSED_LEFT_ELEMENTS // 400 + 1, "k": 400}
-    assert select_variant(turned.forms, {**near, "k": 399}) == "wide"
-    assert select_variant(turned.forms, near) == "deep"
-    assert select_variant(turned.forms, {**least, "m": SMALL}) == "few"
+    assert select_variant(transposed.forms, {**near, "k": 399}) == "wide"
+    assert select_variant(transposed.forms, near) == "deep"
+    assert select_variant(transposed.forms, {**least, "m": SMALL}) == "few"
     few = whole(
         "graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) "
         '{spec="m,k; k,n -> m,n"}\n return s\n}',
@@ -120,7 +122,7 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_operands_in_place(isa: str) -> None:
-    lines, turned = (
+    lines, transposed = (
         whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
         for right in ("b,k,n", "b,n,k")
     )
@@ -129,8 +131,8 @@ def test_few_rows_of_operands_in_place(isa: str) -> None:
     assert select_variant(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
     assert select_variant(lines, {**at, "m": MIN_PANEL_ROWS - 1, "k": 9}) == "small"
     at = {"b": 9, "m": 100, "n": 1000, "k": MAX_TRANSPOSED_K_RATIO * 100}
-    assert select_variant(turned, at) == "wide"
-    assert select_variant(turned, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "few"
+    assert select_variant(transposed, at) == "wide"
+    assert select_variant(transposed, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -148,11 +150,11 @@ def test_roundings_of_any_numbers(isa: str, right: str) -> None:
         x = rng.standard_normal((m, k)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         assert select_variant(kernel.forms, kernel.sizes([x, y])) == "wide"
-        (found,) = kernel(x, y)
+        (actual,) = kernel(x, y)
         whole_sum = x.astype("f8") @ (y if right == "k,n" else y.T).astype("f8")
         runs = min(k, REGISTER_RUN) + k / REGISTER_RUN + 1
         bound = runs * 2.0**-24 * (abs(x) @ abs(y if right == "k,n" else y.T))
-        assert np.all(abs(found - whole_sum) <= bound)
+        assert np.all(abs(actual - whole_sum) <= bound)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +173,8 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
         }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
-        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (m, n, k)
 
 
@@ -185,8 +187,8 @@ def test_transposed_while_it_is_computed(isa: str) -> None:
     )
     for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70)):
         x, w = whole_numbers((m, k), "f4", m), whole_numbers((n, k), "f4", n)
-        found = run_guarded(kernel, [x, w], at_end=True)[0]
-        assert np.array_equal(found, kernel.expected(x, w)[0]), (m, n, k)
+        actual = run_guarded(kernel, [x, w], at_end=True)[0]
+        assert np.array_equal(actual, kernel.expected(x, w)[0]), (m, n, k)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -221,8 +223,8 @@ def test_neighbours_are_packed(isa: str, form: str) -> None:
     for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, PACK_DEPTH), (20, 2, 48, PACK_DEPTH + 1), last):
         x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
         for at_end in (False, True):
-            found = run_guarded(kernel, [x, y], at_end=at_end)[0]
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (m, h, n, k)
+            actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (m, h, n, k)
 
 
 def test_bounds_are_tested_once_for_several_positions() -> None:
@@ -250,8 +252,8 @@ def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) ->
         x, w = whole_numbers((v, k), "f4", m), whole_numbers((k, n), "f4", n)
         i = rng.integers(0, v, m)
         for at_end in (False, True):
-            found = run_guarded(kernel, [x, i, w], at_end=at_end)[0]
-            assert np.array_equal(found, x[i] @ w), (v, m, n, k)
+            actual = run_guarded(kernel, [x, i, w], at_end=at_end)[0]
+            assert np.array_equal(actual, x[i] @ w), (v, m, n, k)
 
 
 def test_such_rows_are_not_copied() -> None:
@@ -271,14 +273,14 @@ def test_same_bits_for_any_threads_and_strides() -> None:
     x, y = (rng.standard_normal(s).astype("f4") for s in ((1040, 600), (600, 412)))
     for a, b in ((x[::2], y[:, ::2]), (x[:, 3:500], y[40:537]), (x[::-1, :412], y[:412])):
         f = sm.jit(lambda a, b: a @ b)
-        found: list[bytes] = []
+        actual: list[bytes] = []
         for threads in (1, 2, 3):
             with sm.config(threads=threads):
-                found.append(np.asarray(f(a, b)).tobytes())
-        assert len(set(found)) == 1
+                actual.append(np.asarray(f(a, b)).tobytes())
+        assert len(set(actual)) == 1
         with sm.config(threads=1):
             copied = sm.jit(lambda a, b: a @ b)(np.ascontiguousarray(a), np.ascontiguousarray(b))
-        assert np.asarray(copied).tobytes() == found[0]
+        assert np.asarray(copied).tobytes() == actual[0]
 
 
 def test_blocks_are_even_many_and_stay_in_cache() -> None:
@@ -305,16 +307,16 @@ def test_epilogue_inputs_are_prefetched(after: str) -> None:
     kernel = whole(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
     text = emit(kernel.kernel, kernel.target, form="wide").llvm
     plain = emit(whole(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
-    asked = [t.count("llvm.prefetch") for t in (text, plain)]
-    assert asked[0] - asked[1] >= 2 * HEIGHT
+    prefetches = [t.count("llvm.prefetch") for t in (text, plain)]
+    assert prefetches[0] - prefetches[1] >= 2 * HEIGHT
     assert re.search(rf"and i64 [^,]*, {INTERVAL - 1}\n", text), "at a few positions of many"
     # Enough results for runs longer than usual; enough positions to ask for line after line.
     for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * INTERVAL)):
         x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
         assert select_variant(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
-        (found,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
+        (actual,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
         wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
-        assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
+        assert np.allclose(actual, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -341,8 +343,8 @@ def test_lines_of_nearly_a_panel_are_one_tile(isa: str) -> None:
         with np.errstate(invalid="ignore"):
             wanted = kernel.expected(x, y)[0]
         for at_end in (False, True):
-            found = run_guarded(kernel, [x, y], at_end=at_end)[0]
-            assert np.array_equal(found, wanted, equal_nan=True), n
+            actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(actual, wanted, equal_nan=True), n
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -54,8 +54,8 @@ def contractions(kernel, target):
 @pytest.mark.parametrize("columns", [33, 64, 250])
 def test_every_height_and_depth(isa, columns):
     width = max(WIDTH[isa], 32)
-    made = whole(source(columns, width), isa)
-    (c,) = contractions(made.kernel, made.target)
+    kernel = whole(source(columns, width), isa)
+    (c,) = contractions(kernel.kernel, kernel.target)
     assert c.prepacked and c.reads_right_in_place()
     count = -(-columns // width)
     b = RNG.standard_normal(columns).astype(np.float32)
@@ -66,14 +66,14 @@ def test_every_height_and_depth(isa, columns):
             w[:, :columns] = RNG.standard_normal((depth, columns))
             packed = np.ascontiguousarray(w.reshape(depth, count, width).transpose(1, 0, 2))
             expected = np.maximum(x.astype(np.float64) @ w[:, :columns] + b, 0)
-            (found,) = made(x, packed, b)
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+            (actual,) = kernel(x, packed, b)
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_tiles_prefetch_the_next_panel():
     """A line for each summed position, beside one of the next rows; and keep sums in registers."""
-    made = whole(source(250, 32), "avx512")
-    text = assembly(emit(made.kernel, made.target).llvm, made.target, 2)
+    kernel = whole(source(250, 32), "avx512")
+    text = assembly(emit(kernel.kernel, kernel.target).llvm, kernel.target, 2)
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert [x.count("prefetch") for x in loops] == [2]
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", loops[0])
@@ -87,13 +87,13 @@ DEEP_ISAS = [
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 def test_many_rows_meet_panels_block_by_block(isa):
-    made = whole(source(250, 32), isa)
+    kernel = whole(source(250, 32), isa)
     least = {"m": SMALL + 1, "k": 7}
-    assert select_variant(made.forms, least) == "deep"
-    assert select_variant(made.forms, {**least, "m": SMALL}) == ""
+    assert select_variant(kernel.forms, least) == "deep"
+    assert select_variant(kernel.forms, {**least, "m": SMALL}) == ""
     narrow = whole(source(TALL_COLUMNS, 32), isa)
     assert "deep" not in dict(narrow.forms)
-    assert "wide" not in dict(made.forms)  # it would pack them again
+    assert "wide" not in dict(kernel.forms)  # it would pack them again
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
@@ -117,8 +117,8 @@ def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
         w = np.zeros((depth, count * 32), "f4")
         w[:, :columns] = rng.integers(-9, 9, (depth, columns))
         packed = np.ascontiguousarray(w.reshape(depth, count, 32).transpose(1, 0, 2))
-        (found,) = run_guarded(kernel, [x, packed, b], at_end=True)
-        assert np.array_equal(found, np.maximum(x @ w[:, :columns] + b, 0)), (rows, depth)
+        (actual,) = run_guarded(kernel, [x, packed, b], at_end=True)
+        assert np.array_equal(actual, np.maximum(x @ w[:, :columns] + b, 0)), (rows, depth)
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
@@ -138,33 +138,33 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     for panel, _ in panels(kernel, plain.target, frozenset({"w", "v"})):
         kernel = verify(read_panels(kernel, panel))
     assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "deep"
-    made = build(kernel, plain.target, form="deep")
-    loaded = load(made.code, [f.symbol for f in made.functions])
-    own = replace(plain, kernel=kernel, built=made, loaded=loaded, forms=())
+    built = build(kernel, plain.target, form="deep")
+    loaded = load(built.code, [f.symbol for f in built.functions])
+    packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, forms=())
     x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
     w, v = (rng.integers(-5, 5, (260, 256)).astype("f4") for _ in range(2))
     w[:, 230:], v[:, 230:] = 0, 0
-    given = {"w": w, "v": v}
+    inputs = {"w": w, "v": v}
     packed = {
-        n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2)) for n, a in given.items()
+        n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2)) for n, a in inputs.items()
     }
     read = [{"x": x, "z": z, **packed}[p.name] for p in kernel.inputs]
-    (found,) = run_guarded(own, read, at_end=True, sizes={"m": 400})
-    assert np.array_equal(found, ((x @ w) * (-z @ v))[:, :230])
+    (actual,) = run_guarded(packed_kernel, read, at_end=True, sizes={"m": 400})
+    assert np.array_equal(actual, ((x @ w) * (-z @ v))[:, :230])
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     """Tiles hold their sums in registers and ask for the next block's panels; no scratch memory is
     taken for what lies in panels."""
-    made = whole(source(250, 32), isa)
-    text = assembly(emit(made.kernel, made.target, form="deep").llvm, made.target, 2)
+    kernel = whole(source(250, 32), isa)
+    text = assembly(emit(kernel.kernel, kernel.target, form="deep").llvm, kernel.target, 2)
     (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]
     assert tile.count("prefetch") == 1
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", tile)
     rows = {"m": 4000, "k": 500}
     least = PANEL_ROWS * PANEL_COLUMNS * 4
-    assert evaluate(build(made.kernel, made.target, form="deep").functions[0].scratch, rows) < (
+    assert evaluate(build(kernel.kernel, kernel.target, form="deep").functions[0].scratch, rows) < (
         least + DEEP * PANEL_COLUMNS * 4
     )
 
@@ -179,24 +179,24 @@ PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {
 
 @pytest.mark.parametrize("isa", runnable())
 def test_what_products_would_pack(isa):
-    made = whole(PLAIN, isa)
-    width = contractions(made.kernel, made.target)[0].tile.columns
-    found = panels(made.kernel, made.target, frozenset({"w", "v", "x"}))
-    assert {panel for panel, _ in found} == {Panel("w", 0, 1, width), Panel("v", 1, 0, width)}
-    assert [evaluate(rows, {"m": 99}) for _, rows in found] == [99, 99]
-    ((panel, _),) = panels(made.kernel, made.target, frozenset({"v"}))
+    single = whole(PLAIN, isa)
+    width = contractions(single.kernel, single.target)[0].tile.columns
+    actual = panels(single.kernel, single.target, frozenset({"w", "v", "x"}))
+    assert {panel for panel, _ in actual} == {Panel("w", 0, 1, width), Panel("v", 1, 0, width)}
+    assert [evaluate(rows, {"m": 99}) for _, rows in actual] == [99, 99]
+    ((panel, _),) = panels(single.kernel, single.target, frozenset({"v"}))
     assert panel == Panel("v", 1, 0, width)
-    kernel = made.kernel
-    for panel, _ in found:
+    kernel = single.kernel
+    for panel, _ in actual:
         kernel = verify(read_panels(kernel, panel))
     assert [p.shape for p in kernel.inputs][1] == (-(-230 // width), 60, width)
-    assert all(c.prepacked for c in contractions(kernel, made.target))
+    assert all(c.prepacked for c in contractions(kernel, single.target))
 
 
 @pytest.mark.parametrize("isa", runnable())
 def test_rows_that_the_code_takes_apart_count_once(isa):
     """Heads put together before a projection: rows are texts times places, both open."""
-    made = whole(
+    kernel = whole(
         """graph f(x: f32[b,12,s,64], w: f32[768,768]) {
   p = permute(x) {perm=(0, 2, 1, 3)}
   r = reshape(p) {shape=(b*s, 768)}
@@ -205,7 +205,7 @@ def test_rows_that_the_code_takes_apart_count_once(isa):
 }""",
         isa,
     )
-    ((panel, rows),) = panels(made.kernel, made.target, frozenset({"w"}))
+    ((panel, rows),) = panels(kernel.kernel, kernel.target, frozenset({"w"}))
     assert panel.param == "w"
     assert evaluate(rows, {"b": 3, "s": 40}) == 120
 
@@ -217,8 +217,8 @@ def test_small_skinny_and_dynamic_operands_are_not_packed():
   c = contract(x, w) {{spec="m,k; n,k -> m,n"}}
   return c
 }}"""
-        made = whole(text, runnable()[0])
-        assert panels(made.kernel, made.target, frozenset({"w"})) == ()
+        kernel = whole(text, runnable()[0])
+        assert panels(kernel.kernel, kernel.target, frozenset({"w"})) == ()
 
 
 def test_a_constant_that_two_kernels_read_in_one_way_is_packed_once():
@@ -228,9 +228,9 @@ def test_a_constant_that_two_kernels_read_in_one_way_is_packed_once():
   return a, b
 }""")
     with config(constants_extra=None):
-        made = driver.compile(graph, hints={"m": 300, "n": 40})
-    assert made.executable.prelude is not None
-    assert len(made.executable.prelude.parts) == 1
+        compiled_program = driver.compile(graph, hints={"m": 300, "n": 40})
+    assert compiled_program.executable.prelude is not None
+    assert len(compiled_program.executable.prelude.parts) == 1
 
 
 SHORT = {
@@ -241,13 +241,13 @@ SHORT = {
 }
 
 
-def short_product(kind: str, deep: int, wide: int, turned: bool) -> str:
+def short_product(kind: str, deep: int, wide: int, transposed: bool) -> str:
     """x @ w of short numbers, whose weights are constant."""
-    shape = f"{wide},{deep}" if turned else f"{deep},{wide}"
+    shape = f"{wide},{deep}" if transposed else f"{deep},{wide}"
     left = "i8" if kind == "u8" else kind
     casts = "" if kind == "bf16" else " a = cast(x) {dtype=i32}\n b = cast(w) {dtype=i32}\n"
     names = "x, w" if kind == "bf16" else "a, b"
-    spec = "m,k; n,k -> m,n" if turned else "m,k; k,n -> m,n"
+    spec = "m,k; n,k -> m,n" if transposed else "m,k; k,n -> m,n"
     return (
         f"graph f(x: {left}[m,{deep}], w: {kind}[{shape}] constant) {{\n{casts}"
         f' c = contract({names}) {{spec="{spec}"}}\n return c\n}}'
@@ -263,8 +263,8 @@ def drawn(kind: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("turned", [False, True])
-def test_short_constants_are_packed_in_groups(kind, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_short_constants_are_packed_in_groups(kind, transposed):
     """Every remainder of a group, a panel and a block, at every height of tile, exactly."""
     feature, group = SHORT[kind]
     host = Target.host()
@@ -273,32 +273,36 @@ def test_short_constants_are_packed_in_groups(kind, turned):
         short = host.has_fast_bf16_dot or (host.has("amx-bf16") and host.has("amx-tile"))
     for deep, wide in ((57, 230), (58, 97), (59, 65), (60, 64), (1027, 65), (2051, 40)):
         with config(constants_extra=None):
-            made = driver.compile(parse(short_product(kind, deep, wide, turned)), hints={"m": 40})
+            compiled_program = driver.compile(
+                parse(short_product(kind, deep, wide, transposed)), hints={"m": 40}
+            )
         if short:
-            (part,) = made.executable.prelude.parts
+            (part,) = compiled_program.executable.prelude.parts
             width = WIDTH["avx512"]
             shape = f"{-(-wide // width)},{-(-deep // group)},{width},{group}"
-            assert f"{kind}[{shape}]" in kernel_text(made.kernels[0])
+            assert f"{kind}[{shape}]" in kernel_text(compiled_program.kernels[0])
             assert part.packed and not part.computed
-        w = drawn(kind, (wide, deep) if turned else (deep, wide))
-        known = w.T if turned else w
+        w = drawn(kind, (wide, deep) if transposed else (deep, wide))
+        weights = w.T if transposed else w
         for rows in (1, 2, 3, 12, 13, 16, 17, 31, 300 if deep == 1027 else 40):
             x = drawn("i8" if kind == "u8" else kind, (rows, deep))
-            (found,) = made.run([x, w], (rows,), None, made.run_prelude([x, w]))
+            (actual,) = compiled_program.run(
+                [x, w], (rows,), None, compiled_program.run_prelude([x, w])
+            )
             exact = np.float64 if kind == "bf16" else np.int64
-            wanted = x.astype(exact) @ known.astype(exact)
+            wanted = x.astype(exact) @ weights.astype(exact)
             wanted = wanted.astype("f4").astype(x.dtype) if kind == "bf16" else wanted.astype("i4")
-            assert np.array_equal(found, wanted), (deep, wide, rows)
+            assert np.array_equal(actual, wanted), (deep, wide, rows)
 
 
 @pytest.mark.parametrize("isa", runnable())
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("heads", "each"), [(12, 64), (5, 48), (7, 96), (3, 160)])
-def test_columns_that_become_heads(isa, turned, heads, each):
+def test_columns_that_become_heads(isa, transposed, heads, each):
     """Two axes walk the columns of the weights: panels of the last one make the product ordinary,
     where each head has whole ones."""
     wide = heads * each
-    shape, spec = (f"{wide},90", "n,k") if turned else (f"90,{wide}", "k,n")
+    shape, spec = (f"{wide},90", "n,k") if transposed else (f"90,{wide}", "k,n")
     graph = parse(f"""graph f(x: f32[m,90], w: f32[{shape}] constant) {{
   c = contract(x, w) {{spec="m,k; {spec} -> m,n"}}
   r = reshape(c) {{shape=(m, {heads}, {each})}}
@@ -307,13 +311,15 @@ def test_columns_that_become_heads(isa, turned, heads, each):
 }}""")
     target = Target.for_isa(isa)
     with config(constants_extra=None):
-        made = driver.compile(graph, hints={"m": 200}, target=target)
-    (kernel,) = made.kernels
+        compiled_program = driver.compile(graph, hints={"m": 200}, target=target)
+    (kernel,) = compiled_program.kernels
     packed = len(kernel.inputs[1 if kernel.inputs[0].name == "x" else 0].shape) == 3
     columns = 2 * target.vector_bytes // 4
     assert packed == (each % columns == 0)
     for rows in (1, 7, 200):
         x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((rows, 90), (90, wide)))
-        (found,) = made.run([x, np.ascontiguousarray(w.T) if turned else w], (rows,))
+        (actual,) = compiled_program.run(
+            [x, np.ascontiguousarray(w.T) if transposed else w], (rows,)
+        )
         expected = (x.astype(np.float64) @ w).reshape(rows, heads, each).transpose(1, 0, 2)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)

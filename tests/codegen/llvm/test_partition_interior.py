@@ -67,10 +67,10 @@ def test_every_position_is_right_and_nothing_else_is_read(name: str, isa: str) -
         kernel = whole(text_of(name, dtype), isa)
         for shape in SHAPES:
             x = rng.standard_normal(shape).astype(kernel.graph.inputs[0].type.dtype.numpy)
-            (wanted,), (found,) = kernel.expected(x), kernel(x)
-            assert found.tobytes() == wanted.tobytes(), shape
+            (wanted,), (actual,) = kernel.expected(x), kernel(x)
+            assert actual.tobytes() == wanted.tobytes(), shape
             for at_end in (True, False):
-                assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == found.tobytes()
+                assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == actual.tobytes()
 
 
 def test_sums_along_an_interior_are_as_near_as_others() -> None:

@@ -67,13 +67,13 @@ def test_borders_anywhere(layout: str, isa: str, usual: bool) -> None:
     for i, j in BORDERS:
         for other, third in ((1, 3), (7, 33), (40, 70), (300, 20)):
             arrays = sized(layout, i, j, other, third)
-            (wanted,), (found,) = kernel.expected(*arrays), kernel(*arrays)
-            assert np.array_equal(found, wanted), (i, j, other, third)
+            (wanted,), (actual,) = kernel.expected(*arrays), kernel(*arrays)
+            assert np.array_equal(actual, wanted), (i, j, other, third)
     for i, j in ((3, 30), (63, 193)):
         arrays = sized(layout, i, j, 40, 70)
         for at_end in (True, False):
-            (found,) = run_guarded(kernel, arrays, at_end=at_end)
-            assert np.array_equal(found, kernel.expected(*arrays)[0])
+            (actual,) = run_guarded(kernel, arrays, at_end=at_end)
+            assert np.array_equal(actual, kernel.expected(*arrays)[0])
 
 
 @pytest.mark.parametrize("layout", JOINED)
@@ -94,8 +94,8 @@ def test_borders_anywhere_in_every_form(layout: str) -> None:
         kernel = forced(graph(layout), isa, form)
         for i, j in BORDERS:
             arrays = sized(layout, i, j, 40, 70)
-            found, wanted = kernel(*arrays)[0], kernel.expected(*arrays)[0]
-            assert np.array_equal(found, wanted), (form, i, j)
+            actual, wanted = kernel(*arrays)[0], kernel.expected(*arrays)[0]
+            assert np.array_equal(actual, wanted), (form, i, j)
 
 
 MANY = """graph f({inputs}, w: f32[{total},n], v: f32[n,k], u: f32[k,{total}]) {{
@@ -130,8 +130,8 @@ def test_many_parts(isa: str, again: bool) -> None:
             shapes = [(m, d) for d in widths] + [(sum(widths), 20), (20, 6), (6, sum(widths))]
             arrays = [rng.integers(-2, 3, s).astype("f4") for s in shapes]
             arrays = arrays if again else arrays[:-2]
-            for found, wanted in zip(kernel(*arrays), kernel.expected(*arrays), strict=True):
-                assert np.array_equal(found, wanted), (widths, m)
+            for actual, wanted in zip(kernel(*arrays), kernel.expected(*arrays), strict=True):
+                assert np.array_equal(actual, wanted), (widths, m)
 
 
 def emitted(layout: str, form: str) -> str:
@@ -202,8 +202,8 @@ def test_channels_of_several_images(source: str, isa: str, usual: bool) -> None:
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
 def test_no_channel_is_selected(source: str) -> None:
-    made = whole(convolution(source, (32, 32, 32))).kernel
-    text = str(emit(made, Target.for_isa("avx512")).llvm)
+    built = whole(convolution(source, (32, 32, 32))).kernel
+    text = str(emit(built, Target.for_isa("avx512")).llvm)
     one_or_the_other = r"select +<(\d+) x i1> %\S+ <\1 x float> %\S+ <\1 x float> %"
     assert not re.search(one_or_the_other, text)  # but for zeros around the image
 

@@ -59,11 +59,11 @@ def test_every_piece_is_right_and_reads_nothing_else(name: str, isa: str) -> Non
         kernel = kernel_of(name, isa, dtype)
         for shape in ((1, 1), (2, 3), (5, 16), (3, 31), (40, 64), (7, 129), (2, 700), (65, 300)):
             x = rng.standard_normal(shape).astype(kernel.graph.inputs[0].type.dtype.numpy)
-            (wanted,), (found,) = kernel.expected(x), kernel(x)
+            (wanted,), (actual,) = kernel.expected(x), kernel(x)
             near = 4 * np.finfo(x.dtype).eps if name in ROUNDED else 0
-            np.testing.assert_allclose(found, wanted, rtol=near, atol=0, err_msg=str(shape))
+            np.testing.assert_allclose(actual, wanted, rtol=near, atol=0, err_msg=str(shape))
             for at_end in (True, False):
-                assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == found.tobytes()
+                assert run_guarded(kernel, [x], at_end=at_end)[0].tobytes() == actual.tobytes()
 
 
 def code(f: Callable[[sm.Array], object]) -> str:
@@ -108,6 +108,6 @@ def test_concatenated_arrays_of_unlike_lengths_any_of_them_empty() -> None:
     kernel = whole(f"graph f(x: f32[m], y: f32[n], z: f32[k]) {{\n {body}\n}}")
     for sizes in ((0, 40, 3), (40, 0, 3), (100, 70, 0), (0, 0, 5), (1, 1, 1), (64, 64, 64)):
         arrays = [np.arange(n, dtype="f4") / 64 for n in sizes]
-        (wanted,), (found,) = kernel.expected(*arrays), kernel(*arrays)
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
-        assert run_guarded(kernel, arrays, at_end=True)[0].tobytes() == found.tobytes()
+        (wanted,), (actual,) = kernel.expected(*arrays), kernel(*arrays)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
+        assert run_guarded(kernel, arrays, at_end=True)[0].tobytes() == actual.tobytes()

@@ -63,12 +63,12 @@ def test_which_rows(name: str) -> None:
     """Those of which much is computed before anything is stored."""
     kernel = whole(GRAPHS[name]).kernel
     target = Target.for_isa("avx512")
-    found = [
+    actual = [
         can_pipeline_store(s)
         for p in program(kernel).phases
         for s in build_schedules(p, target, "")
     ]
-    assert any(found) == (name in BEHIND)
+    assert any(actual) == (name in BEHIND)
 
 
 @pytest.mark.parametrize("name", sorted(BEHIND))
@@ -92,8 +92,8 @@ def test_rows_behind(name: str) -> None:
             past(*arrays, out=out)
             assert is_same(out, wanted), (size, skip)
         for alone in (True, False):
-            found = run_guarded(past, arrays, at_end=alone, one_by_one=alone)
-            assert is_same(found, wanted), (size, alone)
+            actual = run_guarded(past, arrays, at_end=alone, one_by_one=alone)
+            assert is_same(actual, wanted), (size, alone)
 
 
 def test_rows_behind_in_place() -> None:

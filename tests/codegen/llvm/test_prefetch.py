@@ -30,9 +30,9 @@ def _norm(x: Any) -> Any:
 def test_rows_of_several_nests_are_prefetched() -> None:
     """Into the first cache, behind whose lines the processor foresees more."""
     for code in (_code(_norm), _code(lambda x, y: _norm(x + y), SPEC, SPEC)):
-        asked = re.findall(r"llvm.prefetch.*i32 (\d), i32 1", code)
-        assert asked
-        assert {*asked} == {"3"}
+        prefetches = re.findall(r"llvm.prefetch.*i32 (\d), i32 1", code)
+        assert prefetches
+        assert {*prefetches} == {"3"}
 
 
 def _logsumexp(x: Any) -> Any:
@@ -46,8 +46,8 @@ def test_rows_that_are_reduced_to_a_number_are_prefetched(f: Any) -> None:
     alone, a vector of rows at a time, asks for nothing."""
     text = sm.jit(f).lower(SPEC).compile().as_text("kernel")
     (phase,) = program(parse(text)).phases
-    found = assign_row_shares(schedule(phase, host()))
-    assert [sum(ask.share for ask in asks) for asks in found.values()] == [0, 1]
+    actual = assign_row_shares(schedule(phase, host()))
+    assert [sum(ask.share for ask in asks) for asks in actual.values()] == [0, 1]
 
 
 def test_nests_before_all_rows_prefetch_nothing() -> None:
@@ -77,9 +77,11 @@ def test_a_reduction_of_neighbouring_rows_prefetches_the_next_page() -> None:
     one_by_one = (lambda x: sm.sum(_logsumexp(x)),)  # of the rows of a task, their maxima at first
     for f in (sm.sum, lambda x: sm.max(x, axis=-1), lambda x: sm.argmin(x, axis=-1), *one_by_one):
         code = _code(f)
-        asked = re.findall(r"getelementptr i8, ptr %\S+ i64 (\d+)\n.*llvm.prefetch.*i32 3", code)
-        assert {4096, 4160} <= set(map(int, asked)), code
-        assert min(map(int, asked)) == 4096
+        prefetches = re.findall(
+            r"getelementptr i8, ptr %\S+ i64 (\d+)\n.*llvm.prefetch.*i32 3", code
+        )
+        assert {4096, 4160} <= set(map(int, prefetches)), code
+        assert min(map(int, prefetches)) == 4096
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4097), (7, 64), (33, 1000)])
@@ -103,9 +105,9 @@ def _kernel_of_chain() -> Any:
 
 
 def test_tiles_of_a_chain_prefetch_for_writing() -> None:
-    asked = "i32 1, i32 3, i32 1)"
-    assert asked in _kernel_of_chain().llvm
-    assert asked not in _code(lambda x, a: x @ a, SPEC, sm.spec("f32[c,n]"))
+    prefetches = "i32 1, i32 3, i32 1)"
+    assert prefetches in _kernel_of_chain().llvm
+    assert prefetches not in _code(lambda x, a: x @ a, SPEC, sm.spec("f32[c,n]"))
 
 
 def test_loops_of_whole_tiles_find_no_size_of_a_block_again() -> None:
@@ -120,6 +122,6 @@ def test_loops_of_whole_tiles_find_no_size_of_a_block_again() -> None:
         body.append(line)
     sums = [sum("fmadd" in line for line in b) for b in loops]
     whole = [b for b, n in zip(loops, sums, strict=True) if n >= 0.5 * max(sums)]
-    found = [line for b in whole for line in b if line.startswith(("imul", "mulx", "div"))]
+    actual = [line for b in whole for line in b if line.startswith(("imul", "mulx", "div"))]
     assert max(sums) >= 4
-    assert not found
+    assert not actual

@@ -51,8 +51,8 @@ def test_every_layout(isa: str, dtype: str) -> None:
             x = whole_numbers((m, k), TYPES[dtype], m)
             w = whole_numbers((k, n) if layout == "k,n" else (n, k), TYPES[dtype], n)
             for at_end in (False, True):
-                found = run_guarded(kernel, [x, w], at_end=at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, w)[0]), (layout, m, n, k)
+                actual = run_guarded(kernel, [x, w], at_end=at_end)[0]
+                assert np.array_equal(actual, kernel.expected(x, w)[0]), (layout, m, n, k)
 
 
 def test_one_operand_for_each_of_several_positions() -> None:
@@ -69,13 +69,13 @@ def test_same_bits_for_any_threads_and_strides() -> None:
         s = x @ w
         return s - sm.max(s, axis=1, keepdims=True)
 
-    found: list[bytes] = []
+    actual: list[bytes] = []
     for threads in (1, 2, 3):
         for right in (w[:, ::2], np.ascontiguousarray(w[:, ::2])):
             with sm.config(threads=threads):
-                found.append(np.asarray(sm.jit(code)(x, right)).tobytes())
-    assert len(set(found)) == 1
-    got = np.frombuffer(found[0], "f4").reshape(430, 230)
+                actual.append(np.asarray(sm.jit(code)(x, right)).tobytes())
+    assert len(set(actual)) == 1
+    got = np.frombuffer(actual[0], "f4").reshape(430, 230)
     exact = x.astype("f8") @ w[:, ::2].astype("f8")
     sizes = abs(x).astype("f8") @ abs(w[:, ::2]).astype("f8")
     off = abs(got - (exact - exact.max(axis=1, keepdims=True)))

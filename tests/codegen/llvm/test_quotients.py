@@ -31,13 +31,13 @@ def source(dtype: str, divisors: list[int]) -> str:
 def numbers(dtype: np.dtype[Any], divisors: list[int]) -> Array:
     """The ends of the type, and what lies around multiples of the divisors."""
     rng, info = np.random.default_rng(1), np.iinfo(dtype)
-    found = [info.min, info.min + 1, info.max, info.max - 1, 0, 1]
-    found += [int(v) for v in rng.integers(info.min, info.max, 40, dtype=dtype, endpoint=True)]
+    results = [info.min, info.min + 1, info.max, info.max - 1, 0, 1]
+    results += [int(v) for v in rng.integers(info.min, info.max, 40, dtype=dtype, endpoint=True)]
     for d in divisors:
         most = info.max // abs(d)
         times = [0, 1, most, most - 1, *(int(t) for t in rng.integers(0, most, 8, np.uint64, True))]
-        found += [sign * (t * d + off) for t in times for off in (-1, 0, 1) for sign in (1, -1)]
-    return np.array([v for v in found if info.min <= v <= info.max], dtype)
+        results += [sign * (t * d + off) for t in times for off in (-1, 0, 1) for sign in (1, -1)]
+    return np.array([v for v in results if info.min <= v <= info.max], dtype)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -47,10 +47,10 @@ def test_by_constants(name: str, isa: Any) -> None:
     info = np.iinfo(dtype)
     divisors = [d for d in DIVISORS if info.min <= d <= info.max]
     x = numbers(dtype, divisors)
-    found = whole(source(name, divisors), isa)(x)
+    result = whole(source(name, divisors), isa)(x)
     with np.errstate(over="ignore"):
         wanted = [f(x, dtype.type(d)) for d in divisors for f in (np.floor_divide, np.remainder)]
-    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    for k, (a, b) in enumerate(zip(result, wanted, strict=True)):
         assert np.array_equal(a, b), (divisors[k // 2], x[a != b][:3], a[a != b][:3])
 
 

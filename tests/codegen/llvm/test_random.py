@@ -45,7 +45,7 @@ def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
 
 def tolerance(graph: Graph, arrays: list[Array], sizes: dict[str, int]) -> list[Array]:
     """How far apart correct runs may be: `spread`, and what the last bits of the inputs do."""
-    found = spread(graph, arrays, sizes)
+    result = spread(graph, arrays, sizes)
     exact = [v.astype("f8") for v in interpret(graph, arrays, sizes)]
     rng = np.random.default_rng(5)
     for _ in range(4):
@@ -53,8 +53,8 @@ def tolerance(graph: Graph, arrays: list[Array], sizes: dict[str, int]) -> list[
         for k, v in enumerate(interpret(graph, moved, sizes)):
             with np.errstate(all="ignore"):
                 off = np.abs(v.astype("f8") - exact[k])
-            found[k] = np.maximum(found[k], 16 * np.where(np.isnan(off), np.inf, off))
-    return found
+            result[k] = np.maximum(result[k], 16 * np.where(np.isnan(off), np.inf, off))
+    return result
 
 
 def _moved(a: Array, rng: np.random.Generator) -> Array:
@@ -89,9 +89,9 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
             return
         shown = f"{text(kernel.graph)}\n{kernel_text(kernel.kernel)}"
         sizes = sizes_at(graph, arrays)
-        found = kernel.run(arrays, sizes)
+        actual = kernel.run(arrays, sizes)
         wanted, allowed = interpret(graph, arrays, sizes), tolerance(graph, arrays, sizes)
-        for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+        for k, (a, b) in enumerate(zip(wanted, actual, strict=True)):
             problem = agree(a, b, allowed[k])
             assert not problem, f"output {k}: {problem}\n{shown}"
         cluster = one_cluster(kernel.graph)
@@ -102,7 +102,7 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
         for at_end in (True, False):
             inside = run_guarded(kernel, read, at_end=at_end, one_by_one=at_end, sizes=sizes)
             for place, again in zip(places, inside, strict=True):
-                assert same(found[place], again), shown
+                assert same(actual[place], again), shown
 
     judge()
 

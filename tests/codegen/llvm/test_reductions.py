@@ -51,10 +51,10 @@ def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
         return rng.integers(low, 6, shape).astype(dtype.numpy)
     if combine == "prod":
         return (1 + rng.standard_normal(shape) / 64).astype(dtype.numpy)
-    found = rng.standard_normal(shape) * 4
+    result = rng.standard_normal(shape) * 4
     if combine.startswith(("arg", "any", "all")):
-        found = np.floor(found)
-    return found.astype(dtype.numpy)
+        result = np.floor(result)
+    return result.astype(dtype.numpy)
 
 
 def exact(
@@ -73,33 +73,35 @@ def exact(
     eps = 2.0 ** -BITS[dtype.name]
     count = math.prod(x.shape[a] for a in axes)
     if combine == "prod":
-        found = np.multiply.reduce(wide.astype(np.longdouble), axis=axes)
-        return found.astype(np.float64), np.abs(found).astype(np.float64) * (eps + count * 2.0**-52)
+        result = np.multiply.reduce(wide.astype(np.longdouble), axis=axes)
+        return result.astype(np.float64), np.abs(result).astype(np.float64) * (
+            eps + count * 2.0**-52
+        )
     moved = np.moveaxis(wide, axes, range(-len(axes), 0)).reshape(
         [n for a, n in enumerate(x.shape) if a not in axes] + [count]
     )
-    found = np.apply_along_axis(math.fsum, -1, moved) if count else moved.sum(-1)
+    result = np.apply_along_axis(math.fsum, -1, moved) if count else moved.sum(-1)
     # Sums of doubles carry their error along, other sums run in double precision.
     inner = count**2 * 2.0**-104 if dtype.bits == 64 else count * 2.0**-52
     inner += split * 2.0**-53
     # Each four elements of single precision, half types too, are added as two pairs: two roundings.
     inner += 2.0**-23 * (1 + 2.0**-24) if dtype.bits < 64 else 0.0
-    return found, np.abs(found) * eps + np.abs(moved).sum(-1) * inner
+    return result, np.abs(result) * eps + np.abs(moved).sum(-1) * inner
 
 
 def check(combine: str, name: str, axes: tuple[int, ...], isa: str, shapes: Any = SHAPES) -> None:
     dtype, kernel = NAMES[name], whole(source(combine, name, axes), isa)
     for shape in shapes:
         x = data(dtype, shape, combine)
-        (found,) = kernel(x)
+        (actual,) = kernel(x)
         split = len(kernel.built.functions) > 1
         wanted, allowed = exact(combine, dtype, x, axes, split=split)
-        assert found.dtype == COMBINES[combine].result(dtype).numpy
-        assert found.shape == wanted.shape
-        if found.dtype.kind in "biu":
-            assert np.array_equal(found, wanted), (shape, axes)
+        assert actual.dtype == COMBINES[combine].result(dtype).numpy
+        assert actual.shape == wanted.shape
+        if actual.dtype.kind in "biu":
+            assert np.array_equal(actual, wanted), (shape, axes)
         else:
-            off = np.abs(found.astype(np.float64) - wanted)
+            off = np.abs(actual.astype(np.float64) - wanted)
             assert (off <= allowed).all(), (shape, axes, float((off - allowed).max()))
 
 
@@ -136,9 +138,9 @@ def test_empty_reductions_give_the_identity(combine: str) -> None:
     for axes in AXES:
         kernel = whole(source(combine, "f32", axes))
         for shape in EMPTY:
-            (found,) = kernel(np.zeros(shape, "f4"))
+            (actual,) = kernel(np.zeros(shape, "f4"))
             wanted = np.asarray(COMBINES[combine].fold(np.zeros(shape), axis=axes))
-            assert np.array_equal(found, wanted), (shape, axes)
+            assert np.array_equal(actual, wanted), (shape, axes)
 
 
 @pytest.mark.parametrize("combine", ["sum", "prod", "max", "min", "argmax", "argmin", "any", "all"])
@@ -154,11 +156,11 @@ def test_nan_and_infinity_at_every_position(combine: str, dtype: str) -> None:
             x[np.arange(n), 0, np.arange(n)] = special
             x[(np.arange(n) * 7 + 3) % n, 0, np.arange(n)] = -2.0
             x = x.astype(kind)
-            (found,) = kernel(x)
+            (actual,) = kernel(x)
             with np.errstate(all="ignore"):
                 moved = np.moveaxis(x.astype(np.float64), axes[0], -1)
                 wanted = np.asarray(COMBINES[combine].fold(moved, axis=-1))
-            assert np.array_equal(found.astype(np.float64), wanted, equal_nan=True), special
+            assert np.array_equal(actual.astype(np.float64), wanted, equal_nan=True), special
 
 
 @pytest.mark.parametrize("combine", ["argmax", "argmin"])
@@ -183,8 +185,8 @@ def test_the_first_of_equals_wins_in_any_order_of_the_loops(combine: str) -> Non
         x, w = rng.integers(-9, 9, (shape[0], 4)), rng.integers(-9, 9, (4, shape[1]))
         z = x @ w
         wanted = getattr(np, combine)(z - getattr(z, fold)(axis=1, keepdims=True))
-        (found,) = kernel(x.astype(np.float64), w.astype(np.float64))
-        assert int(found) == wanted, shape
+        (actual,) = kernel(x.astype(np.float64), w.astype(np.float64))
+        assert int(actual) == wanted, shape
 
 
 def test_infinities_of_both_signs_and_overflow() -> None:
@@ -192,9 +194,9 @@ def test_infinities_of_both_signs_and_overflow() -> None:
     kernel = whole(source("sum", "f64", (2,)))
     rows = [[np.inf, -np.inf], [np.inf, 1.0], [1.7e308, 1.7e308], [-1.7e308, -1.7e308]]
     rows += [[1.7e308, -1.7e308], [np.nan, np.inf]]
-    (found,) = kernel(np.array(rows * 9).reshape(9, 6, 2))
+    (actual,) = kernel(np.array(rows * 9).reshape(9, 6, 2))
     wanted = [np.nan, np.inf, np.inf, -np.inf, 0.0, np.nan]
-    assert np.array_equal(found, [wanted] * 9, equal_nan=True)
+    assert np.array_equal(actual, [wanted] * 9, equal_nan=True)
 
 
 def test_a_cancelling_sum_of_doubles_is_exact() -> None:
@@ -202,8 +204,8 @@ def test_a_cancelling_sum_of_doubles_is_exact() -> None:
     half = rng.standard_normal(3001) * 10.0 ** rng.integers(0, 12, 3001)
     x = np.concatenate([half, [1e-3], -half])
     for axes, shape in (((2,), (1, 1, -1)), ((0,), (-1, 1, 1)), ((0, 1, 2), (1, -1, 1))):
-        (found,) = whole(source("sum", "f64", axes))(x.reshape(shape))
-        assert abs(float(found.ravel()[0]) - math.fsum(x)) < 1e-12
+        (actual,) = whole(source("sum", "f64", axes))(x.reshape(shape))
+        assert abs(float(actual.ravel()[0]) - math.fsum(x)) < 1e-12
 
 
 def test_reductions_of_different_axes_share_a_kernel() -> None:
@@ -218,9 +220,9 @@ def test_reductions_of_different_axes_share_a_kernel() -> None:
         kernel = whole("\n".join(lines), isa)
         for shape in ((7, 9, 33), (1, 5, 2), (40, 3, 17)):
             x = data(NAMES["f32"], shape, "argmax")
-            for (combine, axes), found in zip(SHARED, kernel(x), strict=True):
+            for (combine, axes), actual in zip(SHARED, kernel(x), strict=True):
                 wanted, _ = exact(combine, NAMES["f32"], x, axes)
-                assert np.array_equal(found, wanted), (isa, shape, combine, axes)
+                assert np.array_equal(actual, wanted), (isa, shape, combine, axes)
 
 
 SHARED = (
@@ -311,8 +313,8 @@ def test_argmax_of_long_rows_is_numpys(name: str, dtype: str, kind: str) -> None
     for n in LENGTHS:
         for shape, axis in (((n,), 0), ((3, n), 1), ((n, 3), 0), ((n // 64, 64), None)):
             x = with_ties(dtype, kind, shape)
-            found = sm.jit(lambda x, axis=axis: getattr(sm, name)(x, axis=axis))(x)
-            assert np.array_equal(np.asarray(found), getattr(np, name)(x, axis=axis))
+            actual = sm.jit(lambda x, axis=axis: getattr(sm, name)(x, axis=axis))(x)
+            assert np.array_equal(np.asarray(actual), getattr(np, name)(x, axis=axis))
 
 
 def test_extremes_beside_indices_and_sums_are_those_of_each_alone() -> None:
@@ -327,9 +329,9 @@ def test_extremes_beside_indices_and_sums_are_those_of_each_alone() -> None:
     assert (place, lowest) == (x.argmax(), x.argmin())
     assert abs(total - x.sum(dtype=np.float64)) <= np.spacing(np.float32(abs(total)))
     rows = x[:SPLIT_ABOVE].reshape(64, -1)
-    found = sm.jit(lambda x: (sm.max(x, axis=1), sm.argmax(x, axis=1)))(rows)
-    assert np.array_equal(np.asarray(found[0]), rows.max(1))
-    assert np.array_equal(np.asarray(found[1]), rows.argmax(1))
+    actual = sm.jit(lambda x: (sm.max(x, axis=1), sm.argmax(x, axis=1)))(rows)
+    assert np.array_equal(np.asarray(actual[0]), rows.max(1))
+    assert np.array_equal(np.asarray(actual[1]), rows.argmax(1))
 
 
 # ---- pairs of single precision -------------------------------------------------------------------
@@ -355,9 +357,9 @@ def test_the_error_of_a_sum_does_not_grow_with_its_length(axis: int) -> None:
     total = sm.jit(lambda x: sm.sum(x, axis=axis))
     for n in (64, 4096, 200_000):
         x = (rng.random((3, n)) + 0.5).astype("f4")
-        found = np.asarray(total(x if axis else np.ascontiguousarray(x.T)), "f8")
+        actual = np.asarray(total(x if axis else np.ascontiguousarray(x.T)), "f8")
         exactly = np.array([math.fsum(row) for row in x])
-        assert (np.abs(found - exactly) <= (2.0**-23 * (1 + 2.0**-24) + 2.0**-24) * exactly).all()
+        assert (np.abs(actual - exactly) <= (2.0**-23 * (1 + 2.0**-24) + 2.0**-24) * exactly).all()
 
 
 def test_the_exact_setting_adds_nothing_in_single_precision() -> None:
@@ -366,9 +368,9 @@ def test_the_exact_setting_adds_nothing_in_single_precision() -> None:
     rest = 2.0**-23  # tells a sum of doubles that is rounded once from others
     x[:, 100] = rest - 3 * 2.0**-25
     with sm.config(rounding="exact"):
-        found = np.asarray(sm.jit(lambda x: sm.sum(x, axis=1))(x))
+        actual = np.asarray(sm.jit(lambda x: sm.sum(x, axis=1))(x))
         columns = np.asarray(sm.jit(lambda x: sm.sum(x, axis=0))(np.ascontiguousarray(x.T)))
-    assert (found == np.float32(1 + rest)).all() and (columns == found).all()
+    assert (actual == np.float32(1 + rest)).all() and (columns == actual).all()
 
 
 def test_rows_of_a_known_length_and_of_any_have_the_same_bits() -> None:
@@ -377,5 +379,5 @@ def test_rows_of_a_known_length_and_of_any_have_the_same_bits() -> None:
     for n in (31, 64, 80, 100, 128):
         x = rng.standard_normal((9, n)).astype("f4")
         text = source("sum", "f32", (2,))
-        known = whole(text.replace("a,b,c", f"a,b,{n}"), RUNNABLE[-1])(x[None])
-        assert np.array_equal(known[0], whole(text, RUNNABLE[-1])(x[None])[0]), n
+        fixed_length = whole(text.replace("a,b,c", f"a,b,{n}"), RUNNABLE[-1])(x[None])
+        assert np.array_equal(fixed_length[0], whole(text, RUNNABLE[-1])(x[None])[0]), n

@@ -22,8 +22,8 @@ def test_reading_backwards_agrees_with_numpy(name: str, dtype: str) -> None:
     compiled = sm.jit(read)
     for length in LENGTHS:
         x = (np.random.default_rng(length).standard_normal((3, length)) * 50).astype(dtype)
-        found = np.asarray(compiled(x))
-        np.testing.assert_array_equal(found, read(x))
+        actual = np.asarray(compiled(x))
+        np.testing.assert_array_equal(actual, read(x))
 
 
 def test_reading_backwards_gathers_nothing() -> None:
@@ -49,5 +49,5 @@ def test_running_sums_meet_infinities_and_nans_in_order() -> None:
     x = np.ones((1, 50), np.float32)
     x[0, 20], x[0, 40] = np.inf, np.nan
     want = np.cumsum(x, axis=1)
-    found = sm.jit(lambda x: sm.cumulative_sum(x, axis=1))(x)
-    np.testing.assert_array_equal(np.asarray(found), want)
+    actual = sm.jit(lambda x: sm.cumulative_sum(x, axis=1))(x)
+    np.testing.assert_array_equal(np.asarray(actual), want)

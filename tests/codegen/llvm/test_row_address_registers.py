@@ -78,7 +78,7 @@ def _tile(code: str, target: Target, form: Variant, count: int) -> str:
 @pytest.mark.parametrize("cpu", TARGETS)
 def test_all_heights_and_depths(cpu: str, rows: str) -> None:
     """Whole numbers, whose sums are exact."""
-    made = native_kernel(parse(_stream(rows)), TARGETS[cpu])
+    kernel = native_kernel(parse(_stream(rows)), TARGETS[cpu])
     between = (3,) if rows == "far apart" else ()
     for m, n, k in (
         *((m, 40, 7) for m in range(1, 27)),
@@ -88,15 +88,15 @@ def test_all_heights_and_depths(cpu: str, rows: str) -> None:
     ):
         x, w = whole_numbers((m, *between, k), "f4", m), whole_numbers((n, k), "f4", n)
         used = x[:, 1] if between else x
-        found = made({"x": x, "w": w})["y"]
-        assert np.array_equal(found, (used @ w.T).max(axis=1)), (m, n, k)
+        actual = kernel({"x": x, "w": w})["y"]
+        assert np.array_equal(actual, (used @ w.T).max(axis=1)), (m, n, k)
 
 
 @runs
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 255, 258])
 def test_tall_skinny_products_of_every_height(k: int) -> None:
     for target in TARGETS.values():
-        made = native_kernel(parse(PLAIN.format(row="m,k")), target, "wide")
+        kernel = native_kernel(parse(PLAIN.format(row="m,k")), target, "wide")
         for m, n in ((1, 1), (11, 64), (12, 65), (13, 31), (25, 100), (50, 33)):
             x, w = whole_numbers((m, k), "f4", m), whole_numbers((k, n), "f4", n)
-            assert np.array_equal(made({"x": x, "w": w})["y"], x @ w), (m, n)
+            assert np.array_equal(kernel({"x": x, "w": w})["y"], x @ w), (m, n)

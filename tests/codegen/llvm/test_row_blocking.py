@@ -47,12 +47,12 @@ kernel again(q: f32[n,d], k: f32[m,d]) -> y: f32[m,d]
 
 
 def phase(source: str) -> Phase:
-    (found,) = program(parse(source)).phases
-    return found
+    (result,) = program(parse(source)).phases
+    return result
 
 
-def visited(found: Phase) -> list[tuple[str, int | None]]:
-    return [(v.axis, v.size) for r in found.regions() for v in r.visits]
+def visited(actual: Phase) -> list[tuple[str, int | None]]:
+    return [(v.axis, v.size) for r in actual.regions() for v in r.visits]
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
@@ -72,13 +72,13 @@ def test_the_same_numbers(isa: str, block: int) -> None:
     )
     for n, m, d in sizes:
         q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (m, d), (n,)))
-        found = kernel({"q": q, "k": k, "u": u})
+        actual = kernel({"q": q, "k": k, "u": u})
         w = k.astype(np.float64) @ q.T
         a = np.maximum(w + w * u, 0)
         wanted = {"y": a @ q, "s": a.sum(1), "top": w.max(1), "z": a.T @ k}
         for name, want in wanted.items():
             near = max(np.abs(want).max(), 1.0) * 2e-5
-            np.testing.assert_allclose(found[name], want, rtol=0, atol=near)
+            np.testing.assert_allclose(actual[name], want, rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
@@ -87,15 +87,15 @@ def test_values_before_a_stream_are_packed_in_panels_of_their_block(isa: str) ->
     kernel, rng = native(SCALED, isa), np.random.default_rng(0)
     for n, m, d in ((64, 300, 24), (65, 300, 24), (130, 128, 64), (191, 257, 300)):
         q, g, k = (rng.standard_normal(s).astype(np.float32) for s in ((n, d), (d,), (m, d)))
-        found = kernel({"q": q, "g": g, "k": k})
+        actual = kernel({"q": q, "g": g, "k": k})
         want = ((q * g).astype(np.float64) @ k.T).max(1)
-        np.testing.assert_allclose(found["top"], want, rtol=0, atol=2e-4)
+        np.testing.assert_allclose(actual["top"], want, rtol=0, atol=2e-4)
 
 
 def test_rows_are_visited_in_blocks() -> None:
-    found = phase(PAIRS.replace("BLOCK", "128"))
-    assert visited(found) == [("m", 128), ("n", STREAM_ROW_BLOCK)]
-    s = schedule(found, Target.for_isa("avx512"))
+    actual = phase(PAIRS.replace("BLOCK", "128"))
+    assert visited(actual) == [("m", 128), ("n", STREAM_ROW_BLOCK)]
+    s = schedule(actual, Target.for_isa("avx512"))
     widest = [item for item, axes in s.materialised.items() if {"n", "m"} <= set(axes)]
     assert widest and all(s.span(s.region(item), "n") == STREAM_ROW_BLOCK for item in widest)
 

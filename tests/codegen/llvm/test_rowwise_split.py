@@ -43,9 +43,9 @@ def test_reductions_of_reductions(dtype: str, combine: str, isa: str) -> None:
         x = (np.random.default_rng(r).standard_normal((r, c)) / 4).astype(
             kernel.graph.inputs[0].type.dtype.numpy
         )
-        (found,), (wanted,) = kernel(x), kernel.expected(x)
+        (actual,), (wanted,) = kernel(x), kernel.expected(x)
         near = 1e-6 if dtype == "f32" else 2e-2
-        np.testing.assert_allclose(found.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
+        np.testing.assert_allclose(actual.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
 
 
 def test_sums_over_many_rows_stay_accurate() -> None:
@@ -53,8 +53,8 @@ def test_sums_over_many_rows_stay_accurate() -> None:
     kernel = whole(MEAN.format("f32", "sum"), r=200_000, c=3)
     x = np.random.default_rng(0).standard_normal((200_000, 3)).astype(np.float32)
     each = np.log(np.exp(x.astype("f8")).sum(1)).astype(np.float32)
-    (found,) = kernel(x)
-    assert abs(float(found) / float(each.astype("f8").sum()) - 1) < 2e-7
+    (actual,) = kernel(x)
+    assert abs(float(actual) / float(each.astype("f8").sum()) - 1) < 2e-7
 
 
 def test_what_is_left_alone() -> None:

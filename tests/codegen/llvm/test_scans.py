@@ -38,18 +38,18 @@ def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
     return rng.standard_normal(shape).astype(dtype.numpy)
 
 
-def near(found: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
+def near(actual: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
     """Whether a running fold has no more than the rounding of its result."""
     prefix = COMBINES[combine].prefix
     assert prefix is not None
     if not dtype.is_float:
         with np.errstate(over="ignore"):
-            return bool(np.array_equal(found, prefix(x.astype(found.dtype), axis=axis)))
+            return bool(np.array_equal(actual, prefix(x.astype(actual.dtype), axis=axis)))
     wanted = prefix(x.astype(np.longdouble), axis=axis)
     step = 2.0 ** -BITS[dtype.name]
     inner = 0 if combine in ("max", "min") else x.shape[axis] * 2.0**-52
     allowed = np.abs(wanted) * step + prefix(np.abs(x).astype(float), axis=axis) * inner
-    return bool((np.abs(found.astype(np.longdouble) - wanted) <= allowed).all())
+    return bool((np.abs(actual.astype(np.longdouble) - wanted) <= allowed).all())
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i8", "bf16"])
@@ -62,9 +62,9 @@ def test_every_axis(combine: str, dtype: str) -> None:
             kernel = whole(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
             for shape in SHAPES:
                 x = data(kind, shape, combine)
-                (found,) = kernel(x)
-                assert found.dtype == COMBINES[combine].result(kind).numpy
-                assert near(found, x, combine, axis, kind), (shape, axis, isa)
+                (actual,) = kernel(x)
+                assert actual.dtype == COMBINES[combine].result(kind).numpy
+                assert near(actual, x, combine, axis, kind), (shape, axis, isa)
 
 
 WIDER = """graph f(x: f32[a], z: f32[a,b]) {
@@ -115,10 +115,10 @@ def test_scans_among_others(code: str, isa: str) -> None:
         arrays = [
             (rng.standard_normal(shapes[p.name]) / 8).astype("f4") for p in kernel.kernel.inputs
         ]
-        found = kernel(*arrays)
-        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+        actual = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
             scale = 1 + float(np.abs(wanted).max())
             assert np.allclose(got, wanted, rtol=1e-5, atol=3e-6 * scale), (a, b, c)
         for at_end in (True, False):
             again = run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end)
-            assert all(p.tobytes() == q.tobytes() for p, q in zip(again, found, strict=True))
+            assert all(p.tobytes() == q.tobytes() for p, q in zip(again, actual, strict=True))

@@ -41,9 +41,9 @@ def test_nothing_outside_is_touched(isa: str, name: str, width: int | None, dtyp
     head = HEAD.format(d=row, more=f", w: T[k{row}]" if reads else "")
     source = f"{head}{ENDS[name].format()}\n return v\n}}".replace("T[", f"{dtype}[")
     kernel = whole(source, isa, usual=True)
-    found = positions(kernel)
-    assert found
-    assert found and all(found)
+    actual = positions(kernel)
+    assert actual
+    assert actual and all(actual)
     kind = np.float32 if dtype == "f32" else np.int64
     for k, m in ((7, 300), (1, 5), (64, 1)):
         shape = () if width is None else (width,)
@@ -56,6 +56,6 @@ def test_nothing_outside_is_touched(isa: str, name: str, width: int | None, dtyp
                 value = new * w[p] if reads else new
                 wanted[p] = JOIN.get(name, np.add)(wanted[p], value)
         for at_end in (False, True):
-            given = [x, u, i, w] if reads else [x, u, i]
-            (result,) = run_guarded(kernel, given, at_end=at_end)
+            inputs = [x, u, i, w] if reads else [x, u, i]
+            (result,) = run_guarded(kernel, inputs, at_end=at_end)
             np.testing.assert_array_equal(result, wanted)

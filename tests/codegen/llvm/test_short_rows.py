@@ -65,15 +65,15 @@ def lanes(kernel: Kernel) -> list[str]:
 
 
 def check(kernel: Whole, arrays: list[Array]) -> None:
-    found = kernel(*arrays)
+    actual = kernel(*arrays)
     half = arrays[0].dtype.itemsize == 2
-    for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+    for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
         assert wanted.dtype == got.dtype
         near = 1e-2 if half else 1e-5 if arrays[0].dtype == np.float32 else 1e-13
         np.testing.assert_allclose(got.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
     for at_end in (True, False):
         again = run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end)
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(again, found, strict=True))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(again, actual, strict=True))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -136,10 +136,10 @@ def test_planner_and_lowering_agree(
 ) -> None:
     """Both see that rows are short, from the sizes alone."""
     seen: list[int] = []
-    found = schedule_model.lanes_axis
+    result = schedule_model.lanes_axis
 
     def spy(one: schedule_model.ScheduleModel) -> int:
-        seen.append(found(one))
+        seen.append(result(one))
         return seen[-1]
 
     monkeypatch.setattr(schedule_model, "lanes_axis", spy)

@@ -94,10 +94,10 @@ def test_blocks_are_about_as_long(isa: str, k: int) -> None:
     """Ones that are added to a large number are lost, as many as its block has beside it."""
     x, y = np.ones((24, k), "f4"), np.ones((k, 70), "f4")
     x[:, 0] = 2.0**25
-    (found,) = run_guarded(forced(PLAIN, isa, "few"), [x, y], at_end=True)
+    (actual,) = run_guarded(forced(PLAIN, isa, "few"), [x, y], at_end=True)
     blocks = -(-k // FEW_DEEP)
     first = min((-(-k // blocks) + 31) // 32 * 32, FEW_DEEP)
-    assert np.array_equal(found, np.full_like(found, np.float32(2.0**25 + k - first)))
+    assert np.array_equal(actual, np.full_like(actual, np.float32(2.0**25 + k - first)))
 
 
 HEADS = """graph f(x: f32[b,4,r,64], y: f32[256,256]) {
@@ -114,9 +114,9 @@ def test_blocks_cut_no_vector_of_a_head(isa: str, form: str) -> None:
     """Heads lie apart along the sum: vectors that began at any position would read beyond one."""
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(s, dtype="f4") for s in ((2, 4, 10, 64), (256, 256)))
-    (found,) = run_guarded(forced(HEADS, isa, form), [x, y], at_end=True)
+    (actual,) = run_guarded(forced(HEADS, isa, form), [x, y], at_end=True)
     expected = x.astype("f8").transpose(0, 2, 1, 3).reshape(20, 256) @ y.astype("f8").T
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -139,9 +139,9 @@ def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
         assert select_variant(kernel.forms, kernel.sizes([x, y])) == "few"
-        x, y, given = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
+        x, y, inputs = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
         bound = (RUN + k / FEW_DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
-        assert np.all(abs(kernel(*given)[0] - x.astype("f8") @ y.astype("f8")) <= bound)
+        assert np.all(abs(kernel(*inputs)[0] - x.astype("f8") @ y.astype("f8")) <= bound)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
         }
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
-        found = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, read, at_end=True, sizes={"m": m, "n": n, "k": k})
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (m, n, k)
 
 
@@ -170,11 +170,11 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_converted_operands(isa: str, left: str, right: str) -> None:
     """Rows of a converted left operand are packed at once; lines of a right one on the way."""
-    given = "x" if left == "q" else "w"
-    types = {"x": "f32", "w": "f32", given: "bf16"}
+    inputs = "x" if left == "q" else "w"
+    types = {"x": "f32", "w": "f32", inputs: "bf16"}
     code = (
         f"graph f(x: {types['x']}[m,k], w: {types['w']}[k,n]) {{\n"
-        f" q = cast({given}) {{dtype=f32}}\n"
+        f" q = cast({inputs}) {{dtype=f32}}\n"
         f' s = contract({left}, {right}) {{spec="m,k; k,n -> m,n"}}\n'
         " return s\n}"
     )
@@ -187,8 +187,8 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
             for name in "xw"
         )
         for at_end in (False, True):
-            found = run_guarded(kernel, [x, w], at_end=at_end)[0]
-            assert np.array_equal(found, x.astype("f4") @ w.astype("f4")), (m, n, k)
+            actual = run_guarded(kernel, [x, w], at_end=at_end)[0]
+            assert np.array_equal(actual, x.astype("f4") @ w.astype("f4")), (m, n, k)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -201,8 +201,8 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
     kernel = forced(code, isa, "few")
     for k in (1, 7, 33):
         x, w = whole_numbers((SMALL, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
-        found = run_guarded(kernel, [x, w], at_end=True)[0]
-        assert np.array_equal(found, abs(x) @ w), k
+        actual = run_guarded(kernel, [x, w], at_end=True)[0]
+        assert np.array_equal(actual, abs(x) @ w), k
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -219,8 +219,8 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"
     assert not any(re.search(spilled, x) for x in (*loops[24], *loops[96]))
     stores = {
-        n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in found)
-        for n, found in loops.items()
+        n: sorted(len(re.findall(r"%zmm\d+, -?\d*\(%r", x)) for x in result)
+        for n, result in loops.items()
     }
     assert stores == {96: [0], 24: [0, 0, 2]}, "also of what has as many vectors of a panel"
     # A round of four positions asks for four lines of the next block, one that packs for one.

@@ -78,10 +78,10 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
         (heads.format(n=TALL_COLUMNS), False),
         (heads.format(n=TALL_COLUMNS + 1), True),
     )
-    for code, turned in cases:
+    for code, transposed in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
-        (found,) = tall_skinny_plans(phase, target, "few")
-        assert found.swapped == turned
+        (actual,) = tall_skinny_plans(phase, target, "few")
+        assert actual.swapped == transposed
 
 
 @pytest.mark.parametrize("after", AFTER)
@@ -102,8 +102,8 @@ def test_fused_with_what_surrounds(isa: str, after: str) -> None:
         arrays = [by_name[str(node.op.label)] for node in kernel.graph.inputs]
         read = [by_name[p.name] for p in kernel.kernel.inputs]
         for at_end in (False, True):
-            found = run_guarded(kernel, read, at_end=at_end, sizes={"m": m, "n": n, "k": k})
-            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            result = run_guarded(kernel, read, at_end=at_end, sizes={"m": m, "n": n, "k": k})
+            for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (m, n, k)
 
 
@@ -131,8 +131,8 @@ def test_converted_columns(isa: str, kind: str, line: str) -> None:
         scaled = w.astype("f4") * (d[:, None] if kind == "i8" else 1)
         arrays = [{"x": x, "w": w, "d": d}[p.name] for p in kernel.kernel.inputs]
         for at_end in (False, True):
-            found = run_guarded(kernel, arrays, at_end=at_end, sizes={"m": m, "n": n, "k": k})[0]
-            assert np.array_equal(found, x @ scaled.T), (m, n, k)
+            actual = run_guarded(kernel, arrays, at_end=at_end, sizes={"m": m, "n": n, "k": k})[0]
+            assert np.array_equal(actual, x @ scaled.T), (m, n, k)
 
 
 def test_same_bits_for_any_threads_and_strides() -> None:
@@ -140,13 +140,13 @@ def test_same_bits_for_any_threads_and_strides() -> None:
     x, w = (rng.standard_normal(s).astype("f4") for s in ((180, 1100), (900, 1100)))
     for a, b in ((x[:90, :700], w[:, :700]), (x[::2, 100:900], w[::-1, 100:900])):
         f = sm.jit(lambda a, b: a @ b.T)
-        found: list[bytes] = []
+        actual: list[bytes] = []
         for threads in (1, 2, 3):
             with sm.config(threads=threads):
-                found.append(np.asarray(f(a, b)).tobytes())
-        assert len(set(found)) == 1
+                actual.append(np.asarray(f(a, b)).tobytes())
+        assert len(set(actual)) == 1
         whole_ = sm.jit(lambda a, b: a @ b.T)(np.ascontiguousarray(a), np.ascontiguousarray(b))
-        assert np.asarray(whole_).tobytes() == found[0]
+        assert np.asarray(whole_).tobytes() == actual[0]
 
 
 def test_tasks_share_columns_evenly() -> None:

@@ -44,8 +44,8 @@ def test_vectors_along_a_split_axis_agree_with_numpy(name: str, dtype: str) -> N
         if not size[0] and name not in ("sum", "any", "columns of shares"):
             continue  # no winner, no mean of nothing
         x = np.random.default_rng(size[0]).standard_normal(size).astype(dtype)
-        want, found = function(np, x.astype("f8")), compiled(x)
-        pairs = zip(want, found, strict=True) if isinstance(want, tuple) else [(want, found)]
+        want, result = function(np, x.astype("f8")), compiled(x)
+        pairs = zip(want, result, strict=True) if isinstance(want, tuple) else [(want, result)]
         # A sum of n numbers about 1 large errs by rounding them and the result, not by n.
         tolerance = 4 * np.finfo(dtype).eps * max(np.sqrt(size[0]), 1)
         for a, b in pairs:

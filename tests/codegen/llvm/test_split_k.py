@@ -25,13 +25,13 @@ def test_parts_of_any_length(spec: str, isa: str) -> None:
     assert len(kernel.built.functions) == 2
     names = "".join(c for c in spec.partition("->")[0] if c.isalpha())
     for (m, n), k in product(((1, 1), (5, 40), (20, 33)), (0, 1, 15, 17, 300, 5000)):
-        known = {"m": m, "n": n, "k": k, "b": 2 if "b" in names else 1}
+        size_values = {"m": m, "n": n, "k": k, "b": 2 if "b" in names else 1}
         arrays = [
-            whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", place)
+            whole_numbers(tuple(size_values[str(d)] for d in node.type.shape), "f4", place)
             for place, node in enumerate(kernel.graph.inputs)
         ]
-        (found,) = kernel(*arrays)
-        assert np.array_equal(found, kernel.expected(*arrays)[0]), known
+        (actual,) = kernel(*arrays)
+        assert np.array_equal(actual, kernel.expected(*arrays)[0]), size_values
 
 
 @pytest.mark.parametrize("pair", ["bf16 bf16", "i8 i8", "i16 i16"])
@@ -73,8 +73,8 @@ def test_the_same_bits_for_every_number_of_threads() -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((LONG_SUM + 77, 24)).astype("f4")
     gram = sm.jit(lambda x: sm.matrix_transpose(x) @ x)
-    found: list[bytes] = []
+    actual: list[bytes] = []
     for threads in (1, 2, 3):
         with sm.config(threads=threads):
-            found.append(np.asarray(gram(x)).tobytes())
-    assert found[0] == found[1] == found[2]
+            actual.append(np.asarray(gram(x)).tobytes())
+    assert actual[0] == actual[1] == actual[2]

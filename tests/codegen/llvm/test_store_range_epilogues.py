@@ -95,9 +95,9 @@ SOURCES = {
 
 def made(source: str, isa: str | None = None) -> Whole:
     """One kernel of what the pass makes of a graph."""
-    found = sink_slices(parse(source))
-    assert graph_text(found) != graph_text(parse(source))
-    return whole(graph_text(found), isa)
+    actual = sink_slices(parse(source))
+    assert graph_text(actual) != graph_text(parse(source))
+    return whole(graph_text(actual), isa)
 
 
 def inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
@@ -114,14 +114,14 @@ def check(kernel: Whole, source: str, arrays: list[Any]) -> None:
     """What all judges say of some arrays: the graph as it was first of all."""
     with np.errstate(all="ignore"):
         wanted = run_graph(parse(source), arrays)
-        found = {
+        collected = {
             "graph": kernel.expected(*arrays),
             "code": kernel(*arrays),
             "first": run_guarded(kernel, arrays, at_end=False),
             "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True),
         }
     apart = (1e-5 if arrays[0].dtype == np.float32 else 1e-12) * max(arrays[0].shape[-1], 1)
-    for how, results in found.items():
+    for how, results in collected.items():
         for one, other in zip(results, wanted, strict=True):
             assert one.shape == other.shape or how in ("first", "guarded"), how
             one = one.reshape(other.shape)  # a kernel's results have the shape of the range
@@ -147,9 +147,9 @@ def test_the_interpreter_sees_each_element_stored_once(name: str) -> None:
     arrays = inputs(kernel, 5, 6, 7)
     arrays[0][3] = np.nan
     with np.errstate(all="ignore"):
-        found = interpret(kernel.kernel, arrays, {"m": 5, "k": 6, "n": 7})
+        result = interpret(kernel.kernel, arrays, {"m": 5, "k": 6, "n": 7})
         wanted = run_graph(parse(SOURCES[name]), arrays)
-    for one, other in zip(found.values(), wanted, strict=True):
+    for one, other in zip(result.values(), wanted, strict=True):
         assert one.dtype == other.dtype
         one = one.reshape(other.shape)  # a kernel's results have the shape of the range
         np.testing.assert_allclose(one.astype("f8"), other.astype("f8"), rtol=0.01, atol=0.01)
@@ -256,11 +256,11 @@ def test_ranges_are_recognised_under_contiguous_reshapes(
       q = reshape(p) {{shape={shape}}}
       return q, h
     }}""")
-    found = range_of(graph.outputs[0])
-    assert (found is None) == (walked is None)
-    if found is not None:
-        assert found.dims[1][1:] == (5, 24)
-        assert product(found.shape) == graph.outputs[0].type.elements
+    actual = range_of(graph.outputs[0])
+    assert (actual is None) == (walked is None)
+    if actual is not None:
+        assert actual.dims[1][1:] == (5, 24)
+        assert product(actual.shape) == graph.outputs[0].type.elements
 
 
 def test_transposed_ranges_are_no_reshapes() -> None:
@@ -340,13 +340,13 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
 @settings(max_examples=25, deadline=None)
 def test_random_ranges(program: tuple[str, int]) -> None:
     source, seed = program
-    found = sink_slices(parse(source))
-    kernel = whole_graph(found, RUNNABLE[0])
+    result = sink_slices(parse(source))
+    kernel = whole_graph(result, RUNNABLE[0])
     for m, k in ((1, 3), (seed % 7 + 2, 17), (33 + seed, 40)):
         shapes = ((m, k), (k, 40), (40,), (m, 1))
         arrays = [random(s, seed=seed + j) for j, s in enumerate(shapes)]
         wanted = run_graph(parse(source), arrays)
-        for one, other in zip(run_graph(found, arrays), wanted, strict=True):
+        for one, other in zip(run_graph(result, arrays), wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
         for one, other in zip(kernel(*arrays), wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)

@@ -107,12 +107,12 @@ def _check(kernel: Whole, arrays: list[Any]) -> None:
     wanted = kernel.expected(*arrays)
     depth = arrays[0].shape[-1]
     apart = 1e-5 * depth if arrays[0].dtype == np.float32 else 1e-12 * depth
-    found = {
+    collected = {
         "code": kernel(*arrays),
         "last first": run_guarded(kernel, arrays, at_end=False),
         "guarded": run_guarded(kernel, arrays, at_end=True, one_by_one=True),
     }
-    for how, results in found.items():
+    for how, results in collected.items():
         for one, other in zip(results, wanted, strict=True):
             assert one.shape == other.shape, how
             np.testing.assert_allclose(one, other, atol=apart, err_msg=how)
@@ -142,8 +142,8 @@ def test_past_the_caches() -> None:
 def test_the_interpreter_sees_each_element_stored_once(source: str) -> None:
     kernel = whole(source)
     arrays = _inputs(kernel, 5, 6, 7)
-    found = interpret(kernel.kernel, arrays, {"m": 5, "k": 6, "n": 7, "b": 2})
-    for one, other in zip(found.values(), kernel.expected(*arrays), strict=True):
+    result = interpret(kernel.kernel, arrays, {"m": 5, "k": 6, "n": 7, "b": 2})
+    for one, other in zip(result.values(), kernel.expected(*arrays), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -161,8 +161,10 @@ def test_tiles_write_into_the_range_that_holds_them() -> None:
     cluster = one_cluster(parse(THIRDS.format(t="f32")))
     kernel = lower.run(cluster, "eager", {"m": 64, "k": 64, "n": 64})
     (phase,) = program(kernel).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    ((_, stores),) = stored_products(made, phase.dtypes | {p.name: p.dtype for p in kernel.outputs})
+    nests = schedule(phase, Target.for_isa("avx512"))
+    ((_, stores),) = stored_products(
+        nests, phase.dtypes | {p.name: p.dtype for p in kernel.outputs}
+    )
     assert len(stores) == 3
     axis = cluster.nodes[0].type.shape[1]
     ranges = [stored_range(s) for s in stores]
@@ -302,18 +304,18 @@ def test_ranges_of_running_sums_begin_where_these_do(axis: int, shape: tuple[int
 
 def _total(x: Any, w: Any) -> Any:
     """A number and the same under another shape: a range of all there is, of another rank."""
-    found = sm.sum(sm.exp(sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)))
-    return found, sm.reshape(found, (1,))
+    result = sm.sum(sm.exp(sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)))
+    return result, sm.reshape(result, (1,))
 
 
 def _attended(x: Any, w: Any) -> Any:
-    found = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
-    return found[:, :8], found[:, 8:], found
+    result = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
+    return result[:, :8], result[:, 8:], result
 
 
 def _lower(x: Any, w: Any) -> Any:
-    found = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
-    return sm.matrix_transpose(found)[8:], sm.reshape(found, (-1, 1)), found[3:5, None, 2:7]
+    result = sm.nn.softmax(x @ w) @ sm.matrix_transpose(w)
+    return sm.matrix_transpose(result)[8:], sm.reshape(result, (-1, 1)), result[3:5, None, 2:7]
 
 
 @pytest.mark.parametrize("f", [_total, _attended, _lower])
@@ -341,6 +343,6 @@ def test_a_transposed_copy_is_not_written_over_its_input() -> None:
         return sm.matrix_transpose(h), h
 
     wanted = x @ w + r
-    turned, h = sm.jit(f, donate=("r",))(*map(sm.asarray, (x, w)), sm.asarray(r, copy=True))
+    transposed, h = sm.jit(f, donate=("r",))(*map(sm.asarray, (x, w)), sm.asarray(r, copy=True))
     np.testing.assert_allclose(np.asarray(h), wanted, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(np.asarray(turned), np.asarray(h).T)
+    np.testing.assert_array_equal(np.asarray(transposed), np.asarray(h).T)

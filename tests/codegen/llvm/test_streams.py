@@ -80,12 +80,12 @@ def test_goldens(name: str, size: int | None, isa: str) -> None:
     for scale in (1, 7, 20):
         arrays = reference.inputs(np.random.default_rng(scale), scale)
         sizes = extra_sizes(name, arrays)
-        found = kernel(arrays, sizes)
+        actual = kernel(arrays, sizes)
         again = kernel(arrays, sizes, at_end=False, one_by_one=True)
         for key, wanted in reference.outputs(**arrays).items():
             rtol, atol = max(reference.rtol, 1e-5), max(reference.atol, 1e-5)
-            np.testing.assert_allclose(flat(found[key]), flat(wanted), rtol=rtol, atol=atol)
-            assert found[key].tobytes() == again[key].tobytes()
+            np.testing.assert_allclose(flat(actual[key]), flat(wanted), rtol=rtol, atol=atol)
+            assert actual[key].tobytes() == again[key].tobytes()
 
 
 NEAREST = """kernel nearest(x: f32[n,k], y: f32[m,k]) -> z: i64[n]
@@ -145,8 +145,8 @@ def test_gemv_variants(name: str, form: Variant) -> None:
         kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
         arrays = REFERENCES[name].inputs(np.random.default_rng(3), 4)
         for key, wanted in REFERENCES[name].outputs(**arrays).items():
-            found = kernel(arrays)[key]
-            np.testing.assert_allclose(flat(found), flat(wanted), rtol=1e-5, atol=1e-5)
+            actual = kernel(arrays)[key]
+            np.testing.assert_allclose(flat(actual), flat(wanted), rtol=1e-5, atol=1e-5)
 
 
 def test_the_weights_of_attention_are_multiplied_in_place() -> None:
@@ -208,9 +208,9 @@ def test_weights_of_two_attentions_overwrite_their_own_scores() -> None:
     q, k, p, r, v = (a.astype(np.float64) for a in arrays.values())
     a, b = np.exp(q @ k.T), np.exp(p @ r.T)
     wanted = {"y": a @ v, "s": a.sum(1), "z": b @ v, "t": b.sum(1)}
-    found = native_kernel(kernel, RUNNABLE[0])(arrays)
+    actual = native_kernel(kernel, RUNNABLE[0])(arrays)
     for name, x in wanted.items():
-        np.testing.assert_allclose(found[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
+        np.testing.assert_allclose(actual[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
 
 
 def test_reductions_beside_a_product_vectorise_along_loaded_rows() -> None:
@@ -231,8 +231,8 @@ def test_reductions_beside_a_product_vectorise_along_loaded_rows() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(1, 2, (37, 301)).astype(np.float32)
     r = rng.standard_normal(301).astype(np.float32)
-    found = kernel({"x": x, "r": r})["y"]
-    np.testing.assert_allclose(found, x @ (r / x.sum(axis=0, dtype=np.float64)), atol=1e-4)
+    actual = kernel({"x": x, "r": r})["y"]
+    np.testing.assert_allclose(actual, x @ (r / x.sum(axis=0, dtype=np.float64)), atol=1e-4)
 
 
 def test_blocks_of_rows_fit_the_first_cache() -> None:
@@ -250,8 +250,8 @@ def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
 
     def phase(ends: str) -> Phase:
         source = GOLDENS["causal_attention"].replace(" to last(m) + 1", ends)
-        (found,) = program(parse(source)).phases
-        return found
+        (result,) = program(parse(source)).phases
+        return result
 
     target = Target.for_isa("avx512")
     ends = " from 3 to 9", " to last(m) + 1", " from first(m) - 9 to last(m) + 1"
@@ -281,11 +281,11 @@ kernel documents(q: f32[m,d], k: f32[n,d], v: f32[n,e], a: i64[m], b: i64[n]) ->
 def test_fewer_rows_look_for_what_each_of_them_sees() -> None:
     """Ends that are looked for are found again for the rows of each band, in all that the rows of a
     task see; those that follow from positions are not."""
-    (found,) = program(parse(LOOKED_UP)).phases
+    (actual,) = program(parse(LOOKED_UP)).phases
     placed = GOLDENS["causal_attention"].replace(" to last(m) + 1", " from first(m) - 9 to last(m)")
     (other,) = program(parse(placed)).phases
     target = Target.for_isa("avx512")
-    assert schedule(found, target, "").block["m"] == 144
+    assert schedule(actual, target, "").block["m"] == 144
     assert schedule(other, target, "").block["m"] == 288
 
 
@@ -353,8 +353,8 @@ def test_small_streams(name: str, isa: str) -> None:
         cut = sizes_as_built(kernel)
         wanted = run(kernel.kernel, {"x": x}, grid_sizes=cut)
         allowed = spread(kernel.kernel, {"x": x}, {}, grid_sizes=cut)
-        for key, found in kernel({"x": x}).items():
-            problem = agree(wanted[key], found, allowed[key])
+        for key, actual in kernel({"x": x}).items():
+            problem = agree(wanted[key], actual, allowed[key])
             assert not problem, f"{key} at {r, c}: {problem}"
 
 
@@ -379,8 +379,8 @@ def test_attention_in_other_types(dtype: DType, near: float) -> None:
     arrays = {n: rng.standard_normal(s).astype(dtype.numpy) for n, s in shapes.items()}
     wanted = run(parse(source), arrays)["o"].astype("f8")
     for isa in RUNNABLE:
-        found = native(source, isa)(arrays)["o"].astype("f8")
-        assert np.abs(found - wanted).max() < near, isa
+        kernel = native(source, isa)(arrays)["o"].astype("f8")
+        assert np.abs(kernel - wanted).max() < near, isa
 
 
 def test_rows_that_hold_nothing_finite() -> None:
@@ -405,8 +405,8 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
         store(self, *args, **options)
 
     with mock.patch.object(Buffer, "store", recorded):
-        found = run(kernel, arrays, complete=False, **settings)
-    return found, {n: (b.writer >= 0).reshape(found[n].shape) for n, b in seen.items()}
+        result = run(kernel, arrays, complete=False, **settings)
+    return result, {n: (b.writer >= 0).reshape(result[n].shape) for n, b in seen.items()}
 
 
 @pytest.mark.parametrize(
@@ -430,13 +430,13 @@ def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
         holds = all(evaluate(fact, sizes) >= 0 for fact in kernel.facts)
         if not streams or not holds or not accepted(kernel):
             return
-        made = native_kernel(kernel, isa)
-        arrays, cut = arrays_for(kernel, sizes, 1), sizes_as_built(made)
+        single = native_kernel(kernel, isa)
+        arrays, cut = arrays_for(kernel, sizes, 1), sizes_as_built(single)
         wanted, stored = stored_elements(kernel, arrays, sizes=sizes, grid_sizes=cut)
         allowed = spread(kernel, arrays, sizes, complete=False, grid_sizes=cut)
-        found = made(arrays, sizes)
+        result = single(arrays, sizes)
         for name, where in stored.items():
-            sides = (np.atleast_1d(a[name][where]) for a in (wanted, found, allowed))
+            sides = (np.atleast_1d(a[name][where]) for a in (wanted, result, allowed))
             problem = agree(*sides)
             assert not problem, f"{name}: {problem}\n{text(kernel)}"
 
@@ -491,9 +491,9 @@ def test_rows_beside_a_short_operand_are_stored_in_lines(isa: str) -> None:
     """The product's result and `a` run along n, but no lane is put to a line of its own for them:
     each is one number of a row."""
     code = native(SCALED, isa)
-    found = emit(code.kernel, code.target).llvm
-    assert "masked.scatter" not in found
-    assert "masked.gather" not in found
+    actual = emit(code.kernel, code.target).llvm
+    assert "masked.scatter" not in actual
+    assert "masked.gather" not in actual
     for n, m in ((1, 1), (16, 40), (37, 70)):
         rng = np.random.default_rng(n)
         arrays = {"x": rng.random((n, m)) + 0.5, "a": rng.random(n), "t": rng.random(m) + 0.5}

@@ -37,8 +37,8 @@ def test_strided_rows_are_one_axis(isa: str) -> None:
     for s, b in ((1, 7), (2, 33), (40, 3)):
         x = np.random.default_rng(s).integers(-4, 5, (s, b, 20)).astype("f4")
         w = np.random.default_rng(b).integers(-4, 5, (35, 20)).astype("f4")
-        (found,) = kernel(x, w)
-        assert np.array_equal(found, x.transpose(1, 0, 2).reshape(-1, 20) @ w.T)
+        (actual,) = kernel(x, w)
+        assert np.array_equal(actual, x.transpose(1, 0, 2).reshape(-1, 20) @ w.T)
 
 
 def test_adjacent_columns_are_walked_contiguously() -> None:
@@ -47,5 +47,5 @@ def test_adjacent_columns_are_walked_contiguously() -> None:
     assert len(axes(kernel.kernel)) == 4
     x = np.random.default_rng(0).integers(-4, 5, (5, 20, 40)).astype("f4")
     w = np.random.default_rng(1).integers(-4, 5, (35, 20)).astype("f4")
-    (found,) = kernel(x, w)
-    assert np.array_equal(found, w @ x.transpose(1, 0, 2).reshape(20, -1))
+    (actual,) = kernel(x, w)
+    assert np.array_equal(actual, w @ x.transpose(1, 0, 2).reshape(20, -1))

@@ -33,11 +33,11 @@ def test_powers_that_are_subnormal(name: str, dtype: Any, apart: int) -> None:
     edges = np.arange(low, high + 1) * unit
     x[: len(edges)] = edges
     x = x.astype(dtype)
-    found = np.asarray(sm.jit(ours)(x))
+    actual = np.asarray(sm.jit(ours)(x))
     wanted = numpys(x.astype(np.longdouble))
     spacing = np.spacing(np.abs(wanted.astype(dtype))).astype(np.longdouble)
     limits = ULP_F32 if dtype is np.float32 else ULP_F64
-    assert np.all(abs(found - wanted) <= spacing * limits[name])
+    assert np.all(abs(actual - wanted) <= spacing * limits[name])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -47,10 +47,10 @@ def test_what_is_no_number_among_subnormal_powers(dtype: Any) -> None:
     x[3::16], x[5::16], x[7::16], x[9::16] = np.nan, np.inf, -np.inf, 1e4
     with np.errstate(over="ignore"):
         wanted = np.exp(x.astype(np.longdouble))
-    found = np.asarray(sm.jit(sm.exp)(x))
-    assert np.array_equal(np.isnan(found), np.isnan(wanted))
-    assert np.all(found[5::16] == np.inf) and np.all(found[7::16] == 0)
-    assert np.all(found[9::16] == np.inf) and np.all(found[::16] > 0)
+    actual = np.asarray(sm.jit(sm.exp)(x))
+    assert np.array_equal(np.isnan(actual), np.isnan(wanted))
+    assert np.all(actual[5::16] == np.inf) and np.all(actual[7::16] == 0)
+    assert np.all(actual[9::16] == np.inf) and np.all(actual[::16] > 0)
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
@@ -62,7 +62,7 @@ def test_attention_with_far_scores() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, n, 64)).astype(np.float32) for n in (300, 1100, 1100))
     q *= 4
-    found = np.asarray(sm.jit(attention)(q, k, v))
+    actual = np.asarray(sm.jit(attention)(q, k, v))
     scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     assert np.mean((weights < 2.0**-126) & (weights > 2.0**-150)) > 0.01
@@ -71,7 +71,7 @@ def test_attention_with_far_scores() -> None:
     u = 2.0**-24
     rounded = (2 * 64 * most.max() + 1100 + 16) * u  # of scores, of sums, of the powers
     limit = rounded * (weights @ abs(v)) + 1100 * 2.0**-101 * abs(v).max()
-    assert np.all(abs(found - weights @ v) <= limit)
+    assert np.all(abs(actual - weights @ v) <= limit)
 
 
 def test_weights_whose_products_may_be_subnormal_count_as_nothing() -> None:
@@ -79,9 +79,9 @@ def test_weights_whose_products_may_be_subnormal_count_as_nothing() -> None:
     for dtype, least in ((np.float32, -101), (np.float64, -968)):
         over = SCALARS["exp2_over"].numpy
         x = np.array([least - 1, least - 0.75, least, 0], dtype)
-        found = over(x, np.zeros(4, np.int32))
-        assert np.array_equal(found == 0, [True, True, False, False])
-        assert found[2] / np.sqrt(2) * np.finfo(dtype).eps / 2 >= np.finfo(dtype).tiny
+        actual = over(x, np.zeros(4, np.int32))
+        assert np.array_equal(actual == 0, [True, True, False, False])
+        assert actual[2] / np.sqrt(2) * np.finfo(dtype).eps / 2 >= np.finfo(dtype).tiny
 
 
 def fastest(call: Callable[[], Any]) -> float:

@@ -39,26 +39,26 @@ FORMS = ("wide", "deep", "few", "small", "rows", "columns")
 
 def filled(kernel: Whole, sizes: dict[str, int], large: bool) -> list[np.ndarray]:
     """Operands that are all 1; of those at the first summed position their product is LARGE."""
-    found: list[np.ndarray] = []
+    results: list[np.ndarray] = []
     for node in kernel.graph.inputs:
         axes = [str(d) for d in node.type.shape]
         array = np.ones([sizes[a] for a in axes], node.type.dtype.numpy)
         np.moveaxis(array, axes.index("k"), 0)[0] = LARGE**0.5 if large else 1
-        found.append(array)
-    return found
+        results.append(array)
+    return results
 
 
 def loses_little(kernel: Whole, sizes: dict[str, int]) -> None:
     """Of ones after a large product those of its own run at most; where all products are equal and
     roundings go in one direction, those of a run and of each run."""
-    (found,) = kernel(*filled(kernel, sizes, large=True))
+    (actual,) = kernel(*filled(kernel, sizes, large=True))
     exact = LARGE + sizes["k"] - 1
-    assert np.abs(found - float(exact)).max() <= MOST + sizes["k"] // RUN, sizes
+    assert np.abs(actual - float(exact)).max() <= MOST + sizes["k"] // RUN, sizes
     arrays = [x * np.float32(f) for x, f in zip(filled(kernel, sizes, large=False), (0.1, 0.3))]
-    (found,) = kernel(*arrays)
+    (actual,) = kernel(*arrays)
     equal = sizes["k"] * float(arrays[0].flat[0]) * float(arrays[1].flat[0])
     runs = sizes["k"] / 96 + 1  # blocks of the form for few rows are shorter
-    assert np.abs(found / equal - 1).max() <= (MOST + runs) * 2.0**-24, sizes
+    assert np.abs(actual / equal - 1).max() <= (MOST + runs) * 2.0**-24, sizes
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -107,8 +107,8 @@ def test_products_of_bfloat16_are_added_in_float32(spec: str) -> None:
     """However long: what is lost is what rounding the result loses."""
     kernel, more = whole(source("bf16 bf16", spec), features=MORE), 1 << 19
     for m, n in ((1, 16), (3, 16), (40, 8)):
-        (found,) = kernel(*filled(kernel, {"m": m, "n": n, "k": 1 + more}, large=True))
-        assert np.all(found.astype("f8") == LARGE + more), (m, n)
+        (actual,) = kernel(*filled(kernel, {"m": m, "n": n, "k": 1 + more}, large=True))
+        assert np.all(actual.astype("f8") == LARGE + more), (m, n)
 
 
 @pytest.mark.parametrize("half", ["bf16", "f16"])
@@ -129,8 +129,8 @@ def test_short_numbers_that_are_converted(spec: str, half: str) -> None:
     kernel = whole(code)
     for m, n in ((1, 70), (3, 40), (60, 40), (200, 140)):
         sizes = {"m": m, "n": n, "k": 9000}
-        (found,) = kernel(*filled(kernel, sizes, large=True))
-        assert np.abs(found - float(LARGE + 8999)).max() <= MOST + 9000 // RUN, sizes
+        (actual,) = kernel(*filled(kernel, sizes, large=True))
+        assert np.abs(actual - float(LARGE + 8999)).max() <= MOST + 9000 // RUN, sizes
 
 
 @pytest.mark.parametrize("code", [FIRST, LAST])
@@ -140,8 +140,8 @@ def test_large_windows_of_one_channel(code: str) -> None:
     shape = (1, 3, 33, 40) if code == FIRST else (1, 33, 40, 3)
     x, w = np.ones(shape, "f4"), np.ones((3, side, side), "f4")
     w[:, 0, 0] = LARGE
-    (found,) = kernel(x, w)
-    assert np.abs(found - float(LARGE + side * side - 1)).max() <= MOST
+    (actual,) = kernel(x, w)
+    assert np.abs(actual - float(LARGE + side * side - 1)).max() <= MOST
 
 
 @pytest.mark.parametrize("layout", ["first", "last"])
@@ -153,18 +153,20 @@ def test_windows_over_many_channels(channels: int, layout: str) -> None:
 
     def convolved(x: sm.Array, w: sm.Array) -> sm.Array:
         x = sm.permute_dims(x, (0, 3, 1, 2)) if layout == "last" else x
-        found = sm.nn.conv(x, w)
-        return sm.permute_dims(found, (0, 2, 3, 1)) if layout == "last" else found
+        actual = sm.nn.conv(x, w)
+        return sm.permute_dims(actual, (0, 2, 3, 1)) if layout == "last" else actual
 
-    given = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "last" else x
-    found = np.asarray(sm.jit(convolved)(given, w))
-    assert np.abs(found - float(LARGE + 9 * summed - 1)).max() <= MOST + 9 * summed // RUN
+    inputs = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if layout == "last" else x
+    actual = np.asarray(sm.jit(convolved)(inputs, w))
+    assert np.abs(actual - float(LARGE + 9 * summed - 1)).max() <= MOST + 9 * summed // RUN
 
 
 def test_the_gradient_of_weights_sums_all_pixels() -> None:
     x, w = np.ones((8, 3, 60, 60), "f4"), np.ones((5, 3, 3, 3), "f4")
     x[0, :, 0, 0] = LARGE
-    (found,) = sm.jit(lambda x, w: (sm.grad(lambda w: sm.sum(sm.nn.conv(x, w)))(w),))(x, w)
+    (actual,) = sm.jit(lambda x, w: (sm.grad(lambda w: sm.sum(sm.nn.conv(x, w)))(w),))(x, w)
     places = 8 * 58 * 58
-    assert np.abs(np.asarray(found)[:, :, 0, 0] - float(LARGE + places - 1)).max() <= MOST + 2 * 500
-    assert np.all(np.asarray(found)[:, :, 1, 1] == places)
+    assert (
+        np.abs(np.asarray(actual)[:, :, 0, 0] - float(LARGE + places - 1)).max() <= MOST + 2 * 500
+    )
+    assert np.all(np.asarray(actual)[:, :, 1, 1] == places)

@@ -66,8 +66,8 @@ def test_strided_operands_are_transposed_in_registers(right: str) -> None:
     power of two apart, as the rows of many weights are."""
     kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
-    (found,) = build_schedules(phase, kernel.target, "tall")
-    (nest,) = found.nests
+    (result,) = build_schedules(phase, kernel.target, "tall")
+    (nest,) = result.nests
     packs = nest.packs
     assert [len(pack.transposed) for pack in packs] == [0, right == "n,k"]
 
@@ -112,8 +112,8 @@ def test_fused_with_what_surrounds(before: str, after: str) -> None:
                 else whole_numbers(shapes[str(node.op.label)], "f4", m)
                 for node in kernel.graph.inputs
             ]
-            found = kernel(*arrays)
-            for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+            result = kernel(*arrays)
+            for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
                 assert np.array_equal(got, wanted), (isa, m, n, k)
 
 
@@ -133,8 +133,8 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
                 abs(whole_numbers(s, "i1", m)).astype(d)
                 for s, d in zip(((m, k), (k, n)), kinds, strict=True)
             )
-            found = run_guarded(kernel, [x, w], at_end=True)[0]
-            assert np.array_equal(found, kernel.expected(x, w)[0]), (isa, m, n, k)
+            actual = run_guarded(kernel, [x, w], at_end=True)[0]
+            assert np.array_equal(actual, kernel.expected(x, w)[0]), (isa, m, n, k)
 
 
 @pytest.mark.parametrize("form", ["wide", "few", "deep"])
@@ -149,8 +149,10 @@ def test_columns_that_two_operands_hold_in_turn(isa: str, form: Variant) -> None
     )
     if form not in [name for name, _ in kernel.forms]:
         pytest.skip("no such form")
-    made = native_kernel(kernel.kernel, kernel.target, form)
+    single = native_kernel(kernel.kernel, kernel.target, form)
     shapes = (70, 60), (60, 256, 1), (60, 256, 1)
     arrays = [whole_numbers(s, "f4", k) for k, s in enumerate(shapes)]
-    (found,) = made(dict(zip([p.name for p in made.kernel.inputs], arrays, strict=True))).values()
-    assert np.array_equal(found, kernel.expected(*arrays)[0])
+    (actual,) = single(
+        dict(zip([p.name for p in single.kernel.inputs], arrays, strict=True))
+    ).values()
+    assert np.array_equal(actual, kernel.expected(*arrays)[0])

@@ -56,11 +56,11 @@ def nests(code: Code, arrays: list[Array]) -> list[Nest]:
 
 
 def agrees(code: Code, arrays: list[Array]) -> None:
-    found = np.asarray(sm.jit(lambda *xs: code(sm, *xs))(*arrays))
+    actual = np.asarray(sm.jit(lambda *xs: code(sm, *xs))(*arrays))
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
     with np.errstate(all="ignore"):
         wanted = code(REFERENCE, *wide)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("code", [biased, windowed])

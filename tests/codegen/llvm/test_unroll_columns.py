@@ -40,15 +40,15 @@ def test_columns_side_by_side(source: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)
     for c in (2, 3, 5, 8, 12):
-        made = whole(source.format(t=dtype, c=c), isa, n=500)
+        kernel = whole(source.format(t=dtype, c=c), isa, n=500)
         for n in (1, 7, 64, 131):
             shape = (c, n) if source is TURNED else (n, c)
-            x = rng.integers(-9, 9, shape).astype(made.graph.inputs[0].type.dtype.numpy)
-            expected = made.expected(x)[0]
-            np.testing.assert_array_equal(made(x)[0], expected)
+            x = rng.integers(-9, 9, shape).astype(kernel.graph.inputs[0].type.dtype.numpy)
+            expected = kernel.expected(x)[0]
+            np.testing.assert_array_equal(kernel(x)[0], expected)
             for at_end in (True, False):
-                found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
-                np.testing.assert_array_equal(found, expected)
+                actual = run_guarded(kernel, [x], at_end=at_end, one_by_one=at_end)[0]
+                np.testing.assert_array_equal(actual, expected)
 
 
 def test_each_column_is_stored_once() -> None:
@@ -74,7 +74,7 @@ def test_each_column_is_stored_once() -> None:
 
 def test_results_in_another_layout_stay() -> None:
     """Rows of one result are columns of the other."""
-    made = whole(
+    kernel = whole(
         """graph f(x: f32[4,n]) {
       p = permute(x) {perm=(1,0)}
       y = exp(p)
@@ -84,8 +84,8 @@ def test_results_in_another_layout_stay() -> None:
         n=500,
     )
     x = np.random.default_rng(4).random((4, 131), np.float32)
-    for found, expected in zip(made(x), made.expected(x), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for actual, expected in zip(kernel(x), kernel.expected(x), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_few_rows_stay() -> None:
@@ -105,12 +105,12 @@ def test_few_rows_stay() -> None:
 )
 def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) -> None:
     """Where columns share nothing, 12 teeth of 12 vectors are more work than 12 lanes."""
-    turned = parse("""
+    transposed = parse("""
     kernel k(x: f32[n,c]) -> y: f32[n,c]
       grid n, c
       y[n,c] = x[n,c] + x[n,size(c) - 1 - c]
     """)
-    (phase,) = program(with_sizes(turned, {"c": c})).phases
+    (phase,) = program(with_sizes(transposed, {"c": c})).phases
     schedule(phase, Target.for_isa(isa))
     assert len(phase.stores) == columns
 
@@ -130,8 +130,8 @@ def test_scans_of_short_rows(isa: Any, fold: str, t: str) -> None:
     for n, d in ((200, 4), (130, 1), (77, 7), (140, 12)):
         x = rng.integers(-3, 4, (n, d)).astype(kernel.graph.inputs[0].type.dtype.numpy)
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x], at_end=at_end)
-            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+            (actual,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(actual, kernel.expected(x)[0])
 
 
 def test_a_scan_along_other_axes_stays() -> None:
@@ -158,13 +158,13 @@ FAR = """graph f(x: {t}[5,n,9,{c}]) {{
 @pytest.mark.parametrize(("t", "c"), [("f32", 2), ("f32", 3), ("f64", 2), ("i8", 4), ("f16", 2)])
 def test_pairs_that_are_read_far_apart(t: str, c: int, isa: str) -> None:
     """With margins, between forbidden pages: as many columns or rows as the machine's lanes say."""
-    made = whole(FAR.format(t=t, c=c), isa, n=100)
+    kernel = whole(FAR.format(t=t, c=c), isa, n=100)
     rng = np.random.default_rng(5)
     for n in (1, 16, 37, 100):
-        x = rng.integers(-9, 9, (5, n, 9, c)).astype(made.graph.inputs[0].type.dtype.numpy)
+        x = rng.integers(-9, 9, (5, n, 9, c)).astype(kernel.graph.inputs[0].type.dtype.numpy)
         for at_end in (True, False):
-            found = run_guarded(made, [x], at_end=at_end, one_by_one=at_end)[0]
-            np.testing.assert_array_equal(found, made.expected(x)[0])
+            actual = run_guarded(kernel, [x], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(actual, kernel.expected(x)[0])
 
 
 @pytest.mark.parametrize(
@@ -216,29 +216,29 @@ def test_few_rows_that_share_an_expensive_value(isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages: the same bits as of single rows."""
     rng = np.random.default_rng(3)
     for dtype, c in (("f32", 3), ("f64", 16), ("f32", 17)):
-        made = whole(FEW.format(t=dtype, c=c), isa, n=500)
+        kernel = whole(FEW.format(t=dtype, c=c), isa, n=500)
         for n in (1, 7, 64, 131):
             x, z = rng.standard_normal(n), rng.standard_normal((c, n))
-            own = made.graph.inputs[0].type.dtype.numpy
-            x, z = x.astype(own), z.astype(own)
+            dtype_ = kernel.graph.inputs[0].type.dtype.numpy
+            x, z = x.astype(dtype_), z.astype(dtype_)
             expected = np.exp(x) + z
-            np.testing.assert_allclose(made(x, z)[0], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(kernel(x, z)[0], expected, rtol=1e-5, atol=1e-6)
             for at_end in (True, False):
-                found = run_guarded(made, [x, z], at_end=at_end, one_by_one=at_end)[0]
-                np.testing.assert_array_equal(found, made(x, z)[0])
+                actual = run_guarded(kernel, [x, z], at_end=at_end, one_by_one=at_end)[0]
+                np.testing.assert_array_equal(actual, kernel(x, z)[0])
 
 
 def test_concatenated_rows_are_stored_by_their_producers() -> None:
     """What the parts share is computed once, and each part stored where it lies."""
-    made = whole(JOINED, n=5000)
-    (phase,) = program(made.kernel).phases
+    kernel = whole(JOINED, n=5000)
+    (phase,) = program(kernel.kernel).phases
     s = schedule(phase, AVX512)
     assert [(n.order, len(n.stores)) for n in s.nests] == [(("n",), 3)]
     items = [i.payload for i in s.nests[0].items]
     assert [items.count(name) for name in ("exp", "cos", "add", "select")] == [1, 1, 1, 0]
     x = np.linspace(-2, 2, 5000, dtype=np.float32)
     # a unit in the last place of e² = 7.4 is 4.8e-7, and s cos s moves by up to 8 times as much
-    np.testing.assert_allclose(made(x)[0], made.expected(x)[0], rtol=1e-5, atol=8e-6)
+    np.testing.assert_allclose(kernel(x)[0], kernel.expected(x)[0], rtol=1e-5, atol=8e-6)
 
 
 DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{
@@ -259,18 +259,18 @@ DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{
 @pytest.mark.parametrize(("dtype", "c"), [("f32", 16), ("f32", 14), ("f64", 12), ("f16", 6)])
 def test_many_columns_that_share_an_expensive_value(isa: str, dtype: str, c: int) -> None:
     """Columns take turns, halves first: each lane where it belongs, and nothing beyond the end."""
-    made = whole(DEAR.format(t=dtype, c=c), isa, n=500)
-    own = made.graph.inputs[0].type.dtype.numpy
+    kernel = whole(DEAR.format(t=dtype, c=c), isa, n=500)
+    dtype_ = kernel.graph.inputs[0].type.dtype.numpy
     rng = np.random.default_rng(5)
     for n in (1, 33, 131):
-        x, z = rng.random(n).astype(own), rng.integers(-9, 9, (n, c)).astype(own)
-        expected = made.expected(x, z)[0]
+        x, z = rng.random(n).astype(dtype_), rng.integers(-9, 9, (n, c)).astype(dtype_)
+        expected = kernel.expected(x, z)[0]
         np.testing.assert_allclose(
-            made(x, z)[0], expected, rtol=1e-5, atol=1e-2 if c == 6 else 1e-4
+            kernel(x, z)[0], expected, rtol=1e-5, atol=1e-2 if c == 6 else 1e-4
         )
         for at_end in (True, False):
-            found = run_guarded(made, [x, z], at_end=at_end, one_by_one=at_end)[0]
-            np.testing.assert_array_equal(found, made(x, z)[0])
+            actual = run_guarded(kernel, [x, z], at_end=at_end, one_by_one=at_end)[0]
+            np.testing.assert_array_equal(actual, kernel(x, z)[0])
 
 
 def test_halves_take_turns() -> None:

@@ -49,8 +49,8 @@ def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None
         x = rng.standard_normal((2, h, w)).astype(np.float32)
         x.flat[rng.integers(0, x.size, 2)] = np.nan
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x], at_end=at_end)
-            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+            (actual,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(actual, kernel.expected(x)[0])
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_windows_along_the_axis_of_results(u: int, s: int, p: int, written: bool
     for c in (1, 5, 16, 67):
         x = np.random.default_rng(c).standard_normal((2, 7, 9, c)).astype(np.float32)
         x.flat[[0, -1]] = np.nan, np.inf
-        (found,) = run_guarded(kernel, [x], at_end=True)
-        np.testing.assert_array_equal(found, kernel.expected(x)[0])
+        (actual,) = run_guarded(kernel, [x], at_end=True)
+        np.testing.assert_array_equal(actual, kernel.expected(x)[0])
 
 
 @pytest.mark.parametrize(("u", "s", "fold"), [(2, 2, "max"), (3, 1, "max"), (2, 2, "sum")])
@@ -118,8 +118,8 @@ def test_argmax_of_short_rows_is_unrolled(isa: Isa, t: str, fold: str) -> None:
             x[np.random.default_rng(0).random(x.shape) < 0.1] = np.nan
             x[5] = -np.inf
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x], at_end=at_end)
-            np.testing.assert_array_equal(found, kernel.expected(x)[0])
+            (actual,) = run_guarded(kernel, [x], at_end=at_end)
+            np.testing.assert_array_equal(actual, kernel.expected(x)[0])
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_what_all_rows_share_does_not_count(fold: str) -> None:
         for n in (1, 17, 300):
             x, w = rng.standard_normal((n, k), "f4"), rng.standard_normal(k, "f4")
             for at_end in (False, True):
-                (found,) = run_guarded(kernel, [x, w], at_end=at_end)
-                np.testing.assert_allclose(found, kernel.expected(x, w)[0], rtol=1e-6, atol=1e-6)
+                (actual,) = run_guarded(kernel, [x, w], at_end=at_end)
+                np.testing.assert_allclose(actual, kernel.expected(x, w)[0], rtol=1e-6, atol=1e-6)
 
 
 COLOURS = """graph f(x: {t}[n,{k}], w: f32[{c},{k}]) {{
@@ -208,8 +208,8 @@ def test_few_columns_of_computed_rows_are_written_out(
             x = rng.integers(0, 3, (n, k)).astype(kernel.graph.inputs[0].type.dtype.numpy)
             w = rng.standard_normal((c, k), "f4")
             for at_end in (False, True):
-                (found,) = run_guarded(kernel, [x, w], at_end=at_end)
-                np.testing.assert_allclose(found, kernel.expected(x, w)[0], rtol=1e-5, atol=1e-5)
+                (actual,) = run_guarded(kernel, [x, w], at_end=at_end)
+                np.testing.assert_allclose(actual, kernel.expected(x, w)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_functions_that_columns_share_are_computed_once() -> None:
@@ -247,7 +247,7 @@ def test_layers_of_small_networks_stay_in_registers(
     assert ("dot" not in {i.kind for i in phase.items}) == written
     rng = np.random.default_rng(c)
     for n in (1, 17, 300):
-        given = [rng.standard_normal(s, "f4") for s in ((n, k), (k, c), (c, 2))]
+        inputs = [rng.standard_normal(s, "f4") for s in ((n, k), (k, c), (c, 2))]
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, given, at_end=at_end)
-            np.testing.assert_allclose(found, kernel.expected(*given)[0], rtol=1e-5, atol=1e-5)
+            (actual,) = run_guarded(kernel, inputs, at_end=at_end)
+            np.testing.assert_allclose(actual, kernel.expected(*inputs)[0], rtol=1e-5, atol=1e-5)

@@ -40,24 +40,24 @@ def kernel(count: int, isa: str | None = None) -> Whole:
 @pytest.mark.parametrize("count", [11, 16])
 def test_every_way_is_right_and_reads_nothing_else(count: int, isa: str) -> None:
     rng = np.random.default_rng(5)
-    made = kernel(count, isa)
+    built = kernel(count, isa)
     for m, n in ((1, 1), (3, 16), (2, 31), (20, 33), (1, 300)):
         a, b = rng.standard_normal((2, count, m, n)).astype(np.float32)
-        (wanted,), (found,) = made.expected(a, b), made(a, b)
-        np.testing.assert_array_equal(found, wanted, err_msg=f"{m} {n}")
+        (wanted,), (actual,) = built.expected(a, b), built(a, b)
+        np.testing.assert_array_equal(actual, wanted, err_msg=f"{m} {n}")
         for at_end in (True, False):
-            assert run_guarded(made, [a, b], at_end=at_end)[0].tobytes() == found.tobytes()
+            assert run_guarded(built, [a, b], at_end=at_end)[0].tobytes() == actual.tobytes()
 
 
 def test_scans_whose_lines_have_open_sizes_are_planned() -> None:
     """Rounds over rows had a view as a member that nobody in them reads."""
     kind = sm.spec((11, "m", "n"), "f32")
-    made = sm.jit(doubled).lower(kind, kind).compile()
+    jitted = sm.jit(doubled).lower(kind, kind).compile()
     a, b = np.random.default_rng(3).standard_normal((2, 11, 4, 5)).astype(np.float32)
     wanted = [b[0]]
     for k in range(1, 11):
         wanted.append(a[k] * wanted[-1] + b[k])
-    np.testing.assert_allclose(np.asarray(made(a, b)), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(jitted(a, b)), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(RUNNABLE[0] != "avx512", reason="other sets test lanes in loops")
@@ -94,14 +94,14 @@ BESIDE = """graph f(x: f32[16,n,m], y: f32[16,n,m], z: f32[n,m], s: f32[{k},n,m]
 )
 def test_a_small_result_beside_a_large_one_leaves_it_its_grid(small, k, entries) -> None:
     for isa in RUNNABLE:
-        made = whole(BESIDE.format(small=small, k=k), isa)
-        assert len(emit(made.kernel, made.target).entries) == entries
+        single = whole(BESIDE.format(small=small, k=k), isa)
+        assert len(emit(single.kernel, single.target).entries) == entries
         for n, m in ((0, 3), (1, 1), (3, 31), (2, 130)):
             shapes = (16, n, m), (16, n, m), (n, m), (k, n, m)
             arrays = [np.random.default_rng(n).standard_normal(t).astype("f4") for t in shapes]
-            sizes, inputs = {"n": n, "m": m}, {p.name for p in made.kernel.inputs}
+            sizes, inputs = {"n": n, "m": m}, {p.name for p in single.kernel.inputs}
             for at_end in (True, False):
                 read = [a for p, a in zip("xyzs", arrays) if p in inputs]
-                found = run_guarded(made, read, at_end=at_end, sizes=sizes)
-                for got, wanted in zip(found, made.expected(*arrays), strict=True):
+                result = run_guarded(single, read, at_end=at_end, sizes=sizes)
+                for got, wanted in zip(result, single.expected(*arrays), strict=True):
                     np.testing.assert_allclose(got, wanted, rtol=1e-6, err_msg=f"{n} {m}")

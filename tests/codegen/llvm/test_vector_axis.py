@@ -72,9 +72,9 @@ kernel k(x: f32[r,c], z: f32[m,c], v: f32[m,d]) -> y: f32[r,d]
 def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
     """A fold over three positions is written out; the product keeps to the code for all sizes."""
     target = Target.for_isa("avx512", cores=2)
-    found = code_variants(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
-    told = {form.partition("@")[2] for form, _ in found}
-    assert told - {""} == {"c=3"}
+    variants = code_variants(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
+    reported = {form.partition("@")[2] for form, _ in variants}
+    assert reported - {""} == {"c=3"}
     assert not any(
         "@" in form for form, _ in code_variants(parse(WEIGHTED), target, {"c": 300, "d": 16})
     )
@@ -93,9 +93,9 @@ def test_sizes_of_batches_of_small_products_are_numbers() -> None:
     """Their tiles address by numbers; longer ones keep to the code for all sizes."""
     target = Target.for_isa("avx512", cores=2)
     (first, limits), *_ = code_variants(parse(BATCH), target, {"b": 100, "m": 16, "n": 16, "k": 12})
-    plain, _, told = first.partition("@")
+    plain, _, message = first.partition("@")
     assert plain == "small"
-    assert {*told.split(",")} == {"m=16", "n=16", "k=12"}
+    assert {*message.split(",")} == {"m=16", "n=16", "k=12"}
     assert all(n in str(limits) for n in "mnk")
     larger = {"b": 100, "m": 16, "n": 200, "k": 12}
     assert not any("n=" in form for form, _ in code_variants(parse(BATCH), target, larger))
@@ -126,10 +126,10 @@ def test_rows_of_a_product_are_no_vectors() -> None:
     """A column of a product that others are summed about has rows alone: what is stored and folded
     beside the product runs along its lines all the same, in blocks as of the product alone."""
     (phase,) = program(parse(ANCHORED)).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    assert made.block == {"n": 192}
-    assert [n.vector for n in made.nests if n.order == ("n", "j") and n.reductions] == ["j"]
-    assert [n.vector for n in made.nests if n.order == ("n", "k") and n.stores] == ["k"]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    assert nests.block == {"n": 192}
+    assert [n.vector for n in nests.nests if n.order == ("n", "j") and n.reductions] == ["j"]
+    assert [n.vector for n in nests.nests if n.order == ("n", "k") and n.stores] == ["k"]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -139,10 +139,10 @@ def test_what_sums_about_a_column_is_right(isa: Isa) -> None:
     w = rng.standard_normal((512, 256)).astype(np.float32)
     for n in (1, 200, 401):
         x = rng.standard_normal((n, 256)).astype(np.float32)
-        found = kernel({"x": x, "w": w})
+        actual = kernel({"x": x, "w": w})
         y = (x - x.astype("f8").sum(1, keepdims=True)) @ w.T
-        np.testing.assert_allclose(found["y"], y, rtol=1e-3, atol=1e-3)
-        np.testing.assert_allclose(found["z"], ((y - y[:, :1]) ** 2).sum(1), rtol=1e-4)
+        np.testing.assert_allclose(actual["y"], y, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(actual["z"], ((y - y[:, :1]) ** 2).sum(1), rtol=1e-4)
 
 
 SQUEEZED = """
@@ -166,16 +166,16 @@ def test_what_is_stored_and_summed_for_a_product_runs_along_its_lines(step: int,
     lie far apart (squeeze and excitation)."""
     kernel = parse(SQUEEZED.replace("*STEP", f"*{step}" * (step > 1)))
     (phase,) = program(kernel).phases
-    made = schedule(phase, Target.for_isa(isa))
-    (vector,) = [n.vector for n in made.nests if n.stores and n.reductions]
+    nests = schedule(phase, Target.for_isa(isa))
+    (vector,) = [n.vector for n in nests.nests if n.stores and n.reductions]
     assert vector not in ("n", "j")
     rng = np.random.default_rng(1)
     x = rng.integers(-9, 9, (19, 16, 7 * step, 9 * step)).astype(np.float32)
     c = rng.integers(-9, 9, (5, 16)).astype(np.float32)
-    found = native_kernel(kernel, isa)({"x": x, "c": c}, {"h": 7, "w": 9})
+    actual = native_kernel(kernel, isa)({"x": x, "c": c}, {"h": 7, "w": 9})
     expected = np.maximum(x[:, :, ::step, ::step], 0)
-    np.testing.assert_array_equal(found["y"], expected)
-    np.testing.assert_array_equal(found["z"], expected.sum((2, 3)) @ c.T)
+    np.testing.assert_array_equal(actual["y"], expected)
+    np.testing.assert_array_equal(actual["z"], expected.sum((2, 3)) @ c.T)
 
 
 CENTRED = """
@@ -198,12 +198,12 @@ def test_a_value_of_each_row_does_not_move_reductions_to_columns() -> None:
     """What is folded less a fold of its row: one number is read for all lanes of a line."""
     kernel = parse(CENTRED)
     (phase,) = program(kernel).phases
-    made = schedule(phase, Target.for_isa("avx512"))
-    assert [n.vector for n in made.nests if n.reductions] == ["j", "j"]
+    nests = schedule(phase, Target.for_isa("avx512"))
+    assert [n.vector for n in nests.nests if n.reductions] == ["j", "j"]
     rng = np.random.default_rng(1)
     x = rng.integers(-9, 9, (67, 40)).astype(np.float32)
     c = rng.integers(-9, 9, (3, 40)).astype(np.float32)
-    found = native_kernel(kernel, RUNNABLE[0])({"x": x, "c": c})
+    actual = native_kernel(kernel, RUNNABLE[0])({"x": x, "c": c})
     less = x - x.max(1, keepdims=True)
-    np.testing.assert_array_equal(found["y"], (less * less).sum(1))
-    np.testing.assert_array_equal(found["z"], less @ c.T)
+    np.testing.assert_array_equal(actual["y"], (less * less).sum(1))
+    np.testing.assert_array_equal(actual["z"], less @ c.T)

@@ -19,8 +19,8 @@ def forced(code: str, isa: str, form: str = "wide") -> Whole:
     """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
     kernel = whole(code, isa)
     assert form in [name for name, _ in kernel.forms]
-    made, loaded = kernel.form(form)
-    return replace(kernel, built=made, loaded=loaded, forms=())
+    built, loaded = kernel.form(form)
+    return replace(kernel, built=built, loaded=loaded, forms=())
 
 
 def is_right_in_every_layout(
@@ -33,5 +33,5 @@ def is_right_in_every_layout(
             shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
             x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
             for at_end in (False, True):
-                found = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, m, n, k)
+                actual = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, m, n, k)

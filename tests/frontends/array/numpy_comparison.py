@@ -31,9 +31,9 @@ def check(
     """Same shapes, dtypes and values as NumPy's, up to the given error."""
     with np.errstate(all="ignore"):
         wanted = leaves(f(np, *arrays))
-    found = leaves(run(mode, f, *arrays))
-    assert len(wanted) == len(found)
-    for a, b in zip(wanted, found, strict=True):
+    actual = leaves(run(mode, f, *arrays))
+    assert len(wanted) == len(actual)
+    for a, b in zip(wanted, actual, strict=True):
         a, b = np.asarray(a), np.asarray(b)
         assert b.shape == a.shape
         assert b.dtype == a.dtype

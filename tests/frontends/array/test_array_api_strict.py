@@ -23,13 +23,13 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def functions() -> list[tuple[str, Any, Any]]:
-    found: list[tuple[str, Any, Any]] = []
+    results: list[tuple[str, Any, Any]] = []
     for prefix, theirs, ours in (("", strict, sm), ("linalg.", strict.linalg, sm.linalg)):
         for name in theirs.__all__:
             f = getattr(theirs, name)
             if inspect.isfunction(f) and "strict_flags" not in name and name not in LATER:
-                found.append((prefix + name, f, getattr(ours, name)))
-    return found
+                results.append((prefix + name, f, getattr(ours, name)))
+    return results
 
 
 @pytest.mark.parametrize(("name", "theirs", "ours"), functions(), ids=lambda x: x)
@@ -137,8 +137,8 @@ def compare(call: Callable[[Any, Any], Any], x: np.ndarray[Any, Any], lazy: bool
             wanted = []
     ours = sm.asarray(x)
     try:
-        found = leaves(call(sm, ours) if lazy else sm.jit(lambda a: call(sm, a))(ours))
-        got = [np.asarray(f) for f in found]
+        result = leaves(call(sm, ours) if lazy else sm.jit(lambda a: call(sm, a))(ours))
+        got = [np.asarray(f) for f in result]
     except sm.errors.SmeltError:
         assert not wanted or not x.ndim  # NumPy takes axes 0 and -1 of rank 0
         return

@@ -33,8 +33,8 @@ class Model:
 
 def called(function, x=X):
     for _ in range(3):  # the last one by native code, whose records nobody can copy
-        found = np.asarray(function(x))
-    return found
+        result = np.asarray(function(x))
+    return result
 
 
 def test_a_copy_of_what_holds_a_compiled_function_runs_it():
@@ -52,7 +52,7 @@ def test_a_decorated_function_is_pickled_by_name():
 
 
 def test_under_another_name_it_is_rebuilt():
-    for made in (sm.jit(plain, never=True), sm.jit(functools.partial(plain))):
-        called(made)
-        again = pickle.loads(pickle.dumps(made))
-        assert type(again) is type(made) and called(again) == 9
+    for built in (sm.jit(plain, never=True), sm.jit(functools.partial(plain))):
+        called(built)
+        again = pickle.loads(pickle.dumps(built))
+        assert type(again) is type(built) and called(again) == 9

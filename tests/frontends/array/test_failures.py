@@ -34,9 +34,9 @@ def told(work: Callable[[], Any]) -> tuple[Any, list[str]]:
     """A result, and the warnings on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = work()
+        result = work()
     assert all(issubclass(w.category, FallbackWarning) for w in caught)
-    return found, [str(w.message) for w in caught]
+    return result, [str(w.message) for w in caught]
 
 
 def planted(
@@ -45,10 +45,10 @@ def planted(
     """Has a function fail where `fails` says so of its arguments."""
     real = getattr(home, name)
 
-    def run(*given: Any, **options: Any) -> Any:
-        if fails(*given, **options):
+    def run(*inputs: Any, **options: Any) -> Any:
+        if fails(*inputs, **options):
             raise ZeroDivisionError("planted")
-        return real(*given, **options)
+        return real(*inputs, **options)
 
     monkeypatch.setattr(home, name, run)
 
@@ -62,9 +62,9 @@ def given(n: int, d: int) -> list[Any]:
     return [RNG.standard_normal((n, d)), RNG.standard_normal((d, d))]
 
 
-def check(found: Any, x: Any, w: Any) -> None:
+def check(actual: Any, x: Any, w: Any) -> None:
     expected = [*program_in_numpy(x, w)]
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert np.allclose(np.asarray(a), b, rtol=1e-12)
 
 
@@ -86,13 +86,13 @@ def test_sizes_that_no_kernel_supports_are_computed_in_numpy(
         f(*given(5, 2))  # in a form for rows of two
         planted(monkeypatch, driver, "build", always)
         x, w = given(4, 300)
-        found, lines = told(lambda: f(x, w))
-        check(found, x, w)
+        actual, lines = told(lambda: f(x, w))
+        check(actual, x, w)
         assert len(lines) == 1 and "at n0=4, n1=300" in lines[0] and "planted" in lines[0]
-        found, lines = told(lambda: [f(x, w) for _ in range(4)])
-        check(found[-1], x, w)
+        actual, lines = told(lambda: [f(x, w) for _ in range(4)])
+        check(actual[-1], x, w)
         assert not lines  # it is known now
-        check(f(*(known := given(5, 2))), *known)
+        check(f(*(inputs := given(5, 2))), *inputs)
 
 
 def test_a_variant_that_fails_to_build_leaves_the_usual_one(
@@ -102,10 +102,10 @@ def test_a_variant_that_fails_to_build_leaves_the_usual_one(
     f(*given(5, 2))
     planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
     x, w = given(4, 30)
-    found, lines = told(lambda: f(x, w))
-    check(found, x, w)
+    actual, lines = told(lambda: f(x, w))
+    check(actual, x, w)
     assert len(lines) == 1 and "a form of kernel" in lines[0]
-    found, lines = told(lambda: f(*(other := given(4, 31))) and check(f(*other), *other))
+    actual, lines = told(lambda: f(*(other := given(4, 31))) and check(f(*other), *other))
     assert not lines  # nor is it tried for other sizes
 
 
@@ -145,16 +145,16 @@ def test_what_is_computed_once_is_computed_in_numpy_if_need_be(
     x = RNG.standard_normal((70, 60))
     f.lower(x).compile()
     planted(monkeypatch, warm, "compile", lambda graph, **_: len(graph.inputs) == 1)
-    found, lines = told(lambda: f(x))
-    assert np.allclose(np.asarray(found), x @ np.exp(w) + w.sum(0))
+    actual, lines = told(lambda: f(x))
+    assert np.allclose(np.asarray(actual), x @ np.exp(w) + w.sum(0))
     assert len(lines) == 1 and "computed once" in lines[0]
 
 
 def test_a_program_that_fails_as_one_runs_as_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, fusion, "plan", lambda *_, fuse, **__: fuse)
     x, w = given(6, 5)
-    found, lines = told(lambda: sm.jit(program)(x, w))
-    check(found, x, w)
+    actual, lines = told(lambda: sm.jit(program)(x, w))
+    check(actual, x, w)
     assert len(lines) == 1 and "program as one" in lines[0]
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
         sm.jit(program)(x, w)
@@ -177,5 +177,5 @@ def test_what_the_user_demands_is_no_failure() -> None:
 def test_references_take_results_that_are_one() -> None:
     graph = parse("graph f(x: f64[n]) {\n v0 = add(x, 1.0:f64)\n return v0, x, v0\n}")
     x = np.arange(5.0)
-    found = reference_executable(graph).run([x], (5,))
-    assert [a.tolist() for a in found] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]
+    actual = reference_executable(graph).run([x], (5,))
+    assert [a.tolist() for a in actual] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]

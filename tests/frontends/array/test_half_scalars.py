@@ -26,16 +26,16 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_number_is_the_nearest_half(name, half):
     a, f = np.arange(1, 2000).astype(half), PROGRAMS[name]
-    found = np.asarray(sm.jit(lambda a: f(sm, a, float))(a))
+    actual = np.asarray(sm.jit(lambda a: f(sm, a, float))(a))
     expected = f(np, a, half)
-    assert found.dtype == half
-    np.testing.assert_array_equal(found.astype("f4"), expected.astype("f4"))
+    assert actual.dtype == half
+    np.testing.assert_array_equal(actual.astype("f4"), expected.astype("f4"))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(("name", "half"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
 def test_padding_is_half_precision_too(isa, name, half):
-    made = whole(
+    kernel = whole(
         f"""graph f(x: {name}[n]) {{
   y = pad(x) {{low=(2,), high=(1,), value=0.1}}
   z = mul(y, 0.3:{name})
@@ -44,8 +44,8 @@ def test_padding_is_half_precision_too(isa, name, half):
         isa,
     )
     x = np.arange(1, 50).astype(half)
-    (found,), (expected,) = made(x), made.expected(x)
-    np.testing.assert_array_equal(found.astype("f4"), expected.astype("f4"))
+    (actual,), (expected,) = kernel(x), kernel.expected(x)
+    np.testing.assert_array_equal(actual.astype("f4"), expected.astype("f4"))
 
 
 _SPREAD = np.random.default_rng(0).uniform(-6e4, 6e4, (6, 8))

@@ -49,10 +49,10 @@ def test_what_a_mask_chooses_is_written_back(n: int) -> None:
         (lambda *a: _functions(sm, *a), lambda *a: _functions(np, *a), x),
         (_rows, _rows, table),
     ]
-    for ours, numpys, given in functions:
-        expected = numpys(given, y)
-        np.testing.assert_allclose(sm.jit(ours)(given, y), expected, rtol=1e-14)
-        lazy = ours(sm.asarray(given), sm.asarray(y))
+    for ours, numpys, inputs in functions:
+        expected = numpys(inputs, y)
+        np.testing.assert_allclose(sm.jit(ours)(inputs, y), expected, rtol=1e-14)
+        lazy = ours(sm.asarray(inputs), sm.asarray(y))
         np.testing.assert_allclose(lazy, expected, rtol=1e-14)
 
 

@@ -19,8 +19,8 @@ rng = np.random.default_rng(8)
 def _turned(*shape: int, order: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
     """An array whose dimensions lie in the order, slowest first; reversed if none is given."""
     order = order or tuple(range(len(shape)))[::-1]
-    lying = rng.standard_normal([shape[d] for d in order])
-    return lying.transpose(np.argsort(order))
+    contiguous = rng.standard_normal([shape[d] for d in order])
+    return contiguous.transpose(np.argsort(order))
 
 
 X, Y, COLUMN, ROW = _turned(5, 7), _turned(5, 7), rng.random((5, 1)), rng.random(7)
@@ -57,9 +57,9 @@ def _check(f: Callable[..., Any], args: tuple[Any, ...], strides: bool) -> None:
     expected = expected if isinstance(expected, tuple) else (expected,)
     g = sm.jit(lambda *args: f(sm, *args))
     for k in range(6):  # Python answers first, native code then
-        found = f(sm, *map(sm.asarray, args)) if k == 0 else g(*args)
-        found = [np.asarray(y) for y in (found if isinstance(found, tuple) else (found,))]
-        for y, want in zip(found, expected, strict=True):
+        results = f(sm, *map(sm.asarray, args)) if k == 0 else g(*args)
+        results = [np.asarray(y) for y in (results if isinstance(results, tuple) else (results,))]
+        for y, want in zip(results, expected, strict=True):
             np.testing.assert_allclose(y, want, rtol=1e-12, atol=1e-12)
             assert not strides or k == 0 or y.strides == want.strides
 
@@ -133,9 +133,9 @@ def test_what_an_order_is() -> None:
 def test_nothing_is_transposed_where_orders_meet() -> None:
     mixed = parse("graph f(x: f32[n,m], y: f32[n,m]) {\n v0 = mul(x, y)\n return v0\n}")
     assert apply_input_layouts(mixed, [(1, 0), None]) is None
-    found = apply_input_layouts(mixed, [(1, 0), (1, 0)])
-    assert found is not None
-    assert found[1] == ((1, 0),)
+    actual = apply_input_layouts(mixed, [(1, 0), (1, 0)])
+    assert actual is not None
+    assert actual[1] == ((1, 0),)
     product = parse(
         "graph f(x: f32[n,m], y: f32[m,k]) {\n v0 = contract(x, y) "
         '{spec="a,b; b,c -> a,c"}\n return v0\n}'

@@ -19,10 +19,10 @@ from smelt.errors import LeakError, ShapeError, SmeltError, StaticArgError, Trac
 
 def told(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
     """What is raised, at a line of this file."""
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as caught:
         f()
-    assert found.value.origin.file == __file__, found.value
-    return found.value
+    assert caught.value.origin.file == __file__, caught.value
+    return caught.value
 
 
 @pytest.mark.parametrize("f", [np.exp, np.sort, np.asarray, np.linalg.norm, np.median])
@@ -46,8 +46,8 @@ def test_a_failing_library_call_names_its_line(wrap: Any) -> None:
         for name, args in (("first", (bad, good)), ("second", (good, bad))):
             error = told(sm.errors.ExternError, lambda args=args: f(*args))
             assert error.origin.text.startswith(f"{name} = sm.linalg.inv"), error
-    turned = sm.asarray(np.zeros((3, 3), order="F"))
-    error = told(sm.errors.ExternError, lambda: f(good, turned))
+    transposed = sm.asarray(np.zeros((3, 3), order="F"))
+    error = told(sm.errors.ExternError, lambda: f(good, transposed))
     assert error.origin.text.startswith("second"), error
 
 

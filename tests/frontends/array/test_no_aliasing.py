@@ -68,9 +68,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_are_copies_pending_or_not(how: str) -> None:
-    for known in (False, True):
+    for compiled_before in (False, True):
         x = sm.ones(3) + 1
-        if known:
+        if compiled_before:
             assert float(x[0]) == 2
         y, z = COPIES[how](x), COPIES[how](x)
         written(y, 9)
@@ -169,8 +169,8 @@ def test_gradients_are_neither_the_factors_that_they_equal_nor_each_other() -> N
         return sm.grad(lambda x, y, z: sm.sum(x * y + y + z), (0, 1, 2))(x, y, z)
 
     for f in (slopes, sm.jit(slopes)):
-        for own in (np.asarray, lambda x: sm.asarray(x, copy=True)):
-            x, y, z = (own(np.arange(3.0) + k) for k in range(3))
+        for copied in (np.asarray, lambda x: sm.asarray(x, copy=True)):
+            x, y, z = (copied(np.arange(3.0) + k) for k in range(3))
             for _ in range(4):
                 for change in (lambda s: written(s, 7), lambda s: s.__imul__(9)):
                     a, b, c = f(x, y, z)
@@ -190,11 +190,11 @@ def test_copies_of_arguments_are_copies(how: str) -> None:
     f = sm.jit(COPIES[how])
     x, data = sm.asarray(np.ones(3), copy=True), np.ones(3)
     for _ in range(4):
-        for given in (x, data):
-            y = f(given)
+        for inputs in (x, data):
+            y = f(inputs)
             y *= 5
-            written(f(given), 9)
-            assert given.tolist() == [1] * 3
+            written(f(inputs), 9)
+            assert inputs.tolist() == [1] * 3
 
 
 def test_numpys_arrays_that_are_given_back_are_still_numpys() -> None:

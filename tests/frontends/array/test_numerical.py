@@ -175,10 +175,10 @@ def test_parts_that_are_not_known_before_give_nan(mode: str) -> None:
     def f(x: Any, q: Any) -> Any:
         return sm.quantile(x, q)
 
-    found = np.asarray(
+    actual = np.asarray(
         (sm.jit(f) if mode == "jit" else f)(sm.asarray(normal(9)), sm.asarray([0.5, 1.5, math.nan]))
     )
-    assert np.isnan(found).tolist() == [False, True, True]
+    assert np.isnan(actual).tolist() == [False, True, True]
     assert math.isnan(sm.quantile(sm.asarray(normal(9)), math.nan))
 
 

@@ -24,9 +24,9 @@ def test_operators_beside_numpy_are_ours(f: Callable[[Any, Any], Any]) -> None:
     for left in (np.arange(1, 5), np.int64(3)) if whole else LEFT:
         if f is operator.matmul and not left.ndim:
             continue
-        found = f(left, sm.asarray(right))
-        assert isinstance(found, sm.Array)
-        assert np.asarray(found).tolist() == f(left, right).tolist()
+        actual = f(left, sm.asarray(right))
+        assert isinstance(actual, sm.Array)
+        assert np.asarray(actual).tolist() == f(left, right).tolist()
 
 
 def test_in_place_numpy_writes_its_own_buffer() -> None:
@@ -122,8 +122,8 @@ def _out_where(x: Any) -> Any:
 
 def test_a_buffer_that_nobody_else_sees_is_renamed_however_it_is_called() -> None:
     x = np.arange(4.0)
-    for found, expected in zip(sm.jit(_whole)(x), _whole(x), strict=True):
-        assert found.tolist() == expected.tolist()
+    for actual, expected in zip(sm.jit(_whole)(x), _whole(x), strict=True):
+        assert actual.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_a_buffer_that_is_written_after_it_was_read_in_a_recording_is_an_error(n
 
 def test_other_ufuncs_take_values_and_give_numpys() -> None:
     x = sm.asarray([1.0, 4.0])
-    for found in (np.sqrt(x), np.add(x, 0), np.maximum(x, np.ones(2)), np.multiply.outer(x, x)[0]):
-        assert isinstance(found, np.ndarray)
+    for actual in (np.sqrt(x), np.add(x, 0), np.maximum(x, np.ones(2)), np.multiply.outer(x, x)[0]):
+        assert isinstance(actual, np.ndarray)
     assert np.add.reduce(x) == 5
     with pytest.raises(TypeError):
         np.add(np.ones(2), 1, out=x)  # type: ignore[call-overload]
@@ -246,9 +246,9 @@ def test_complex_operands_are_numpys(f: Callable[[Any, Any], Any]) -> None:
     values = np.arange(1.0, 5)
     x = sm.asarray(values)
     for other in (2 + 1j, np.complex128(1j), np.arange(1, 5) * 1j, np.ones(4, np.complex64)):
-        for found, wanted in ((f(x, other), f(values, other)), (f(other, x), f(other, values))):
-            assert isinstance(found, np.ndarray)
-            np.testing.assert_array_equal(found, wanted)
-            assert found.dtype == wanted.dtype
+        for actual, wanted in ((f(x, other), f(values, other)), (f(other, x), f(other, values))):
+            assert isinstance(actual, np.ndarray)
+            np.testing.assert_array_equal(actual, wanted)
+            assert actual.dtype == wanted.dtype
     with pytest.raises(sm.errors.TracerError):
         sm.jit(lambda x: f(x, 1j))(x)

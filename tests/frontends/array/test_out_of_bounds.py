@@ -60,8 +60,8 @@ def test_positions_out_of_bounds_are_errors(name: str) -> None:
     for positions in outside:
         with pytest.raises(OutsideError, match=r"test_outside\.py"):
             first(f(sm.asarray(X), sm.asarray(positions) * 1))
-    found = first(f(sm.asarray(X), sm.asarray(inside) * 1))
-    np.testing.assert_array_equal(found, wanted)
+    actual = first(f(sm.asarray(X), sm.asarray(inside) * 1))
+    np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("mode", ["lazy", "jit"])
@@ -70,11 +70,11 @@ def test_the_one_is_named(mode: str) -> None:
         first = x[i]  # of both
         return first + (x * 2)[j * 3]
 
-    for positions, told in ((at(1, 12), "12 of"), (at(1, -11), "-11 of")):
-        given = [sm.asarray(a) * 1 for a in (X, positions, at(1, 1))]
+    for positions, reported in ((at(1, 12), "12 of"), (at(1, -11), "-11 of")):
+        inputs = [sm.asarray(a) * 1 for a in (X, positions, at(1, 1))]
         run = sm.jit(f) if mode == "jit" else lambda *a: first(f(*a))
-        with pytest.raises(OutsideError, match=f"position {told} an axis of 10") as caught:
-            run(*given)
+        with pytest.raises(OutsideError, match=f"position {reported} an axis of 10") as caught:
+            run(*inputs)
         assert "x[i]  # of both" in str(caught.value)
     with pytest.raises(OutsideError, match="position 15 of an axis of 10") as caught:
         sm.jit(f)(X, at(0, 1), at(1, 5))

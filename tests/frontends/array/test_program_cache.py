@@ -36,8 +36,8 @@ def test_they_compute_what_numpy_does(native: bool) -> None:
     for seed in range(5):
         for f, arrays in _different(np.random.default_rng(seed)):
             with sm.config(native_calls=native):
-                found = f(sm, *map(sm.asarray, arrays))
-                np.testing.assert_allclose(found, f(np, *arrays), rtol=2e-6, atol=1e-6)
+                actual = f(sm, *map(sm.asarray, arrays))
+                np.testing.assert_allclose(actual, f(np, *arrays), rtol=2e-6, atol=1e-6)
 
 
 def test_the_third_time_nothing_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +57,17 @@ def test_numbers_may_be_others() -> None:
     x = np.asarray([1.0, -2.0, 3.0])
     numbers = [*[3.0] * 3, *[7.0] * 3, *[0.0, -0.0] * 3, np.nan, 1, True, 5, 7.0]
     for k in numbers * 2:
-        found = np.asarray(sm.asarray(x) * k + k)
-        np.testing.assert_array_equal(found, x * k + k)
-        np.testing.assert_array_equal(np.signbit(found), np.signbit(x * k + k))
+        actual = np.asarray(sm.asarray(x) * k + k)
+        np.testing.assert_array_equal(actual, x * k + k)
+        np.testing.assert_array_equal(np.signbit(actual), np.signbit(x * k + k))
 
 
 def test_padding_with_either_zero_is_distinguished() -> None:
     """-0.0 became 0, and a lazy program with the other zero was taken for this one."""
     for k in [0.0, -0.0] * 4:
-        found = np.asarray(sm.pad(sm.asarray(np.ones(2)), ((1, 1),), constant_values=k) * 1.5)
+        actual = np.asarray(sm.pad(sm.asarray(np.ones(2)), ((1, 1),), constant_values=k) * 1.5)
         edge = bool(np.signbit(k))
-        assert np.signbit(found).tolist() == [edge, False, False, edge]
+        assert np.signbit(actual).tolist() == [edge, False, False, edge]
 
 
 def test_sizes_types_and_layouts_are_distinguished() -> None:
@@ -91,10 +91,10 @@ def test_what_is_checked_stays_checked() -> None:
         source[0] += 1
         with pytest.raises(sm.errors.ChangedError):
             np.asarray(pending)
-        with pytest.raises(sm.errors.ExternError) as found:
+        with pytest.raises(sm.errors.ExternError) as caught:
             np.asarray(sm.linalg.inv(sm.asarray(np.zeros((2, 2)))))
-        assert "linalg.inv" in found.value.origin.text
-        assert found.value.origin.file == __file__
+        assert "linalg.inv" in caught.value.origin.text
+        assert caught.value.origin.file == __file__
 
 
 def test_settings_are_part_of_what_ran() -> None:
@@ -102,7 +102,7 @@ def test_settings_are_part_of_what_ran() -> None:
     for rounding in ("fast", "exact", "fast", "exact", "eager", "exact"):
         with sm.config(rounding=rounding):
             np.testing.assert_allclose(np.asarray(sm.exp(x) * 2), np.exp(np.arange(6.0)) * 2)
-    keys = {known.repeat for known in program_cache.PROGRAMS.values()}
+    keys = {program.repeat for program in program_cache.PROGRAMS.values()}
     assert len(keys - {None}) >= 2
 
 

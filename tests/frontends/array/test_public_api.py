@@ -65,8 +65,8 @@ def test_the_same_encoder_with_numpy_and_smelt(lazy: bool) -> None:
         ids = np.random.default_rng(length).integers(0, 50, (batch, length))
         mask = np.arange(length) < np.arange(1, batch + 1)[:, None] + length // 2
         wanted = minilm.encode(np, weights, ids, mask, heads=3)
-        found = jitted(ours, sm.asarray(ids), sm.asarray(mask))
-        np.testing.assert_allclose(found, wanted, atol=2e-6)
+        actual = jitted(ours, sm.asarray(ids), sm.asarray(mask))
+        np.testing.assert_allclose(actual, wanted, atol=2e-6)
     if not lazy:
         assert sum(map(len, jitted.traces.values())) == 1
 

@@ -37,17 +37,21 @@ def rows(kind: str, count: int) -> Any:
             np.finfo(dtype).tiny,
             -np.finfo(dtype).smallest_subnormal,
         ]
-        found = [rng.standard_normal(count), rng.integers(-2, 3, count), rng.choice(special, count)]
+        results = [
+            rng.standard_normal(count),
+            rng.integers(-2, 3, count),
+            rng.choice(special, count),
+        ]
     elif dtype.kind == "b":
-        found = [rng.integers(0, 2, count) for _ in range(3)]
+        results = [rng.integers(0, 2, count) for _ in range(3)]
     else:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        found = [
+        results = [
             rng.integers(low, high, count, dtype, endpoint=True),
             rng.integers(low, low + 3, count, dtype),
             rng.choice(np.asarray([low, low + 1, high - 1, high], dtype), count),
         ]
-    return np.stack(found).astype(dtype)
+    return np.stack(results).astype(dtype)
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -68,26 +72,26 @@ def test_along_any_axis_block_by_block(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(places, "SMALL_ROW", 3)
     x = np.moveaxis(rows(kind, 7 * 90).reshape(3, 7, 90), 0, 1)
     for axis, descending in ((0, False), (1, True), (2, False), (2, True)):
-        found = np.full(x.shape, -1)
-        argsort_into(found, x, axis, descending)
-        np.testing.assert_array_equal(found, wanted(x, descending, axis))
+        actual = np.full(x.shape, -1)
+        argsort_into(actual, x, axis, descending)
+        np.testing.assert_array_equal(actual, wanted(x, descending, axis))
     argsort_into(np.empty((0, 5), int), x[:0, 0, :5], 1, descending=False)
 
 
 def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies close together has keys, whatever its type; float64 has not."""
-    asked: list[str] = []
+    queries: list[str] = []
     repaired = places.__dict__["_argsort_by_runs"]
 
     def told(x: Any, bits: int, descending: bool) -> Any:
-        asked.append(x.dtype.name)
+        queries.append(x.dtype.name)
         return repaired(x, bits, descending)
 
     monkeypatch.setattr(places, "_argsort_by_runs", told)
     top = np.iinfo(np.int64).max
     for x in (np.asarray([[top, top - 5] * 50]), np.asarray([[0, top] * 50]), np.ones((1, 100))):
         np.testing.assert_array_equal(stable_argsort(x, True), wanted(x, True))
-    assert asked == ["int64", "float64"]
+    assert queries == ["int64", "float64"]
 
 
 def test_argsort_of_half_types() -> None:

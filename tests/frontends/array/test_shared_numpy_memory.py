@@ -95,10 +95,10 @@ def test_pending_work_after_an_error_still_reports_changes() -> None:
 def test_work_pending_in_another_thread_still_reports_changes() -> None:
     source = np.zeros(5000)
     x = sm.asarray(source)
-    own = x * 2
+    doubled = x * 2
     with ThreadPoolExecutor(1) as other:
         waits = other.submit(lambda: x * 5).result()
-        np.asarray(own)
+        np.asarray(doubled)
         source[0] = 1.0
         with pytest.raises(sm.errors.ChangedError, match="written"):
             other.submit(np.asarray, waits).result()

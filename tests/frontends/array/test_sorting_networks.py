@@ -27,9 +27,9 @@ Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)
 
 
-def exactly(found: Any, x: Array, axis: int, descending: bool) -> None:
+def exactly(actual: Any, x: Array, axis: int, descending: bool) -> None:
     """The positions of a stable order, and the elements there: the same bits, but for NaN."""
-    values, places = map(np.asarray, found)
+    values, places = map(np.asarray, actual)
     places_wanted = ordered(x, x.shape[axis], axis, descending)
     wanted = np.take_along_axis(x, places_wanted, axis)
     assert (values.dtype, places.dtype) == (x.dtype, np.int64)
@@ -76,12 +76,12 @@ def test_interpreters_agree(call: tuple[Array, int, bool]) -> None:
     x, axis, descending = call
     trace = sm.jit(lambda x: both(x, axis, descending)).lower(x).trace
     sizes = sizes_at(trace.graph, [x])
-    found = interpret(trace.graph, [x], sizes)
-    exactly([found[r.position] for r in trace.results], x, axis, descending)
-    made, found = compiled(trace.graph, [x], sizes)
-    exactly([found[r.position] for r in trace.results], x, axis, descending)
-    same = [np.zeros(a.shape) for a in found]
-    assert not kernels_agree(made, [x], sizes, same)
+    result = interpret(trace.graph, [x], sizes)
+    exactly([result[r.position] for r in trace.results], x, axis, descending)
+    program, result = compiled(trace.graph, [x], sizes)
+    exactly([result[r.position] for r in trace.results], x, axis, descending)
+    same = [np.zeros(a.shape) for a in result]
+    assert not kernels_agree(program, [x], sizes, same)
 
 
 @pytest.mark.parametrize("n", range(1, MAX_LENGTH + 1))
@@ -119,10 +119,10 @@ def test_stacked_values_have_no_memory_yet(mode: str) -> None:
         return xp.sort(xp.abs(xp.stack(rows, axis=-1)), axis=-1)[..., 4]
 
     assert len(sm.explain(lambda x: middle(sm, x), x).kernels) == 1
-    found = (sm.jit(lambda x: middle(sm, x)) if mode == "jit" else lambda x: middle(sm, x))(
+    jitted = (sm.jit(lambda x: middle(sm, x)) if mode == "jit" else lambda x: middle(sm, x))(
         sm.asarray(x)
     )
-    np.testing.assert_array_equal(found, middle(np, x))
+    np.testing.assert_array_equal(jitted, middle(np, x))
 
 
 @pytest.mark.parametrize("shape", [(MAX_LENGTH, 600), (600, MAX_LENGTH_LAST_AXIS)])
@@ -131,10 +131,10 @@ def test_the_longest_rows_are_sorted_in_one_kernel(shape: tuple[int, int]) -> No
     for f, dtype in ((sm.sort, "f32"), (sm.argsort, "f64"), (sm.argsort, "i8")):
         x = numbers(RNG, dtype, shape)
         assert len(sm.explain(lambda x, f=f: f(x, axis=axis), x).kernels) == 1
-        found = np.asarray(sm.jit(lambda x, f=f: f(x, axis=axis))(x))
+        actual = np.asarray(sm.jit(lambda x, f=f: f(x, axis=axis))(x))
         order = ordered(x, min(shape), axis, largest=False)
         wanted = order if f is sm.argsort else np.take_along_axis(x, order, axis)
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def test_other_rows_are_sorted_as_before() -> None:
@@ -156,17 +156,17 @@ def test_reductions_around_sorts(axis: int) -> None:
             xp.sort(x - xp.max(x, axis=axis, keepdims=True), axis=axis)[inner], axis=axis
         )
 
-    found = sm.jit(lambda x: trimmed(sm, x))(x)
-    np.testing.assert_allclose(found, trimmed(np, x.astype(np.float64)), rtol=1e-5)
+    actual = sm.jit(lambda x: trimmed(sm, x))(x)
+    np.testing.assert_allclose(actual, trimmed(np, x.astype(np.float64)), rtol=1e-5)
 
 
 def test_cotangents_go_where_elements_came_from() -> None:
     x = RNG.integers(0, 3, (MIN_ROWS, 4)).astype(np.float64)
     w = RNG.standard_normal(x.shape)
-    found = sm.grad(lambda x: sm.sum(sm.sort(x, axis=1) * w))(sm.asarray(x))
+    actual = sm.grad(lambda x: sm.sum(sm.sort(x, axis=1) * w))(sm.asarray(x))
     wanted = np.zeros(x.shape)
     np.put_along_axis(wanted, np.argsort(x, axis=1, stable=True), w, 1)
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -177,7 +177,7 @@ def test_sorted_rows_go_where_they_belong(descending: bool) -> None:
     for x in (rows, np.where(np.abs(rows) < 0.3, np.copysign(0, rows), rows).astype("f4")):
         order = np.flip(399 - np.argsort(np.flip(x, 1), 1, kind="stable"), 1)
         order = order if descending else np.argsort(x, 1, kind="stable")
-        wanted, place, own = np.take_along_axis(x, order, 1), np.empty_like(x), x.copy()
+        wanted, place, copied = np.take_along_axis(x, order, 1), np.empty_like(x), x.copy()
         f(x, out=place)
-        f(own, out=own)
-        assert place.tobytes() == own.tobytes() == wanted.tobytes()
+        f(copied, out=copied)
+        assert place.tobytes() == copied.tobytes() == wanted.tobytes()

@@ -66,14 +66,14 @@ class InAnyOrder(RuleBasedStateMachine):
 
     def read(self, x: Held) -> Any | None:
         try:
-            found = np.asarray(x.array)
+            actual = np.asarray(x.array)
         except ChangedError:
             assert self.too_late(x)
             self.held.remove(x)
             return None
-        np.testing.assert_array_equal(found, x.value)
+        np.testing.assert_array_equal(actual, x.value)
         x.reads = set()
-        return found
+        return actual
 
     def too_late(self, *arrays: Held) -> bool:
         """Whether what an array may still have to read was written: it can be looked at alone."""
@@ -112,9 +112,9 @@ class InAnyOrder(RuleBasedStateMachine):
     @rule(k=st.integers(0, 9), keep=st.booleans())
     def look(self, k: int, keep: bool) -> None:
         x = self.held[k % len(self.held)]
-        found = self.read(x)
-        if found is not None and keep and x.source is None:
-            self.given_out = [*self.given_out[-3:], (found, found.copy())]
+        result = self.read(x)
+        if result is not None and keep and x.source is None:
+            self.given_out = [*self.given_out[-3:], (result, result.copy())]
         self.never_empty()
 
     @rule(k=st.integers(0, 9), value=st.integers(-9, 9))
@@ -127,10 +127,10 @@ class InAnyOrder(RuleBasedStateMachine):
     @rule(k=st.integers(0, 9), value=st.integers(-9, 9))
     def write_to_what_was_given_out(self, k: int, value: int) -> None:
         x = self.held[k % len(self.held)]
-        found = self.read(x)
-        own = found is not None and x.source is None and found.flags.writeable
-        if own and self.alone(x, found):
-            found[:1] = value
+        result = self.read(x)
+        writable = result is not None and x.source is None and result.flags.writeable
+        if writable and self.alone(x, result):
+            result[:1] = value
             x.value[:1] = value
         self.never_empty()
 
@@ -184,8 +184,8 @@ class InAnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.given_out)
     @rule()
     def what_was_given_out_stays(self) -> None:
-        for found, before in self.given_out:
-            np.testing.assert_array_equal(found, before)
+        for actual, before in self.given_out:
+            np.testing.assert_array_equal(actual, before)
 
     def never_empty(self) -> None:
         if not self.held:

@@ -30,9 +30,9 @@ def numbers(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> A
     if name == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if element_type(name).is_float:
-        found = random.standard_normal(shape).astype(dtype)
+        result = random.standard_normal(shape).astype(dtype)
         odd = random.random(shape) < random.choice([0.0, 0.3, 1.0])
-        return np.where(odd, random.choice(ODD, shape).astype(dtype), found)
+        return np.where(odd, random.choice(ODD, shape).astype(dtype), result)
     ends = np.iinfo(dtype)
     few = np.array([ends.min, ends.min + 1, 3, ends.max - 1, ends.max], dtype)
     return random.choice(few, shape)
@@ -53,13 +53,13 @@ def ordered(x: Array, k: int, axis: int, largest: bool) -> Array:
 
     lines = np.moveaxis(x, axis, -1)
     flat = lines.reshape(-1, lines.shape[-1])
-    found = np.array([row(line) for line in flat], np.int64).reshape(*lines.shape[:-1], k)
-    return np.moveaxis(found, -1, axis)
+    result = np.array([row(line) for line in flat], np.int64).reshape(*lines.shape[:-1], k)
+    return np.moveaxis(result, -1, axis)
 
 
-def exactly(found: Any, x: Array, k: int, axis: int, largest: bool) -> None:
+def exactly(actual: Any, x: Array, k: int, axis: int, largest: bool) -> None:
     """The same positions, and there the same bits."""
-    values, places = map(np.asarray, found)
+    values, places = map(np.asarray, actual)
     wanted = ordered(x, k, axis, largest)
     assert places.dtype == np.int64
     assert values.dtype == x.dtype
@@ -102,12 +102,12 @@ def test_interpreters_agree(call: tuple[Array, int, int, bool]) -> None:
     k = min(k, MAX_PASSES)
     trace = sm.jit(lambda x: sm.top_k(x, k, axis=axis, largest=largest)).lower(x).trace
     sizes = sizes_at(trace.graph, [x])
-    found = interpret(trace.graph, [x], sizes)
-    exactly([found[r.position] for r in trace.results], x, k, axis, largest)
-    made, found = compiled(trace.graph, [x], sizes)
-    exactly([found[r.position] for r in trace.results], x, k, axis, largest)
-    same = [np.zeros(a.shape) for a in found]
-    assert not kernels_agree(made, [x], sizes, same)
+    result = interpret(trace.graph, [x], sizes)
+    exactly([result[r.position] for r in trace.results], x, k, axis, largest)
+    program, result = compiled(trace.graph, [x], sizes)
+    exactly([result[r.position] for r in trace.results], x, k, axis, largest)
+    same = [np.zeros(a.shape) for a in result]
+    assert not kernels_agree(program, [x], sizes, same)
 
 
 def test_one_recording_serves_every_size() -> None:
@@ -142,8 +142,8 @@ def test_a_router_is_one_kernel() -> None:
 def test_cotangents_go_to_the_chosen_positions() -> None:
     x = np.array([[3.0, 1.0, 3.0, 2.0], [0.0, -np.inf, -1.0, -np.inf]])
     weights = np.array([5.0, 7.0, 11.0])
-    found = sm.grad(lambda x: sm.sum(sm.top_k(x, 3).values * weights))(sm.asarray(x))
-    np.testing.assert_array_equal(found, [[5, 0, 7, 11], [5, 11, 7, 0]])
+    actual = sm.grad(lambda x: sm.sum(sm.top_k(x, 3).values * weights))(sm.asarray(x))
+    np.testing.assert_array_equal(actual, [[5, 0, 7, 11], [5, 11, 7, 0]])
 
 
 @pytest.mark.parametrize("largest", [True, False])

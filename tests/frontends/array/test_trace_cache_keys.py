@@ -52,11 +52,11 @@ def test_a_recording_distinguishes_what_differs(pair: str) -> None:
     def both(x: Any, i: Any, j: Any) -> Any:
         return tuple(f(x, i, j) for f in (*PAIRS[pair], *PAIRS[pair]))
 
-    given = X, ROWS, COLUMNS
-    found = sm.jit(both)(*given)
+    inputs = X, ROWS, COLUMNS
+    result = sm.jit(both)(*inputs)
     with np.errstate(divide="ignore", invalid="ignore"):
-        wanted = [sm.jit(f)(*given) for f in PAIRS[pair]]
-    for k, x in enumerate(found):
+        wanted = [sm.jit(f)(*inputs) for f in PAIRS[pair]]
+    for k, x in enumerate(result):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(wanted[k % 2]))
 
 
@@ -90,5 +90,5 @@ def test_an_index_is_a_number_of_the_dimension_in_each_recording() -> None:
     for rows in (3, 5):
         x = np.arange(2.0 * rows).reshape(rows, 2)
         i = np.array([-1, 0, -rows])
-        for found, wanted in zip(twice(x, i), (x[i], x[i + 1]), strict=True):
-            np.testing.assert_array_equal(np.asarray(found), wanted)
+        for actual, wanted in zip(twice(x, i), (x[i], x[i + 1]), strict=True):
+            np.testing.assert_array_equal(np.asarray(actual), wanted)

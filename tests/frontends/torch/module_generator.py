@@ -110,15 +110,15 @@ class Program:
         exec(self.source(looking=looking), space)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            made = space["Drawn"]()
-        return made.to(single).train(self.training)
+            built = space["Drawn"]()
+        return built.to(single).train(self.training)
 
     def __str__(self) -> str:
-        told = "\n".join(f"# {a.name}: {a.kind} {a.sizes} {a.layout}" for a in self.arguments)
+        text = "\n".join(f"# {a.name}: {a.kind} {a.sizes} {a.layout}" for a in self.arguments)
         how = "# " + " ".join(
             f"{n}={getattr(self, n)}" for n in ("gradients", "training", "dynamic", "copies")
         )
-        return f"{how}\n{told}\n{WHOLE}\n{self.source()}"
+        return f"{how}\n{text}\n{WHOLE}\n{self.source()}"
 
 
 def _assigns(line: str, name: str) -> bool:
@@ -163,19 +163,21 @@ class Drawing:
         dims = [(n,) * count for n in r.sample([1, 2, 2, 3, 4, 5, 6, 8], 3)]
         varies = r.choice([(3, 5), (4, 7), (2, 6), (5, 3), (7, 4), (6, 9), (3, 2), (2, 3), (3, 1)])
         varies, at = (batches, 0) if batches else (varies, r.randrange(2))
-        found = []
+        results = []
         for k in range(r.randint(1, 3)):
             rank = r.choice([2, 2, 3, 3, 4]) if k == 0 else r.choice([1, 2, 3, 4])
             shape = [r.choice(dims) for _ in range(rank)]
             shape[min(at, rank - 1)] = varies
             sizes = tuple(tuple(n[call] for n in shape) for call in range(count))
-            found.append(Argument(f"x{k}", sizes, r.choice(LAYOUTS)))
+            results.append(Argument(f"x{k}", sizes, r.choice(LAYOUTS)))
         if r.random() < 0.4:
             n = r.choice([varies, *dims])
-            found.append(Argument("i0", tuple((m,) for m in n), r.choice(LAYOUTS[:5]), "whole", 2))
+            results.append(
+                Argument("i0", tuple((m,) for m in n), r.choice(LAYOUTS[:5]), "whole", 2)
+            )
         if r.random() < 0.2:
-            found.append(replace(found[0], name="m0", kind="truth"))
-        return tuple(found)
+            results.append(replace(results[0], name="m0", kind="truth"))
+        return tuple(results)
 
     # ---- what phrases ask ------------------------------------------------------------------------
 
@@ -186,14 +188,16 @@ class Drawing:
             "truth": lambda x: x.dtype is torch.bool,
             "whole": lambda x: x.dtype in (torch.int64, torch.int32),
         }[kind]
-        found = {n: x for n, x in self.calls[0].items() if isinstance(x, torch.Tensor) and test(x)}
-        return [n for n, x in found.items() if least <= x.dim() <= most]
+        results = {
+            n: x for n, x in self.calls[0].items() if isinstance(x, torch.Tensor) and test(x)
+        }
+        return [n for n, x in results.items() if least <= x.dim() <= most]
 
     def value(self, kind: str = "float", least: int = 0, most: int = 5) -> str:
         """One of these values, rather one that nothing reads yet.  Raises IndexError if there is
         none."""
-        found = self.names(kind, least, most)
-        return self.random.choice(self._unread(found) if self.random.random() < 0.6 else found)
+        result = self.names(kind, least, most)
+        return self.random.choice(self._unread(result) if self.random.random() < 0.6 else result)
 
     def _unread(self, names: list[str]) -> list[str]:
         """Those that no line reads, or all."""
@@ -203,9 +207,9 @@ class Drawing:
     def like(self, name: str) -> str:
         """A value that broadcasts with another, often."""
         shape = self.calls[0][name].shape
-        found = [n for n in self.names() if _meet(self.calls[0][n].shape, shape)]
-        others = [n for n in found if n != name] if self.random.random() < 0.7 else []
-        return self.random.choice(others or found)
+        results = [n for n in self.names() if _meet(self.calls[0][n].shape, shape)]
+        others = [n for n in results if n != name] if self.random.random() < 0.7 else []
+        return self.random.choice(others or results)
 
     def rank(self, name: str) -> int:
         return self.calls[0][name].dim()
@@ -261,16 +265,16 @@ class Drawing:
         members, self._new = len(self.members), []
         try:
             text = phrase(self)
-            found = [self._try(text, call) for call in self.calls]
+            results = [self._try(text, call) for call in self.calls]
         except Exception:  # noqa: BLE001 - whatever eager code or a phrase objects to
             text = None
-        if text is None or not all(map(_fits, found)):
+        if text is None or not all(map(_fits, results)):
             del self.members[members:]
             for name in self._new:
                 self.reached.pop(name, None)
             return False
         self.lines += text.split("\n")
-        for call, new in zip(self.calls, found, strict=True):
+        for call, new in zip(self.calls, results, strict=True):
             call.update(new)
         return True
 
@@ -278,20 +282,20 @@ class Drawing:
         space = self._space | call
         with torch.set_grad_enabled(self.gradients):
             exec(text, space)
-        own = dict.fromkeys([*self._new, *call])
-        return {n: space[n] for n in own if n in space}
+        fresh = dict.fromkeys([*self._new, *call])
+        return {n: space[n] for n in fresh if n in space}
 
     def finished(self) -> Program:
         """The module, with some of its last values as results."""
         r = self.random
-        made = [n for n in self.calls[0] if isinstance(self.calls[0][n], torch.Tensor)]
-        late = [n for n in self._unread(made) if n[0] == "v"] or made[-1:]
+        built = [n for n in self.calls[0] if isinstance(self.calls[0][n], torch.Tensor)]
+        late = [n for n in self._unread(built) if n[0] == "v"] or built[-1:]
         results = r.sample(late, min(len(late), r.choice([1, 2, 3, 4])))
         if r.random() < 0.25:
-            results.append(r.choice(made))
-        known = [n for n in results if self.rank(n) > 1]
-        if known and r.random() < 0.3:
-            base = r.choice(known)
+            results.append(r.choice(built))
+        matrices = [n for n in results if self.rank(n) > 1]
+        if matrices and r.random() < 0.3:
+            base = r.choice(matrices)
             results.append(
                 base
                 + r.choice(
@@ -323,8 +327,8 @@ def _meet(one: Any, two: Any) -> bool:
     return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(two)))
 
 
-def _fits(found: dict[str, Any]) -> bool:
-    tensors = [x for x in found.values() if isinstance(x, torch.Tensor)]
+def _fits(actual: dict[str, Any]) -> bool:
+    tensors = [x for x in actual.values() if isinstance(x, torch.Tensor)]
     return all(0 < x.numel() <= MOST and not x.isnan().any() for x in tensors)
 
 

@@ -34,10 +34,10 @@ class Disturbed(TorchDispatchMode):
         self.size, self.random = size, torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **kwargs or {})
+        result = func(*args, **kwargs or {})
         if any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns):
-            return found
-        return tree_map(self.move, found)
+            return result
+        return tree_map(self.move, result)
 
     def move(self, x: Any) -> Any:
         zeros = isinstance(x, torch.Tensor) and x._is_zerotensor()  # which have no memory
@@ -79,26 +79,26 @@ class Run:
         p = self.program
         leaves = [a.make(k, self.single, wants=p.gradients) for a in p.arguments]
         with torch.set_grad_enabled(p.gradients):
-            given = [x * 1 if p.copies else x for x in leaves]
+            inputs = [x * 1 if p.copies else x for x in leaves]
         self.module.zero_grad(set_to_none=True)
         if self.noise is not None:
             with torch.no_grad():
-                for x in given:
+                for x in inputs:
                     self.noise.move(x) if 0 not in x.stride() else x
             with self.noise:
-                return self._outcome(given, leaves)
-        return self._outcome(given, leaves)
+                return self._outcome(inputs, leaves)
+        return self._outcome(inputs, leaves)
 
-    def _outcome(self, given: list[torch.Tensor], leaves: list[torch.Tensor]) -> Outcome:
+    def _outcome(self, inputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Outcome:
         with torch.set_grad_enabled(self.program.gradients):
-            found = self.call(*given)
-        results, seen = found if self.looking else (found, {})
+            result = self.call(*inputs)
+        results, seen = result if self.looking else (result, {})
         values: dict[str, Any] = {
             f"result {k} ({n})": x
             for k, (x, n) in enumerate(zip(results, self.program.results, strict=True))
         }
         names = [a.name for a in self.program.arguments]
-        values |= {f"argument {n}": x for n, x in zip(names, given, strict=True)}
+        values |= {f"argument {n}": x for n, x in zip(names, inputs, strict=True)}
         values |= {f"buffer {n}": x for n, x in self.module.named_buffers()}
         values = {
             n: x.detach().clone() if not n.startswith("result") else x.detach()
@@ -109,7 +109,7 @@ class Run:
             total.backward()
             values |= {f"gradient {n}": x.grad for n, x in self.module.named_parameters()}
             values |= {f"gradient {n}": x.grad for n, x in zip(names, leaves, strict=True)}
-        return Outcome(values, list(results), given, seen)
+        return Outcome(values, list(results), inputs, seen)
 
 
 def _total(results: list[torch.Tensor]) -> torch.Tensor | None:
@@ -124,9 +124,9 @@ def _total(results: list[torch.Tensor]) -> torch.Tensor | None:
 def wrong(program: Program) -> list[str]:
     """What is wrong with the compiled module, and is not so of what AOTAutograd alone makes of it;
     empty if nothing is."""
-    found = differences(program, "smelt")
-    own = differences(program, "aot_eager") if found else []
-    return [x for x in found if x not in own]
+    result = differences(program, "smelt")
+    aot_differences = differences(program, "aot_eager") if result else []
+    return [x for x in result if x not in aot_differences]
 
 
 def differences(program: Program, backend: str) -> list[str]:
@@ -148,7 +148,7 @@ def differences(program: Program, backend: str) -> list[str]:
             low,
             lambda m: torch.compile(m, backend=backend, dynamic=program.dynamic),
         )
-        found: list[str] = []
+        results: list[str] = []
         for k in range(len(program.arguments[0].sizes)):
             try:
                 want, others, eager = exact(k), [r(k) for r in near], plain(k)
@@ -157,16 +157,16 @@ def differences(program: Program, backend: str) -> list[str]:
             try:
                 got = fast(k)
             except Exception as error:  # noqa: BLE001 - every kind is a finding
-                told = str(error).replace(f"backend='{backend}'", "the back end")[:1500]
-                return [*found, f"call {k}: {type(error).__name__}: {told}"]
+                message = str(error).replace(f"backend='{backend}'", "the back end")[:1500]
+                return [*results, f"call {k}: {type(error).__name__}: {message}"]
             said = [
                 x
                 for x in _compare(program, want, others, eager, got, size)
                 if _STRIDES not in x or not _announced(program, k, got)
             ]
-            found += [f"call {k}: {x}" for x in said]
+            results += [f"call {k}: {x}" for x in said]
     torch._dynamo.reset()
-    return found
+    return results
 
 
 class Refused(Exception):
@@ -181,28 +181,28 @@ def _compare(
     got: Outcome,
     size: float,
 ) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     for name, same in eager.values.items():
         exact, value = want.values[name], got.values[name]
         if (same is None) != (value is None):
             if value is not None and name in _written(program, eager) and not value.any():
                 continue
-            found.append(f"{name}: {_kind(value)} where eager has {_kind(same)}")
+            results.append(f"{name}: {_kind(value)} where eager has {_kind(same)}")
             continue
         if same is None or exact is None:
             continue
         if same.dtype != value.dtype or same.shape != value.shape:
-            found.append(f"{name}: {_kind(value)} where eager has {_kind(same)}")
+            results.append(f"{name}: {_kind(value)} where eager has {_kind(same)}")
             continue
-        if not name.startswith("gradient") and (told := _placed(value, same)):
-            found.append(f"{name}: {told}")
+        if not name.startswith("gradient") and (message := _placed(value, same)):
+            results.append(f"{name}: {message}")
         if program.reached and name.partition("(")[2][:-1] in program.reached:
             exact, same, value, rest = _reached(program, name, want, others, eager, got)
         else:
             rest = [o.values[name] for o in others]
         least = _rounding(want) if name.startswith("gradient") else 0.0
-        found += [f"{name}: {x}" for x in _apart(exact, rest, same, value, size, least)]
-    return found + _shared(program, eager, got)
+        results += [f"{name}: {x}" for x in _apart(exact, rest, same, value, size, least)]
+    return results + _shared(program, eager, got)
 
 
 def _written(program: Program, eager: Outcome) -> set[str]:
@@ -215,8 +215,8 @@ def _written(program: Program, eager: Outcome) -> set[str]:
 def _rounding(want: Outcome) -> float:
     """What a gradient may be where all that it sums cancels (a bias in front of a norm): some units
     in the last place of the largest of all gradients."""
-    found = [x for n, x in want.values.items() if n.startswith("gradient") and x is not None]
-    sizes = [x.abs().nan_to_num(0, 0, 0).max().item() for x in found if x.is_floating_point()]
+    results = [x for n, x in want.values.items() if n.startswith("gradient") and x is not None]
+    sizes = [x.abs().nan_to_num(0, 0, 0).max().item() for x in results if x.is_floating_point()]
     return 2.0**-20 * max(sizes, default=0.0)
 
 
@@ -237,16 +237,16 @@ _STRIDES = "lies with strides"
 def _announced(program: Program, k: int, got: Outcome) -> bool:
     """Whether all results lie as PyTorch's tracer says that they do."""
     module = program.module(torch.float32, torch.bfloat16)
-    given = [a.make(k, torch.float32, wants=False) for a in program.arguments]
+    inputs = [a.make(k, torch.float32, wants=False) for a in program.arguments]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         values = {n: mode.from_tensor(x) for n, x in state.items()}
-        fakes = tuple(mode.from_tensor(x) for x in given)
+        fakes = tuple(mode.from_tensor(x) for x in inputs)
         try:
-            found = torch.func.functional_call(module, values, fakes)
+            result = torch.func.functional_call(module, values, fakes)
         except Exception:  # noqa: BLE001 - it asks for values
             return False
-    return not any(map(_placed, got.results, found))
+    return not any(map(_placed, got.results, result))
 
 
 def _reached(
@@ -294,13 +294,13 @@ def _apart(
     if good.all():
         return []
     at, count = tuple((~good).nonzero()[0].tolist()), int((~good).sum())
-    told = f"{b[at]} at {at}, {a[at]} expected ({c[at]} in eager float32)"
-    return [f"{told}, {limit[at]:.2g} allowed; {count} of {good.numel()} wrong"]
+    reported = f"{b[at]} at {at}, {a[at]} expected ({c[at]} in eager float32)"
+    return [f"{reported}, {limit[at]:.2g} allowed; {count} of {good.numel()} wrong"]
 
 
 def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
     """Pairs of results, or of a result and an argument, that share memory in one and not both."""
-    found = []
+    results = []
     labels = [
         *(f"result {k} ({n})" for k, n in enumerate(program.results)),
         *(a.name for a in program.arguments),
@@ -311,14 +311,14 @@ def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
         for j in range(k + 1, len(labels)):
             one, two = (h[k] == h[j] for h in homes)
             if one != two:
-                found.append(f"{labels[k]} and {labels[j]} share memory: {two}, in eager {one}")
+                results.append(f"{labels[k]} and {labels[j]} share memory: {two}, in eager {one}")
             elif one and sides[0][k].numel():
                 gaps = [s[k].storage_offset() - s[j].storage_offset() for s in sides]
                 if gaps[0] != gaps[1]:
-                    found.append(
+                    results.append(
                         f"{labels[k]} is {gaps[1]} elements behind {labels[j]}, in eager {gaps[0]}"
                     )
-    return found
+    return results
 
 
 def shrunk(program: Program, kind: str = "") -> Program:

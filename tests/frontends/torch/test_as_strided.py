@@ -37,8 +37,8 @@ def test_views_by_strides_show_the_same_elements() -> None:
     torch._dynamo.reset()
     x = torch.arange(64.0).reshape(8, 8)
     with torch.inference_mode(), smelt.torch.record() as record:
-        found = torch.compile(every, backend="smelt")(x)
-    for name, one, other in zip((*CASES, "a result"), found, every(x), strict=True):
+        result = torch.compile(every, backend="smelt")(x)
+    for name, one, other in zip((*CASES, "a result"), result, every(x), strict=True):
         assert torch.equal(one, other) and one.stride() == other.stride(), name
     assert not [left.reason for graph in record.graphs for left in graph.left]
 

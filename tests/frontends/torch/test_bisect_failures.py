@@ -50,22 +50,22 @@ STAGES = {
 
 def planted(monkeypatch, stage, fails):
     """Has a stage of the compiler fail for what `fails` says; the failures."""
-    told = []
+    reported = []
     home, name, names_in = STAGES[stage]
     real = getattr(home, name)
 
-    def run(*given, **options):
-        names = names_in(given[0])
+    def run(*inputs, **options):
+        names = names_in(inputs[0])
         if fails(names):
-            told.append(names)
+            reported.append(names)
             raise InternalError("planted")
-        return real(*given, **options)
+        return real(*inputs, **options)
 
     monkeypatch.setattr(home, name, run)
     if stage == "build":  # nothing that others have built is known
         monkeypatch.setattr(driver, "find", lambda key, journal: None)
     plans._PLANS.clear()
-    return told
+    return reported
 
 
 def model(x, w):
@@ -80,8 +80,8 @@ def arguments():
     return torch.randn(5, 7), torch.randn(7, 6)
 
 
-def same(found, expected):
-    for a, b in zip(found, expected, strict=True):
+def same(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b)
         assert a.stride() == b.stride()
 
@@ -90,15 +90,15 @@ def same(found, expected):
     ("stage", "dynamic"), [*((s, k % 2 == 1) for k, s in enumerate(STAGES)), ("plan", False)]
 )
 def test_an_operator_that_fails_is_left_to_torch(stage, dynamic, arguments, monkeypatch):
-    told = planted(monkeypatch, stage, lambda names: "erf" in names)
+    reported = planted(monkeypatch, stage, lambda names: "erf" in names)
     fast = compiled(model, dynamic=dynamic)
     with knobs.config(strict=False), smelt.torch.record() as record:
         with pytest.warns(FallbackWarning, match="planted") as caught:
-            found = fast(*arguments)
-        same(found, model(*arguments))
+            actual = fast(*arguments)
+        same(actual, model(*arguments))
         same(fast(*arguments), model(*arguments))
     (graph,) = record.graphs
-    assert told
+    assert reported
     assert [(x.operator, "planted" in x.reason) for x in graph.left] == [("aten.erf.default", True)]
     assert len([w for w in caught if issubclass(w.category, FallbackWarning)]) == 1
     assert "aten.erf.default" in str(caught[0].message)
@@ -115,8 +115,8 @@ def test_operators_that_fail_together_are_compiled_apart(stage, arguments, monke
         same(compiled(model)(*arguments), model(*arguments))
     (graph,) = record.graphs
     assert not graph.left
-    told = [w for w in caught if issubclass(w.category, FallbackWarning)]
-    assert len(told) == bool(graph.failed) == (stage != "lower")  # clusters are apart already
+    reported = [w for w in caught if issubclass(w.category, FallbackWarning)]
+    assert len(reported) == bool(graph.failed) == (stage != "lower")  # clusters are apart already
     assert len(graph.program.segments) == 1 + bool(graph.failed)
 
 
@@ -156,17 +156,17 @@ class Words(torch.nn.Module):
 @pytest.mark.parametrize("fails", ["exp", "gather"])
 def test_a_step_of_training_has_eager_gradients(fails, monkeypatch):
     model = seeded(Words)
-    given = tokens(3, 6)
+    inputs = tokens(3, 6)
     planted(monkeypatch, "plan", lambda names: fails in names)
     with knobs.config(strict=False), warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         fast = compiled(model)
         for f in (fast, fast):
-            found, wanted = (
-                torch.autograd.grad(g(*given).square().mean(), [*model.parameters()])
+            result, wanted = (
+                torch.autograd.grad(g(*inputs).square().mean(), [*model.parameters()])
                 for g in (f, model)
             )
-            for a, b in zip(found, wanted, strict=True):
+            for a, b in zip(result, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
 
 
@@ -185,7 +185,7 @@ def test_arguments_are_written_whatever_fails(monkeypatch):
 
 
 def test_other_sizes_are_found_after_a_failure(arguments, monkeypatch):
-    told = planted(monkeypatch, "plan", lambda names: "erf" in names)
+    reported = planted(monkeypatch, "plan", lambda names: "erf" in names)
     fast = compiled(model, dynamic=True)
     with knobs.config(strict=False):
         with pytest.warns(FallbackWarning):
@@ -193,7 +193,7 @@ def test_other_sizes_are_found_after_a_failure(arguments, monkeypatch):
         for n in (5, 9, 3):
             x = torch.randn(n, 7)
             same(fast(x, arguments[1]), model(x, arguments[1]))
-    assert 0 < len(told) < 12
+    assert 0 < len(reported) < 12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -215,11 +215,11 @@ def test_later_sizes_that_no_kernel_supports_run_eagerly(dtype, monkeypatch):
         fast(*given(5, 2))
         monkeypatch.setattr(driver, "build", fails)
         x, w = given(4, 7)
-        with pytest.warns(FallbackWarning, match="n0=4.*planted") as told:
-            found = fast(x, w)
-        same(found, model(x, w))
+        with pytest.warns(FallbackWarning, match="n0=4.*planted") as caught:
+            actual = fast(x, w)
+        same(actual, model(x, w))
         same(fast(x, w), model(x, w))
-    (warning,) = (w for w in told if issubclass(w.category, FallbackWarning))
+    (warning,) = (w for w in caught if issubclass(w.category, FallbackWarning))
     assert warning.filename == __file__
 
 

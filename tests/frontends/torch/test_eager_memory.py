@@ -16,7 +16,7 @@ def test_what_eager_code_holds_is_known_within_vmap():
     seen = []
     f = torch.compile(
         torch.vmap(lambda row: row.exp() + row.sin()),
-        backend=lambda m, given: seen.append(eager_peak_bytes(m)) or m,
+        backend=lambda m, inputs: seen.append(eager_peak_bytes(m)) or m,
     )
     f(torch.ones(4, 256))
     assert seen == [3 * 4 * 256 * 4]
@@ -29,7 +29,7 @@ def test_results_that_nobody_reads_leave_no_room():
 
     held = []
 
-    def seen(module, given):
+    def seen(module, inputs):
         held.append(eager_peak_bytes(module))
         return module
 

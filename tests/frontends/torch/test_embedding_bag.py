@@ -27,11 +27,11 @@ BAGS = {
 }
 
 
-def run(f, *given):
+def run(f, *inputs):
     table = torch.arange(24.0, dtype=torch.float64).reshape(8, 3).sin().requires_grad_()
-    found = f(table, *given)
-    (found * torch.arange(1.0, found.numel() + 1).reshape(found.shape)).sum().backward()
-    return found.detach(), table.grad
+    result = f(table, *inputs)
+    (result * torch.arange(1.0, result.numel() + 1).reshape(result.shape)).sum().backward()
+    return result.detach(), table.grad
 
 
 @pytest.mark.parametrize("most", [1 << 14, 0])
@@ -46,8 +46,8 @@ def test_bags_and_their_gradient(name, most, monkeypatch):
 
     expected = run(f, at, offsets)
     with smelt.torch.record() as r:
-        found = run(compiled(f), at, offsets)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+        actual = run(compiled(f), at, offsets)
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
     assert [x.operator for x in r.left] == ["aten._embedding_bag.default"] * (most == 0)
 
 
@@ -64,8 +64,8 @@ def test_other_bags_are_left_to_torch(options):
     def f(table, at, offsets):
         return F.embedding_bag(at, table, offsets, **options)
 
-    given = AT, torch.tensor([0, 3, 4, 9])
-    torch.testing.assert_close(run(compiled(f), *given), run(f, *given), rtol=1e-13, atol=1e-13)
+    inputs = AT, torch.tensor([0, 3, 4, 9])
+    torch.testing.assert_close(run(compiled(f), *inputs), run(f, *inputs), rtol=1e-13, atol=1e-13)
 
 
 def test_a_row_outside_of_the_table_is_an_error():
@@ -86,12 +86,12 @@ def test_gradients_of_weights_that_have_a_length_of_their_own(shape, dtype):
         return torch._weight_norm(v, g, 0).sin()
 
     def slopes(call):
-        given = [x.clone().requires_grad_() for x in (v, length)]
-        call(*given).sum().backward()
-        return [x.grad for x in given]
+        inputs = [x.clone().requires_grad_() for x in (v, length)]
+        call(*inputs).sum().backward()
+        return [x.grad for x in inputs]
 
     with smelt.torch.record() as r:
-        found = slopes(compiled(f))
+        actual = slopes(compiled(f))
     bound = 32 * torch.finfo(dtype).eps
-    torch.testing.assert_close(found, slopes(f), rtol=bound, atol=bound)
+    torch.testing.assert_close(actual, slopes(f), rtol=bound, atol=bound)
     assert not r.left

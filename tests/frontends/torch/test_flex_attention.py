@@ -33,34 +33,34 @@ SCORES = {
 
 
 def _given(batch=2, n=N, shared=1, dtype=torch.float32):
-    made = torch.Generator().manual_seed(n)
+    generator = torch.Generator().manual_seed(n)
     heads = (HEADS, HEADS // shared, HEADS // shared)
-    return [torch.randn(batch, h, n, SIZE, generator=made).to(dtype) for h in heads]
+    return [torch.randn(batch, h, n, SIZE, generator=generator).to(dtype) for h in heads]
 
 
 def _mask(name, n=N):
     return flex.create_block_mask(MASKS[name], 2, None, n, n, device="cpu", BLOCK_SIZE=64)
 
 
-def _check(code, given, kernels=1, **tolerances):
+def _check(code, inputs, kernels=1, **tolerances):
     torch._dynamo.reset()
     compiled = torch.compile(code, backend="smelt", fullgraph=True)
     with smelt.torch.record() as record:
-        found = compiled(*given)
+        actual = compiled(*inputs)
     (graph,) = record.graphs
     assert not graph.left
     steps = [step for s in graph.program.segments for step in s.compiled.recipe.steps]
     assert len(steps) <= kernels
-    torch.testing.assert_close(found, code(*given), **tolerances)
-    return found
+    torch.testing.assert_close(actual, code(*inputs), **tolerances)
+    return actual
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(name, strict):
     mask = _mask(name)
-    found = _check(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=mask), _given())
+    actual = _check(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=mask), _given())
     if name == "lengths":
-        assert not found[1].any()  # queries that no key counts for
+        assert not actual[1].any()  # queries that no key counts for
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -83,14 +83,14 @@ def test_both_with_shared_keys_and_logarithms(strict):
 def test_results_have_the_layout_of_queries(strict):
     def code(x):
         q, k, v = (y.view(2, N, HEADS, SIZE).transpose(1, 2) for y in x.chunk(3, -1))
-        found = flex.flex_attention(q, k, v, score_mod=SCORES["masked"])
-        return found, found.transpose(1, 2).reshape(2, N, HEADS * SIZE)
+        actual = flex.flex_attention(q, k, v, score_mod=SCORES["masked"])
+        return actual, actual.transpose(1, 2).reshape(2, N, HEADS * SIZE)
 
     x = torch.randn(2, N, 3 * HEADS * SIZE)
     torch._dynamo.reset()
-    found, wanted = torch.compile(code, backend="smelt")(x), code(x)
-    torch.testing.assert_close(found, wanted)
-    assert [y.stride() for y in found] == [y.stride() for y in wanted]
+    actual, wanted = torch.compile(code, backend="smelt")(x), code(x)
+    torch.testing.assert_close(actual, wanted)
+    assert [y.stride() for y in actual] == [y.stride() for y in wanted]
 
 
 def test_kernels_name_the_line_that_calls_attention(strict):
@@ -110,8 +110,8 @@ def test_logarithms_have_the_type_that_eager_code_gives(strict):
 
     _causal = _mask("causal")
     for dtype in (torch.float64, torch.float32):
-        found = _check(code, _given(dtype=dtype), kernels=2)
-        assert [x.dtype for x in found] == [dtype, dtype]
+        actual = _check(code, _given(dtype=dtype), kernels=2)
+        assert [x.dtype for x in actual] == [dtype, dtype]
 
 
 def test_halves(strict):
@@ -120,13 +120,13 @@ def test_halves(strict):
     def code(q, k, v):
         return flex.flex_attention(q, k, v, block_mask=mask)
 
-    given = _given(dtype=torch.bfloat16)
-    wanted = code(*(x.double() for x in given))
+    inputs = _given(dtype=torch.bfloat16)
+    wanted = code(*(x.double() for x in inputs))
     torch._dynamo.reset()
-    found = torch.compile(code, backend="smelt")(*given)
-    theirs = code(*given)
-    ours_off, theirs_off = ((x.double() - wanted).abs().max() for x in (found, theirs))
-    assert found.dtype == torch.bfloat16
+    actual = torch.compile(code, backend="smelt")(*inputs)
+    theirs = code(*inputs)
+    ours_off, theirs_off = ((x.double() - wanted).abs().max() for x in (actual, theirs))
+    assert actual.dtype == torch.bfloat16
     assert ours_off <= 2 * theirs_off  # both round weights and results once
 
 
@@ -138,7 +138,7 @@ def test_every_length_finds_the_same_kernel(strict):
 
     compiled = torch.compile(code, backend="smelt", dynamic=True)
     for k, n in enumerate((40, 57, 96)):
-        given = _given(n=n)
+        inputs = _given(n=n)
         with smelt.torch.record() as record:
-            torch.testing.assert_close(compiled(*given), code(*given))
+            torch.testing.assert_close(compiled(*inputs), code(*inputs))
         assert len(record.graphs) == (k == 0)

@@ -317,5 +317,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_as_eagers(name):
     torch.manual_seed(0)
-    model, *given = CASES[name]()
-    assert worst_error(model, given) <= 1
+    model, *inputs = CASES[name]()
+    assert worst_error(model, inputs) <= 1

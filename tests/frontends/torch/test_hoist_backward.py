@@ -106,12 +106,12 @@ def stepped(f, h, w, y, factor):
     return value.detach(), h.grad, w.grad
 
 
-def compare(f, given, factor=1.0):
-    wide = [a.detach().double().requires_grad_() if a.is_floating_point() else a for a in given]
+def compare(f, inputs, factor=1.0):
+    wide = [a.detach().double().requires_grad_() if a.is_floating_point() else a for a in inputs]
     wanted = stepped(f, *wide, factor)
     with smelt.torch.record() as r:
-        found = stepped(torch.compile(f, backend="smelt"), *given, factor)
-    for got, want in zip(found, wanted, strict=True):
+        result = stepped(torch.compile(f, backend="smelt"), *inputs, factor)
+    for got, want in zip(result, wanted, strict=True):
         torch.testing.assert_close(
             got.double(), want, rtol=1e-4, atol=2e-5 * want.abs().max().item()
         )
@@ -172,10 +172,10 @@ def test_heads_in_bfloat16():
     step = torch.compile(plain, backend="smelt")
     with smelt.torch.record() as r:
         for _ in range(3):  # the later calls are native
-            found = torch.autograd.grad(step(h, w, y), (h, w))
+            result = torch.autograd.grad(step(h, w, y), (h, w))
     assert in_rounds(r.graphs)
     wide = [x.detach().double().requires_grad_() for x in (h, w)]
-    for got, want in zip(found, torch.autograd.grad(plain(*wide, y), wide), strict=True):
+    for got, want in zip(result, torch.autograd.grad(plain(*wide, y), wide), strict=True):
         assert (got.double() - want).norm() <= 2 * 2**-8 * want.norm()
 
 
@@ -192,10 +192,10 @@ def test_a_loss_of_each_row_has_factors_of_its_own():
         lambda h, w, y: functional.cross_entropy(functional.linear(h, w), y, reduction="none"),
         backend="smelt",
     )
-    found = torch.autograd.grad(f(h, w, y), (h, w), factors)
+    result = torch.autograd.grad(f(h, w, y), (h, w), factors)
     wide = [a.detach().double().requires_grad_() for a in (h, w)]
     loss = functional.cross_entropy(functional.linear(*wide), y, reduction="none")
-    for got, want in zip(found, torch.autograd.grad(loss, wide, factors.double()), strict=True):
+    for got, want in zip(result, torch.autograd.grad(loss, wide, factors.double()), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 

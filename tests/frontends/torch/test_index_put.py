@@ -144,8 +144,8 @@ def test_a_gradient_of_messages():
         )
 
     wanted = torch.autograd.grad(loss(h, w), (h, w))
-    found = torch.autograd.grad(torch.compile(loss, backend="smelt")(h, w), (h, w))
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    actual = torch.autograd.grad(torch.compile(loss, backend="smelt")(h, w), (h, w))
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_the_only_element_of_a_product():
@@ -176,14 +176,14 @@ def test_a_diagonal_that_is_written_and_its_gradient(case):
     agree(lambda x, y: torch.diagonal_scatter(x * 2, y + 1, *where) * 3, x, y)
 
     def slope(call):
-        given = x.clone().requires_grad_()
-        (call(given) * y).sum().backward()
-        return given.grad
+        inputs = x.clone().requires_grad_()
+        (call(inputs) * y).sum().backward()
+        return inputs.grad
 
     def f(x):
         return x.diagonal(*where).sin()
 
     with smelt.torch.record() as r:
-        found = slope(torch.compile(f, backend="smelt"))
-    torch.testing.assert_close(found, slope(f))
+        actual = slope(torch.compile(f, backend="smelt"))
+    torch.testing.assert_close(actual, slope(f))
     assert not r.left

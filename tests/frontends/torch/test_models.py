@@ -106,7 +106,7 @@ def test_a_model_answers_as_eager_for_eight_sizes(name):
     fast = torch.compile(model, backend=counter, fullgraph=True)
     with torch.no_grad(), knobs.config(strict=True):
         for size in SIZES:
-            given = inputs(*size)
-            for a, b in zip(tensors(fast(**given)), tensors(model(**given)), strict=True):
+            arguments = inputs(*size)
+            for a, b in zip(tensors(fast(**arguments)), tensors(model(**arguments)), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert counter.frame_count <= 3

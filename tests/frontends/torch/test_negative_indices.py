@@ -62,12 +62,12 @@ def shifts(x, table):
 def test_indices_that_count_from_the_end(program, strict):
     table = torch.rand(3, 40)
     fast = torch.compile(program, backend="smelt", dynamic=True)
-    with smelt.torch.record() as told:
+    with smelt.torch.record() as record:
         for n in (9, 16, 5):
             x = torch.rand(3, n)
-            for found, eager in zip(fast(x, table), program(x, table), strict=True):
-                assert torch.equal(found, eager)
-    assert not told.left
+            for actual, eager in zip(fast(x, table), program(x, table), strict=True):
+                assert torch.equal(actual, eager)
+    assert not record.left
 
 
 def test_a_number_that_is_negative_in_some_calls_and_counts_from_the_end(strict):
@@ -79,10 +79,10 @@ def test_a_number_that_is_negative_in_some_calls_and_counts_from_the_end(strict)
     fast = torch.compile(program, backend="smelt", dynamic=True)
     for k, ours in ((2, True), (-2, False), (3, True), (-3, False)):
         x = torch.rand(3, 9)
-        with smelt.torch.record() as told:
-            for found, eager in zip(fast(x, k), program(x, k), strict=True):
-                assert torch.equal(found, eager)
-        assert not (ours and told.left)
+        with smelt.torch.record() as record:
+            for actual, eager in zip(fast(x, k), program(x, k), strict=True):
+                assert torch.equal(actual, eager)
+        assert not (ours and record.left)
 
 
 def test_the_gradient_of_a_spectrum_of_padded_rows(strict):
@@ -95,8 +95,8 @@ def test_the_gradient_of_a_spectrum_of_padded_rows(strict):
     fast = torch.compile(spectrum, backend="smelt", dynamic=True)
     for n in (12, 7):
         weight = torch.rand(4, n + 1, 2)
-        found, eager = (
+        actual, eager = (
             torch.autograd.grad((f(torch.rand(2, n)) * weight).sum(), filters)[0]
             for f in (fast, spectrum)
         )
-        assert torch.allclose(found, eager, atol=1e-6)
+        assert torch.allclose(actual, eager, atol=1e-6)

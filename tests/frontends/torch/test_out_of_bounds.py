@@ -181,5 +181,5 @@ def test_no_positions_of_nothing_are_inside(dynamic):
 
     f = torch.compile(read, backend="smelt", dynamic=dynamic)
     for n in (3, 0):
-        for found, want in zip(f(TABLE[:n]), read(TABLE[:n]), strict=True):
-            assert torch.equal(found, want)
+        for actual, want in zip(f(TABLE[:n]), read(TABLE[:n]), strict=True):
+            assert torch.equal(actual, want)

@@ -98,25 +98,27 @@ def step(model, call, x):
     torch.manual_seed(3)
     model.zero_grad()
     x = x.clone().requires_grad_()
-    found = call(x)
-    found = found if isinstance(found, tuple) else (found,)
-    sum((y * y).mean() for y in found).backward()
+    result = call(x)
+    result = result if isinstance(result, tuple) else (result,)
+    sum((y * y).mean() for y in result).backward()
     return [x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
 
 
 def held(model, call, x):
     """Bytes that a call keeps for its backward pass, beyond parameters and arguments."""
-    own = {t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())}
+    arguments_storage = {
+        t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())
+    }
     kept = {}
 
     def pack(t):
         storage = t.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in arguments_storage:
             kept[storage.data_ptr()] = storage, storage.nbytes()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        found = call(x)  # noqa: F841
+        result = call(x)  # noqa: F841
     return sum(n for _, n in kept.values())
 
 
@@ -128,8 +130,8 @@ def test_gradients_are_eagers_and_less_is_kept(case, monkeypatch):
     expected = step(model, model, x)
     with smelt.torch.record() as record:
         fast = torch.compile(ours, backend="smelt", fullgraph=True)
-        found = step(ours, fast, x)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+        actual = step(ours, fast, x)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
     less = held(ours, fast, x)
     torch._dynamo.reset()
     monkeypatch.setattr(partition._Cut, "solve", lambda self: None)
@@ -174,8 +176,8 @@ def test_a_cut_that_fails_leaves_torchs_own(monkeypatch):
     torch.manual_seed(0)
     model, x = Tower(), torch.randn(3, 12)
     with knobs.config(strict=False), smelt.torch.record() as record:
-        found = step(model, torch.compile(model, backend="smelt"), x)
-    torch.testing.assert_close(found, step(model, model, x), rtol=1e-4, atol=1e-5)
+        actual = step(model, torch.compile(model, backend="smelt"), x)
+    torch.testing.assert_close(actual, step(model, model, x), rtol=1e-4, atol=1e-5)
     assert not record.graphs[0].kept and not any(g.fallback for g in record.graphs)
 
 
@@ -254,9 +256,9 @@ def test_statistics_that_change_are_not_kept_where_nothing_comes_cheaper_again()
     torch.manual_seed(0)
     model, x = L.Sequential(*sum(parts, ()), L.Linear(64, 96)), torch.randn(128, 96)
     other = copy.deepcopy(model)
-    found = step(other, torch.compile(other, backend="smelt"), x)
+    result = step(other, torch.compile(other, backend="smelt"), x)
     wide = step(model.double(), model, x.double())
-    for got, want in zip(found, wide, strict=True):
+    for got, want in zip(result, wide, strict=True):
         scale = want.abs().max().item()
         # sums of 128 terms, through four layers; the gradient of a bias before a norm is nothing
         torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=2e-5 * scale + 1e-7)
@@ -313,10 +315,10 @@ def test_half_types_of_autocast_are_restored(dtype):
     wide = copy.deepcopy(model).double()
     want = step(wide, wide, x.double())
     with smelt.torch.record() as record:
-        found = step(model, narrow(torch.compile(model, backend="smelt")), x)
+        result = step(model, narrow(torch.compile(model, backend="smelt")), x)
     eager = step(model, narrow(model), x)
     assert any(k.again for g in record.graphs for k in g.kept)
-    for got, plain, exact in zip(found, eager, want, strict=True):
+    for got, plain, exact in zip(result, eager, want, strict=True):
         least = torch.finfo(dtype).eps * exact.norm()
         assert (got - exact).norm() <= 2 * (plain - exact).norm() + least
         assert got.dtype == plain.dtype

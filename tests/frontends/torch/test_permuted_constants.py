@@ -34,32 +34,32 @@ class Turned(torch.nn.Module):
 
 
 def convolution():
-    made = torch.nn.Conv2d(64, 64, 3, padding=1).eval().to(memory_format=torch.channels_last)
-    return made, torch.randn(2, 64, 14, 14).to(memory_format=torch.channels_last)
+    built = torch.nn.Conv2d(64, 64, 3, padding=1).eval().to(memory_format=torch.channels_last)
+    return built, torch.randn(2, 64, 14, 14).to(memory_format=torch.channels_last)
 
 
 def linear():
     return Turned().eval(), torch.randn(300, 200)
 
 
-def agrees(f, m, given) -> None:
+def agrees(f, m, inputs) -> None:
     with torch.no_grad():
-        found, expected = f(given), m(given)
-    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
-    if isinstance(found, torch.Tensor):
-        assert found.stride() == expected.stride()
+        actual, expected = f(inputs), m(inputs)
+    torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-4)
+    if isinstance(actual, torch.Tensor):
+        assert actual.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("case", [convolution, linear])
 def test_packed_once_and_read_by_later_calls(case):
-    m, given = case()
+    m, inputs = case()
     f = torch.compile(m, backend="smelt")
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     assert prelude.held_bytes() == -(-m.weight.numel() // 32) * 32 * 4
-    made = [h.array.ctypes.data for h in prelude._HELD.values()]
+    built = [h.array.ctypes.data for h in prelude._HELD.values()]
     for _ in range(3):
-        agrees(f, m, given)
-    assert [h.array.ctypes.data for h in prelude._HELD.values()] == made
+        agrees(f, m, inputs)
+    assert [h.array.ctypes.data for h in prelude._HELD.values()] == built
     del m, f
     torch._dynamo.reset()
     gc.collect()
@@ -90,24 +90,24 @@ def _laid_out_anew(m) -> None:
 @pytest.mark.parametrize("change", [_add, _one, _data, _through_data, _laid_out_anew])
 @pytest.mark.parametrize("case", [convolution, linear])
 def test_a_change_is_noticed(case, change):
-    m, given = case()
+    m, inputs = case()
     f = torch.compile(m, backend="smelt")
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     for _ in range(2):
         with torch.no_grad():
-            before = m(given)
+            before = m(inputs)
             change(m)
-            assert not torch.allclose(m(given), before)
-        agrees(f, m, given)
+            assert not torch.allclose(m(inputs), before)
+        agrees(f, m, inputs)
 
 
 def test_a_transposed_square_weight_is_another_constant():
     """Its address and version stay: what was packed of it is no answer for its transpose."""
     m = torch.nn.Linear(256, 256, bias=False).eval()
-    given = torch.randn(300, 256)
+    inputs = torch.randn(300, 256)
     f = torch.compile(m, backend="smelt")
     for _ in range(4):
-        agrees(f, m, given)
+        agrees(f, m, inputs)
         m.weight.data = m.weight.data.t()
 
 
@@ -124,14 +124,14 @@ class Shows(torch.nn.Module):
 
 @pytest.mark.parametrize("case", [convolution, linear])
 def test_results_that_are_constants_have_their_shape_and_strides(case):
-    layer, given = case()
+    layer, inputs = case()
     m = Shows(layer)
     f = torch.compile(m, backend="smelt")
     for _ in range(2):
         with torch.no_grad():
-            for found, expected in zip(f(given), m(given), strict=True):
-                torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
-                assert found.stride() == expected.stride()
+            for actual, expected in zip(f(inputs), m(inputs), strict=True):
+                torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-4)
+                assert actual.stride() == expected.stride()
 
 
 def test_two_layers_of_one_program_with_weights_in_both_orders():
@@ -144,18 +144,18 @@ def test_two_layers_of_one_program_with_weights_in_both_orders():
         def forward(self, x):
             return torch.relu(x @ self.plain) @ self.turned
 
-    m, given = Both().eval(), torch.randn(300, 256) / 16
+    m, inputs = Both().eval(), torch.randn(300, 256) / 16
     f = torch.compile(m, backend="smelt")
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     m.plain.data, m.turned.data = m.turned.data, m.plain.data
-    agrees(f, m, given)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
+    agrees(f, m, inputs)
 
 
 def test_inference_mode_tensors_are_checked_in_every_call():
     with torch.inference_mode():
-        m, given = convolution()
+        m, inputs = convolution()
         f = torch.compile(m, backend="smelt")
         for _ in range(2):
-            torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(f(inputs), m(inputs), atol=1e-4, rtol=1e-4)
             m.weight.mul_(2)

@@ -22,14 +22,14 @@ def judged(seed, batches=()):
     """Whether eager code runs the module of a seed; fails if compiled code is wrong."""
     program = draw(seed, PHRASES, batches=batches)
     try:
-        found = wrong(program)
+        result = wrong(program)
     except Refused:
         return False
-    if found:
-        kind = found[0].partition(": ")[2][:8]
+    if result:
+        kind = result[0].partition(": ")[2][:8]
         small = shrunk(program, kind)
-        told = "\n".join(found)
-        pytest.fail(f"seed {seed}\n{told}\n\n{program}\nin short: {wrong(small)}\n{small}")
+        text = "\n".join(result)
+        pytest.fail(f"seed {seed}\n{text}\n\n{program}\nin short: {wrong(small)}\n{small}")
     return True
 
 
@@ -61,12 +61,12 @@ def spoilt(monkeypatch, change):
         ("v1", "v2", "v4"),
         {"v4": ("x0", 1)},
     )
-    monkeypatch.setattr(torch, "compile", lambda m, **_: lambda *given: change(m(*given)))
+    monkeypatch.setattr(torch, "compile", lambda m, **_: lambda *inputs: change(m(*inputs)))
     return differences(program, "smelt")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda r: r, ""),
         (lambda r: [r[0] * 1.0001, r[1], r[2]], "expected"),
@@ -76,6 +76,6 @@ def spoilt(monkeypatch, change):
         (lambda r: [r[0], r[1], r[2].int()], "torch.int32"),
     ],
 )
-def test_the_judge_sees_what_is_wrong(monkeypatch, change, told):
-    found = spoilt(monkeypatch, change)
-    assert bool(found) == bool(told) and told in " ".join(found)
+def test_the_judge_sees_what_is_wrong(monkeypatch, change, message):
+    actual = spoilt(monkeypatch, change)
+    assert bool(actual) == bool(message) and message in " ".join(actual)

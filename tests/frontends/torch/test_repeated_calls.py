@@ -33,8 +33,8 @@ def test_results_are_those_of_the_moment(dtype):
     fast = both(f, x, y)
     with torch.no_grad():
         held = [fast(x + k, y) for k in range(20)]
-        for k, found in enumerate(held):
-            torch.testing.assert_close(found, f(x + k, y))
+        for k, actual in enumerate(held):
+            torch.testing.assert_close(actual, f(x + k, y))
     assert len({t.data_ptr() for pair in held for t in pair}) == 40
 
 
@@ -79,9 +79,9 @@ def test_parts_that_are_kept_for_gradients(monkeypatch):
     by_python = []
     whole = Executable.run_at
 
-    def counted(self, *given):
+    def counted(self, *inputs):
         by_python.append(self)
-        return whole(self, *given)
+        return whole(self, *inputs)
 
     monkeypatch.setattr(Executable, "run_at", counted)
     torch.manual_seed(0)
@@ -96,8 +96,8 @@ def test_parts_that_are_kept_for_gradients(monkeypatch):
     for k in range(8):
         for shape in ((3, 5, 8), (4, 2, 8)):
             x = drawn(*shape) + k
-            found, expected = (torch.autograd.grad(g(x).square().sum(), leaves) for g in (fast, f))
-            for one, other in zip(found, expected, strict=True):
+            result, expected = (torch.autograd.grad(g(x).square().sum(), leaves) for g in (fast, f))
+            for one, other in zip(result, expected, strict=True):
                 # Sums of up to 15 products of three sums of 8 terms, whose signs differ.
                 near = 64 * torch.finfo(other.dtype).eps * float(other.abs().max())
                 torch.testing.assert_close(one, other, rtol=0, atol=near)

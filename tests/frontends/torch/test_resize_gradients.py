@@ -62,13 +62,13 @@ def test_gradients_are_torchs_own(name):
     def f(x):
         return F.interpolate(input=x.sin(), mode=mode, **options)
 
-    with record() as found:
+    with record() as recorded:
         y, grad = gradients(torch.compile(f, backend="smelt"), x)
     want, wanted = gradients(f, x)
     # Weights are rounded to float32 in torch's parts of a linear step, and not in the step itself.
     torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(grad, wanted, rtol=1e-5, atol=1e-5)
-    assert len(found.left) == 1, found
+    assert len(recorded.left) == 1, recorded
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
@@ -114,13 +114,13 @@ def test_autocast_and_half_types():
         with torch.autocast("cpu", torch.bfloat16):
             return F.interpolate(x, scale_factor=2, mode="bilinear")
 
-    for given in (x, x.bfloat16()):
+    for inputs in (x, x.bfloat16()):
         torch._dynamo.reset()
-        y, grad = gradients(torch.compile(f, backend="smelt"), given)
-        want, wanted = gradients(f, given)
+        y, grad = gradients(torch.compile(f, backend="smelt"), inputs)
+        want, wanted = gradients(f, inputs)
         assert (y.dtype, grad.dtype) == (want.dtype, wanted.dtype)
         # A step of bfloat16 in the result moves the gradient that starts from it.
-        tolerance = 2**-6 if given.dtype == torch.bfloat16 else 1e-5
+        tolerance = 2**-6 if inputs.dtype == torch.bfloat16 else 1e-5
         torch.testing.assert_close(y, want, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(grad, wanted, rtol=tolerance, atol=4 * tolerance)
 
@@ -142,8 +142,8 @@ def test_without_gradients_nothing_is_left():
         return F.interpolate(x, scale_factor=2, mode="bicubic").cos()
 
     with torch.no_grad():
-        found = smelt.torch.explain(f, randn(1, 2, 5, 6))
-    assert not found.left
+        actual = smelt.torch.explain(f, randn(1, 2, 5, 6))
+    assert not actual.left
 
 
 @pytest.mark.parametrize("size", [(2, 1, 5, 6), (2, 1, 3, 5, 6)])

@@ -56,15 +56,15 @@ def test_views_of_a_part_of_memory(call, grads):
         ]
         with torch.set_grad_enabled(grads):
             sides = [f(x[start:]) for f, x in zip((call, fast), whole, strict=True)]
-        for expected, found in zip(*map(torch.utils._pytree.tree_leaves, sides), strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=0)
-            assert found.stride() == expected.stride()
+        for expected, actual in zip(*map(torch.utils._pytree.tree_leaves, sides), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+            assert actual.stride() == expected.stride()
             homes = [
                 x.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
-                for x, w in zip((expected, found), whole, strict=True)
+                for x, w in zip((expected, actual), whole, strict=True)
             ]
             assert homes[0] == homes[1]
-            assert not homes[0] or found.storage_offset() == expected.storage_offset()
+            assert not homes[0] or actual.storage_offset() == expected.storage_offset()
         torch.testing.assert_close(*whole, rtol=0, atol=0)
 
 
@@ -91,9 +91,9 @@ def test_beside_a_call_that_looks_at_what_lapack_says(grads, dynamic):
     for call in (f, fast):
         x, y = (torch.arange(12.0).view(3, 4).requires_grad_(grads) * 1 for _ in range(2))
         with torch.set_grad_enabled(grads):
-            found = call(x, y, 2 * torch.eye(4) + 1)
-        sides.append([*found, x, y])
-        homes = [v.untyped_storage().data_ptr() for v in (*found[1:3], y, x)]
+            actual = call(x, y, 2 * torch.eye(4) + 1)
+        sides.append([*actual, x, y])
+        homes = [v.untyped_storage().data_ptr() for v in (*actual[1:3], y, x)]
         assert homes[:2] == homes[2:]
-    for expected, found in zip(*sides, strict=True):
-        torch.testing.assert_close(found, expected)
+    for expected, actual in zip(*sides, strict=True):
+        torch.testing.assert_close(actual, expected)

@@ -27,9 +27,9 @@ def _ahead_of_time():
 
 def _loaded(f, *args, **options):
     """A function compiled ahead of time for these arguments, saved, and loaded."""
-    made = torch.compile(f, fullgraph=True, backend="smelt", **options).aot_compile((args, {}))
-    assert isinstance(made._artifacts.compiled_fn, saved.SavedProgram)
-    text = aot.AOTCompiledFunction.serialize(made).serialized_data
+    jitted = torch.compile(f, fullgraph=True, backend="smelt", **options).aot_compile((args, {}))
+    assert isinstance(jitted._artifacts.compiled_fn, saved.SavedProgram)
+    text = aot.AOTCompiledFunction.serialize(jitted).serialized_data
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch._dynamo.convert_frame, "fullgraph_capture", None)  # nothing is traced
@@ -43,8 +43,8 @@ def _softmax(x, y):
 def test_a_loaded_function_computes_the_same_and_views_stay_views():
     x, y = torch.randn(5, 7), torch.randn(7)
     loaded = _loaded(_softmax, x, y)
-    found, view = loaded(x, y)
-    torch.testing.assert_close(found, _softmax(x, y)[0])
+    actual, view = loaded(x, y)
+    torch.testing.assert_close(actual, _softmax(x, y)[0])
     assert view.data_ptr() == x.data_ptr() and view.stride() == (1, 7)
 
 
@@ -96,12 +96,12 @@ def _beside(x, y):
 
 def test_arguments_may_be_views():
     base = torch.randn(6, 8)
-    given = base[1:5, ::2], torch.randn(4, 4, dtype=torch.complex64).conj()
-    loaded = _loaded(_beside, *given)
-    expected = _beside(*given)
-    for found, eager in zip(loaded(*given), expected, strict=True):
-        torch.testing.assert_close(found, eager)
-    assert found.data_ptr() == base[2:].data_ptr()
+    inputs = base[1:5, ::2], torch.randn(4, 4, dtype=torch.complex64).conj()
+    loaded = _loaded(_beside, *inputs)
+    expected = _beside(*inputs)
+    for actual, eager in zip(loaded(*inputs), expected, strict=True):
+        torch.testing.assert_close(actual, eager)
+    assert actual.data_ptr() == base[2:].data_ptr()
 
 
 def _step(x, w, count):
@@ -130,9 +130,9 @@ def test_the_region_of_autocast_and_the_absence_of_gradients_are_saved():
         loaded = _loaded(_product, x, w)
         expected = _product(x, w)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        found = loaded(x, w)
-    assert found.dtype is torch.bfloat16 and not found.requires_grad
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+        actual = loaded(x, w)
+    assert actual.dtype is torch.bfloat16 and not actual.requires_grad
+    torch.testing.assert_close(actual, expected, atol=2e-2, rtol=2e-2)
     assert not torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
 
 
@@ -167,10 +167,10 @@ def saved_marker(x):
 def test_what_cannot_be_written_down_is_an_error_when_it_is_saved_and_not_before():
     x = torch.randn(3)
     compiled = torch.compile(_through_a_function, fullgraph=True, backend="smelt")
-    made = compiled.aot_compile(((x,), {}))
-    torch.testing.assert_close(made(x), x * 3 + 1)
+    built = compiled.aot_compile(((x,), {}))
+    torch.testing.assert_close(built(x), x * 3 + 1)
     with pytest.raises(UnsupportedError, match="saving this program"):
-        aot.AOTCompiledFunction.serialize(made)
+        aot.AOTCompiledFunction.serialize(built)
 
 
 @pytest.mark.parametrize("version", range(saved._FORMAT))
@@ -182,8 +182,8 @@ def test_a_text_of_an_older_format_is_refused_before_its_classes_are_looked_up(v
 
 def test_a_loaded_program_with_incomplete_guards_is_refused(monkeypatch):
     x, y = torch.randn(5, 7), torch.randn(7)
-    made = torch.compile(_softmax, fullgraph=True, backend="smelt").aot_compile(((x, y), {}))
-    text = saved.SavedProgram.serialize_compile_artifacts(made._artifacts.compiled_fn)
+    jitted = torch.compile(_softmax, fullgraph=True, backend="smelt").aot_compile(((x, y), {}))
+    text = saved.SavedProgram.serialize_compile_artifacts(jitted._artifacts.compiled_fn)
     monkeypatch.setattr(saved, "_guard_texts", lambda _: frozenset({"Eq(s0, 5)"}))
     with pytest.raises(UnsupportedError, match=r"no guard asks Eq\(s0, 5\)"):
         saved.SavedProgram.deserialize_compile_artifacts(text)
@@ -206,8 +206,8 @@ def test_the_cache_of_traced_programs_serves_them(tmp_path: Path, monkeypatch):
             PrecompileContext.clear()
             torch._dynamo.reset()
             counters.clear()
-            found = torch.compile(model, backend="smelt")(x)
-            torch.testing.assert_close(found, model(x))
+            actual = torch.compile(model, backend="smelt")(x)
+            torch.testing.assert_close(actual, model(x))
             assert counters["dynamo_cache"]["dynamo_cache_hit"] == hits
             assert counters["stats"]["unique_graphs"] == 1 - hits
             torch.compiler.save_cache_artifacts()

@@ -13,9 +13,9 @@ PUT = torch.ops.aten.index_put.default
 
 
 def at(n, most, *shape):
-    made = torch.Generator().manual_seed(n)
-    found = torch.randint(-most, most, (n,), generator=made)
-    return found.view(shape) if shape else found
+    generator = torch.Generator().manual_seed(n)
+    result = torch.randint(-most, most, (n,), generator=generator)
+    return result.view(shape) if shape else result
 
 
 CASES = {
@@ -46,16 +46,16 @@ CASES = {
 @pytest.mark.parametrize("accumulate", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_as_index_put(case, accumulate, dtype):
-    shape, positions, given = CASES[case]
+    shape, positions, inputs = CASES[case]
     torch.manual_seed(0)
     # Small whole numbers: every order of sums gives the same.
-    x, values = (torch.randint(0, 2, s).to(dtype) for s in (shape, given))
+    x, values = (torch.randint(0, 2, s).to(dtype) for s in (shape, inputs))
     if not accumulate:  # which of several values stays is not told
         values = torch.ones_like(values)
     before = x.clone()
-    found, want = (f(x, positions, values, accumulate) for f in (scattered.fast_index_put, PUT))
-    assert torch.equal(found, want)
-    assert found.stride() == want.stride()
+    actual, want = (f(x, positions, values, accumulate) for f in (scattered.fast_index_put, PUT))
+    assert torch.equal(actual, want)
+    assert actual.stride() == want.stride()
     assert torch.equal(x, before)
 
 
@@ -71,10 +71,10 @@ AT_ONCE = (
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_added_at_once(case, monkeypatch):
-    shape, positions, given = CASES[case]
+    shape, positions, inputs = CASES[case]
     called = []
     monkeypatch.setattr(scattered, "_add_rows", lambda *args: called.append(args))
-    scattered.fast_index_put(torch.zeros(shape), positions, torch.ones(given), True)
+    scattered.fast_index_put(torch.zeros(shape), positions, torch.ones(inputs), True)
     assert bool(called) == (case in AT_ONCE)
 
 
@@ -95,8 +95,8 @@ def test_the_gradient_of_repeated_pixels_is_eagers():
     call = torch.compile(lambda x: x[:, :, rows[:, None], columns].sin(), backend="smelt")
     rows, columns = torch.arange(32) // 2, torch.arange(32) // 2
     x = torch.randn(2, 16, 16, 16, requires_grad=True)
-    (found,) = torch.autograd.grad(call(x).sum(), x)
-    torch.testing.assert_close(found, 4 * x.detach().cos())
+    (actual,) = torch.autograd.grad(call(x).sum(), x)
+    torch.testing.assert_close(actual, 4 * x.detach().cos())
 
 
 # ---- in programs ---------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ def test_only_what_nobody_else_reads_is_written_in_place(writer, dynamic):
             with torch.no_grad():
                 wanted = function(*arguments)
                 for _ in range(3):
-                    found = compiled(*arguments)
-                    torch.testing.assert_close(found, wanted)
+                    actual = compiled(*arguments)
+                    torch.testing.assert_close(actual, wanted)
             assert all(map(torch.equal, arguments, before))
 
 
@@ -223,6 +223,6 @@ def test_the_gradient_of_a_table_from_which_one_word_is_read(words):
         )
 
     table, word = torch.randn(words, 7, requires_grad=True), torch.tensor(words - 1)
-    (found,) = torch.autograd.grad(torch.compile(f, backend="smelt")(table, word), table)
+    (actual,) = torch.autograd.grad(torch.compile(f, backend="smelt")(table, word), table)
     (want,) = torch.autograd.grad(f(table, word), table)
-    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, want, rtol=1e-5, atol=1e-5)

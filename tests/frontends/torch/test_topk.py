@@ -28,16 +28,16 @@ def drawn(kind, shape):
     n = 1
     for d in shape:
         n *= d
-    found = torch.randperm(n).reshape(shape) - (0 if kind == torch.uint8 else n // 2)
-    found = found.to(kind)
+    result = torch.randperm(n).reshape(shape) - (0 if kind == torch.uint8 else n // 2)
+    result = result.to(kind)
     if kind.is_floating_point and n > 8:
         for value in (float("nan"), float("inf"), -float("inf")):
-            found.view(-1)[torch.randint(n, ())] = value
-    return found
+            result.view(-1)[torch.randint(n, ())] = value
+    return result
 
 
-def same(found, x, k, dim, largest):
-    values, places = found
+def same(actual, x, k, dim, largest):
+    values, places = actual
     wanted, _ = torch.topk(x, k, dim, largest)
     torch.testing.assert_close(values, wanted, rtol=0, atol=0, equal_nan=True)
     there = torch.gather(x, dim, places)
@@ -69,8 +69,8 @@ def test_the_least_of_all_are_counted():
 def test_torch_is_not_called_where_reductions_are_as_fast():
     def left(shape, k):
         torch._dynamo.reset()
-        found = smelt.torch.explain(lambda x: torch.topk(x * 2, k).values + 1, torch.randn(shape))
-        return [x.operator for x in found.left]
+        result = smelt.torch.explain(lambda x: torch.topk(x * 2, k).values + 1, torch.randn(shape))
+        return [x.operator for x in result.left]
 
     assert not left((4, 64), 16)
     assert not left((2, 5000), 4)

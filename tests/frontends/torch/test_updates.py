@@ -22,22 +22,22 @@ def drawn(*shapes):
     return [torch.randn(s, dtype=torch.float64) for s in shapes]
 
 
-def both(f, given, *, times=3, **options):
+def both(f, inputs, *, times=3, **options):
     """Runs `f` eagerly and compiled on copies of the same tensors; the record of what was compiled
     and the last results."""
-    theirs, ours = deepcopy(given), deepcopy(given)
+    theirs, ours = deepcopy(inputs), deepcopy(inputs)
     fast = torch.compile(f, backend="smelt", **options)
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for _ in range(times):
             where = [x.data_ptr() for x in ours if isinstance(x, torch.Tensor)]
             torch.testing.assert_close(fast(*ours), f(*theirs))
             torch.testing.assert_close(ours, theirs)
             assert [x.data_ptr() for x in ours if isinstance(x, torch.Tensor)] == where
-    return found
+    return record
 
 
-def updates(found):
-    return sum(len(g.program.lowering.updates) for g in found.graphs)
+def updates(actual):
+    return sum(len(g.program.lowering.updates) for g in actual.graphs)
 
 
 def attended(k, v, q):
@@ -171,13 +171,13 @@ def test_positions_and_lengths_may_be_symbols():
     fast = torch.compile(step, backend="smelt")
     (theirs,) = drawn((2, 300, 40))
     ours = theirs.clone()
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for p in range(3, 12):
             x = torch.randn(2, 1, 40, dtype=torch.float64)
             torch.testing.assert_close(fast(ours, p, x), step(theirs, p, x))
             torch.testing.assert_close(ours, theirs)
-    assert len(found.graphs) == 2
-    assert updates(found) == 2
+    assert len(record.graphs) == 2
+    assert updates(record) == 2
 
 
 def test_arguments_that_share_memory_are_copied():
@@ -190,7 +190,7 @@ def test_arguments_that_share_memory_are_copied():
         return (k * y).sum(1)
 
     fast = torch.compile(step, backend="smelt")
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for shift in (None, 200, 0, 5, 200):
             k, v, x = drawn((200, 80), (200, 80), (1, 80))
             flat, at = torch.cat([k, v]), torch.tensor([7])
@@ -200,8 +200,8 @@ def test_arguments_that_share_memory_are_copied():
             y = v + 1
             torch.testing.assert_close(fast(k, v, x, at), (k.index_copy(0, at, x) * y).sum(1))
             assert torch.equal(k[at], x)
-    assert len(found.graphs) == 1
-    assert updates(found) == 1
+    assert len(record.graphs) == 1
+    assert updates(record) == 1
 
 
 @pytest.mark.parametrize("turn", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])

@@ -51,7 +51,7 @@ class Hashed(nn.Module):
         self.tables, self.head = nn.Parameter(drawn(levels, rows, 2)), nn.Linear(2 * levels, 3)
 
     def forward(self, x):
-        found = []
+        results = []
         for level, table in enumerate(self.tables):
             at = x * (4 << level)
             cell = at.floor().long()
@@ -66,8 +66,8 @@ class Hashed(nn.Module):
                 for d, bit in enumerate(bits):
                     weight = weight * (part[:, d] if bit else 1 - part[:, d])
                 total = total + table[key % table.shape[0]] * weight[:, None]
-            found.append(total)
-        return self.head(torch.cat(found, -1))
+            results.append(total)
+        return self.head(torch.cat(results, -1))
 
 
 class Equation(nn.Module):
@@ -141,12 +141,12 @@ def test_gradients(name):
     torch.manual_seed(0)
     kind, make = MODELS[name]
     model = kind().double()
-    other, given = copy.deepcopy(model), [x.double() for x in make()]
+    other, inputs = copy.deepcopy(model), [x.double() for x in make()]
     fast = compiled(other)
-    for found, called in ((model, model), (other, fast)):
-        y = called(*given)
+    for result, called in ((model, model), (other, fast)):
+        y = called(*inputs)
         (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum().backward()
-        found.result = y.detach()
+        result.result = y.detach()
     torch.testing.assert_close(other.result, model.result, rtol=1e-11, atol=1e-11)
     for a, b in zip(other.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-10)
@@ -164,7 +164,7 @@ def lion(weights, gradients, moments):
 
 
 def adafactor(weights, gradients, moments):
-    found = []
+    results = []
     for p, g, m in zip(weights, gradients, moments, strict=True):
         square = g * g + 1e-30
         rows = m.abs().mean(-1) * 0.9 + square.mean(-1) * 0.1
@@ -172,20 +172,20 @@ def adafactor(weights, gradients, moments):
         scale = (rows / rows.mean(-1, keepdim=True)).rsqrt()[..., None]
         step = scale * columns.rsqrt()[..., None, :] * g
         step = step / step.square().mean().sqrt().clamp(min=1.0)
-        found.append(p - 1e-2 * step * p.square().mean().sqrt().clamp(min=1e-3))
-    return found
+        results.append(p - 1e-2 * step * p.square().mean().sqrt().clamp(min=1e-3))
+    return results
 
 
 def muon(weights, gradients, moments):
-    found = []
+    results = []
     for p, g, m in zip(weights, gradients, moments, strict=True):
         x = g + 0.95 * (m * 0.95 + g)
         x = x / (x.norm() + 1e-7)
         for _ in range(5):
             square = x @ x.mT
             x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-        found.append(p - 0.02 * max(1, p.shape[0] / p.shape[1]) ** 0.5 * x)
-    return found
+        results.append(p - 0.02 * max(1, p.shape[0] / p.shape[1]) ** 0.5 * x)
+    return results
 
 
 def clipped(weights, gradients, moments):
@@ -198,12 +198,12 @@ def clipped(weights, gradients, moments):
 @pytest.mark.parametrize("step", [lion, adafactor, muon, clipped])
 def test_steps_of_optimisers(step):
     def run(call):
-        given = [[drawn(6, 9).double() + k, drawn(5, 4).double() - k] for k in range(3)]
-        return call(*given), given
+        inputs = [[drawn(6, 9).double() + k, drawn(5, 4).double() - k] for k in range(3)]
+        return call(*inputs), inputs
 
     with smelt.torch.record() as r:
-        found = run(compiled(step))
-    torch.testing.assert_close(found, run(step), rtol=1e-12, atol=1e-12)
+        actual = run(compiled(step))
+    torch.testing.assert_close(actual, run(step), rtol=1e-12, atol=1e-12)
     assert not r.left
 
 

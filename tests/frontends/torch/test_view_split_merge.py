@@ -32,12 +32,12 @@ def windows(x):
 
 def test_windows_are_found_by_their_rows_and_columns(strict):
     fast = torch.compile(windows, backend="smelt", dynamic=True)
-    with smelt.torch.record() as told:
+    with smelt.torch.record() as record:
         for shape in ((2, 6, 9, 4), (3, 12, 6, 4)):
             x = torch.randn(shape)
             assert torch.allclose(fast(x), windows(x), atol=1e-6)
-    assert not told.left
-    assert all("%size(" not in k.text for k in told.kernels)  # not by places in the whole image
+    assert not record.left
+    assert all("%size(" not in k.text for k in record.kernels)  # not by places in the whole image
 
 
 def test_no_tensor_is_created_to_query_its_size(strict):
@@ -48,10 +48,10 @@ def test_no_tensor_is_created_to_query_its_size(strict):
 
     fast = torch.compile(padded, backend="smelt", dynamic=True)
     x = torch.randn(2, 9, 8)
-    with smelt.torch.record() as told:
+    with smelt.torch.record() as record:
         assert torch.allclose(fast(x), padded(x), atol=1e-6)
-    assert len(told.kernels) == 1
-    assert "-> y:" in told.kernels[0].text
+    assert len(record.kernels) == 1
+    assert "-> y:" in record.kernels[0].text
 
 
 def test_products_of_what_only_guards_make_as_long_are_ours(strict):
