@@ -22,11 +22,11 @@ EVERY = 4
 def put_off(items: Sequence[pytest.Item], widest: str) -> list[pytest.Item]:
     """The cases that `make nightly` alone runs, of those that were collected."""
     narrower = SETS[SETS.index(widest) + 1 :] if widest in SETS else ()
-    known = [(item, _test(item), _isa(item)) for item in items]
-    whole = {test for _, test, isa in known if isa == widest}
+    cases = [(item, _test(item), _isa(item)) for item in items]
+    whole = {test for _, test, isa in cases if isa == widest}
     begun: set[tuple[str, str]] = set()
     results: list[pytest.Item] = []
-    for item, test, isa in known:
+    for item, test, isa in cases:
         if isa not in narrower or test not in whole:
             continue
         first = (test, isa) not in begun

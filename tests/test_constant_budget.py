@@ -75,10 +75,10 @@ def test_a_setting_gives_more(extra: int):
 
 def test_half_of_an_allowance_counts_instead():
     graph = layers(3)
-    own = plan_peak_bytes(compiled(graph, 300).plan, {"n": 300})
+    peak = plan_peak_bytes(compiled(graph, 300).plan, {"n": 300})
     for panels in range(4):
         room = 2 * panels * 256 * 1024 + 100
-        assert kept(compiled(graph, 300, Allowance(own + room, 1 << 40))) == panels * 256 * 1024
+        assert kept(compiled(graph, 300, Allowance(peak + room, 1 << 40))) == panels * 256 * 1024
         assert kept(compiled(graph, 300, Allowance(1 << 40, room))) == panels * 256 * 1024
 
 

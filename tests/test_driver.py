@@ -85,9 +85,9 @@ def call(c: Compiled, *arrays: Array) -> list[Array]:
 
 def inputs(c: Compiled, n: int = 33, m: int = 70) -> list[Array]:
     rng = np.random.default_rng(n)
-    known = {"n": n, "m": m}
+    sizes = {"n": n, "m": m}
     return [
-        (rng.standard_normal([known[str(d)] for d in node.type.shape]) / 2).astype("f4")
+        (rng.standard_normal([sizes[str(d)] for d in node.type.shape]) / 2).astype("f4")
         for node in c.graph.inputs
     ]
 

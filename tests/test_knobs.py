@@ -147,11 +147,15 @@ def test_one_object_can_be_entered_again_and_within_itself():
 
 def test_decorator_keeps_the_function():
     @config(rounding="exact")
-    def told(mark: str) -> str:
+    def documented(mark: str) -> str:
         """Doc."""
         return knobs.ROUNDING.get() + mark
 
-    assert told("!") == "exact!" and told.__doc__ == "Doc." and knobs.ROUNDING.get() == "eager"
+    assert (
+        documented("!") == "exact!"
+        and documented.__doc__ == "Doc."
+        and knobs.ROUNDING.get() == "eager"
+    )
 
 
 def test_threads_do_not_see_each_other():

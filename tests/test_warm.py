@@ -71,8 +71,8 @@ def again(source: str | Graph = RELU, donate: tuple[int, ...] = (), **hints: int
 
 
 def run(compiled: Any, inputs: list[Array], graph: Graph) -> list[Array]:
-    known = solve_sizes(graph, inputs)
-    return compiled.run(inputs, tuple(known[n] for n in compiled.size_names))
+    sizes = solve_sizes(graph, inputs)
+    return compiled.run(inputs, tuple(sizes[n] for n in compiled.size_names))
 
 
 def misses(act: Callable[[], Any]) -> tuple[Any, list[str]]:

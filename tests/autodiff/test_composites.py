@@ -52,7 +52,7 @@ def masked_in_torch(torch: Any, x: Any) -> Any:
     return torch.softmax(torch.where(seen, x, -math.inf), -1)
 
 
-def turned_in_torch(t: Any, x: Any) -> Any:
+def rotated_in_torch(t: Any, x: Any) -> Any:
     size = x.shape[-1]
     steps = 10000.0 ** (-2 * t.arange(size // 2, dtype=x.dtype) / size)
     angle = t.arange(x.shape[-2], dtype=x.dtype)[:, None] * steps
@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
     "embedding": Case(
         lambda x: sm.take(x, LABELS, axis=0), lambda t, x: x[t.tensor(LABELS)], ((5, 3),)),
     "power": Case(lambda x, y: sm.exp(x) ** y, lambda t, x, y: t.exp(x) ** y, ((4, 1), (3,))),
-    "rotary": Case(sm.nn.rotary, turned_in_torch, ((2, 5, 4),)),
+    "rotary": Case(sm.nn.rotary, rotated_in_torch, ((2, 5, 4),)),
 }  # fmt: skip
 
 

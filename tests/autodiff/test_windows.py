@@ -44,15 +44,15 @@ def test_gradients_of_images(name: str) -> None:
     g = _random(*sm.nn.conv(x, w, **options).shape)
 
     @sm.jit
-    def found(x: Any, w: Any, g: Any) -> Any:
+    def gradients(x: Any, w: Any, g: Any) -> Any:
         return sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, **options) * g))(x)
 
-    got = np.asarray(found(x, w, g))
+    got = np.asarray(gradients(x, w, g))
     plain = sm.nn.conv_transpose(g, w, **options).shape
     more = [n - m for n, m in zip(image[2:], plain[2:], strict=True)]
     expected = np.asarray(sm.nn.conv_transpose(g, w, output_padding=more, **options))
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
-    assert ("shear" in sm.explain(found, x, w, g).to_json()) == (name in FOLDED)
+    assert ("shear" in sm.explain(gradients, x, w, g).to_json()) == (name in FOLDED)
 
 
 def test_second_derivatives() -> None:

@@ -116,13 +116,13 @@ def test_other_tables(results: Results) -> None:
 
 def test_tables_without_smelt_or_cold_starts(results: Results) -> None:
     rows = [_row("a1", 2e6, numpy=60e6)]
-    made = Results(
+    run_results = Results(
         results.machine, 2, {"numpy": "numpy 2"}, {"smelt": "smelt.jit is not there yet"}, rows
     )
-    assert table.starts(made) is None
-    assert table.times(made).rows[0][-3:] == ("30.0", "–", "–")
-    assert "Smelt: not available, smelt.jit is not there yet" in table.problems(made)
-    assert "30.0" in page.render(made)
+    assert table.starts(run_results) is None
+    assert table.times(run_results).rows[0][-3:] == ("30.0", "–", "–")
+    assert "Smelt: not available, smelt.jit is not there yet" in table.problems(run_results)
+    assert "30.0" in page.render(run_results)
 
 
 @pytest.mark.parametrize(

@@ -279,12 +279,12 @@ def test_geomeans() -> None:
     assert geomean([4.0]) == 4.0
     rows = [_row(10.0, numpy=40.0, smelt=10.0), _row(10.0, numpy=90.0, smelt=10.0)]
     small = replace(_row(10.0, numpy=10.0, smelt=1000.0), group="small")
-    made = Results({}, 1, {}, {}, [*rows, small], cold={"r": {"smelt": Cold(1.0, 2.0)}})
-    means = json.loads(made.to_json())["geomeans"]
+    run_results = Results({}, 1, {}, {}, [*rows, small], cold={"r": {"smelt": Cold(1.0, 2.0)}})
+    means = json.loads(run_results.to_json())["geomeans"]
     assert means["best_peer_over_smelt_large"] == pytest.approx(6.0)
     assert means["smelt_over_floor_large"] == pytest.approx(1.0)
     assert means["best_peer_over_smelt"] == pytest.approx((4 * 9 / 100) ** (1 / 3))
-    assert Results.from_json(made.to_json()) == made
+    assert Results.from_json(run_results.to_json()) == run_results
 
 
 def test_quartiles_are_samples() -> None:

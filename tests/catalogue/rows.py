@@ -185,10 +185,10 @@ def stepped(a: Array) -> Array:
     return view
 
 
-def turned(a: Array) -> Array:
+def reversed_columns(a: Array) -> Array:
     """The same elements, stored column by column from the last to the first."""
     flip = (slice(None, None, -1),) * a.ndim
     return np.array(a[flip], order="F")[flip] if a.ndim else a
 
 
-LAYOUTS: dict[str, Callable[[Array], Array]] = {"stepped": stepped, "turned": turned}
+LAYOUTS: dict[str, Callable[[Array], Array]] = {"stepped": stepped, "turned": reversed_columns}

@@ -27,7 +27,7 @@ def two_readers(xp, x):
     return a + 1, xp.sqrt(a)
 
 
-def two_readers_turned(xp, y):
+def two_transposed_readers(xp, y):
     t = xp.exp(0.5 * y)
     second = xp.sqrt(t)
     first = 1 + t
@@ -230,7 +230,7 @@ ROWS = (
         also=(lambda xp, x: 1 + xp.where(x + x > 0, x + x, 0),
               lambda xp, t: 2 * relu(xp, t) + 1)),
     Row("A3", two_readers, ("T[r,c]",), MATRIX, fused="s*3*r*c", unfused="s*8*r*c",
-        also=(two_readers_turned,)),
+        also=(two_transposed_readers,)),
     Row("A4 cheap", two_places(cheap), ("T[r,c]", "T[c,k]"), NARROW,
         fused="s*(3*r*c + 2*c*k + 2*r*k)", unfused="s*(2*c*k + 9*r*c + 4*r*k)", kernels=2,
         stored=("tanh",),

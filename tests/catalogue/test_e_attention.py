@@ -38,7 +38,7 @@ class Variant:
     code: Code
     more: tuple[str, ...] = ()
     """Further arguments: `slopes` [h], `lengths` [h], `bias` [m,n], `documents` [n], ..."""
-    told: str = ""
+    mask_facts: str = ""
     """What the stream says of blocks that the mask rules out (where it goes `from` and `to`, and
     `where` it takes a block up), and whether the mask is computed only in blocks that it `cut`s."""
     group: int = 1
@@ -223,30 +223,30 @@ def talking(xp: Any, q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
 
 VARIANTS = (
     Variant("E1 plain", plain),
-    Variant("E1 causal", causal, told="to cut"),
-    Variant("E1 causal of itself", causal_of_itself, told="to cut"),
-    Variant("E1 window", window, told="from to cut"),
-    Variant("E1 near", near, told="from to cut"),
-    Variant("E1 dilated", dilated, told="from to where"),
-    Variant("E1 prefix", prefix, told="to where cut"),
-    Variant("E1 sinks", sinks, told="to where cut"),
-    Variant("E1 chunked", chunked, told="from to where cut"),
-    Variant("E1 padded", padded, ("lengths",), told="to cut"),
-    Variant("E1 documents", documents, ("ids",), told="from to where cut"),
-    Variant("E1 causal documents", causal_documents, ("ids",), told="from to where cut"),
-    Variant("E1 chosen", chosen, ("keep",), told="where cut"),
-    Variant("E2 alibi", alibi, ("slopes",), told="to cut"),
-    Variant("E2 bias", biased, ("bias",), told="where"),
+    Variant("E1 causal", causal, mask_facts="to cut"),
+    Variant("E1 causal of itself", causal_of_itself, mask_facts="to cut"),
+    Variant("E1 window", window, mask_facts="from to cut"),
+    Variant("E1 near", near, mask_facts="from to cut"),
+    Variant("E1 dilated", dilated, mask_facts="from to where"),
+    Variant("E1 prefix", prefix, mask_facts="to where cut"),
+    Variant("E1 sinks", sinks, mask_facts="to where cut"),
+    Variant("E1 chunked", chunked, mask_facts="from to where cut"),
+    Variant("E1 padded", padded, ("lengths",), mask_facts="to cut"),
+    Variant("E1 documents", documents, ("ids",), mask_facts="from to where cut"),
+    Variant("E1 causal documents", causal_documents, ("ids",), mask_facts="from to where cut"),
+    Variant("E1 chosen", chosen, ("keep",), mask_facts="where cut"),
+    Variant("E2 alibi", alibi, ("slopes",), mask_facts="to cut"),
+    Variant("E2 bias", biased, ("bias",), mask_facts="where"),
     Variant("E2 relative positions", relative, ("table",)),
-    Variant("E2 sink", beside_a_sink, ("slopes",), told="to cut"),
-    Variant("E2 joined to a sink", joined_to_a_sink, ("slopes",), told="to cut"),
+    Variant("E2 sink", beside_a_sink, ("slopes",), mask_facts="to cut"),
+    Variant("E2 joined to a sink", joined_to_a_sink, ("slopes",), mask_facts="to cut"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
     Variant("E3 multi-query", grouped, group=HEADS, heads=1),
     Variant("E3 cross", plain, queries=97),
     Variant("E4 one query of a head", plain, queries=1, heads=1, parts=True),
     Variant("E4 one query of a group", grouped, group=4, queries=1, heads=1, parts=True),
-    Variant("E4 few queries", causal_of_few, queries=5, heads=1, parts=True, told="to cut"),
+    Variant("E4 few queries", causal_of_few, queries=5, heads=1, parts=True, mask_facts="to cut"),
     Variant("E6 differential", differential, ("q", "k", "slopes"), pairs=2),
     Variant("E6 talking heads", talking, ("mix", "mix")),
 )
@@ -282,7 +282,7 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
 
 
-def made(v: Variant) -> tuple[Any, driver.Compiled]:
+def compiled_variant(v: Variant) -> tuple[Any, driver.Compiled]:
     """The recording of a variant, and its program for long sequences."""
     if v.name not in _MADE:
         trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*arguments(v, 2, 5)).trace
@@ -303,7 +303,7 @@ def elements(plan: Plan, sizes: dict[str, int]) -> int:
 
 @STREAMED
 def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
-    trace, program = made(variant)
+    trace, program = compiled_variant(variant)
     large = arguments(variant, variant.heads, LONG)
     sizes = dict(
         zip(program.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
@@ -319,18 +319,20 @@ def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
 
 @STREAMED
 def test_what_a_mask_rules_out_is_not_visited(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     stream = next(s for s in kernel.body if isinstance(s, Stream))
     (block,) = stream.blocks
     cut = any(isinstance(s, Let) and isinstance(s.value, If) for s in stream.body)
     said = {"from": block.start, "to": block.stop, "where": stream.where, "cut": cut or None}
-    assert {word for word, value in said.items() if value is not None} == set(variant.told.split())
+    assert {word for word, value in said.items() if value is not None} == set(
+        variant.mask_facts.split()
+    )
 
 
 @STREAMED
 def test_few_tasks_share_the_keys(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     visits = [n.partition("//")[2] for n in (expr_text(s.parts) for s in splits(kernel))]
     assert visits == (["512 + 1"] if variant.parts else [])
@@ -339,7 +341,7 @@ def test_few_tasks_share_the_keys(variant: Variant) -> None:
 def test_products_of_mixed_heads_are_blocked() -> None:
     """One kernel that walks them stores no scores, and takes many times as long.  In rounds over
     queries there are three, and no scores of all queries either."""
-    trace, compiled = made(MIXED)
+    trace, compiled = compiled_variant(MIXED)
     large = arguments(MIXED, HEADS, LONG)
     sizes = dict(
         zip(compiled.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
@@ -347,7 +349,7 @@ def test_products_of_mixed_heads_are_blocked() -> None:
     (cluster,) = compiled.plan.clusters
     assert cluster.body is not None
     assert elements(compiled.plan, sizes) == HEADS * LONG * DIM
-    kernels = [k for k in made(MIXED)[1].kernels if k is not None]
+    kernels = [k for k in compiled_variant(MIXED)[1].kernels if k is not None]
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, RUNS).blocked]
     dots = [
         v
@@ -377,7 +379,7 @@ def test_a_result_under_another_shape_is_no_kernel(shape: tuple[int, ...]) -> No
 
 @EVERY
 def test_numbers(variant: Variant) -> None:
-    trace, program = made(variant)
+    trace, program = compiled_variant(variant)
     for heads, n in ((1, 1), (2, 7), (3, 129)):
         inputs = arguments(variant, heads, n, seed=n)
         values = trace.match(*(d for a in inputs for d in a.shape))

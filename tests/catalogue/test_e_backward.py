@@ -76,7 +76,7 @@ MEASURED = ("E1 causal of itself", "E1 window", "E3 grouped", "E7 dropout")
 """Variants that are compiled and whose numbers are looked at."""
 
 
-def given(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
+def operands_of(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     """The operands of a variant, and at the end what arrives at its result."""
     more = tuple(name for name in v.more if name != "key")
     result = arguments(replace(v, more=more), heads, n, seed)
@@ -103,8 +103,8 @@ _PLANNED: dict[str, tuple[Trace, Plan, list[Kernel | None], dict[str, int]]] = {
 def planned(v: Variant) -> tuple[Trace, Plan, list[Kernel | None], dict[str, int]]:
     """The recording of a variant's gradients, with its plan and kernels for long sequences."""
     if v.name not in _PLANNED:
-        trace = sm.jit(gradients(v.code)).lower(*given(v, 2, 5)).trace
-        values = trace.match(*(n for a in given(v, v.heads, LONG) for n in a.shape))
+        trace = sm.jit(gradients(v.code)).lower(*operands_of(v, 2, 5)).trace
+        values = trace.match(*(n for a in operands_of(v, v.heads, LONG) for n in a.shape))
         assert values is not None
         sizes = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
@@ -155,7 +155,7 @@ def test_numbers(name: str) -> None:
     with knobs.config(rounding="fast"):
         compiled = driver.compile(trace.graph, hints=sizes, target=RUNS)
     for heads, n in ((2, 7), (1, 261)):
-        operands = given(variant, heads, n, seed=n)
+        operands = operands_of(variant, heads, n, seed=n)
         values = trace.match(*(d for a in operands for d in a.shape))
         assert values is not None
         result = compiled.run([operands[k] for k in trace.arguments], tuple(values))

@@ -42,9 +42,9 @@ from smelt.types.dtype import bf16
 Array = np.ndarray[Any, Any]
 VARIANTS = (
     Variant("plain", plain),
-    Variant("causal", causal, told="to"),
-    Variant("window", window, told="from to"),
-    Variant("padded", padded, ("lengths",), told="to"),
+    Variant("causal", causal, mask_facts="to"),
+    Variant("window", window, mask_facts="from to"),
+    Variant("padded", padded, ("lengths",), mask_facts="to"),
     Variant("grouped", grouped, group=3),
 )
 AMX = ("avx512bf16", "amx-bf16", "amx-tile")
@@ -57,7 +57,7 @@ def halves(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in inputs]
 
 
-def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
+def compiled_variant(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
     if (v.name, machine) not in _MADE:
         with knobs.config(rounding="fast"):
             trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*halves(v, 2, 5)).trace
@@ -70,20 +70,22 @@ def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
 
 @EVERY
 def test_one_stream_and_two_products_by_pairs(variant: Variant) -> None:
-    _, program = made(variant)
+    _, program = compiled_variant(variant)
     (kernel,) = program.kernels
     assert kernel is not None
     stream = next(s for s in kernel.body if isinstance(s, Stream))
     (block,) = stream.blocks
     ends = {"from": block.start, "to": block.stop}
-    assert {word for word, end in ends.items() if end is not None} == set(variant.told.split())
+    assert {word for word, end in ends.items() if end is not None} == set(
+        variant.mask_facts.split()
+    )
     values = [v for s in statements(kernel) for r in values_of(s) for v in visit(r)]
     assert [v.dtype for v in values if isinstance(v, Dot)] == [bf16, bf16]
 
 
 @EVERY
 def test_numbers(variant: Variant) -> None:
-    are_right(variant, *made(variant), ((1, 1), (2, 7), (3, 129)), 0.0)
+    are_right(variant, *compiled_variant(variant), ((1, 1), (2, 7), (3, 129)), 0.0)
 
 
 @pytest.mark.skipif(
@@ -92,12 +94,14 @@ def test_numbers(variant: Variant) -> None:
 @EVERY
 def test_numbers_by_matrices(variant: Variant) -> None:
     machine = replace(RUNS, features=(*RUNS.features, *AMX))
-    are_right(variant, *made(variant, machine), ((1, 1), (2, 31), (2, 129), (1, 590)), 2.0**-8)
+    are_right(
+        variant, *compiled_variant(variant, machine), ((1, 1), (2, 31), (2, 129), (1, 590)), 2.0**-8
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS[1:3], ids=str)
 def test_row_bands_are_as_high_as_tiles(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     plain = Target.for_isa("avx512")
     for features, rows in ((AMX[:1], (24, 12)), (AMX, (32, 16))):
@@ -131,7 +135,7 @@ def are_right(
 def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
     """Their sum and the second product both want them: they lie in scratch, and are rounded from
     there by the processor's own conversion."""
-    _, program = made(VARIANTS[0])
+    _, program = compiled_variant(VARIANTS[0])
     (kernel,) = program.kernels
     assert kernel is not None
     target = Target.for_isa("avx512")

@@ -65,7 +65,7 @@ def added(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
     return xp.log1p(relu(xp, xp.max(logits(xp, h, e, b) + xp.astype(far, h.dtype), axis=1)))
 
 
-def turned(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
+def negated_minimum(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
     """The least of what falls, in place of the largest of what rises."""
     z = -xp.log1p(relu(xp, logits(xp, h, e, b)))
     return -xp.min(xp.where(keep[:, :, None], z, 0), axis=1)
@@ -88,7 +88,7 @@ FORMS = (
     masked_first,
     masked_by_much,
     added,
-    turned,
+    negated_minimum,
     by_length,
     by_length_multiplied,
 )
@@ -109,7 +109,7 @@ def arguments(code: Code, shape: tuple[int, ...], lengths: Array) -> list[Array]
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
 
 
-def made(code: Code) -> tuple[Any, driver.Compiled]:
+def compiled_code(code: Code) -> tuple[Any, driver.Compiled]:
     """The recording of a form, and its program for long texts."""
     if code.__name__ not in _MADE:
         small = arguments(code, SMALL, np.array([7, 2, 0]))
@@ -124,7 +124,7 @@ def made(code: Code) -> tuple[Any, driver.Compiled]:
 
 
 def of(code: Code) -> tuple[Kernel, Stream]:
-    (kernel,) = made(code)[1].kernels
+    (kernel,) = compiled_code(code)[1].kernels
     assert kernel is not None
     return kernel, next(s for s in kernel.body if isinstance(s, Stream))
 
@@ -152,7 +152,7 @@ def test_functions_are_computed_once_for_a_text_and_a_word(code: Code) -> None:
 
 @EVERY
 def test_padding_is_not_read(code: Code) -> None:
-    trace, program = made(code)
+    trace, program = compiled_code(code)
     kernel, _ = of(code)
     lengths = np.array([16, 3, 0])
     inputs = arguments(code, (3, 16, 6, 11), lengths)
@@ -169,7 +169,7 @@ def test_padding_is_not_read(code: Code) -> None:
 @pytest.mark.parametrize("lengths", [(7, 2, 0), (1, 7, 7), (0, 0, 0)])
 def test_numbers(code: Code, lengths: tuple[int, ...]) -> None:
     """Three judges and double precision; a text without tokens has zeros."""
-    trace, program = made(code)
+    trace, program = compiled_code(code)
     for shape in ((3, 7, 6, 11), (3, 33, 17, 70)):
         inputs = arguments(code, shape, np.array(lengths) * (shape[1] // 7))
         values = trace.match(*(d for a in inputs for d in a.shape))
@@ -186,7 +186,7 @@ def test_numbers(code: Code, lengths: tuple[int, ...]) -> None:
 
 def test_holes_and_what_is_not_finite() -> None:
     """Masks that are no lengths; infinities and NaN where they count."""
-    trace, program = made(masked_last)
+    trace, program = compiled_code(masked_last)
     h, e, b, keep = arguments(masked_last, (3, 33, 17, 70), np.array([33, 33, 33]))
     keep = np.random.default_rng(1).random(keep.shape) < 0.3
     h[0, 5, 2], h[1, 7, 1] = np.inf, np.nan

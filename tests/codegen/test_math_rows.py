@@ -60,7 +60,7 @@ def test_special_values(name: str) -> None:
     """The cross product of special values of all operands, for all types and instruction sets."""
     op = SCALARS[name]
     for dtypes in operands(op):
-        arrays = _asked(op, grid(dtypes), dtypes[0])
+        arrays = _requested(op, grid(dtypes), dtypes[0])
         result = op.result(*dtypes)
         want = op.numpy(*arrays)
         assert want.dtype == result.numpy, dtypes
@@ -82,7 +82,7 @@ def test_special_values(name: str) -> None:
             assert not different.any(), (isa, dtypes, [a[different][0] for a in arrays])
 
 
-def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
+def _requested(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
     """Of operands, those that kernels ask for."""
     if not op.name.endswith("_over"):
         return arrays

@@ -46,7 +46,7 @@ def grouped(xp: Any, x: Any) -> Any:
     return standardised(xp, xp.reshape(x, (rows, columns // 5, 5))) + x[:, :1, None]
 
 
-def made(text: str) -> Schedule:
+def nests_of(text: str) -> Schedule:
     return schedule(program(parse(text)).phases[0], MACHINE)
 
 
@@ -65,13 +65,13 @@ def test_numbers(f: Callable[..., Any], columns: int) -> None:
 
 
 def test_short_rows_share_a_task_and_long_ones_do_not() -> None:
-    s = made(SOFTMAX)
+    s = nests_of(SOFTMAX)
     together = {c: int(evaluate(s.block["r"], {"r": 4096, "c": c})) for c in (8, 128, 4096)}
     assert together[8] > together[128] > together[4096] == 1
 
 
 def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
-    kept = made("""kernel k(x: f32[r,c]) -> y: f32[r,c]
+    kept = nests_of("""kernel k(x: f32[r,c]) -> y: f32[r,c]
   grid r
   v = x[r,c]
   d = v - sum(v over c) / f32(size(c))
@@ -81,7 +81,7 @@ def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
 
 
 def test_every_nest_prefetches_the_rows_of_the_next_task() -> None:
-    s = made(SOFTMAX)
+    s = nests_of(SOFTMAX)
     assert [nest.order for nest in s.nests] == [("r", "c")] * 3
     assert sum(ask.share for asks in assign_row_shares(s).values() for ask in asks) == 1
 
@@ -106,5 +106,5 @@ KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
 def test_what_costs_more_than_a_store_and_a_load_is_kept_for_the_next_visit(
     dtype: str, value: str, kept: bool
 ) -> None:
-    actual = made(KEPT.format(dtype, value)).materialised
+    actual = nests_of(KEPT.format(dtype, value)).materialised
     assert any("c" in item.axes for item in actual) == kept

@@ -103,7 +103,7 @@ def spread(x):
     return sm.exp(sm.repeat(r, 2))
 
 
-def running_then_turned(x):
+def scan_then_transpose(x):
     return sm.exp(sm.flip(sm.cumulative_sum(x, axis=1), axis=1))
 
 
@@ -202,7 +202,7 @@ CASES = [
          ("contract#0", "contract#1"), "F010", ("would save", "131 kB")),
     Case("maxima in pairs", pairs_of_largest, (BIG,), ("reduce.max", "mul"), "F003"),
     Case("a sum spread", spread, (BIG,), ("reduce.sum", "exp"), "F003"),
-    Case("a running sum turned", running_then_turned, (BIG,), ("scan.sum", "exp"), "F003"),
+    Case("a running sum turned", scan_then_transpose, (BIG,), ("scan.sum", "exp"), "F003"),
     Case("running sums along two axes", running_twice, (BIG,), ("v0", "v2"), "F003"),
     Case("softmax, fusion off", long_softmax, ((64, 1 << 10),), ("exp", "div"), "F022",
          ("switched off",), {"fuse": False}),

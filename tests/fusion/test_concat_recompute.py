@@ -69,10 +69,10 @@ def test_a_concatenation_that_is_read_once_is_free() -> None:
 
 
 def test_many_columns_concatenated_into_a_factor() -> None:
-    def turned(x: Any, y: Any) -> Any:
+    def rotated(x: Any, y: Any) -> Any:
         return sm.matmul(sm.stack([x[:, k] for k in range(9)], axis=1), y)
 
-    assert joins(turned, (40, 9), (9, 5)) == (1, 1)
+    assert joins(rotated, (40, 9), (9, 5)) == (1, 1)
 
 
 @pytest.mark.parametrize("k", [1, 2])

@@ -33,7 +33,7 @@ def mixed_after(q: Any, k: Any, v: Any, m: Any) -> Any:
     return sm.tensordot(m, w, axes=((1,), (0,))) @ v
 
 
-def told_by_pairs(q: Any, k: Any, v: Any, pairs: Any, w: Any) -> Any:
+def bias_of_pairs(q: Any, k: Any, v: Any, pairs: Any, w: Any) -> Any:
     """Each head's bias is a product of what is known of a pair of positions."""
     bias = sm.permute_dims(pairs @ w, (2, 0, 1))
     return sm.nn.softmax(scores(q, k) + bias, axis=-1) @ v
@@ -48,7 +48,7 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
     (plain, ()),
     (mixed_before, ((HEADS, HEADS),)),
     (mixed_after, ((HEADS, HEADS),)),
-    (told_by_pairs, ((LONG, LONG, 32), (32, HEADS))),
+    (bias_of_pairs, ((LONG, LONG, 32), (32, HEADS))),
 )
 
 
@@ -56,7 +56,9 @@ PROGRAMS: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
 def test_long_products_of_a_plan_are_blocked(
     code: Callable[..., Any], more: tuple[tuple[int, ...], ...]
 ) -> None:
-    kernels = [k for k in made(code, (ROWS, ROWS, ROWS, *more)).kernels if k is not None]
+    kernels = [
+        k for k in compiled_program(code, (ROWS, ROWS, ROWS, *more)).kernels if k is not None
+    ]
     dots = [
         v
         for k in kernels
@@ -70,7 +72,9 @@ def test_long_products_of_a_plan_are_blocked(
     assert len(dots) - mixing <= len(blocked) >= 2
 
 
-def made(code: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> driver.Compiled:
+def compiled_program(
+    code: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]
+) -> driver.Compiled:
     lowered = sm.jit(code).lower(*(sm.spec(s, np.float32) for s in shapes))
     with knobs.config(tune="off"):
         return driver.compile(lowered.trace.graph, hints=lowered.trace.hints, target=MACHINE)
@@ -87,7 +91,7 @@ def upwards(x: Any, y: Any, w: Any) -> Any:
 
 def test_a_factor_that_is_put_together_is_one_factor() -> None:
     """Beside the norm's sums there would be one channel in a task, and nothing to block."""
-    plan = made(upwards, ((2, 32, 32, 32), (2, 128, 16, 16), (32, 64, 3, 3))).plan
+    plan = compiled_program(upwards, ((2, 32, 32, 32), (2, 128, 16, 16), (32, 64, 3, 3))).plan
     results = [{node.op.name for node in cluster.nodes} for cluster in plan.clusters]
     (product,) = (names for names in results if "contract" in names)
     assert not any(name.startswith("reduce") for name in product)
@@ -102,7 +106,7 @@ def test_heads_of_a_part_of_the_columns_are_written_by_the_product(first: int) -
         part = sm.reshape((x @ w)[:, first : first + 768], (x.shape[0], 12, 64))
         return sm.permute_dims(part, (1, 0, 2))
 
-    assert len(made(heads, ((512, 768),)).plan.clusters) == 1
+    assert len(compiled_program(heads, ((512, 768),)).plan.clusters) == 1
 
 
 def separable(x: Any, d: Any, p: Any, padding: int = 1) -> Any:
@@ -163,4 +167,4 @@ def test_lines_of_a_weight_that_is_only_read_are_no_windows() -> None:
     def heads(x: Any, w: Any) -> Any:
         return sm.permute_dims(sm.tensordot(x, w, axes=1), (1, 0, 2))
 
-    assert len(made(heads, ((512, 768), (768, 12, 64))).plan.clusters) == 2
+    assert len(compiled_program(heads, ((512, 768), (768, 12, 64))).plan.clusters) == 2

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, Formula
-from tests.fusion.test_planning_time import Asked, asked, encoder, powers
+from tests.fusion.test_planning_time import Queries, encoder, powers, queries
 
 from smelt.driver import input_size_names
 from smelt.fusion import plan
@@ -22,7 +22,7 @@ from smelt.graph.ir import Graph
 from smelt.ops.index import Gather
 from smelt.types.dtype import i64
 
-__all__ = ["asked"]  # the fixture
+__all__ = ["queries"]  # the fixture
 
 
 def picked(layers: int) -> Graph:
@@ -41,13 +41,13 @@ def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
     one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.gathers))
     this, that = alike.signature(*one), alike.signature(*other)
     assert this is not None and that is not None and this.form == that.form
-    actual, known = (
+    actual, rebuilt = (
         rename_region(build_region(units, *one), this, that),
         build_region(units, *other),
     )
-    assert known.data_positions
-    for field in fields(known):
-        assert getattr(actual, field.name) == getattr(known, field.name), field.name
+    assert rebuilt.data_positions
+    for field in fields(rebuilt):
+        assert getattr(actual, field.name) == getattr(rebuilt, field.name), field.name
 
 
 GRAPHS = {
@@ -60,11 +60,11 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_plans_are_those_without_looking_for_what_is_alike(
-    name: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    name: str, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = GRAPHS[name]()
     hints = dict.fromkeys(input_size_names(graph), 512)
-    actual, few = text(plan(graph, MACHINE, None, hints)), asked.looks
+    actual, few = text(plan(graph, MACHINE, None, hints)), queries.looks
     monkeypatch.setattr(Isomorphism, "signature", lambda *_: None)
     assert text(plan(graph, MACHINE, None, hints)) == actual
-    assert name != "picked" or 3 * few < asked.looks
+    assert name != "picked" or 3 * few < queries.looks

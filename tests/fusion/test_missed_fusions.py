@@ -25,7 +25,7 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
     results: list[float] = []
     split = Decisions.split
 
-    def told(
+    def record_gain(
         self: Decisions,
         one: Any,
         other: Any,
@@ -40,7 +40,7 @@ def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
             results.append(max(gain, self.records[-1].saves_ns))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decisions, "split", told)
+        patch.setattr(Decisions, "split", record_gain)
         plan(graph, MACHINE, Journal(), sizes)
     return [gain for gain in results if gain > 1e-3]
 

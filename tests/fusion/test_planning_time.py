@@ -127,7 +127,7 @@ def integration(steps: int = 16) -> Graph:
 
 
 @dataclass
-class Asked:
+class Queries:
     """How often the planner looked at a set of units, and how often it priced one."""
 
     looks: int = 0
@@ -135,8 +135,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    result = Asked()
+def queries(monkeypatch: pytest.MonkeyPatch) -> Queries:
+    result = Queries()
     look, cost = state.build_region, Model.cost
 
     def counted_look(*args: Any) -> Any:
@@ -166,18 +166,17 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_few_queries_are_made_for_each_operator(name: str, asked: Asked) -> None:
+def test_few_queries_are_made_for_each_operator(name: str, queries: Queries) -> None:
     make, looks, prices = GRAPHS[name]
     graph = make()
     hints = dict.fromkeys(driver.input_size_names(graph), 512)
     count = len(Units(graph).units)
     with hide_live_objects():  # as the driver plans: what other tests hold is not looked through
         plan(graph, MACHINE, Journal(), hints)
-    print(
-        f"{name}: {count} units, {asked.looks / count:.2f} looks, {asked.prices / count:.2f} prices"
-    )
-    assert asked.looks <= looks * count
-    assert asked.prices <= prices * count
+    looked, priced = queries.looks / count, queries.prices / count
+    print(f"{name}: {count} units, {looked:.2f} looks, {priced:.2f} prices")
+    assert queries.looks <= looks * count
+    assert queries.prices <= prices * count
 
 
 @pytest.mark.clock
@@ -208,24 +207,24 @@ def masked(length: int) -> Graph:
 
 def test_a_stream_is_derived_once_for_all_sizes() -> None:
     """A small first call has kernels looked for at larger sizes too, of the same operators."""
-    asked: list[tuple[int, int, int]] = []
+    queries: list[tuple[int, int, int]] = []
     collect = derived_stream.collect
 
     def counted(units: Any, region: Any, a: int, rounding: str) -> Any:
-        asked.append((region.members, region.stored, a))
+        queries.append((region.members, region.stored, a))
         return collect(units, region, a, rounding)
 
     graph = masked(64)
     hints = dict.fromkeys(driver.input_size_names(graph), 64)
     actual: list[int] = []
     for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
-        asked.clear()
+        queries.clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(derived_stream, "collect", counted)
             patch.setattr(plan_for_sizes, "SMALL_CALL", most)
             plan(graph, MACHINE, Journal(), hints)
-        assert len(asked) == len(set(asked))
-        actual.append(len(asked))
+        assert len(queries) == len(set(queries))
+        actual.append(len(queries))
     assert actual[0] >= actual[1] > 0
 
 
@@ -268,7 +267,7 @@ def test_more_layers_make_no_more_queries() -> None:
 def test_more_loop_steps_make_no_more_queries() -> None:
     """Runs of long clusters look like one another too; where each operator is read at many places,
     an expression is rewritten once for each."""
-    asked: list[int] = []
+    queries: list[int] = []
     for steps in (8, 16):
         with pytest.MonkeyPatch.context() as patch:
             looks: list[None] = []
@@ -286,8 +285,8 @@ def test_more_loop_steps_make_no_more_queries() -> None:
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             print(steps, len(looks), len(rewritten))
             assert len(rewritten) <= 40 * steps
-            asked.append(len(looks))
-    assert asked[1] <= asked[0] * 1.25 + 8
+            queries.append(len(looks))
+    assert queries[1] <= queries[0] * 1.25 + 8
 
 
 def transport(steps: int) -> Graph:

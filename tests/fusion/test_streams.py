@@ -161,7 +161,7 @@ def normal(x: Any) -> Any:
     return centred / sm.sqrt(sm.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def turned(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     return sm.permute_dims(x, (1, 0))
 
 
@@ -169,13 +169,13 @@ def turned(x: Any) -> Any:
     ("code", "count"),
     [
         (normal, 1),
-        (lambda x: turned(normal(x)), 2),
-        (lambda x: normal(turned(x)), 2),
-        (lambda x: turned(normal(turned(x))), 1),
-        (lambda x: turned(sm.exp(x)), 1),
-        (lambda x: turned(softmax(x)), 2),
-        (lambda x: softmax(turned(x)), 2),
-        (lambda x: sm.sum(x + turned(x), axis=-1), 2),
+        (lambda x: transposed(normal(x)), 2),
+        (lambda x: normal(transposed(x)), 2),
+        (lambda x: transposed(normal(transposed(x))), 1),
+        (lambda x: transposed(sm.exp(x)), 1),
+        (lambda x: transposed(softmax(x)), 2),
+        (lambda x: softmax(transposed(x)), 2),
+        (lambda x: sm.sum(x + transposed(x), axis=-1), 2),
     ],
 )
 def test_reduced_rows_are_transposed_by_a_kernel_of_their_own(code: Any, count: int) -> None:

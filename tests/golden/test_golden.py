@@ -119,9 +119,9 @@ def test_both_sides_compute_the_same(case: Case) -> None:
 
 def inputs(graph: Graph, values: tuple[int, ...], flavour: str) -> list[np.ndarray] | None:
     """Arrays for the graph's inputs; None if these sizes do not fit it."""
-    known = dict(zip(all_size_names(graph), (*values, 5, 3, 4, 2), strict=False))
+    sizes = dict(zip(all_size_names(graph), (*values, 5, 3, 4, 2), strict=False))
     arrays = [
-        data.array(node.type.dtype, dims_at(node.type.shape, known), flavour, k)
+        data.array(node.type.dtype, dims_at(node.type.shape, sizes), flavour, k)
         for k, node in enumerate(graph.inputs)
     ]
     arrays = [a % 3 if a.dtype == np.int64 else a for a in arrays]  # may be positions

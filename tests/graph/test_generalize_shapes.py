@@ -25,7 +25,7 @@ Draw = Any
 FIXED = ("w", "t")
 
 
-def made(graph: Graph, **message: Any) -> Generalized:
+def generalized(graph: Graph, **message: Any) -> Generalized:
     """The graph made general, its parameters fixed."""
     fixed = [x for x in graph.inputs if x.op.label in FIXED]  # type: ignore[attr-defined]
     actual = next(generalize(graph, fixed=fixed, **message), None)
@@ -62,16 +62,16 @@ def layer(b: int, n: int) -> Graph:
 
 
 def test_other_numbers_give_the_same_graph() -> None:
-    one, other = made(layer(4, 5)), made(layer(7, 11))
+    one, other = generalized(layer(4, 5)), generalized(layer(7, 11))
     assert text(one.graph) == text(other.graph)
     assert (one.sizes, other.sizes) == ({"n0": 4, "n1": 5}, {"n0": 7, "n1": 11})
 
 
 def test_a_batch_of_one_varies() -> None:
     """What is made of it serves every other batch, and gives its numbers."""
-    one, other = made(layer(1, 5)), layer(3, 7)
+    one, other = generalized(layer(1, 5)), layer(3, 7)
     assert one.sizes == {"n0": 1, "n1": 5}
-    reported = match_instance(one.graph, made(other).graph)
+    reported = match_instance(one.graph, generalized(other).graph)
     assert reported is not None
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in other.inputs]
@@ -91,7 +91,7 @@ TOKEN = """graph f(x: f32[{b},5], w: f32[5], t: f32[1,5]) {{
 
 
 def test_what_is_repeated_for_a_batch_of_one_is_so_for_every_other() -> None:
-    one, other = (made(parse(TOKEN.format(b=b))) for b in (1, 4))
+    one, other = (generalized(parse(TOKEN.format(b=b))) for b in (1, 4))
     assert text(one.graph) == text(other.graph)
 
 
@@ -114,7 +114,7 @@ def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
     """Where it meets a batch of one it varies with that; where it stands over four it does not."""
     shape = "1" if "concat" in body else "4"
     graph = parse(f"graph f(x: f32[1,5], y: f32[{shape},5], i: i64[4]) {{\n  {body}\n}}")
-    result = made(graph)
+    result = generalized(graph)
     first, second = (x.type.shape[0] for x in result.graph.inputs[:2])
     assert first == second if shape == "1" else first == 1 or "gather" in body
     sizes = {n: 3 if e == 1 else 4 if e == 4 else 5 for n, e in result.sizes.items()}
@@ -138,27 +138,27 @@ def test_a_batch_of_one_beside_what_repeats_nothing_is_one(body: str) -> None:
       {body}
       return y, a, z, t
     }}""")
-    actual = made(graph)
+    actual = generalized(graph)
     assert actual.graph.inputs[0].type.shape[0] == 1
 
 
 def test_sizes_that_are_symbols_already_give_the_same_graph() -> None:
     """A tracer that has learnt that one of them varies names that one, or both."""
-    wanted = text(made(layer(4, 5)).graph)
+    wanted = text(generalized(layer(4, 5)).graph)
     body = LAYER.replace("  g = ", "  count = size() {{expr={rows}, dtype=f32}}\n  g = ")
     half = parse(body.format(b=4, n="n3", rows="4*n3 - 4", count="count"))
-    actual = made(half, hints={"n3": 5})
+    actual = generalized(half, hints={"n3": 5})
     assert text(actual.graph) == wanted
     assert actual.sizes == {"n0": 4, "n1": half.inputs[0].type.shape[1]}
     both = parse(body.format(b="n9", n="n3", rows="n9*n3 - n9", count="count"))
-    assert text(made(both, hints={"n9": 4, "n3": 5}).graph) == wanted
+    assert text(generalized(both, hints={"n9": 4, "n3": 5}).graph) == wanted
 
 
 def test_the_same_numbers_come_out() -> None:
     graph = layer(4, 5)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(x.type.shape).astype("f4") for x in graph.inputs]
-    result = made(graph)
+    result = generalized(graph)
     wanted = interpret(graph, arrays)
     for a, b in zip(interpret(result.graph, arrays, result.sizes), wanted, strict=True):  # type: ignore[arg-type]
         assert np.array_equal(a, b)
@@ -170,13 +170,13 @@ def test_what_a_parameter_says_is_a_number() -> None:
   c = contract(x, w) {spec="m,k; k,n -> m,n"}
   return c
 }""")
-    assert made(graph).sizes == {"n0": 4}
-    assert made(graph).graph.inputs[0].type.shape[1] == 4
+    assert generalized(graph).sizes == {"n0": 4}
+    assert generalized(graph).graph.inputs[0].type.shape[1] == 4
     graph = parse("""graph f(x: f32[5,4], w: f32[4,3]) {
   c = contract(x, w) {spec="m,k; k,n -> m,n"}
   return c
 }""")
-    assert made(graph).sizes == {"n0": 5}
+    assert generalized(graph).sizes == {"n0": 5}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_a_parameter_says_is_a_number() -> None:
 )
 def test_sizes_that_are_needed_as_numbers(body: str) -> None:
     graph = parse(f"graph f(x: f32[4,5,6], w: f32[6]) {{\n  {body}\n}}")
-    assert 5 not in made(graph).sizes.values()
+    assert 5 not in generalized(graph).sizes.values()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_sizes_that_are_needed_as_numbers(body: str) -> None:
 def test_a_number_is_not_a_size_that_has_it_for_a_hint(body: str) -> None:
     """Which is 5 in the call that was traced, and another number in the next."""
     graph = parse(f"graph f(x: f32[4,n,6], q: f32[n,5]) {{\n  {body}\n}}")
-    actual = made(graph, hints={"n": 5})
+    actual = generalized(graph, hints={"n": 5})
     new = next(k for k, e in actual.sizes.items() if e == graph.inputs[0].type.shape[1])
     sizes = {k: 7 if k == new else e for k, e in actual.sizes.items()}
     assert text(substitute_sizes(actual.graph, sizes)) == text(substitute_sizes(graph, {"n": 7}))
@@ -241,7 +241,7 @@ def test_only_numbers_among_those_that_vary() -> None:
   d = add(c, w)
   return d
 }""")
-    actual = made(graph, among=(4, 5))
+    actual = generalized(graph, among=(4, 5))
     assert [x.type.shape for x in actual.graph.inputs][2][0] == actual.graph.inputs[0].type.shape[
         0
     ] * (actual.graph.inputs[0].type.shape[1])
@@ -254,7 +254,7 @@ def test_what_counts_by_its_meaning_is_a_number() -> None:
   y = reshape(a) {shape=(2, 5)}
   return y
 }""")
-    actual = made(graph, counts={graph.inputs[0]: (2,)})
+    actual = generalized(graph, counts={graph.inputs[0]: (2,)})
     n0, n1, two = actual.graph.inputs[0].type.shape
     assert two == 2
     assert actual.graph.outputs[0].type.shape == (n0, n1)
@@ -360,7 +360,7 @@ def programs(draw: Draw) -> Graph:
 def test_positions_are_counted_through_what_turns_them() -> None:
     """A dimension of 1 is added behind the others, and moved to its place."""
     one, other = (
-        made(
+        generalized(
             parse(f"""graph f(x: f32[{n},3], w: f32[3]) {{
   i = iota() {{shape=({n},), axis=0, dtype=i64}}
   r = reshape(i) {{shape=({n}, 1)}}
@@ -412,7 +412,7 @@ def test_many_sizes_are_one_for_each_number() -> None:
   e = exp(x4)
   return a, b, c, d, e
 }}""")
-    assert made(graph).sizes == {"n0": 4, "n1": 7}
+    assert generalized(graph).sizes == {"n0": 4, "n1": 7}
 
 
 def test_one_of_two_elements_is_one() -> None:
@@ -425,7 +425,7 @@ def test_one_of_two_elements_is_one() -> None:
   return y
 }""")
     x = np.arange(30, dtype=np.float32).reshape(5, 3, 2)
-    actual = made(graph)
+    actual = generalized(graph)
     assert actual.sizes == {"n0": 5, "n1": 3}
     np.testing.assert_array_equal(interpret(actual.graph, [x]), interpret(graph, [x]))
 
@@ -440,7 +440,7 @@ def test_what_is_unknown_and_split_fixes_no_size_beside_it() -> None:
   y = mul(h, w)
   return y
 }""")
-    actual = made(graph)
+    actual = generalized(graph)
     assert actual.sizes == {"n0": 5, "n1": 4}
     assert [str(d) for d in actual.graph.outputs[0].type.shape] == ["n0", "n1*2", "3"]
 
@@ -454,7 +454,7 @@ def test_multiples_are_equal_where_what_they_are_multiples_of_is() -> None:
   y = mul(r, s)
   return y
 }""")
-    actual = made(graph, among=(2, 5))
+    actual = generalized(graph, among=(2, 5))
     assert actual.sizes == {"n0": 2, "n1": 5}
     assert [str(d) for d in actual.graph.outputs[0].type.shape] == ["n0*4", "n1"]
 
@@ -486,7 +486,7 @@ RELATIVE = """graph f(x: f32[{b},{n},6], w: f32[6,6]) {{
 def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> None:
     """Distances between words: only numbers say that there are about twice as many."""
     one, other = (
-        made(parse(RELATIVE.format(b=b, n=n, count=eval(count), first=eval(first))))
+        generalized(parse(RELATIVE.format(b=b, n=n, count=eval(count), first=eval(first))))
         for b, n in ((3, 16), (5, 40))
     )
     assert text(one.graph) == text(other.graph)
@@ -494,7 +494,7 @@ def test_positions_from_a_length_to_the_other_side(count: str, first: str) -> No
 
 
 def test_positions_of_a_table_are_no_distances() -> None:
-    actual = made(parse(RELATIVE.format(b=3, n=16, count=64, first=63)))
+    actual = generalized(parse(RELATIVE.format(b=3, n=16, count=64, first=63)))
     assert actual.sizes == {"n0": 3, "n1": 16}
     assert "shape=(64,)" in text(actual.graph)
 
@@ -511,14 +511,16 @@ LAST = """graph f(x: f32[{b},{n}], w: f32[64]) {{
 @pytest.mark.parametrize("whole", ["a", "w", "i"])
 @pytest.mark.parametrize("n", [5, 16, 31, 32])
 def test_the_last_of_a_table_are_as_many_as_they_meet(whole: str, n: int) -> None:
-    one, other = (made(parse(LAST.format(b=3, n=k, whole=whole, start=64 - k))) for k in (n, 17))
+    one, other = (
+        generalized(parse(LAST.format(b=3, n=k, whole=whole, start=64 - k))) for k in (n, 17)
+    )
     assert text(one.graph) == text(other.graph)
     assert one.sizes == {"n0": 3, "n1": n}
 
 
 def test_parts_of_a_product_are_as_wide_as_they_were() -> None:
     """Heads of queries and of kept keys are not as wide as the caller likes."""
-    actual = made(
+    actual = generalized(
         parse("""graph f(x: f32[2,6], k: f32[2,5,3], w: f32[6,6]) {
   p = contract(x, w) {spec="m,k; k,n -> m,n"}
   a = slice(p) {starts=(0, 0), sizes=(2, 3), steps=(1, 1)}

@@ -55,7 +55,7 @@ def test_walkers_agree(program: Program) -> None:
 def test_known_sizes_give_the_same_results(program: Program) -> None:
     graph, arrays = program
     values = solve_sizes(graph, arrays)
-    known = substitute_sizes(graph, values)
-    assert not all_size_names(verify(known))
-    for a, b in zip(run(graph, arrays), run(known, arrays), strict=True):
+    fixed = substitute_sizes(graph, values)
+    assert not all_size_names(verify(fixed))
+    for a, b in zip(run(graph, arrays), run(fixed, arrays), strict=True):
         assert same_bits(a, b)

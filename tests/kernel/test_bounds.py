@@ -37,10 +37,10 @@ def expressions(draw, depth: int = 3) -> Index:
 def points(*sizes: int):
     """Every value of the axes, for sizes from 1 up."""
     for numbers in product(sizes, repeat=2):
-        own = dict(zip(("n", "m"), numbers, strict=True))
-        ranges = [range(int(evaluate(e, own))) for e in EXTENTS.values()]
+        size_values = dict(zip(("n", "m"), numbers, strict=True))
+        ranges = [range(int(evaluate(e, size_values))) for e in EXTENTS.values()]
         for place in product(*ranges):
-            yield own, dict(zip(EXTENTS, place, strict=True))
+            yield size_values, dict(zip(EXTENTS, place, strict=True))
 
 
 POINTS = [p for k, p in enumerate(points(1, 2, 3)) if k % 7 == 0 or k < 200]
@@ -99,8 +99,8 @@ def test_axes_that_are_proven_distinct_are_distinct(index):
         for place in product(*ranges):
             axes = dict(zip(EXTENTS, place, strict=True))
             key = tuple(int(evaluate(e, sizes, axes)) for e in index)
-            own = tuple(axes[a] for a in sorted(expected))
-            assert seen.setdefault(key, own) == own
+            distinct = tuple(axes[a] for a in sorted(expected))
+            assert seen.setdefault(key, distinct) == distinct
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

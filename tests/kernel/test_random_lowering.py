@@ -30,7 +30,7 @@ Case = tuple[Kernel, list[np.ndarray], list[np.ndarray]]
 
 def sizes_of(graph: Graph, arrays: list[np.ndarray]) -> dict[str, int]:
     pairs = ((x.type.shape, a.shape) for x, a in zip(graph.inputs, arrays, strict=True))
-    dims = [(str(d), k) for shape, own in pairs for d, k in zip(shape, own, strict=True)]
+    dims = [(str(d), k) for shape, lengths in pairs for d, k in zip(shape, lengths, strict=True)]
     return {name: k for name, k in dims if name in input_size_names(graph)}
 
 
@@ -38,12 +38,12 @@ def lowered(graph: Graph, arrays: list[np.ndarray], hint: int) -> Iterator[Case]
     """The kernels of a graph, their inputs and what they have to give."""
     sizes, hints = sizes_of(graph, arrays), dict.fromkeys(input_size_names(graph), hint)
     graph = passes.run(graph, Journal(), "eager")
-    known: dict[Node, np.ndarray] = dict(zip(graph.inputs, arrays, strict=True))
+    values: dict[Node, np.ndarray] = dict(zip(graph.inputs, arrays, strict=True))
 
     def value(node: Node) -> np.ndarray:
-        if node not in known:
-            known[node] = evaluate_node(node, [value(x) for x in node.inputs], sizes)
-        return known[node]
+        if node not in values:
+            values[node] = evaluate_node(node, [value(x) for x in node.inputs], sizes)
+        return values[node]
 
     for cluster in fusion.plan(graph, host(), Journal(), hints, fuse=True).clusters:
         if not cluster.is_extern:

@@ -226,11 +226,11 @@ def test_statements_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lines += [f"  y[i] = {' + '.join(names)}"]
     kernel = parse("\n".join(lines))
     wanted, heads = text(kernel), list[ir.Statement]()
-    own = text_print._Printer.head  # pyright: ignore[reportPrivateUsage]
+    original = text_print._Printer.head  # pyright: ignore[reportPrivateUsage]
 
     def head(printer: Any, s: ir.Statement) -> str:
         heads.append(s)
-        return own(printer, s)
+        return original(printer, s)
 
     monkeypatch.setattr(text_print._Printer, "head", head)  # pyright: ignore[reportPrivateUsage]
     assert text(kernel) == wanted

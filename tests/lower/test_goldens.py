@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import Whole, whole
+from tests.codegen.llvm.single_kernel import SingleKernel, fuse
 from tests.strategies import data
 
 from smelt.graph.interp import run as run_graph
@@ -44,11 +44,11 @@ class Case(NamedTuple):
     source: str
     out: str
 
-    def whole(self) -> Whole:
+    def whole(self) -> SingleKernel:
         words = re.findall(r"[\w=]+", self.head)
         rounding = words[words.index("rounding") + 1] if "rounding" in words else "eager"
         hints = {name: int(n) for name, _, n in (w.partition("=") for w in words) if n}
-        return whole(self.source, rounding=rounding, **hints)
+        return fuse(self.source, rounding=rounding, **hints)
 
     def spelled(self) -> str:
         """The case as its file has it."""
@@ -70,7 +70,9 @@ def read(path: Path) -> list[Case]:
 CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
 
 
-def arrays_for(kernel: Whole, values: tuple[int, ...], seed: int) -> list[np.ndarray[Any, Any]]:
+def arrays_for(
+    kernel: SingleKernel, values: tuple[int, ...], seed: int
+) -> list[np.ndarray[Any, Any]]:
     """Inputs of those sizes; whole numbers are positions of small arrays."""
     named = dict(zip(kernel.size_names, values, strict=False))
     built = [
@@ -79,11 +81,11 @@ def arrays_for(kernel: Whole, values: tuple[int, ...], seed: int) -> list[np.nda
     ]
     built = [np.zeros_like(a) if a.dtype.kind in "iu" else a for a in built]
     return [
-        laid_out(a, node.op.strides) for a, node in zip(built, kernel.graph.inputs, strict=True)
+        with_strides(a, node.op.strides) for a, node in zip(built, kernel.graph.inputs, strict=True)
     ]
 
 
-def laid_out(a: np.ndarray[Any, Any], strides: Any) -> np.ndarray[Any, Any]:
+def with_strides(a: np.ndarray[Any, Any], strides: Any) -> np.ndarray[Any, Any]:
     """The array with the strides that its input declares: 0 repeats."""
     for d, stride in enumerate(strides or ()):
         if stride == 0:

@@ -26,8 +26,8 @@ def lowerings(graph: Any, hints: dict[str, int]) -> tuple[int, driver.Compiled]:
         program.plan.all_clusters, program.kernels, program.identities, strict=True
     ):
         if kernel is not None and named is not None and "_packed" not in text(kernel):
-            own = lower.run(cluster, "eager", hints)
-            assert text(kernel) == text(own)
+            lowered = lower.run(cluster, "eager", hints)
+            assert text(kernel) == text(lowered)
     return len(calls), program
 
 

@@ -70,8 +70,8 @@ def programs(draw: Draw) -> tuple[str, list[Array], dict[str, int]]:
     index = draw(st.sampled_from(POSITIONS))
     for k, extent in enumerate(lead):
         short = [k > 0 and draw(st.booleans()) for _ in middle]
-        own = [1 if s else n for s, n in zip(short, middle, strict=True)]
-        arrays.append(random.integers(0, extent, own).astype(element_type(index).numpy))
+        own_axes = [1 if s else n for s, n in zip(short, middle, strict=True)]
+        arrays.append(random.integers(0, extent, own_axes).astype(element_type(index).numpy))
         inputs.append(f"i{k}: {index}[{','.join('1' if s else n for s, n in zip(short, m))}]")
     built = kind != "bool" and draw(st.sampled_from(("", "add", "mul")))
     body = [f"v = {built}(u, w)"] if built else []
@@ -128,11 +128,11 @@ def test_messages_are_one_kernel() -> None:
     assert len(c.kernels) == 1 and c.kernels[0] is not None
     assert "add=" in text(c.kernels[0]) and "grid q in split(n" in text(c.kernels[0])
     for n, d, m in ((300, 130, 2000), (300, 130, 0), (1, 130, 50), (7, 1, 50), (2, 1000, 9)):
-        arrays, own = edges(n, d, m), {"n": n, "d": d, "m": m}
+        arrays, size_values = edges(n, d, m), {"n": n, "d": d, "m": m}
         actual: list[bytes] = []
         for threads in (1, 2, 3, 8):
             with knobs.config(threads=threads):
-                (y,) = c.run(arrays, tuple(own[s] for s in c.size_names))
+                (y,) = c.run(arrays, tuple(size_values[s] for s in c.size_names))
             actual.append(y.tobytes())
         assert len(set(actual)) == 1
         h, w, source, target = arrays

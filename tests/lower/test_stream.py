@@ -116,8 +116,8 @@ def window(q: Any, k: Any, v: Any) -> Any:
 
 def padded(q: Any, k: Any, v: Any, lengths: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
-    own = sm.expand_dims(sm.astype(sm.abs(lengths) * 4, sm.int64), axis=(1, 2))
-    return softmax(sm.where(sm.arange(s.shape[-1]) < own, s, -sm.inf)) @ v
+    last = sm.expand_dims(sm.astype(sm.abs(lengths) * 4, sm.int64), axis=(1, 2))
+    return softmax(sm.where(sm.arange(s.shape[-1]) < last, s, -sm.inf)) @ v
 
 
 def masked(q: Any, k: Any, v: Any, mask: Callable[[Any, Any], Any], hidden: float = -sm.inf) -> Any:
@@ -139,8 +139,8 @@ def chunked(q: Any, k: Any, v: Any) -> Any:
 
 
 def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    own = sm.astype(ids, sm.int64)
-    return masked(q, k, v, lambda i, j: (sm.expand_dims(own, axis=1) == own) & (j <= i))
+    document = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: (sm.expand_dims(document, axis=1) == document) & (j <= i))
 
 
 def faint(q: Any, k: Any, v: Any) -> Any:
@@ -148,8 +148,8 @@ def faint(q: Any, k: Any, v: Any) -> Any:
 
 
 def faint_documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    own = sm.astype(ids, sm.int64)
-    return masked(q, k, v, lambda i, j: sm.expand_dims(own, axis=1) == own, -1e4)
+    document = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: sm.expand_dims(document, axis=1) == document, -1e4)
 
 
 def faint_padded(q: Any, k: Any, v: Any, keep: Any) -> Any:
@@ -167,8 +167,8 @@ def faint_added(q: Any, k: Any, v: Any) -> Any:
 
 def faint_cleared(q: Any, k: Any, v: Any, ids: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
-    own = sm.astype(ids, sm.int64)
-    keep = sm.astype(sm.expand_dims(own, axis=1) == own, s.dtype)
+    last = sm.astype(ids, sm.int64)
+    keep = sm.astype(sm.expand_dims(last, axis=1) == last, s.dtype)
     return softmax(s * keep - 1e4 * (1 - keep)) @ v
 
 

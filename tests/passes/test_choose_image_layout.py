@@ -79,8 +79,8 @@ def test_results_are_those_of_the_other_order(
         arrays[0] = drawn(*shape, seed=7)
         arrays[0][:1, 0, 0, :2] = np.nan, np.inf
         (want,) = interp.run(before, arrays)
-        known = interp.solve_sizes(graph, arrays)
-        sizes = tuple(known[n] for n in compiled_program.size_names)
+        by_name = interp.solve_sizes(graph, arrays)
+        sizes = tuple(by_name[n] for n in compiled_program.size_names)
         for actual in (*interp.run(after, arrays), *compiled_program.run(arrays, sizes)):
             np.testing.assert_allclose(actual, want, rtol=1e-4, atol=1e-4)
 

@@ -50,7 +50,7 @@ def deep(xp: Any, x: Any, w: Any, labels: Any) -> Any:
     return xp.take_along_axis(z, labels[:, None], axis=1) + xp.sum(z, axis=1, keepdims=True)
 
 
-def deep_turned(xp: Any, x: Any, w: Any, labels: Any) -> Any:
+def deep_transposed(xp: Any, x: Any, w: Any, labels: Any) -> Any:
     z = doubled(xp, (x @ w.T).T)
     return z[labels, xp.arange(x.shape[0])] + xp.sum(z, axis=0)
 
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "both ways": (both_ways, (X, Y), 0),
     "beside sums": (beside_sums, (X, W, LABELS), 1),
     "deep": (deep, (X, W, LABELS), 0),
-    "deep, turned": (deep_turned, (X, W, LABELS), 0),
+    "deep, turned": (deep_transposed, (X, W, LABELS), 0),
 }
 
 

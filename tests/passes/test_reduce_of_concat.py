@@ -26,7 +26,7 @@ HEAD = """graph f(x: f32[n,k], w: f32[k,c], b: f32[n,d], g: f32[n,1]) {
 """
 
 
-def made(body: str) -> Graph:
+def parsed_body(body: str) -> Graph:
     return split_concat_reductions(parse(f"{HEAD}{body}\n}}"))
 
 
@@ -42,7 +42,9 @@ def joins(graph: Graph) -> list[int]:
 
 @pytest.mark.parametrize("fold", ["max", "min", "sum", "prod"])
 def test_a_reduction_of_parts(fold: str) -> None:
-    graph = made(f" r = concat(t, b) {{axis=1}}\n y = reduce.{fold}(r) {{axes=(1,)}}\n return y")
+    graph = parsed_body(
+        f" r = concat(t, b) {{axis=1}}\n y = reduce.{fold}(r) {{axes=(1,)}}\n return y"
+    )
     assert joins(graph) == []
     assert sum(isinstance(x.op, Reduce) for x in graph.nodes()) == 2
 
@@ -64,7 +66,7 @@ def test_a_reduction_of_parts(fold: str) -> None:
     ids=["whole", "of whole", "other axis", "place", "no product", "along others", "many parts"],
 )
 def test_what_stays_one_reduction(body: str) -> None:
-    graph = made(body)
+    graph = parsed_body(body)
     assert len(joins(graph)) == 1
     assert split_concat_reductions(graph) is graph
 

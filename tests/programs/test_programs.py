@@ -39,16 +39,16 @@ def check(program: Program, actual: list[Any], n: int, dtype: Any) -> None:
         same = [np.asarray(x) for x in leaves(program.run(np, *args))]
         best = [np.asarray(x) for x in leaves(program.run(np, *in_type(args, MORE[dtype])))]
     assert len(actual) == len(same)
-    for got, own, true in zip(map(np.asarray, actual), same, best, strict=True):
-        assert (got.shape, got.dtype) == (own.shape, own.dtype)
-        if own.dtype.kind != "f":
-            np.testing.assert_array_equal(got, own)
+    for got, reference, true in zip(map(np.asarray, actual), same, best, strict=True):
+        assert (got.shape, got.dtype) == (reference.shape, reference.dtype)
+        if reference.dtype.kind != "f":
+            np.testing.assert_array_equal(got, reference)
             continue
         finite = np.isfinite(true)
         scale = np.abs(true[finite]).max(initial=0)
-        lost = np.abs(own - true)[finite].max(initial=0)
+        lost = np.abs(reference - true)[finite].max(initial=0)
         allowed = ROUNDINGS * np.finfo(got.dtype).eps * scale + WORSE * lost
-        np.testing.assert_array_equal(got[~finite], own[~finite])
+        np.testing.assert_array_equal(got[~finite], reference[~finite])
         assert np.abs(got - true)[finite].max(initial=0) <= allowed
 
 

@@ -235,8 +235,8 @@ def _names(t: Term) -> set[str]:
 
 def provable(rule: Rule) -> bool:
     """Whether z3 knows all operators of the rule."""
-    known = set(_operators(True))
-    return (_names(rule.left) | _names(rule.right)) <= known
+    supported = set(_operators(True))
+    return (_names(rule.left) | _names(rule.right)) <= supported
 
 
 def proof(rule: Rule, dtype: DType, types: dict[str, DType]) -> str:

@@ -36,8 +36,8 @@ def _turns_a_comparison(rule: Rule) -> bool:
 
 @ALL
 def test_right_side_has_no_new_variables(rule: Rule) -> None:
-    known = {v.name for v in variables(rule.left)} | set(rule.compute)
-    assert {v.name for v in variables(rule.right)} <= known
+    bound = {v.name for v in variables(rule.left)} | set(rule.compute)
+    assert {v.name for v in variables(rule.right)} <= bound
 
 
 INTEGER_RULES = [r for r in EXACT if provable(r) and any(d in (i32, u32) for d, _ in claimed(r))]

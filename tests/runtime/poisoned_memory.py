@@ -56,15 +56,15 @@ def poisoned(fill: int, *, one_by_one: bool = False) -> Iterator[Guarded]:
         ) -> None:
             del pool
             groups = (ctypes.c_int64 * (4 * count)).from_address(launches)
-            own = memory.block(-(-scratch // 64) * 64, at_end=True, fill=fill)
+            scratch_address = memory.block(-(-scratch // 64) * 64, at_end=True, fill=fill)
             for first, many in zip(groups[::4], groups[1::4], strict=True):
                 rows = (ctypes.c_int64 * (4 * many)).from_address(chunks + 32 * first)
                 for c in reversed(range(many)):
                     function, offset, begin, end = rows[4 * c : 4 * c + 4]
                     tasks = [(t, t + 1) for t in reversed(range(begin, end))]
                     for one in tasks if one_by_one else [(begin, end)]:
-                        ctypes.memset(own, fill, scratch)
-                        KERNEL(function)(frame + offset, *one, own)
+                        ctypes.memset(scratch_address, fill, scratch)
+                        KERNEL(function)(frame + offset, *one, scratch_address)
 
         def allocate(nbytes: int) -> Place:
             return Place(memory, nbytes, fill)

@@ -35,7 +35,7 @@ PROGRAMS = {
 }
 
 
-def told(line: str) -> subprocess.CompletedProcess[str]:
+def run_line(line: str) -> subprocess.CompletedProcess[str]:
     """What a process says in which the products of NumPy are refused."""
     code = f"{FORBIDDEN}\n{line}"
     return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
@@ -43,10 +43,10 @@ def told(line: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_compiled_products_are_ours(program: str) -> None:
-    done = told(f"print(np.isfinite(np.asarray({program})).all())")
+    done = run_line(f"print(np.isfinite(np.asarray({program})).all())")
     assert done.stdout.strip() == "True", done.stderr
 
 
 def test_the_check_can_fail() -> None:
-    done = told("np.matmul(drawn(2, 2), drawn(2, 2))")
+    done = run_line("np.matmul(drawn(2, 2), drawn(2, 2))")
     assert "a product of NumPy's" in done.stderr

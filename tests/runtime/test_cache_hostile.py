@@ -273,17 +273,17 @@ def attempt(place):
 @as_root
 def test_as_another_user(tmp_path: Path) -> None:
     """Root passes every permission check, so these cases need a real other user."""
-    foreign, locked, own = tmp_path / "foreign", tmp_path / "locked", tmp_path / "own"
+    foreign, locked, owned = tmp_path / "foreign", tmp_path / "locked", tmp_path / "own"
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == os.geteuid() and parent not in (Path("/"), Path("/tmp")):
             parent.chmod(0o755)
     Cache(foreign).put(b"foreign", {}, b"code")
     foreign.chmod(0o755)
     locked.mkdir(mode=0o500)
-    own.mkdir(mode=0o700)
+    owned.mkdir(mode=0o700)
     os.chown(locked, 65534, 65534)
-    os.chown(own, 65534, 65534)
-    places = [foreign, locked, own, tmp_path / "cannot" / "be", own / "deep" / "er"]
+    os.chown(owned, 65534, 65534)
+    places = [foreign, locked, owned, tmp_path / "cannot" / "be", owned / "deep" / "er"]
     places_text = json.dumps([str(each) for each in places])
     output = python(
         BECOME_NOBODY + f"print(json.dumps([attempt(place) for place in {places_text}]))"

@@ -128,9 +128,9 @@ def hinge(x: Any, w: Any, y: Any) -> Any:
 
     def loss(x: Any, w: Any) -> Any:
         z = x @ sm.matrix_transpose(w)
-        own = y[:, None] == sm.arange(z.shape[1])
-        others = sm.max(sm.where(own, -sm.inf, z), axis=1)
-        return sm.mean(others - sm.sum(sm.where(own, z, 0), axis=1))
+        is_label = y[:, None] == sm.arange(z.shape[1])
+        others = sm.max(sm.where(is_label, -sm.inf, z), axis=1)
+        return sm.mean(others - sm.sum(sm.where(is_label, z, 0), axis=1))
 
     return sm.value_and_grad(loss, (0, 1))(x, w)[1]
 
@@ -140,8 +140,8 @@ def picked(x: Any, w: Any, y: Any) -> Any:
     scatter, which no rounds make."""
 
     def loss(x: Any, w: Any) -> Any:
-        own = sm.sum(x * sm.take(w, y, axis=0), axis=1)
-        return sm.mean(sm.nn.logsumexp(x @ sm.matrix_transpose(w), axis=1) - own)
+        scores = sm.sum(x * sm.take(w, y, axis=0), axis=1)
+        return sm.mean(sm.nn.logsumexp(x @ sm.matrix_transpose(w), axis=1) - scores)
 
     return sm.value_and_grad(loss, (0, 1))(x, w)[1]
 
@@ -159,8 +159,10 @@ def both_ways(x: Any, y: Any, scale: Any) -> Any:
 
     def loss(x: Any, y: Any, scale: Any) -> Any:
         z = x @ sm.matrix_transpose(y) * scale
-        own = sm.arange(z.shape[0])
-        return sm.nn.cross_entropy(z, own) + sm.nn.cross_entropy(sm.matrix_transpose(z), own)
+        diagonal = sm.arange(z.shape[0])
+        return sm.nn.cross_entropy(z, diagonal) + sm.nn.cross_entropy(
+            sm.matrix_transpose(z), diagonal
+        )
 
     value, slopes = sm.value_and_grad(loss, (0, 1, 2))(x, y, scale)
     return value, *slopes
@@ -417,9 +419,9 @@ def test_booleans_of_large_values_are_chunked_too() -> None:
     plan = planned(hinge, f32_empty((1000, 512)), f32_empty((32000, 512)), np.zeros(1000, np.int64))
     assert plan.chunked_clusters
     x, w, y = f32(150, 24), f32(301, 24), LABELS
-    own = compiled(hinge, x, w, y)
-    assert own.plan.chunked_clusters
-    actual = own.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
+    chunked = compiled(hinge, x, w, y)
+    assert chunked.plan.chunked_clusters
+    actual = chunked.run((x, w, y), sizes_of(graph_of(hinge, (x, w, y)), (x, w, y)))
     z = x @ w.T
     z[np.arange(150), y] = -np.inf
     dz = (np.arange(301) == z.argmax(1)[:, None]).astype(np.float32)

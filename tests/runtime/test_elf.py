@@ -88,12 +88,12 @@ def test_the_golden_corpus_computes_the_same_bits(monkeypatch: pytest.MonkeyPatc
         arrays = inputs(graph, (8, 9), "normal")
         if arrays is None:
             continue
-        known = dict(zip(all_size_names(graph), (8, 9, 5, 3, 4, 2), strict=False))
+        sizes = dict(zip(all_size_names(graph), (8, 9, 5, 3, 4, 2), strict=False))
 
-        def run(graph: Any = graph, arrays: Any = arrays, known: Any = known) -> Any:
+        def run(graph: Any = graph, arrays: Any = arrays, sizes: Any = sizes) -> Any:
             with knobs.config(verify=False):
                 program = driver.compile(graph)
-            return program.run(arrays, tuple(known[n] for n in program.size_names))
+            return program.run(arrays, tuple(sizes[n] for n in program.size_names))
 
         ours, count = with_loader(monkeypatch, by_us, run)
         llvms, _ = with_loader(monkeypatch, load_by_llvm, run)

@@ -189,10 +189,10 @@ def test_chunks_cover_the_tasks_of_every_kernel() -> None:
                 assert 0 < count <= 64 * len(set(rows[:, 0]))
                 assert flags in (0, 1)
                 for function in set(rows[:, 0]):
-                    own = rows[rows[:, 0] == function]
-                    assert own[0, 2] == 0
-                    assert (own[1:, 2] == own[:-1, 3]).all()
-                    assert (own[:, 3] > own[:, 2]).all()
+                    tasks = rows[rows[:, 0] == function]
+                    assert tasks[0, 2] == 0
+                    assert (tasks[1:, 2] == tasks[:-1, 3]).all()
+                    assert (tasks[:, 3] > tasks[:, 2]).all()
 
 
 # ---- out= ----------------------------------------------------------------------------------------

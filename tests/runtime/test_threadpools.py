@@ -18,7 +18,7 @@ threadpoolctl = pytest.importorskip("threadpoolctl")
 
 
 @pytest.fixture(autouse=True)
-def known() -> None:
+def compiled_once() -> None:
     """A function was compiled since the package was imported."""
     sm.jit(lambda x: x + 1)(np.ones(3, np.float32))
 

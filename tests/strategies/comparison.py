@@ -200,16 +200,16 @@ def _rounds(node: Node) -> bool:
 def _amplitude(node: Node, wide: Array, operands: list[Array], sizes: dict[str, int]) -> Any:
     op, dtype = node.op, node.type.dtype
     eps = _EPS[dtype.name]
-    own = 3 * eps * np.abs(wide)
+    error = 3 * eps * np.abs(wide)
     compute = _EPS[dtype.compute.name]
     if isinstance(op, (Reduce, Scan)):
         count = (
             operands[0].size / max(wide.size, 1) if isinstance(op, Reduce) else wide.shape[op.axis]
         )
         magnitude = op.reference(sizes, np.abs(operands[0].astype(np.float64)))
-        return own + compute * (2 + count**0.5) * magnitude.astype(np.float64)
+        return error + compute * (2 + count**0.5) * magnitude.astype(np.float64)
     if isinstance(op, Contract):
         a, b = (np.abs(x.astype(np.float64)) for x in operands)
         magnitude = op.reference(sizes, a, b).astype(np.float64)
-        return own + compute * (2 + operands[0].shape[-1] ** 0.5) * magnitude
-    return own
+        return error + compute * (2 + operands[0].shape[-1] ** 0.5) * magnitude
+    return error

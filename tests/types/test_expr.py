@@ -164,10 +164,10 @@ def test_substitution(tree: Tree, other: Tree) -> None:
     replaced = expr.substitute(tree.simplified, {"j": other.simplified % 6})
     for v in SAMPLE[::5]:
         assert at(replaced, v) == tree.plain(v | {"j": other.plain(v) % 6})
-    known = expr.substitute(tree.simplified, {"n": 3, "m": 2}, "size")
-    assert "n" not in expr.sizes_of(known)
+    substituted = expr.substitute(tree.simplified, {"n": 3, "m": 2}, "size")
+    assert "n" not in expr.sizes_of(substituted)
     v = {"n": 3, "m": 2, "i": 2, "j": 5, "k": 4}
-    assert at(known, v) == tree.plain(v)
+    assert at(substituted, v) == tree.plain(v)
 
 
 @effort(100)
@@ -221,16 +221,16 @@ def test_indices_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     sizes = {f"s{k}": n for k, n in enumerate(lengths)}
     named = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
-    own = [
+    factors = [
         size(f"s{k}") if sign else n for k, (n, sign) in enumerate(zip(lengths, named, strict=True))
     ]
     e: Index = data.draw(st.integers(-3, 3))
     step: Index = 1
-    for k, n in enumerate(own):
+    for k, n in enumerate(factors):
         longer = data.draw(st.sampled_from((0, 0, 0, 1)))
         e = expr.add(e, expr.mul(axis(f"a{k}", expr.add(n, longer)), step))
         step = expr.mul(step, n)
-    kept = data.draw(st.lists(st.sampled_from(own), min_size=1, max_size=3))
+    kept = data.draw(st.lists(st.sampled_from(factors), min_size=1, max_size=3))
     divisor = expr.mul(expr.product(kept), data.draw(st.sampled_from((1, 2, 3))))
     quotient, rest = expr.floordiv(e, divisor), expr.mod(e, divisor)
     by = expr.evaluate(divisor, sizes)

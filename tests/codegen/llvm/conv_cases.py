@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import Whole, one_cluster
+from tests.codegen.llvm.single_kernel import SingleKernel, one_cluster
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
@@ -16,7 +16,7 @@ from smelt.graph.text import parse
 from smelt.target import Target
 
 
-def check(kernel: Whole, *arrays: np.ndarray) -> None:
+def check(kernel: SingleKernel, *arrays: np.ndarray) -> None:
     """Native code between forbidden pages says what the graph's interpreter says."""
     expected = kernel.expected(*arrays)[0]
     for at_end in (False, True):
@@ -36,7 +36,7 @@ def products(source: str) -> list[type]:
     return [type(c) for c in _made(source)]
 
 
-def lying(source: str) -> list[bool]:
+def input_in_place(source: str) -> list[bool]:
     """Whether the left operands of a graph's products over windows are multiplied as they lie."""
     return [c.is_left_contiguous for c in _made(source) if isinstance(c, ConvPlan)]
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from tests.codegen.llvm.single_kernel import Whole
+from tests.codegen.llvm.single_kernel import SingleKernel
 
 from smelt.types.expr import evaluate
 
@@ -77,7 +77,7 @@ class Guarded:
 
 
 def run_guarded(
-    kernel: Whole,
+    kernel: SingleKernel,
     arrays: Sequence[Array],
     *,
     at_end: bool,

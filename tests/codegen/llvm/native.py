@@ -88,10 +88,10 @@ class Native:
         return results
 
 
-def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Variant = "") -> Native:
+def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -> Native:
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
-    built = build(verify(kernel), target, form=form)
+    built = build(verify(kernel), target, form=variant)
     return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
 
 

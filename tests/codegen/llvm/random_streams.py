@@ -113,11 +113,11 @@ class StreamGenerator(Generator):
     def at(self, *names: str) -> Value:
         """A load, mostly of a matrix, with the axes of these extents that are visible."""
         b = self.b
-        forms = {"x": (n, m), "a": (n, m), "w": (m, n)}
+        variants = {"x": (n, m), "a": (n, m), "w": (m, n)}
         name = str(self.pick(names))
         index = tuple(
             b.axes[self.pick([v for v in self.visible if b.axes[v].extent == e] or ["n"])].index
-            for e in forms[name]
+            for e in variants[name]
         )
         return b.load(next(p for p in b.inputs if p.name == name), *index)
 

@@ -1,6 +1,6 @@
 """A graph's text as one kernel, whatever the planner would say, on any instruction set.
 
->>> double = whole("graph f(x: f32[n]) {\\n y = add(x, x)\\n return y\\n}")
+>>> double = fuse("graph f(x: f32[n]) {\\n y = add(x, x)\\n return y\\n}")
 >>> double(np.ones(3, "f4"))[0]
 array([2., 2., 2.], dtype=float32)
 >>> len(double.built.functions)
@@ -68,7 +68,7 @@ def one_cluster(graph: Graph) -> Cluster:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class SingleKernel:
     """One kernel and everything that is needed to run it."""
 
     graph: Graph
@@ -77,7 +77,7 @@ class Whole:
     loaded: Loaded
     executable: Executable
     target: Target
-    forms: Variants
+    variants: Variants
     named: driver.KernelIdentity
 
     @property
@@ -96,12 +96,12 @@ class Whole:
 
     def code(self, sizes: Mapping[str, int]) -> tuple[CompiledKernel, Loaded]:
         """What runs for these sizes: the kernel's usual code, or a form of it."""
-        form = select_variant(self.forms, sizes)
-        return self.form(form) if form else (self.built, self.loaded)
+        variant = select_variant(self.variants, sizes)
+        return self.variant_code(variant) if variant else (self.built, self.loaded)
 
-    def form(self, form: Variant) -> tuple[CompiledKernel, Loaded]:
+    def variant_code(self, variant: Variant) -> tuple[CompiledKernel, Loaded]:
         """The code of a form, made once: `executable` has it from the same place."""
-        code = driver.code_of(self.named, self.target, Journal(), form)
+        code = driver.code_of(self.named, self.target, Journal(), variant)
         return code.compiled, code.loaded
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
@@ -113,7 +113,7 @@ class Whole:
         return interpret(self.graph, list(arrays))
 
 
-def whole_graph(
+def fuse_graph(
     graph: Graph,
     isa: str,
     rounding: str = "eager",
@@ -123,7 +123,7 @@ def whole_graph(
     hints: Mapping[str, int] | None = None,
     usual: bool = False,
     features: tuple[str, ...] = (),
-) -> Whole:
+) -> SingleKernel:
     """The graph as one kernel; `hint` is the likely size of whatever `hints` do not name.  With
     `usual`, one code serves all sizes: none of the forms for few rows is taken.  `features` are
     instructions that the processor has beside those of the set."""
@@ -148,12 +148,12 @@ def whole_graph(
         PreludeBuilder(graph, Split(graph, ()), ConstantBudget(0, 0)),
         lambda part, sizes: driver.compile(part, hints=sizes),
     )
-    return Whole(graph, kernel, built, loaded, executable, target, variants, named)
+    return SingleKernel(graph, kernel, built, loaded, executable, target, variants, named)
 
 
 # Of the last hundred or so: what a test module no longer asks for, the collector need not look at.
 @lru_cache(maxsize=128)
-def _kept(
+def _cached_kernel(
     source: str,
     isa: str,
     rounding: str,
@@ -161,8 +161,8 @@ def _kept(
     streaming: bool,
     usual: bool,
     features: tuple[str, ...],
-) -> Whole:
-    return whole_graph(
+) -> SingleKernel:
+    return fuse_graph(
         parse(source),
         isa,
         rounding,
@@ -173,7 +173,7 @@ def _kept(
     )
 
 
-def whole(
+def fuse(
     source: str,
     isa: str | None = None,
     *,
@@ -182,7 +182,7 @@ def whole(
     usual: bool = False,
     features: tuple[str, ...] = (),
     **hints: int,
-) -> Whole:
+) -> SingleKernel:
     """The graph as one kernel; made once for the same arguments.  `hints` are likely sizes."""
     key = tuple(sorted(hints.items()))
-    return _kept(source, isa or RUNNABLE[0], rounding, key, streaming, usual, features)
+    return _cached_kernel(source, isa or RUNNABLE[0], rounding, key, streaming, usual, features)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 from smelt import knobs
@@ -46,7 +46,7 @@ def rows(combine: str, dtype: str, m: int, k: int) -> Array:
     return result
 
 
-def same(kernel: Whole, x: Array) -> None:
+def same(kernel: SingleKernel, x: Array) -> None:
     (actual,) = run_guarded(kernel, [x], at_end=True)
     (wanted,) = kernel.expected(x)
     assert actual.dtype == wanted.dtype
@@ -59,7 +59,7 @@ def same(kernel: Whole, x: Array) -> None:
 @pytest.mark.parametrize(("combine", "dtype"), CASES)
 def test_every_reduction(combine: str, dtype: str) -> None:
     for k in LENGTHS[1:3]:
-        kernel = whole(source(combine, dtype), m=200, k=k)
+        kernel = fuse(source(combine, dtype), m=200, k=k)
         for m in (1, 37):
             same(kernel, rows(combine, dtype, m, k))
 
@@ -79,7 +79,7 @@ def test_every_reduction(combine: str, dtype: str) -> None:
 )
 def test_instruction_sets(isa: Isa, combine: str, dtype: str) -> None:
     for k in LENGTHS:
-        kernel = whole(source(combine, dtype), isa, m=200, k=k)
+        kernel = fuse(source(combine, dtype), isa, m=200, k=k)
         for m in (3, 35):
             same(kernel, rows(combine, dtype, m, k))
 
@@ -141,7 +141,7 @@ def test_softmax(isa: Isa, d: int, dtype: str) -> None:
         " s = reduce.sum(e) {axes=(1,)}\n t = reshape(s) {shape=(m,1)}\n"
         " y = div(e, t)\n return y\n}"
     )
-    kernel = whole(text, isa, m=100, k=d)
+    kernel = fuse(text, isa, m=100, k=d)
     for m in (1, 35):
         x = np.random.default_rng(m).standard_normal((m, d)).astype(NAMES[dtype].numpy)
         (actual,) = run_guarded(kernel, [x], at_end=True)
@@ -170,7 +170,7 @@ def test_rests_of_rows_are_stored_in_runs(isa: Isa, dtype: str) -> None:
     text = f"graph f(x: {dtype}[m,k]) {{\n y = scan.{fold}(x) {{axis=1}}\n return y\n}}"
     short = dtype in ("i8", "u16")  # rows of many lanes, which take long to compile
     for k in (23,) if short else (13, 31):
-        kernel = whole(text, isa, m=100, k=k)
+        kernel = fuse(text, isa, m=100, k=k)
         x = np.random.default_rng(k).integers(0, 2, (35, k)).astype(NAMES[dtype].numpy)
         for at_end in (True, False):
             (actual,) = run_guarded(kernel, [x], at_end=at_end)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.native import native_kernel
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 from smelt.codegen import build
@@ -359,7 +359,7 @@ def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
 @pytest.mark.parametrize("stored", ["f32", "f64", "i16"])
 def test_lanes_pick_elements_of_any_width(read: str, stored: str, isa: str) -> None:
     """Sixteen lanes of single precision read 64-bit elements in two registers."""
-    kernel = whole(
+    kernel = fuse(
         f"""graph f(x: {stored}[n,c], b: {read}[c]) {{
           t = cast(b) {{dtype={stored}}}
           u = flip(x) {{axes=(1,)}}
@@ -427,7 +427,7 @@ def test_a_program_has_two_codes_of_a_kernel_at_most(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_of_nothing_stay() -> None:
-    kernel = whole(
+    kernel = fuse(
         """graph f(x: u32[n,1,1]) {
           s = slice(x) {starts=(0, 0, 0), sizes=(n, 0, 1), steps=(1, 1, 1)}
           y = add(x, s)
@@ -444,7 +444,7 @@ def test_sums_over_nothing_are_nothing(shape: tuple[int, ...]) -> None:
     for over in ((0,), (1,), (2,), (0, 2), (1, 2)):
         kept = [f"n{k}" if n == 0 else str(n) for k, n in enumerate(shape)]
         axes = ",".join(map(str, over))
-        kernel = whole(
+        kernel = fuse(
             f"graph f(x: f32[{','.join(kept)}]) {{\n s = reduce.sum(x) {{axes=({axes},)}}\n"
             " return s\n}"
         )
@@ -479,7 +479,7 @@ def test_a_short_first_text_has_one_code(monkeypatch: pytest.MonkeyPatch) -> Non
             actual, _ = jitted(x.transpose(0, 2, 1), np.ones((t, 99), np.float32))
             np.testing.assert_allclose(np.asarray(actual), np.exp(x) + 5, rtol=1e-6)
     before = len(emitted)
-    assert not any("@" in form for form in emitted)
+    assert not any("@" in variant for variant in emitted)
     with sm.config(cache=False):
         jitted(np.ones((2, 11, 11), np.float32).transpose(0, 2, 1), np.ones((11, 99), np.float32))
     assert len(emitted) == before

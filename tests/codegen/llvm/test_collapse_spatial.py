@@ -66,7 +66,9 @@ def expected(x: Array, d: Array, p: Array, apart: int = 1) -> Array:
         return np.maximum(np.einsum("blhw,ml->bmhw", inner, p.astype(np.float64)), 0)
 
 
-def given(rows: int, depth: int, sizes: tuple[int, int, int], width: int) -> tuple[Array, ...]:
+def conv_inputs(
+    rows: int, depth: int, sizes: tuple[int, int, int], width: int
+) -> tuple[Array, ...]:
     rng, (b, h, w) = np.random.default_rng(rows + depth), sizes
     shapes = (b, depth, h, w), (depth, width, width), (rows, depth)
     x, d, p = (rng.standard_normal(s).astype(np.float32) for s in shapes)
@@ -74,16 +76,16 @@ def given(rows: int, depth: int, sizes: tuple[int, int, int], width: int) -> tup
 
 
 @cache
-def formed(code: str, form: Variant) -> Native:
-    return native_kernel(parse(code), "avx512", form)
+def formed(code: str, variant: Variant) -> Native:
+    return native_kernel(parse(code), "avx512", variant)
 
 
 def served(code: str, sizes: dict[str, int]) -> Iterator[Native]:
     """The kernel in its usual form, and in all that serve these sizes."""
     yield formed(code, "")
-    for form, limits in code_variants(parse(code), Target.for_isa("avx512")):
+    for variant, limits in code_variants(parse(code), Target.for_isa("avx512")):
         if all(evaluate(n, sizes) <= most for n, most in limits):
-            yield formed(code, form)
+            yield formed(code, variant)
 
 
 def is_right(code: str, arrays: tuple[Array, ...], apart: int = 1, *, at_end: bool = True) -> None:
@@ -138,13 +140,13 @@ SIZES = (
 @pytest.mark.parametrize("at_end", [False, True])
 def test_of_every_size(rows: int, depth: int, at_end: bool) -> None:
     for sizes in SIZES:
-        is_right(text(rows, depth), given(rows, depth, sizes, 3), at_end=at_end)
+        is_right(text(rows, depth), conv_inputs(rows, depth, sizes, 3), at_end=at_end)
 
 
 @pytest.mark.parametrize(("reach", "apart"), [(2, 1), (1, 2), (1, 20), (2, 3)])
 def test_windows_that_reach_beyond_lines(reach: int, apart: int) -> None:
     for sizes in ((1, 3, 5), (2, 14, 14), (1, 9, 21), (1, 33, 18)):
-        arrays = given(40, 20, sizes, 2 * reach + 1)
+        arrays = conv_inputs(40, 20, sizes, 2 * reach + 1)
         is_right(text(40, 20, reach, apart), arrays, apart)
 
 
@@ -152,7 +154,7 @@ def test_windows_that_reach_beyond_lines(reach: int, apart: int) -> None:
 def test_what_is_no_number_stays_in_its_line(bad: float) -> None:
     """Places that are margin to a line are read from its neighbours otherwise."""
     for h, w in ((7, 7), (9, 20), (4, 33)):
-        x, d, p = given(40, 20, (1, h, w), 3)
+        x, d, p = conv_inputs(40, 20, (1, h, w), 3)
         x[0, 3, h // 2, -1] = x[0, 5, h // 2, 0] = bad
         with np.errstate(invalid="ignore"):
             is_right(text(40, 20), (x, np.abs(d), np.abs(p)))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, whole_numbers
 
 from smelt import lower
@@ -39,15 +39,15 @@ def _text(source: str, m: int, k: int, n: int) -> str:
 
 @pytest.mark.parametrize("n", [2, 15, 16, 17, 31, 32, 33, 49, 64, 95])
 @pytest.mark.parametrize("source", [PLAIN, SEVERAL], ids=["plain", "several"])
-@pytest.mark.parametrize("form", ["tall", "few", "wide"])
+@pytest.mark.parametrize("variant", ["tall", "few", "wide"])
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_known_columns(isa: str, form: Form, source: str, n: int) -> None:
-    if form == "few" and isa != "avx512":
+def test_known_columns(isa: str, variant: Form, source: str, n: int) -> None:
+    if variant == "few" and isa != "avx512":
         pytest.skip("strips of rows are for machines with enough registers")
     m, k = 29, 11
-    kernel = whole(_text(source, m, k, n), isa)
-    code, loaded = kernel.form(form)
-    kernel = replace(kernel, built=code, loaded=loaded, forms=())
+    kernel = fuse(_text(source, m, k, n), isa)
+    code, loaded = kernel.variant_code(variant)
+    kernel = replace(kernel, built=code, loaded=loaded, variants=())
     arrays = [whole_numbers(s, "f4", n) for s in ((m, k), (k, n), (n,))][: 2 + (source is SEVERAL)]
     arrays[1][:, -1], arrays[1][3, 0] = np.nan, np.inf
     with np.errstate(invalid="ignore"):
@@ -58,17 +58,17 @@ def test_known_columns(isa: str, form: Form, source: str, n: int) -> None:
             assert np.array_equal(one, other, equal_nan=True)
 
 
-@pytest.mark.parametrize("form", ["few", "wide", "deep"])
+@pytest.mark.parametrize("variant", ["few", "wide", "deep"])
 @pytest.mark.parametrize("n", [1000, 1264, 3000, 4111])
-def test_every_task_has_columns_of_the_last_or_of_all_others(form: Form, n: int) -> None:
+def test_every_task_has_columns_of_the_last_or_of_all_others(variant: Form, n: int) -> None:
     """What a task has beside whole panels follows from its block: of all but the last task the
     whole of it, wherever that lies."""
     if "avx512" not in RUNNABLE:
         pytest.skip("forms for machines with enough registers")
     m, k = 90, 5
-    kernel = whole(_text(PLAIN, m, k, n), "avx512")
-    code, loaded = kernel.form(form)
-    kernel = replace(kernel, built=code, loaded=loaded, forms=())
+    kernel = fuse(_text(PLAIN, m, k, n), "avx512")
+    code, loaded = kernel.variant_code(variant)
+    kernel = replace(kernel, built=code, loaded=loaded, variants=())
     x, w = whole_numbers((m, k), "f4", n), whole_numbers((k, n), "f4", m)
     for at_end in (False, True):
         actual = run_guarded(kernel, [x, w], at_end=at_end, one_by_one=True)[0]

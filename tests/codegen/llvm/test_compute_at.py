@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, products, random
 from tests.codegen.llvm.native import native
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
@@ -135,7 +135,7 @@ def text(
     ],
 )
 def test_every_size_stays_inside_its_arrays(source: str) -> None:
-    kernel = whole(source)
+    kernel = fuse(source)
     for x, (o, c) in (
         ((1, 2, 9, 10), (3, 2)),
         ((2, 3, 40, 70), (20, 3)),  # tiles of every height, several bands
@@ -160,22 +160,22 @@ def test_every_size_stays_inside_its_arrays(source: str) -> None:
     ],
 )
 def test_whatever_is_looked_at(source: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    check(whole(source), *random(*shapes))
+    check(fuse(source), *random(*shapes))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_instruction_set(isa: str) -> None:
-    check(whole(text(i=3, q=1), isa), *random((1, 3, 20, 45), (5, 3, 3, 3)))
+    check(fuse(text(i=3, q=1), isa), *random((1, 3, 20, 45), (5, 3, 3, 3)))
 
 
 def test_double_precision() -> None:
-    check(whole(text(t="f64")), *random((1, 2, 9, 40), (3, 2, 3, 3), dtype=np.float64))
+    check(fuse(text(t="f64")), *random((1, 2, 9, 40), (3, 2, 3, 3), dtype=np.float64))
 
 
 def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 2, 12, 40), (3, 2, 3, 3))
     x[0, 0, 5, 7], x[0, 1, 0, 39], x[0, 1, 11, 0] = np.inf, np.nan, -np.inf
-    kernel = whole(text(i=3, q=1))
+    kernel = fuse(text(i=3, q=1))
     (actual,) = kernel(x, k)
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(kernel.expected(x, k)[0]))
 
@@ -288,7 +288,7 @@ def agrees(source: str, isa: str) -> None:
 )
 def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -> None:
     """Rows of one array are walked by two axes, like windows; the product is a result as well."""
-    kernel = whole(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
+    kernel = fuse(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
       c = contract(x, w) {{spec="{spec}"}}
       s = reduce.sum(c) {{axes=({axis},)}}
       return c, s
@@ -319,7 +319,7 @@ def test_operands_that_reduce_are_not_recomputed(
     b, m, k = shape
     over, line = OPERANDS[operand]
     kept = ", ".join("1" if a == over else str(n) for a, n in enumerate(shape))
-    kernel = whole(f"""graph f(x: f32[{b},{m},{k}], w: f32[{k},3]) {{
+    kernel = fuse(f"""graph f(x: f32[{b},{m},{k}], w: f32[{k},3]) {{
       s = reduce.sum(x) {{axes=({over},)}}
       t = reshape(s) {{shape=({kept})}}
       {line}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
@@ -24,10 +24,10 @@ MARGINS = {"m": ((3, 9),) * 2, "n": ((1, 40),) * 2, "k": ((2, 16), (20, 5))}
 """Of each axis, before and behind the left and the right operand."""
 
 
-def made(dtype: str, isa: str, spec: str, lines: str, inputs: str) -> Any:
+def contraction_kernel(dtype: str, isa: str, spec: str, lines: str, inputs: str) -> Any:
     source = f'graph f({inputs}) {{\n{lines}\n s = contract(a, b) {{spec="{spec}"}}\n return s\n}}'
     more = MORE if isa == "avx512" else ()
-    return whole(source.replace("T[", f"{dtype}["), isa, usual=True, features=more)
+    return fuse(source.replace("T[", f"{dtype}["), isa, usual=True, features=more)
 
 
 def drawn(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
@@ -59,7 +59,7 @@ def test_concatenated_operands(isa: str, dtype: str, spec: str, side: int) -> No
         inputs = ", ".join(f"x{p}: T[{part}]" for p, part in zip("pq", parts, strict=True))
         operand = f" {'ab'[side]} = concat(xp, xq) {{axis={axis}}}"
         lines = operand + f"\n {'ba'[side]} = add(y, y)"
-        kernel = made(dtype, isa, spec, lines, f"{inputs}, {plain}")
+        kernel = contraction_kernel(dtype, isa, spec, lines, f"{inputs}, {plain}")
         for nth, sizes in enumerate(SIZES):
             whole_one = drawn(dtype, shape_of(sides[side], sizes), nth)
             y = drawn(dtype, shape_of(sides[1 - side], sizes), nth + 9)
@@ -93,7 +93,7 @@ def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
         inputs = ", ".join(
             f"{x}: T[{','.join(map(str, shape))}]" for x, shape in zip("xy", shapes, strict=True)
         )
-        kernel = made(dtype, isa, spec, lines, inputs)
+        kernel = contraction_kernel(dtype, isa, spec, lines, inputs)
         arrays = [drawn(dtype, shape, nth + s) for s, shape in enumerate(shapes)]
         padded = [
             np.pad(x, actual, constant_values=value)
@@ -107,7 +107,7 @@ def test_padded_operands(isa: str, dtype: str, spec: str, value: float) -> None:
 def test_concatenated_operands_are_transposed() -> None:
     lines = " a = concat(x, z) {axis=0}\n b = add(y, y)"
     inputs = "x: T[p,m], z: T[q,m], y: T[p + q,n]"
-    kernel = made("f32", RUNNABLE[0], "k,m; k,n -> m,n", lines, inputs)
+    kernel = contraction_kernel("f32", RUNNABLE[0], "k,m; k,n -> m,n", lines, inputs)
     packs = [
         pack
         for phase in program(kernel.kernel).phases
@@ -122,7 +122,7 @@ def test_concatenated_operands_are_transposed() -> None:
 def test_parts_that_are_read_in_steps_along_vectors(isa: str, step: int) -> None:
     """What is outside of a part is read by no lane, however lanes are put in order."""
     start, count = (79 if step < 0 else 0), 80 // abs(step)
-    kernel = whole(
+    kernel = fuse(
         f"""graph f(x: f32[50,80], z: f32[2,80], y: f32[4,26]) {{
   a = concat(x, z) {{axis=0}}
   b = slice(a) {{starts=(0,{start}), sizes=(26,{count}), steps=(2,{step})}}

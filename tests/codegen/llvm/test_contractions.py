@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.build import asm_text
@@ -39,7 +39,7 @@ def whole_numbers(shape: tuple[int, ...], dtype: Any, seed: int) -> Array:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
-def is_tiled(kernel: Whole, isa: str) -> bool:
+def is_tiled(kernel: SingleKernel, isa: str) -> bool:
     """Whether the contractions run on register tiles (else they are folds of products)."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     phases = program(kernel.kernel).phases
@@ -55,7 +55,7 @@ def is_tiled(kernel: Whole, isa: str) -> bool:
 def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
     """In the forms that such sizes get, and in the code for all sizes."""
     spec = "m,k; k,n -> m,n"
-    kernel = whole(matrices({"f4": "f32", "f8": "f64"}[dtype], spec), isa, usual=usual)
+    kernel = fuse(matrices({"f4": "f32", "f8": "f64"}[dtype], spec), isa, usual=usual)
     assert is_tiled(kernel, isa)
     rows, columns = TILES[isa]
     if dtype == "f8":
@@ -73,7 +73,7 @@ def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
 
 def test_sizes_beyond_blocks() -> None:
     """Blocks of rows, of columns and of depth, one more and one less than they hold."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     for m, n, k in (
         (143, 255, 511),
         (144, 256, 512),
@@ -91,7 +91,7 @@ def test_sizes_beyond_blocks() -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_short_rows_are_multiplied_in_place(isa: str) -> None:
     """Whole panels wide or not, and beyond blocks of depth: others are packed by the same code."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
     for n, k in product((16, 31, 32, 64, 96, 127, 128, 160, 288), (1, 40, 256, 259)):
         x, y = whole_numbers((13, k), "f4", 1), whole_numbers((k, n), "f4", 2)
         (actual,) = kernel(x, y)
@@ -102,7 +102,7 @@ def test_short_rows_are_multiplied_in_place(isa: str) -> None:
 def test_rounding_is_that_of_a_chain_of_multiply_adds() -> None:
     rng = np.random.default_rng(4)
     for isa, (dtype, step) in product(RUNNABLE, (("f4", 2.0**-24), ("f8", 2.0**-53))):
-        kernel = whole(matrices({"f4": "f32", "f8": "f64"}[dtype], "m,k; k,n -> m,n"), isa)
+        kernel = fuse(matrices({"f4": "f32", "f8": "f64"}[dtype], "m,k; k,n -> m,n"), isa)
         for k in (1, 100, 1000):
             x, y = (rng.standard_normal(s).astype(dtype) for s in ((30, k), (k, 50)))
             exact = x.astype(np.longdouble) @ y.astype(np.longdouble)
@@ -120,7 +120,7 @@ def test_every_transposition(isa: str, dtype: str) -> None:
     for number, (left, right, out) in every:
         if dtype == "f64" and number.bit_count() % 2 == RUNNABLE.index(isa) % 2:
             continue  # half of them: the other instructions have the rest
-        kernel = whole(matrices(dtype, f"{left}; {right} -> {out}"), isa)
+        kernel = fuse(matrices(dtype, f"{left}; {right} -> {out}"), isa)
         assert is_tiled(kernel, isa)
         for m, n, k in ((1, 1, 1), (5, 33, 17), (12, 32, 16), (65, 63, 70), (25, 130, 257)):
             sizes, kind = {"m": m, "n": n, "k": k}, {"f32": "f4", "f64": "f8"}[dtype]
@@ -163,7 +163,7 @@ def test_axes_of_every_kind(spec: str) -> None:
     """Batches, rows that do not collapse, several summed axes, vectors, diagonals."""
     names = sorted(set(re.findall(r"[a-z]", spec)))
     for isa in RUNNABLE[:2]:
-        kernel = whole(matrices("f32", spec), isa)
+        kernel = fuse(matrices("f32", spec), isa)
         for sizes in ((3, 2, 40, 17, 35), (1, 4, 1, 33, 7), (2, 3, 13, 64, 16)):
             sizes_by_name = dict(zip(names, sizes, strict=False))
             arrays = [
@@ -180,7 +180,7 @@ def test_other_types(dtype: str) -> None:
     """Integers wrap, half types accumulate in float32 and round once, wider results widen first."""
     kind, _, wide = dtype.partition(" as ")
     code = matrices(kind, "m,k; k,n -> m,n")
-    kernel = whole(code.replace('n"}', f'n", dtype={wide}}}') if wide else code)
+    kernel = fuse(code.replace('n"}', f'n", dtype={wide}}}') if wide else code)
     assert kind not in ("i32", "i64") or is_tiled(kernel, RUNNABLE[0])
     for m, n, k in ((1, 1, 1), (13, 33, 17), (40, 70, 300)):
         for seed in range(2):
@@ -204,7 +204,7 @@ def test_saturated_integers_are_exact() -> None:
         )
         for isa in RUNNABLE:
             for usual in (False, True):
-                kernel = whole(code, isa, usual=usual)
+                kernel = fuse(code, isa, usual=usual)
                 assert is_tiled(kernel, isa)
                 lows = [np.iinfo(n.type.dtype.numpy).min for n in kernel.graph.inputs]
                 highs = [np.iinfo(n.type.dtype.numpy).max for n in kernel.graph.inputs]
@@ -221,12 +221,12 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("form", WINDOWS)
-def test_convolutions(form: str) -> None:
+@pytest.mark.parametrize("variant", WINDOWS)
+def test_convolutions(variant: str) -> None:
     for isa in RUNNABLE[:2]:
-        kernel = whole(
+        kernel = fuse(
             "graph f(x: f32[b,c,n], w: f32[o,c,3]) {\n"
-            f" y = contract(x, w) {{{WINDOWS[form]}}}\n return y\n}}",
+            f" y = contract(x, w) {{{WINDOWS[variant]}}}\n return y\n}}",
             isa,
         )
         for b, c, n, o in ((1, 1, 3, 1), (2, 5, 70, 13), (1, 17, 300, 33)):
@@ -237,7 +237,7 @@ def test_convolutions(form: str) -> None:
 
 def test_nan_and_infinity_travel() -> None:
     """They reach their own row and column, and no neighbour in the tile."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     rng = np.random.default_rng(8)
     for m, n, k in ((13, 33, 5), (25, 65, 257), (3, 7, 16)):
         for _ in range(6):
@@ -311,7 +311,7 @@ def close(actual: Array, wanted: Array, scale: float = 1.0) -> bool:
 
 @pytest.mark.parametrize(("before", "after", "isa"), IN_TURN)
 def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
-    kernel = whole(surrounded(before, after), isa)
+    kernel = fuse(surrounded(before, after), isa)
     assert is_tiled(kernel, isa)
     assert len(kernel.built.functions) == 1
     rng = np.random.default_rng(12)
@@ -330,7 +330,7 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
         assert inside[0].tobytes() == actual.tobytes(), (m, n, k)
 
 
-def used(kernel: Whole, arrays: list[Array]) -> list[Array]:
+def used(kernel: SingleKernel, arrays: list[Array]) -> list[Array]:
     """Those of the inputs that the kernel reads."""
     inputs = one_cluster(kernel.graph).inputs
     return [a for node, a in zip(kernel.graph.inputs, arrays, strict=True) if node in inputs]
@@ -366,7 +366,7 @@ SQUARES = """graph f(x: f32[m,k]) {
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_attention_in_one_kernel(isa: str) -> None:
-    kernel = whole(ATTENTION, isa)
+    kernel = fuse(ATTENTION, isa)
     assert is_tiled(kernel, isa)
     rng = np.random.default_rng(3)
     sizes = ((1, 1, 1, 1, 1), (2, 50, 300, 16, 33), (3, 13, 7, 5, 40), (1, 97, 257, 64, 64))
@@ -380,7 +380,7 @@ def test_attention_in_one_kernel(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_products_of_products(isa: str) -> None:
-    kernel = whole(PERCEPTRON, isa)
+    kernel = fuse(PERCEPTRON, isa)
     rng = np.random.default_rng(5)
     for m, k, h, n in ((1, 1, 1, 1), (50, 40, 300, 33), (49, 7, 12, 257)):
         x, u, w = (rng.standard_normal(s).astype("f4") / 4 for s in ((m, k), (h, k), (n, h)))
@@ -399,7 +399,7 @@ def test_transposed_results_are_stored_by_rows(isa: str) -> None:
  z = contract(p, q) {spec="k,u; k,l -> u,l"}
  return y, z
 }"""
-    kernel = whole(code, isa)
+    kernel = fuse(code, isa)
     assert "masked.scatter" not in emit(kernel.kernel, kernel.target).llvm
     for n, u in ((1, 1), (40, 200), (70, 33)):
         arrays = [whole_numbers((m, 24), "f4", m) for m in (n, u)]
@@ -410,7 +410,7 @@ def test_transposed_results_are_stored_by_rows(isa: str) -> None:
 
 def test_one_array_as_both_operands() -> None:
     for isa in RUNNABLE:
-        kernel = whole(SQUARES, isa)
+        kernel = fuse(SQUARES, isa)
         for shape in ((1, 1), (13, 33), (60, 300)):
             x = whole_numbers(shape, "f4", 3) / 4
             for wanted, actual in zip(kernel.expected(x), kernel(x), strict=True):
@@ -436,7 +436,7 @@ def test_contractions_with_rows_of_their_own(code: str) -> None:
     """What one takes in blocks may be fixed in a task of another: then that one is no contraction
     on tiles."""
     for isa in RUNNABLE:
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):
             sizes_by_name = {"b": b, "m": m, "n": n, "k": k, "p": p}
             arrays = [
@@ -463,7 +463,7 @@ STORED = """graph f(x: {d}[m,k], w: {d}[n,k], i: i64[p]) {{
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "i8"])
 def test_gathered_rows_of_other_types(dtype: str, isa: str) -> None:
-    kernel = whole(STORED.format(d=dtype), isa)
+    kernel = fuse(STORED.format(d=dtype), isa)
     assert is_tiled(kernel, isa)
     kind = {"bf16": bf16.numpy, "f16": "f2", "f32": "f4", "i8": "i1"}[dtype]
     rng = np.random.default_rng(6)
@@ -519,7 +519,7 @@ def test_rows_are_the_axis_with_many_positions(few: int, isa: str) -> None:
         f"graph f(x: f32[s,{few},k], y: f32[k,n]) {{\n"
         '  v = contract(x, y) {spec="s,b,k; k,n -> s,b,n"}\n  return v\n}'
     )
-    kernel = whole(text, isa)
+    kernel = fuse(text, isa)
     for phase in program(kernel.kernel).phases:
         (c,) = schedule(phase, Target.for_isa(isa)).blocked  # type: ignore[arg-type]
         assert c.m is not None and not isinstance(phase.axes[c.m], int)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 from smelt.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.codegen.build import asm_text
@@ -66,8 +66,8 @@ def source(
     )
 
 
-def made(text: str, *, usual: bool = False, rounding: str = "eager") -> Whole:
-    kernel = whole(text, "avx512", usual=usual, features=MORE, rounding=rounding)
+def conv_kernel(text: str, *, usual: bool = False, rounding: str = "eager") -> SingleKernel:
+    kernel = fuse(text, "avx512", usual=usual, features=MORE, rounding=rounding)
     assert "dpbf16" in asm_text(kernel.kernel, kernel.target)
     return kernel
 
@@ -80,7 +80,7 @@ def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
     ]
 
 
-def check(kernel: Whole, *arrays: Array) -> None:
+def check(kernel: SingleKernel, *arrays: Array) -> None:
     wanted = kernel.expected(*arrays)[0]
     for at_end in (False, True):
         (actual,) = run_guarded(kernel, arrays, at_end=at_end)
@@ -92,7 +92,7 @@ def check(kernel: Whole, *arrays: Array) -> None:
 @pytest.mark.parametrize("weights", ["o,c,u,v", "c,o,u,v", "o,u,v,c", "u,v,c,o"])
 @pytest.mark.parametrize("image", [FIRST, LAST])
 def test_every_layout_and_number_of_channels(image: str, weights: str, usual: bool) -> None:
-    kernel = made(source(image, weights), usual=usual)
+    kernel = conv_kernel(source(image, weights), usual=usual)
     for channels in (0, 1, 2, 3, 5, 8, 57, 130):
         sizes = {"b": 2, "c": channels, "h": 6, "w": 7, "o": 13, "u": 3, "v": 3}
         shapes = [tuple(sizes[a] for a in side.split(",")) for side in (image, weights)]
@@ -103,7 +103,7 @@ def test_every_layout_and_number_of_channels(image: str, weights: str, usual: bo
 @pytest.mark.parametrize("outputs", [16, 64, 80])
 def test_sums_of_lines_of_known_length_are_rounded_in_place(outputs: int) -> None:
     """Of few channels, and of several blocks of them."""
-    kernel = made(
+    kernel = conv_kernel(
         source(LAST, "o,u,v,c").replace("b,h,w,c]", "b,h,9,c]").replace("(b,h,w", "(b,h,9")
     )
     for channels in (3, 190):
@@ -127,7 +127,7 @@ def test_pairs_of_colours_begin_anywhere_on_a_line(options: dict[str, int], line
     text = source(LAST, "o,u,v,c", **options).replace(",c]", ",3]").replace(",w,c)", ",w,3)")
     taps = options.get("u", 3), options.get("v", 3)
     for wide in (text, text.replace("b,h,w,", f"b,h,{line},", 2)):
-        kernel = made(wide)
+        kernel = conv_kernel(wide)
         for outputs in (20, 32):
             x, k = drawn((2, 8, line, 3), (outputs, *taps, 3))
             x[0, 4, line // 2, 2] = x[1, 5, 3, 0] = np.inf
@@ -157,14 +157,14 @@ def test_steps_and_blocks(
     text = source(image, **options)  # type: ignore[arg-type]
     x = (1, c, h, w) if image == FIRST else (1, h, w, c)
     taps = options.get("u", 3), options.get("v", 3)
-    check(made(text), *drawn(x, (outputs, c, *taps)))
+    check(conv_kernel(text), *drawn(x, (outputs, c, *taps)))
 
 
 @paired
 @pytest.mark.parametrize("image", [FIRST, LAST])
 @pytest.mark.parametrize("rounding", ["eager", "fast"])
 def test_what_is_beyond_an_odd_channel_is_no_number_of_the_image(image: str, rounding: str) -> None:
-    kernel = made(source(image, before=INVERSE), rounding=rounding)
+    kernel = conv_kernel(source(image, before=INVERSE), rounding=rounding)
     for channels in (1, 3, 4, 7):
         x, k = drawn((2, channels, 9, 11), (6, channels, 3, 3))
         check(kernel, x if image == FIRST else np.ascontiguousarray(x.transpose(0, 2, 3, 1)), k)
@@ -176,7 +176,7 @@ def test_infinities_reach_no_further_than_their_windows(image: str) -> None:
     x, k = drawn((1, 5, 9, 40), (3, 5, 3, 3))
     x[0, 4, 8, 39], x[0, 0, 0, 0], x[0, 3, 4, 20] = np.inf, np.nan, -np.inf
     x = x if image == FIRST else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    check(made(source(image)), x, k)
+    check(conv_kernel(source(image)), x, k)
 
 
 @paired
@@ -185,7 +185,7 @@ def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> Non
     text = source(before="z = exp(x)\n  y = sqrt(z)")
     rng = np.random.default_rng(3)
     x, k = (rng.standard_normal(s).astype(bf16.numpy) for s in ((1, 9, 8, 9), (5, 9, 3, 3)))
-    kernel = made(text, rounding="fast")
+    kernel = conv_kernel(text, rounding="fast")
     (actual,), wanted = kernel(x, k), kernel.expected(x, k)[0]
     size = np.abs(np.asarray(wanted, "f8")).max()
     assert np.abs(np.asarray(actual, "f8") - np.asarray(wanted, "f8")).max() <= 2**-7 * size
@@ -203,5 +203,5 @@ def test_numbers_that_nobody_has_rounded_are_rounded_as_they_are_packed() -> Non
 def test_any_size(image: str, s: int, d: int, size: tuple[int, ...], usual: bool) -> None:
     b, c, h, w, o = size
     x = (b, c, h, w) if image == FIRST else (b, h, w, c)
-    kernel = made(source(image, s=s, d=d, p=2), usual=usual)
+    kernel = conv_kernel(source(image, s=s, d=d, p=2), usual=usual)
     check(kernel, *drawn(x, (o, c, 3, 3), seed=sum(size)))

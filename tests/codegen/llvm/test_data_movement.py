@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_reductions import NAMES
 
 from smelt.codegen.llvm.program import program
@@ -30,7 +30,7 @@ def filled(dtype: str, shape: tuple[int, ...]) -> Array:
 
 def permuted(dtype: str, perm: tuple[int, ...], isa: str) -> Any:
     shape = ",".join(LETTERS[: len(perm)])
-    return whole(
+    return fuse(
         f"graph f(x: {dtype}[{shape}]) {{\n y = permute(x) {{perm={perm}}}\n return y\n}}", isa
     )
 
@@ -81,7 +81,7 @@ TURNED_WITH_WORK = """graph f(x: f32[a,b], y: f32[b,a], z: f16[a,b], r: f32[b]) 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_arithmetic_on_transposed_tiles(isa: str) -> None:
-    kernel = whole(TURNED_WITH_WORK, isa)
+    kernel = fuse(TURNED_WITH_WORK, isa)
     rng = np.random.default_rng(1)
     for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300)):
         x, y, r = (rng.standard_normal(s).astype("f4") for s in ((a, b), (b, a), (b,)))
@@ -108,7 +108,7 @@ ALL_TURNED = """graph f(x: {dtype}[a,b], y: {dtype}[a,b], z: {dtype}[a,b]) {{
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8"])
 def test_whole_vectors_are_stored_where_every_operand_is_transposed(isa: str, dtype: str) -> None:
     """Three loads that run across the result do not make its lanes be stored far apart."""
-    kernel = whole(ALL_TURNED.format(dtype=dtype), isa)
+    kernel = fuse(ALL_TURNED.format(dtype=dtype), isa)
     nests = schedule(program(kernel.kernel).phases[0], kernel.target)
     assert [len(nest.transposed) for nest in nests.nests] == [3]
     for a, b in ((1, 1), (64, 64), (65, 63), (200, 17), (16, 300), (130, 129)):
@@ -157,24 +157,24 @@ STRIDED = {
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize("form", STRIDED)
-def test_inputs_of_any_strides(form: str, isa: str) -> None:
+@pytest.mark.parametrize("variant", STRIDED)
+def test_inputs_of_any_strides(variant: str, isa: str) -> None:
     for dtype in ("f32", "i16"):
-        kernel = whole(STRIDED[form].format(d=dtype), isa)
+        kernel = fuse(STRIDED[variant].format(d=dtype), isa)
         for shape in ((1, 1), (5, 37), (33, 64), (70, 3)):
             views = views_of(shape, NAMES[dtype].numpy)
             wanted = kernel.expected(views["plain"], views["plain"][::-1])
             for first, second in product(views, ("plain", "backward", "turned")):
-                if form == "rows" and views[first].strides[1] != views[first].itemsize:
+                if variant == "rows" and views[first].strides[1] != views[first].itemsize:
                     continue
                 (actual,) = kernel(views[first], views[second][::-1])
                 assert np.array_equal(actual, wanted[0]), (first, second, shape, dtype)
 
 
-@pytest.mark.parametrize("form", ["map", "columns", "product", "turned"])
-def test_repeated_inputs(form: str) -> None:
+@pytest.mark.parametrize("variant", ["map", "columns", "product", "turned"])
+def test_repeated_inputs(variant: str) -> None:
     """Broadcast arrays have strides of zero; every second element of a row is another kind."""
-    kernel = whole(STRIDED[form].format(d="f32"))
+    kernel = fuse(STRIDED[variant].format(d="f32"))
     row = np.arange(37, dtype="f4")
     for x in (
         np.broadcast_to(row, (20, 37)),
@@ -188,7 +188,7 @@ def test_repeated_inputs(form: str) -> None:
 
 def test_known_strides() -> None:
     """Strides that the text tells: a row that stands still, columns side by side."""
-    kernel = whole(
+    kernel = fuse(
         "graph f(x: f32[m,n] strides(0,1), z: f32[m,n] strides(1,?)) {\n"
         " y = sub(x, z)\n return y\n}"
     )
@@ -226,7 +226,7 @@ VIEWS = {
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("name", VIEWS)
 def test_views(name: str, isa: str) -> None:
-    kernel = whole(f"graph f(x: f32[m,n]) {{\n {VIEWS[name]}\n return y\n}}", isa)
+    kernel = fuse(f"graph f(x: f32[m,n]) {{\n {VIEWS[name]}\n return y\n}}", isa)
     for shape in ((2, 3), (1, 70), (17, 16), (65, 64), (20, 300)):
         if name == "slice" and shape[1] < 3:
             continue
@@ -241,7 +241,7 @@ def test_views(name: str, isa: str) -> None:
 
 def test_empty_views() -> None:
     for name in ("pad", "concat", "reshape", "sum of a pad", "pad of a sum", "flip"):
-        kernel = whole(f"graph f(x: f32[m,n]) {{\n {VIEWS[name]}\n return y\n}}")
+        kernel = fuse(f"graph f(x: f32[m,n]) {{\n {VIEWS[name]}\n return y\n}}")
         for shape in ((0, 3), (3, 0), (0, 0)):
             x = np.zeros(shape, "f4")
             assert np.array_equal(kernel(x)[0], kernel.expected(x)[0]), (name, shape)
@@ -269,7 +269,7 @@ def test_gathers(name: str, isa: str) -> None:
     rng = np.random.default_rng(5)
     for dtype in ("f32", "i8", "bf16", "i64", "bool"):
         code = f"graph f({head.format(d=dtype)}) {{\n {line.format()}\n return y\n}}"
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         for m, n, p, q in ((5, 7, 3, 2), (40, 65, 33, 17), (100, 16, 70, 64), (2, 2, 0, 3)):
             arrays = [filled(dtype, (m, n))]
             for k, node in enumerate(kernel.graph.inputs[1:]):
@@ -289,7 +289,7 @@ def test_sums_of_gathered_rows_through_tile_transposes() -> None:
         "w = reduce.sum(x) {axes=(1,)}\n y = gather(w, i) {first=0}",
     ):
         for isa in RUNNABLE:
-            kernel = whole(f"graph f(x: f32[n,n], i: i64[n]) {{\n {code}\n return y\n}}", isa)
+            kernel = fuse(f"graph f(x: f32[n,n], i: i64[n]) {{\n {code}\n return y\n}}", isa)
             for n in (1, 3, 33):
                 x, i = filled("f32", (n, n)), (np.arange(n) * 7 + 2) % n
                 assert np.array_equal(kernel(x, i)[0], x[i].sum(1)), (isa, n)
@@ -297,7 +297,7 @@ def test_sums_of_gathered_rows_through_tile_transposes() -> None:
 
 def test_positions_outside_are_clamped_not_followed() -> None:
     """Compiled code reads no memory outside, whatever the positions are."""
-    kernel = whole("graph f(x: f32[m], i: i64[p]) {\n y = gather(x, i) {first=0}\n return y\n}")
+    kernel = fuse("graph f(x: f32[m], i: i64[p]) {\n y = gather(x, i) {first=0}\n return y\n}")
     x = np.arange(10, dtype="f4")
     i = np.array([0, 9, 10, 2**62, -1, -(2**62), 5] * 7)
     actual = run_guarded(kernel, [x, i], at_end=True)[0]
@@ -308,7 +308,7 @@ def test_positions_outside_are_clamped_not_followed() -> None:
 def test_parts_that_are_not_read_cost_nothing() -> None:
     """A masked load whose lanes are all outside of an array, where no memory may be, traps into
     microcode: a concatenation of long arrays took two hundred times as long as a copy."""
-    kernel = whole("graph f(x: f32[n], y: f32[m]) {\n z = concat(x, y) {axis=0}\n return z\n}")
+    kernel = fuse("graph f(x: f32[n], y: f32[m]) {\n z = concat(x, y) {axis=0}\n return z\n}")
     x = np.ones(500_000, "f4")
 
     def least(run: Any) -> float:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, in_place, products, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
@@ -116,7 +116,7 @@ def plain(
     [(4, 4, 8), (8, 8, 5), (2, 2, 40), (16, 16, 3), (5, 5, 7), (2, 4, 9), (4, 2, 9), (1, 2, 33)],
 )
 def test_groups_that_share_a_vector(isa: str, t: str, s: int, c: int, o: int, g: int) -> None:
-    kernel = whole(GROUPS.format(t=t, s=s, c=c, o=o), isa)
+    kernel = fuse(GROUPS.format(t=t, s=s, c=c, o=o), isa)
     arrays = random(
         (1, 4, 6, g, c), (g, o, 3, 3, c), dtype=np.float64 if t == "f64" else np.float32
     )
@@ -165,7 +165,7 @@ def test_groups_that_share_a_vector(isa: str, t: str, s: int, c: int, o: int, g:
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    check(whole(source, isa), *random(*shapes))
+    check(fuse(source, isa), *random(*shapes))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -186,7 +186,7 @@ def test_lines_of_known_sizes_are_read_in_place(
     fixed = source.replace("[b,h,w,c]", f"[{','.join(map(str, shape))}]", 1)
     fixed = fixed.replace(f"[c,{u},{v}]", f"[{shape[-1]},{u},{v}]")
     assert in_place(fixed) == [True]
-    check(whole(fixed, isa), *random(shape, (shape[-1], u, v)))
+    check(fuse(fixed, isa), *random(shape, (shape[-1], u, v)))
 
 
 def test_which_lines_are_read_in_place() -> None:
@@ -198,7 +198,7 @@ def test_which_lines_are_read_in_place() -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_results_along_the_weights_own_axes(isa: str) -> None:
-    kernel, inputs = whole(OUTER, isa), random((2, 9, 8, 6), (6, 5, 5), dtype=np.float64)
+    kernel, inputs = fuse(OUTER, isa), random((2, 9, 8, 6), (6, 5, 5), dtype=np.float64)
     inputs[1] *= 0.1
     for actual, expected in zip(kernel(*inputs), kernel.expected(*inputs), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
@@ -208,13 +208,13 @@ def test_results_along_the_weights_own_axes(isa: str) -> None:
 @pytest.mark.parametrize("source", [FIRST, LAST])
 def test_double_precision(isa: str, source: str) -> None:
     shapes = ((1, 2, 9, 10), (2, 5, 5)) if source == FIRST else ((1, 9, 10, 2), (2, 5, 5))
-    kernel = whole(plain(source, t="f64", u=5, v=5, p=2), isa)
+    kernel = fuse(plain(source, t="f64", u=5, v=5, p=2), isa)
     check(kernel, *random(*shapes, dtype=np.float64))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
-    kernel = whole(plain(LAST, t="f16"), isa)
+    kernel = fuse(plain(LAST, t="f16"), isa)
     for channels in (32, 20):
         check(kernel, *random((1, 3, 6, channels), (channels, 7, 7), dtype=np.float16))
 
@@ -224,8 +224,8 @@ def test_sums_are_rounded_as_they_are_stored(isa: str) -> None:
 def test_short_rows_of_half_types_are_transposed(
     dtype: DType, s: int, shape: tuple[int, ...]
 ) -> None:
-    kernel = whole(plain(s=s, u=5, v=5, p=2, t=dtype.name))
-    assert [form for form, _ in kernel.forms] == ["turned"]
+    kernel = fuse(plain(s=s, u=5, v=5, p=2, t=dtype.name))
+    assert [variant for variant, _ in kernel.variants] == ["turned"]
     arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
     check(kernel, *arrays)  # nothing is read or written outside
     actual, expected = (
@@ -241,20 +241,22 @@ def test_padding_hides_infinite_weights_only(source: str) -> None:
     x[0, 1, 2, 2] = np.inf
     x[0, 0, 0, 0] = np.nan
     k[2, 0, 0] = np.inf  # in a margin it meets 0
-    kernel = whole(plain(source, u=5, v=5, p=2))
+    kernel = fuse(plain(source, u=5, v=5, p=2))
     actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_short_rows_are_transposed_where_that_fills_most_lanes() -> None:
-    forms = whole(plain(), "avx512").forms
+    variants = fuse(plain(), "avx512").variants
     sizes = {"b": 1, "u": 7, "v": 7}
-    for c, w, form in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
-        assert select_variant(forms, {**sizes, "c": c, "h": 9, "w": w}) == form
-    assert not whole(plain(LAST), "avx512").forms
-    assert not whole(OUTER, "avx512").forms
-    assert not whole(plain().replace("value=0", "value=1"), "avx512").forms  # margins are no zeros
+    for c, w, variant in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
+        assert select_variant(variants, {**sizes, "c": c, "h": 9, "w": w}) == variant
+    assert not fuse(plain(LAST), "avx512").variants
+    assert not fuse(OUTER, "avx512").variants
+    assert not fuse(
+        plain().replace("value=0", "value=1"), "avx512"
+    ).variants  # margins are no zeros
 
 
 def test_which_products_are_depthwise() -> None:
@@ -289,4 +291,4 @@ def test_what_is_gathered_is_gathered_once_for_all_positions_of_a_task() -> None
     first, last = built.nests
     assert len(first.saves) == 9 and first.order == ("c",) and last.stores
     for shapes in (((2, 5, 6, 37), (37, 3, 3)), ((1, 3, 4, 2100), (2100, 3, 3))):
-        check(whole(source), *random(*shapes))
+        check(fuse(source), *random(*shapes))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, products, random
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
@@ -73,7 +73,7 @@ def arrays(
     ],
 )
 def test_pairs(between: str, options: dict[str, int | str], images: list[tuple[int, ...]]) -> None:
-    kernel = whole(pair(between, **options))
+    kernel = fuse(pair(between, **options))
     dtype = np.float64 if options.get("t") == "f64" else np.float32
     for b, h, w, c, o in images:
         inputs = arrays((b, h, w, c), o, int(options.get("u", 3)), dtype)
@@ -82,11 +82,11 @@ def test_pairs(between: str, options: dict[str, int | str], images: list[tuple[i
 
 @pytest.mark.parametrize("isa", [i for i in RUNNABLE if i != "avx512"])
 def test_other_machines(isa: str) -> None:
-    check(whole(pair(), isa), *arrays((1, 5, 6, 19), 12))
+    check(fuse(pair(), isa), *arrays((1, 5, 6, 19), 12))
 
 
 def test_position_dependent_inputs_are_packed_from_scratch() -> None:
-    kernel = whole(ADDED)
+    kernel = fuse(ADDED)
     for b, h, w, c, o in ((2, 7, 16, 140, 33), (1, 3, 3, 1, 1), (1, 4, 9, 16, 2)):
         check(kernel, *random((b, h, w, c), (c, 3, 3), (o, c), (b, h - 2, w - 2, c)))
 
@@ -99,7 +99,7 @@ def test_which_products_are_taken_together() -> None:
 def test_padding_and_nan() -> None:
     """What is outside counts as 0, also for weights that are no numbers; NaN and inf stay where
     their windows are."""
-    kernel = whole(pair(u=3, p=2))
+    kernel = fuse(pair(u=3, p=2))
     x, k, p, g, a = arrays((2, 5, 9, 18), 20)
     x[0, 2, 3, 4], x[1, 0, 0, 17], x[1, 4, 8, 0], k[7, 0, 2] = np.nan, np.inf, -np.inf, np.inf
     with np.errstate(all="ignore"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import random
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
@@ -67,7 +67,7 @@ PLACED = """graph f(x: f32[b,m,k], w: f32[b,k,n]) {
 }"""
 
 
-def check(kernel: Whole, *arrays: np.ndarray) -> None:
+def check(kernel: SingleKernel, *arrays: np.ndarray) -> None:
     """Native code between forbidden pages says what the graph's interpreter says."""
     for at_end in (False, True):
         result = run_guarded(kernel, arrays, at_end=at_end)
@@ -84,16 +84,16 @@ def test_every_size_stays_inside_its_arrays(isa: str, columns: int, depth: int) 
     """Whole tiles are written in place, others by way of scratch; sums go on over blocks."""
     for rows in (1, 5, 40):
         shapes = (rows, depth), (depth, columns), (depth, columns)
-        kernel = whole(TWO, isa, usual=True)
+        kernel = fuse(TWO, isa, usual=True)
         check(kernel, *random(*shapes))
-        kernel = whole(PLACED, isa, usual=True)
+        kernel = fuse(PLACED, isa, usual=True)
         check(kernel, *random((2, rows, depth), (2, depth, columns)))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_small_ones_mask_what_columns_there_are(isa: str) -> None:
     """All of a small product is stored in place, whatever its width: nothing beside it is."""
-    kernel = whole(PLACED, isa)
+    kernel = fuse(PLACED, isa)
     for columns in (1, 7, 16, 17, 24, 33, 47):
         for rows, depth in ((1, 3), (5, 17), (13, 0)):
             check(kernel, *random((3, rows, depth), (3, depth, columns)))
@@ -101,7 +101,7 @@ def test_small_ones_mask_what_columns_there_are(isa: str) -> None:
 
 def test_nearly_whole_tiles_of_small_ones_are_one() -> None:
     """The last vector of a tile has a part, and what it stores goes where it belongs."""
-    kernel = whole(PLACED)
+    kernel = fuse(PLACED)
     text = assembly(
         emit(kernel.kernel, Target.for_isa("avx512"), form="small").llvm,
         Target.for_isa("avx512"),
@@ -118,7 +118,7 @@ def test_nearly_whole_tiles_of_small_ones_are_one() -> None:
 def test_what_is_used_besides_is_right_too(isa: str, source: str) -> None:
     shapes = ((20, 17), (17, 64), (17, 64))[: 2 if source is USED else 3]
     x, *more = random(*shapes)
-    check(whole(source, isa, usual=True), x / 20, *more)
+    check(fuse(source, isa, usual=True), x / 20, *more)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -128,7 +128,7 @@ def test_a_sum_may_be_several_results(
     isa: str, source: str, more: tuple[tuple[int, ...], ...], sizes: tuple[int, int, int]
 ) -> None:
     rows, depth, columns = sizes
-    check(whole(source, isa, usual=True), *random((rows, depth), (depth, columns), *more))
+    check(fuse(source, isa, usual=True), *random((rows, depth), (depth, columns), *more))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -138,7 +138,7 @@ def test_factors_in_groups(isa: str, depth: int) -> None:
     for rows, columns in ((1, 32), (13, 31), (30, 64)):
         rng = np.random.default_rng(rows)
         x, y = (rng.integers(-128, 128, n).astype("i1") for n in ((rows, depth), (depth, columns)))
-        kernel = whole(BYTES, isa, usual=True)
+        kernel = fuse(BYTES, isa, usual=True)
         for at_end in (False, True):
             (actual,) = run_guarded(kernel, (x, y), at_end=at_end)
             assert np.array_equal(actual, x.astype("i4") @ y.astype("i4"))
@@ -146,7 +146,10 @@ def test_factors_in_groups(isa: str, depth: int) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(ROWS.format(t="f64"), isa, usual=True), *random((3, 7, 300), (300, 96), dtype="f8"))
+    check(
+        fuse(ROWS.format(t="f64"), isa, usual=True),
+        *random((3, 7, 300), (300, 96), dtype="f8"),
+    )
 
 
 SHORT = """graph f(x: {t}[b,m,k], w: {t}[b,k,n]) {{
@@ -162,7 +165,7 @@ PAIRS = tuple(f for f in ("avx512bf16",) if Target.host().has(f))
 def test_last_sums_are_rounded_as_they_are_stored(isa: str, name: str) -> None:
     """Of one block and of several, in whole and broken tiles: exact sums are rounded once."""
     features = PAIRS if isa == "avx512" else ()
-    kernel = whole(SHORT.format(t=name), isa, usual=True, features=features)
+    kernel = fuse(SHORT.format(t=name), isa, usual=True, features=features)
     rng, one = np.random.default_rng(3), parse_dtype(name).numpy.type
     for rows, depth, columns in ((13, 6, 32), (5, 2 * DEPTH + 3, 64), (4, 3, 31), (3, 0, 32)):
         x, w = (

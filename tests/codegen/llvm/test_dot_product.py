@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
@@ -41,15 +41,15 @@ def source(pair: str, spec: str = PLAIN) -> str:
     )
 
 
-def grouped(kernel: Whole) -> bool:
+def grouped(kernel: SingleKernel) -> bool:
     """Whether all contractions of a kernel pack their factors in groups."""
     results = [schedule(p, kernel.target).blocked for p in program(kernel.kernel).phases]
     return all(c.group is not None for blocked in results for c in blocked)
 
 
-def made(pair: str, spec: str = PLAIN, isa: str = RUNNABLE[0]) -> Whole:
+def product_kernel(pair: str, spec: str = PLAIN, isa: str = RUNNABLE[0]) -> SingleKernel:
     more = MORE if isa == "avx512" else ()
-    kernel = whole(source(pair, spec), isa, usual=True, features=more)
+    kernel = fuse(source(pair, spec), isa, usual=True, features=more)
     short = pair != "bf16 bf16" or "avx512bf16" in kernel.target.features
     assert grouped(kernel) == short
     return kernel
@@ -73,7 +73,7 @@ def wanted(x: Array, y: Array) -> Array:
 @pytest.mark.parametrize("pair", ["bf16 bf16", "i8 i8", "u8 i8", "u8 u8", "i16 i16"])
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_size_up_to_two_tiles(pair: str, isa: str) -> None:
-    kernel = made(pair, isa=isa)
+    kernel = product_kernel(pair, isa=isa)
     rows, columns = {"avx512": (12, 32), "avx2": (6, 16), "portable": (6, 8)}[isa]
     first, second = pair.split()
     for k in (0, 1, 2, 3, 4, 5, 17) if isa == RUNNABLE[0] else (1, 6, 7):
@@ -93,7 +93,7 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
     """Operands that are walked along or across, several blocks, nothing read beyond the end."""
     first, second = pair.split()
     for isa in RUNNABLE[:2]:
-        kernel = made(pair, spec, isa)
+        kernel = product_kernel(pair, spec, isa)
         for m, n, k in ((1, 1, 1), (13, 33, 17), (40, 300, 70), (17, 65, 1029)):
             x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
             right = wanted(x, y)
@@ -108,7 +108,7 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
 @pytest.mark.parametrize("pair", [p for p in PAIRS if "bf16" not in p])
 def test_extremes_are_exact(pair: str, isa: str) -> None:
     """No step saturates; sums that leave int32 wrap."""
-    kernel = made(pair, isa=isa)
+    kernel = product_kernel(pair, isa=isa)
     first, second = (np.iinfo(KINDS[p]) for p in pair.split())
     for a, b in product((first.min, first.max), (second.min, second.max)):
         x, y = np.full((14, 1027), a, first.dtype), np.full((1027, 37), b, second.dtype)
@@ -129,7 +129,7 @@ def test_computed_operands_go_in_groups_where_their_range_is_known() -> None:
         "square": (" c = mul(a, a)\n", lambda x, z: x * x),
     }
     for name, (code, does) in steps.items():
-        kernel = whole(head + code + tail, usual=True, features=MORE)
+        kernel = fuse(head + code + tail, usual=True, features=MORE)
         assert grouped(kernel), name
         x, y = drawn("i8", (30, 70), 1), drawn("u8", (70, 50), 2)
         for z in (-128, 127):
@@ -137,7 +137,7 @@ def test_computed_operands_go_in_groups_where_their_range_is_known() -> None:
             right = does(x.astype("i8"), z) @ y.astype("i8")
             assert np.array_equal(kernel(*inputs)[0], right), name
     wide = head + " d = mul(a, a)\n c = mul(d, a)\n" + tail
-    assert not grouped(whole(wide, usual=True, features=MORE))
+    assert not grouped(fuse(wide, usual=True, features=MORE))
 
 
 @pytest.mark.parametrize("pair", ["bf16 bf16", "i8 i8", "u8 i8", "i16 i16"])
@@ -147,7 +147,7 @@ def test_few_rows(pair: str, spec: str) -> None:
     first, second = pair.split()
     for isa in RUNNABLE[:2]:
         more = MORE if isa == "avx512" else ()
-        kernel = whole(source(pair, spec), isa, features=more)
+        kernel = fuse(source(pair, spec), isa, features=more)
         for m, n, k in (
             (1, 33, 17),
             (3, 65, 1),
@@ -175,7 +175,7 @@ def normal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(bf16.numpy)
 
 
-def errs_as_float32_sums(kernel: Whole) -> None:
+def errs_as_float32_sums(kernel: SingleKernel) -> None:
     """Within k·2^-24·Σ|a·b| beside the rounding of the result, by cancellation too."""
     for m, n, k in ((13, 33, 17), (30, 70, 300), (20, 40, 2000)):
         x, y = normal((m, k), k), normal((k, n), k + 1)
@@ -188,7 +188,7 @@ def errs_as_float32_sums(kernel: Whole) -> None:
         assert (np.abs(actual - exact) <= bound * (1 + 2**-8) + 2.0**-8 * np.abs(exact)).all()
 
 
-def lets_nan_and_infinity_travel(kernel: Whole) -> None:
+def lets_nan_and_infinity_travel(kernel: SingleKernel) -> None:
     """They reach their own row and column, odd last positions included, and nothing else."""
     for k in (1, 5, 16, 513):
         x, y = normal((35, k), 1), normal((k, 35), 2)
@@ -204,18 +204,18 @@ def lets_nan_and_infinity_travel(kernel: Whole) -> None:
 @pytest.mark.skipif("avx512bf16" not in MORE, reason="the processor has no such instruction")
 class TestBfloat16:
     def test_error_is_that_of_float32_sums(self) -> None:
-        errs_as_float32_sums(made("bf16 bf16"))
+        errs_as_float32_sums(product_kernel("bf16 bf16"))
 
     def test_nan_and_infinity_travel(self) -> None:
-        lets_nan_and_infinity_travel(made("bf16 bf16"))
+        lets_nan_and_infinity_travel(product_kernel("bf16 bf16"))
 
     def test_denormals_count_as_zero_but_in_exact_rounding(self) -> None:
         tiny = np.full((13, 8), 2.0**-130, bf16.numpy)
         great = np.full((8, 33), 2.0**120, bf16.numpy)
-        exact = whole(source("bf16 bf16"), usual=True, features=MORE, rounding="exact")
+        exact = fuse(source("bf16 bf16"), usual=True, features=MORE, rounding="exact")
         assert not grouped(exact)
         assert (exact(tiny, great)[0].astype("f8") == 8 * 2.0**-10).all()
-        assert (made("bf16 bf16")(tiny, great)[0] == 0).all()
+        assert (product_kernel("bf16 bf16")(tiny, great)[0] == 0).all()
 
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_factors_that_nobody_has_rounded_are_rounded_to_nearest(self, side: str) -> None:
@@ -227,7 +227,7 @@ class TestBfloat16:
             f" w = cast({inputs}) {{dtype=f32}}\n t = mul(w, z)\n a = cast(t) {{dtype=bf16}}\n"
             f' s = contract({first}, {second}) {{spec="{PLAIN}"}}\n return s\n}}'
         )
-        kernel = whole(code, usual=True, features=MORE, rounding="fast")
+        kernel = fuse(code, usual=True, features=MORE, rounding="fast")
         assert grouped(kernel)
         assert "bf16(" not in kernel_text(kernel.kernel)
         x, y = drawn("bf16", (30, 700), 1), drawn("bf16", (700, 50), 2)
@@ -242,7 +242,7 @@ class TestBfloat16:
 
     def test_float32_products_of_bfloat16_arrays_stay_float32(self) -> None:
         code = source("bf16 bf16").replace('n"}', 'n", dtype=f32}')
-        assert not grouped(whole(code, usual=True, features=MORE))
+        assert not grouped(fuse(code, usual=True, features=MORE))
 
 
 # ---- the loop -----------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_rows_of_whole_groups_are_read_in_place(pair: str) -> None:
     first, second = pair.split()
     casts = "" if first == "bf16" else " a = cast(t) {dtype=i32}\n b = cast(y) {dtype=i32}\n"
     names = "t, y" if first == "bf16" else "a, b"
-    kernel = whole(
+    kernel = fuse(
         f"graph f(x: {first}[m,k], y: {second}[n,k-3]) {{\n"
         f" t = slice(x) {{starts=(0, 2), sizes=(m, k - 3), steps=(1, 1)}}\n{casts}"
         f' s = contract({names}) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
@@ -316,7 +316,7 @@ def test_rows_of_whole_groups_are_read_in_place(pair: str) -> None:
 def test_short_numbers_are_converted_once_rather_than_by_every_tile(dtype: str) -> None:
     """Rows that are read where they lie in float32 are packed where each number takes converting:
     with AVX-512 but no instructions for pairs."""
-    kernel = whole(
+    kernel = fuse(
         f"graph f(x: {dtype}[m,k], y: {dtype}[k,n]) {{\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n", dtype=f32}\n return s\n}'
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.variants import forced
 
 from smelt.codegen.llvm.access.gather_cache import NOWHERE
@@ -48,7 +48,7 @@ NUMBERS = {"f32": "f4", "u8": "u1", "i8": "i1"}
 
 def drawn(code: str, m: int, n: int, g: int, seed: int) -> list[np.ndarray[Any, Any]]:
     """Arguments of whole numbers, so that sums are exact."""
-    kernel, rng = whole(code, RUNNABLE[0]), np.random.default_rng(seed)
+    kernel, rng = fuse(code, RUNNABLE[0]), np.random.default_rng(seed)
     size_values, result = {"m": m, "n": n, "g": g}, list[np.ndarray[Any, Any]]()
     for x in kernel.graph.inputs:
         shape = tuple(
@@ -68,19 +68,22 @@ ALONE = CODES[1:3]
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("code", CODES, ids=range(len(CODES)))
 def test_every_form_says_the_same(isa: str, code: str) -> None:
-    for form in ("", *(f for f, _ in whole(code, isa).forms if f in ("deep", "few", "wide"))):
-        kernel = forced(code, isa, form) if form else whole(code, isa)
+    for variant in (
+        "",
+        *(f for f, _ in fuse(code, isa).variants if f in ("deep", "few", "wide")),
+    ):
+        kernel = forced(code, isa, variant) if variant else fuse(code, isa)
         for m, n, g in SIZES:
             inputs = drawn(code, m, n, g, m + n)
             for at_end in (False, True):
                 actual = run_guarded(kernel, inputs, at_end=at_end)[0]
-                assert np.array_equal(actual, kernel.expected(*inputs)[0]), (form, m, n, g)
+                assert np.array_equal(actual, kernel.expected(*inputs)[0]), (variant, m, n, g)
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0])
 def test_numbers_of_one_group_stay_in_it(special: float) -> None:
     code = SCALED.format(d=16, t="f32")
-    kernel = whole(code, RUNNABLE[0])
+    kernel = fuse(code, RUNNABLE[0])
     for m, n, g in SIZES[1:]:
         inputs = drawn(code, m, n, g, 5)
         inputs[2][n // 2, g // 2] = inputs[3][n - 1, 0] = special
@@ -92,11 +95,11 @@ def test_numbers_of_one_group_stay_in_it(special: float) -> None:
 def test_what_is_shared_is_gathered_where_it_begins(isa: str) -> None:
     """Of a weight that is turned square by square, and of one that is not, vector after vector."""
     for code in CODES:
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         (phase,) = program(kernel.kernel).phases
-        for form in {f for f, _ in kernel.forms if f in ("deep", "few", "wide")}:
-            schedules = build_schedules(phase, kernel.target, form)
+        for variant in {f for f, _ in kernel.variants if f in ("deep", "few", "wide")}:
+            schedules = build_schedules(phase, kernel.target, variant)
             nest = schedules[0].nests[0].packs[1]
-            text = emit(kernel.kernel, kernel.target, form=form).llvm
-            assert (str(NOWHERE) in text) == (code not in ALONE), (form, code)
+            text = emit(kernel.kernel, kernel.target, form=variant).llvm
+            assert (str(NOWHERE) in text) == (code not in ALONE), (variant, code)
             assert (nest.order[0] == nest.vector) == (code == PACKED)

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import ISAS, RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import (
+    ISAS,
+    RUNNABLE,
+    SingleKernel,
+    fuse,
+    one_cluster,
+)
 from tests.strategies.effort import NIGHTLY
 
 from smelt import lower
@@ -105,14 +111,14 @@ def expected(spec: str, arrays: list[Array], result: str) -> Array:
     return total.astype(numpy_type(result))
 
 
-def variants(source: str, isa: str, turn: int) -> Iterator[tuple[Variant, Whole]]:
+def variants(source: str, isa: str, turn: int) -> Iterator[tuple[Variant, SingleKernel]]:
     """Yield the general code, then specialised variants for all sizes: one of them by day."""
-    yield "", whole(source, isa, usual=True)
-    offered = whole(source, isa)
-    names = list(dict.fromkeys(form for form, _ in offered.forms if "@" not in form))
+    yield "", fuse(source, isa, usual=True)
+    offered = fuse(source, isa)
+    names = list(dict.fromkeys(variant for variant, _ in offered.variants if "@" not in variant))
     for name in names if NIGHTLY or not names else [names[turn % len(names)]]:
-        built, loaded = offered.form(name)
-        yield name, replace(offered, built=built, loaded=loaded, forms=())
+        built, loaded = offered.variant_code(name)
+        yield name, replace(offered, built=built, loaded=loaded, variants=())
 
 
 def stored_as(sums: str) -> list[str]:
@@ -128,12 +134,12 @@ def test_every_result_is_written(isa: str, sums: str) -> None:
         cases = list(product(SPECS.values(), SUMS[sums]))
         for spec, source in cases if NIGHTLY else [cases[turn % len(cases)]]:
             code = graph_text(source, sums, result, spec)
-            for form, kernel in variants(code, isa, turn):
+            for variant, kernel in variants(code, isa, turn):
                 for k, shape in enumerate(SHAPES):
                     arrays = operands(source, spec, shape)
                     actual = run_guarded(kernel, arrays, at_end=k % 2 == 0, one_by_one=k > 1)[0]
                     wanted = expected(spec, arrays, result)
-                    assert np.array_equal(actual, wanted), (source, result, form, spec, shape)
+                    assert np.array_equal(actual, wanted), (source, result, variant, spec, shape)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.native import native
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 
 from smelt.blocks import SMALL_DEPTH, THIN, THIN_COLUMNS, THIN_DEPTH, THIN_DOT_ROWS
@@ -28,21 +28,21 @@ Array = np.ndarray[Any, Any]
 DTYPES = {"f32": "f4", "f64": "f8", "i32": "i4", "i64": "i8"}
 
 
-def thin(kernel: Whole, isa: str, form: Any = "") -> list[bool]:
+def thin(kernel: SingleKernel, isa: str, variant: Any = "") -> list[bool]:
     """For each contraction of a form: whether its larger operand is read as it lies."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     phases = program(kernel.kernel).phases
-    return [c.is_gemv for p in phases for c in schedule(p, target, form).products.values()]
+    return [c.is_gemv for p in phases for c in schedule(p, target, variant).products.values()]
 
 
 def test_form_follows_from_the_sizes() -> None:
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     sizes = {"m": THIN, "n": THIN + 1, "k": SMALL_DEPTH + 1}
-    assert select_variant(kernel.forms, {**sizes, "k": SMALL_DEPTH}) == "small"
-    assert select_variant(kernel.forms, sizes) == "rows"
-    assert select_variant(kernel.forms, {**sizes, "m": THIN + 1}) == ""
-    assert select_variant(kernel.forms, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
-    assert select_variant(kernel.forms, {**sizes, "n": 1}) in ("rows", "columns")
+    assert select_variant(kernel.variants, {**sizes, "k": SMALL_DEPTH}) == "small"
+    assert select_variant(kernel.variants, sizes) == "rows"
+    assert select_variant(kernel.variants, {**sizes, "m": THIN + 1}) == ""
+    assert select_variant(kernel.variants, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
+    assert select_variant(kernel.variants, {**sizes, "n": 1}) in ("rows", "columns")
     assert thin(kernel, RUNNABLE[0]) == [False]
     assert thin(kernel, RUNNABLE[0], "rows") == thin(kernel, RUNNABLE[0], "columns") == [True]
 
@@ -50,16 +50,16 @@ def test_form_follows_from_the_sizes() -> None:
 def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
     """Of kernels that are compiled, not run."""
     for spec in ("m,k; k -> m", "k; k,n -> n", "k; n,k -> n", "b,k; b,k,n -> b,n"):
-        kernel = whole(matrices("f32", spec), "avx512")
+        kernel = fuse(matrices("f32", spec), "avx512")
         assert thin(kernel, "avx512") == [True], spec
-        assert not [form for form, _ in kernel.forms if not form.startswith("@")], spec
-    fixed = whole(
+        assert not [variant for variant, _ in kernel.variants if not variant.startswith("@")], spec
+    fixed = fuse(
         "graph f(x: f32[4,k], y: f32[k,n]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}',
         "avx512",
     )
     assert thin(fixed, "avx512") == [True]
-    assert [form for form, _ in fixed.forms] == []
+    assert [variant for variant, _ in fixed.variants] == []
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -78,7 +78,7 @@ def test_few_rows_and_short_lines_are_small(isa: str) -> None:
             f"graph f(x: f32[b,{m},{k}], y: f32[b,{k},{n}]) {{\n"
             ' s = contract(x, y) {spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}'
         )
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         assert thin(kernel, isa) == [is_thin], (m, n, k)
         x, y = whole_numbers((3, m, k), "f4", m), whole_numbers((3, k, n), "f4", n)
         assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], x @ y), (m, n, k)
@@ -89,7 +89,7 @@ def test_few_rows_and_short_lines_are_small(isa: str) -> None:
 def test_every_count_of_rows_in_both_orders(isa: str, dtype: str) -> None:
     first = isa == RUNNABLE[0] and dtype == "f32"
     for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
-        kernel = whole(matrices(dtype, f"{left}; {right} -> m,n"), isa)
+        kernel = fuse(matrices(dtype, f"{left}; {right} -> m,n"), isa)
         for m, n, k in product(
             range(THIN + 2) if first else (1, 3, 8), (1, 17, 64, 65), (0, 1, 5, 67)
         ):
@@ -106,7 +106,7 @@ def test_vectors_shorter_than_the_lines_side_by_side(isa: str, dtype: str) -> No
     """Two lanes hold the sums of half the lines that one row is multiplied with."""
     for spec, rows in (("k; n,k -> n", ()), *(("m,k; n,k -> m,n", (m,)) for m in (1, 2, 4))):
         source = matrices(dtype, spec)
-        kernel = whole(source.replace("m,", f"{rows[0]},", 1) if rows else source, isa)
+        kernel = fuse(source.replace("m,", f"{rows[0]},", 1) if rows else source, isa)
         assert rows or thin(kernel, isa) == [True]
         for n, k in ((1, 40), (4, 3), (17, 40), (66, 9)):
             x, y = (whole_numbers(shape, DTYPES[dtype], n) for shape in ((*rows, k), (n, k)))
@@ -119,7 +119,7 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
     """Whatever scratch memory held before, NaN too: four lines are taken at a time."""
     for spec, rows in (("k; k,n -> n", ()), ("m,k; k,n -> m,n", (3,))):
         source = matrices(dtype, spec)
-        kernel = whole(source.replace("m,", "3,", 1) if rows else source, isa)
+        kernel = fuse(source.replace("m,", "3,", 1) if rows else source, isa)
         for k in range(1, 9):
             shapes = (*rows, 2 * THIN_DEPTH), (2 * THIN_DEPTH, 70)
             for depth in (2 * THIN_DEPTH, k):  # NaN fills scratch, and stays there
@@ -135,7 +135,7 @@ def test_lines_that_are_not_there_are_multiplied_with_zeros(isa: str, dtype: str
     "spec", ["m,k; k,n -> m,n", "m,k; n,k -> m,n", "k; k,n -> n", "k; n,k -> n"]
 )
 def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
-    kernel = whole(matrices("f32", spec))
+    kernel = fuse(matrices("f32", spec))
     for k, n in (
         (THIN_DEPTH - 1, 3),
         (THIN_DEPTH, 5),
@@ -157,7 +157,7 @@ def test_beyond_blocks_of_depth_and_columns(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["k; n,k -> n", "m,k; n,k -> m,n"])
 def test_following_rows_are_prefetched(spec: str) -> None:
     """However short they are, and for a single row too: what is asked for need not exist."""
-    kernel = whole(matrices("f32", spec))
+    kernel = fuse(matrices("f32", spec))
     assert "m" in spec or "prefetch" in asm_text(kernel.kernel, kernel.target)
     for k, n in ((1, 9), (3, 40), (16, 5), (64, 70), (70, 4)):
         size_values = {"m": 3, "n": n, "k": k}
@@ -171,7 +171,7 @@ def test_following_rows_are_prefetched(spec: str) -> None:
 
 def test_a_single_row_meets_long_lines_one_by_one() -> None:
     """Four vectors of a line side by side, where short ones are lines side by side."""
-    kernel = whole(matrices("f32", "k; n,k -> n"))
+    kernel = fuse(matrices("f32", "k; n,k -> n"))
     text = asm_text(kernel.kernel, Target.for_isa("avx512"))
     loops = [body for body in inner_loops(text) if "fmadd" in body]
     alone = [body for body in loops if re.search(r"\svmovups\s+-?192\(", body)]
@@ -181,7 +181,7 @@ def test_a_single_row_meets_long_lines_one_by_one() -> None:
 
 def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> None:
     """Of any length, with parts of vectors at the end and lines that are left over."""
-    kernel = whole(matrices("f32", "k; n,k -> n"))
+    kernel = fuse(matrices("f32", "k; n,k -> n"))
     target = replace(Target.for_isa("avx512"), cpu="skylake-avx512")
     loops = [body for body in inner_loops(asm_text(kernel.kernel, target)) if "fmadd" in body]
     assert loops and not [x for x in loops if re.search(r"\svmovups\s+-?192\(", x)]
@@ -193,7 +193,7 @@ def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> Non
         built=built,
         loaded=load(built.code, [f.symbol for f in built.functions]),
         target=target,
-        forms=(),
+        variants=(),
     )
     for n, k in ((1, 1), (7, 1536), (4, 2049), (9, 4096), (5, 0)):
         x, y = whole_numbers((k,), "f4", 3), whole_numbers((n, k), "f4", 4)
@@ -212,7 +212,7 @@ def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
         f"graph f(x: {dtype}[m,k], y: {dtype}[n,k]) {{\n"
         ' s = contract(x, y) {spec="m,k; n,k -> m,n"}\n return s\n}'
     )
-    kernel = whole(code)
+    kernel = fuse(code)
     rng = np.random.default_rng(1)
     for k in (255, 256, 257, 511, 513, 1023, 1024, 1025, 2047, 2049, 2300):
         for m in (5, 8, 9, 16):
@@ -225,14 +225,14 @@ def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
 
 
 def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
-    kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; n,k -> m,n"))
     text = str(emit(kernel.kernel, Target.for_isa("avx512"), form="rows").llvm)
     assert re.search(r"select +i1 %\S+, i64 1024, i64 256", text)
 
 
 def test_pieces_are_prefetched_some_groups_ahead() -> None:
     """For the second cache: what the first one held of them would leave no room for the rows."""
-    kernel = whole(matrices("f32", "m,k; n,k -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; n,k -> m,n"))
     avx512 = Target.for_isa("avx512")
     built = emit(kernel.kernel, avx512, form="rows").llvm
     loops = [x for x in inner_loops(assembly(built, avx512, 2)) if "prefetch" in x]
@@ -243,8 +243,8 @@ def test_pieces_are_prefetched_some_groups_ahead() -> None:
 
 def test_few_rows_in_the_usual_code_too() -> None:
     """What serves all sizes is right for few rows, though others serve them better."""
-    kernel = whole(matrices("f32", "m,k; n,k -> m,n"), usual=True)
-    assert kernel.forms == ()
+    kernel = fuse(matrices("f32", "m,k; n,k -> m,n"), usual=True)
+    assert kernel.variants == ()
     for m, n, k in product((0, 1, 2, 11, 12, 13), (1, 31, 32, 33), (0, 1, 40)):
         x, y = whole_numbers((m, k), "f4", 1), whole_numbers((n, k), "f4", 2)
         assert np.array_equal(kernel(x, y)[0], x @ y.T), (m, n, k)
@@ -261,7 +261,7 @@ STORED = """graph f(x: {half}[m,k], w: {half}[n,k], g: f32[n]) {{
 
 @pytest.mark.parametrize("half", ["bf16", "f16", "i8", "u8"])
 def test_converted_as_it_is_read(half: str) -> None:
-    kernel = whole(STORED.format(half=half))
+    kernel = fuse(STORED.format(half=half))
     rng = np.random.default_rng(1)
     for m, n, k in ((1, 70, 130), (3, 9, 33), (8, 130, 16)):
         kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
@@ -274,7 +274,7 @@ def test_converted_as_it_is_read(half: str) -> None:
 def test_rounding_of_long_sums() -> None:
     rng = np.random.default_rng(4)
     for spec in ("m,k; k,n -> m,n", "m,k; n,k -> m,n"):
-        kernel = whole(matrices("f32", spec))
+        kernel = fuse(matrices("f32", spec))
         x = rng.standard_normal((5, 5000)).astype("f4")
         y = rng.standard_normal((5000, 40)).astype("f4")
         right = y if spec.startswith("m,k; k") else np.ascontiguousarray(y.T)
@@ -286,7 +286,7 @@ def test_rounding_of_long_sums() -> None:
 def test_special_values_travel() -> None:
     """NaN and infinities reach exactly the sums that they are in; none comes from the padding."""
     for spec, turn in (("m,k; k,n -> m,n", False), ("m,k; n,k -> m,n", True)):
-        kernel = whole(matrices("f32", spec))
+        kernel = fuse(matrices("f32", spec))
         for m in (1, 2, 5, 16):
             x, y = np.ones((m, 37), "f4"), np.ones((37, 41), "f4")
             x[0, 3], y[5, 7], y[6, 7], y[36, 40] = np.inf, np.nan, -np.inf, -np.inf
@@ -341,7 +341,7 @@ PACKED = """graph f(x: f32[m,%d], w: u8[n,%d], s: f32[n]) {
 @pytest.mark.parametrize("half", [1, 16, 40, 1100])
 def test_two_numbers_of_a_byte(isa: str, half: int) -> None:
     """Lines run along the sum where each byte is met twice, and no element is gathered."""
-    kernel = whole(PACKED % (2 * half, half, half, half, 2 * half), isa)
+    kernel = fuse(PACKED % (2 * half, half, half, half, 2 * half), isa)
     rng = np.random.default_rng(half)
     for m, n in ((1, 9), (2, 5), (3, 70), (4, 4), (8, 3), (9, 1), (16, 2)):
         x = rng.integers(-8, 9, (m, 2 * half)).astype("f4")

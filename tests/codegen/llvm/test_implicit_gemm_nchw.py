@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.conv_cases import check, dealing, lying, products, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.conv_cases import check, dealing, input_in_place, products, random
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
@@ -105,7 +105,7 @@ def large(p: int = 1, s: int = 7) -> str:
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...], usual: bool
 ) -> None:
-    check(whole(source, isa, usual=usual), *random(*shapes))
+    check(fuse(source, isa, usual=usual), *random(*shapes))
 
 
 def test_reduced_columns_are_tiled() -> None:
@@ -114,18 +114,18 @@ def test_reduced_columns_are_tiled() -> None:
 
 
 def test_short_rows_have_no_padding_between_them() -> None:
-    kernel = whole(plain())
+    kernel = fuse(plain())
     assert (
-        select_variant(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 999, "w": MAX_NARROW_ROW})
+        select_variant(kernel.variants, {"b": 1, "c": 3, "o": 4, "h": 999, "w": MAX_NARROW_ROW})
         == "narrow"
     )
     assert (
-        select_variant(kernel.forms, {"b": 1, "c": 3, "o": 4, "h": 9, "w": MAX_NARROW_ROW + 1})
+        select_variant(kernel.variants, {"b": 1, "c": 3, "o": 4, "h": 9, "w": MAX_NARROW_ROW + 1})
         == ""
     )
     assert (
         select_variant(
-            kernel.forms, {"b": 1, "c": 3, "o": 4, "h": MAX_TINY_IMAGE, "w": MAX_TINY_IMAGE}
+            kernel.variants, {"b": 1, "c": 3, "o": 4, "h": MAX_TINY_IMAGE, "w": MAX_TINY_IMAGE}
         )
         == "tiny"
     )
@@ -136,10 +136,10 @@ def test_short_rows_have_no_padding_between_them() -> None:
 def test_lines_of_some_vectors_are_packed_whole(width: int, isa: str) -> None:
     """What a vector has beyond its line is overwritten, and margins stay zero beside infinities."""
     x, k = random((2, 2, 5, width), (3, 2, 3, 3))
-    check(whole(plain(), isa, usual=True), x, k)
-    check(whole(plain(s=2), isa), x, k)
+    check(fuse(plain(), isa, usual=True), x, k)
+    check(fuse(plain(s=2), isa), x, k)
     x[:, 1, 4, -1] = np.inf
-    kernel = whole(plain(), isa, usual=True)
+    kernel = fuse(plain(), isa, usual=True)
     np.testing.assert_array_equal(
         np.isfinite(kernel(x, k)[0]), np.isfinite(kernel.expected(x, k)[0])
     )
@@ -158,7 +158,7 @@ def test_short_lines_are_packed_without_tests() -> None:
 def test_blocks_of_summed_positions_are_even() -> None:
     """One more channel than a block has is two halves, of which the sums come to the same."""
     x, k = random((1, 57, 4, 5), (13, 57, 3, 3))
-    check(whole(plain()), x, k)
+    check(fuse(plain()), x, k)
 
 
 def test_many_taps_are_products_over_windows_too() -> None:
@@ -168,14 +168,17 @@ def test_many_taps_are_products_over_windows_too() -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(plain(t="f64", s=2), isa), *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64))
+    check(
+        fuse(plain(t="f64", s=2), isa),
+        *random((1, 3, 9, 10), (5, 3, 3, 3), dtype=np.float64),
+    )
 
 
 def test_padding_hides_infinite_weights_only() -> None:
     x, k = random((1, 2, 5, 6), (3, 2, 3, 3))
     x[0, 1, 4, 5] = np.inf
     x[0, 0, 0, 0] = np.nan
-    kernel = whole(plain())
+    kernel = fuse(plain())
     actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
@@ -200,11 +203,11 @@ def test_a_block_has_whole_windows() -> None:
 def test_weights_are_multiplied_in_place(rows: int, isa: str) -> None:
     """Where tiles end with their rows; the bits are those of weights that have to be packed."""
     transposed = plain().replace("k: f32[o,c,3,3]", "k: f32[c,o,3,3]").replace("; o,c", "; c,o")
-    assert (lying(plain()), lying(transposed)) == ([True], [False])
+    assert (input_in_place(plain()), input_in_place(transposed)) == ([True], [False])
     x, k = random((2, 30, 6, 9), (rows, 30, 3, 3))
-    check(whole(plain(), isa), x, k)
-    packed = whole(transposed, isa)(x, np.ascontiguousarray(k.swapaxes(0, 1)))
-    assert np.array_equal(whole(plain(), isa)(x, k)[0], packed[0])
+    check(fuse(plain(), isa), x, k)
+    packed = fuse(transposed, isa)(x, np.ascontiguousarray(k.swapaxes(0, 1)))
+    assert np.array_equal(fuse(plain(), isa)(x, k)[0], packed[0])
 
 
 BACKWARDS = """graph f(x: f32[b,c,h,w], k: f32[c,o,3,3]) {
@@ -229,9 +232,9 @@ def test_weights_have_any_layout(rows: int, isa: str) -> None:
     assert dealing(BACKWARDS) == dealing(ACROSS) == [True]
     assert dealing(plain()) == [False]
     x, k = random((2, 60, 4, 9), (60, rows, 3, 3))
-    check(whole(BACKWARDS, isa, usual=True), x, k)
+    check(fuse(BACKWARDS, isa, usual=True), x, k)
     x, k = random((2, 70, 30), (5, 70, rows))
-    check(whole(ACROSS, isa), x, k)
+    check(fuse(ACROSS, isa), x, k)
 
 
 @pytest.mark.parametrize(("channels", "dealt"), [(24, True), (64, True), (96, True), (128, False)])
@@ -246,7 +249,7 @@ def test_weights_that_a_first_cache_does_not_hold_are_packed(channels: int, deal
     }}"""
     assert dealing(source) == [dealt]
     x, k = random((1, channels, 4, 9), (13, 3, 3, channels))
-    check(whole(source, RUNNABLE[0]), x, k)
+    check(fuse(source, RUNNABLE[0]), x, k)
 
 
 def test_a_table_of_weights_costs_no_sums() -> None:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, products, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
@@ -61,11 +61,17 @@ SHORTCUT = """graph f(x: f32[b,h,w,c], k: f32[o,3,3,c], y: f32[b,i,j,e], g: f32[
 
 
 def plain(
-    p: int = 1, s: int = 1, d: int = 1, u: int = 3, v: int = 3, t: str = "f32", given: bool = True
+    p: int = 1,
+    s: int = 1,
+    d: int = 1,
+    u: int = 3,
+    v: int = 3,
+    t: str = "f32",
+    output_first: bool = True,
 ) -> str:
     """A convolution; its weights come as torch gives them, or with their own axis last."""
-    names = ["o", str(u), str(v), "c"] if given else [str(u), str(v), "c", "o"]
-    axes = "o,u,v,c" if given else "u,v,c,o"
+    names = ["o", str(u), str(v), "c"] if output_first else [str(u), str(v), "c", "o"]
+    axes = "o,u,v,c" if output_first else "u,v,c,o"
     return PLAIN.format(p=p, s=s, d=d, u=u, v=v, t=t, k=",".join(names), e=axes)
 
 
@@ -104,8 +110,8 @@ def colours(n: int = 3, **more: int) -> str:
             colours(n=MAX_FEW_CHANNELS + 1),
             ((1, 6, 5, MAX_FEW_CHANNELS + 1), (17, 3, 3, MAX_FEW_CHANNELS + 1)),
         ),
-        (plain(given=False), ((2, 5, 6, 7), (3, 3, 7, 5))),
-        (plain(given=False, u=2, v=4, p=0), ((1, 5, 6, 19), (2, 4, 19, 48))),
+        (plain(output_first=False), ((2, 5, 6, 7), (3, 3, 7, 5))),
+        (plain(output_first=False, u=2, v=4, p=0), ((1, 5, 6, 19), (2, 4, 19, 48))),
         (plain(s=2), ((1, 8, 11, 3), (5, 3, 3, 3))),
         (plain(s=3, p=2, u=5, v=4), ((1, 11, 12, 3), (5, 5, 4, 3))),
         (plain(d=2, p=2), ((2, 7, 9, 3), (4, 3, 3, 3))),
@@ -126,12 +132,15 @@ def colours(n: int = 3, **more: int) -> str:
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    check(whole(source, isa), *random(*shapes))
+    check(fuse(source, isa), *random(*shapes))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
-    check(whole(plain(t="f64", s=2), isa), *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64))
+    check(
+        fuse(plain(t="f64", s=2), isa),
+        *random((1, 9, 10, 3), (5, 3, 3, 3), dtype=np.float64),
+    )
 
 
 def test_padding_hides_infinite_weights_only() -> None:
@@ -139,14 +148,16 @@ def test_padding_hides_infinite_weights_only() -> None:
     x[0, 4, 5, 1] = np.inf
     x[0, 0, 0, 0] = np.nan
     k[2, 0, 0, 0] = np.inf
-    kernel = whole(plain())
+    kernel = fuse(plain())
     actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
 
 
 def test_which_products_have_rows_of_pixels() -> None:
-    assert products(plain()) == products(plain(given=False)) == products(LINE) == [NhwcConvPlan]
+    assert (
+        products(plain()) == products(plain(output_first=False)) == products(LINE) == [NhwcConvPlan]
+    )
     assert products(AROUND) == [NhwcConvPlan]
     assert products(SHORTCUT) == [NhwcConvPlan, NhwcConvPlan]
     assert products(patches(2)) == [NhwcConvPlan]
@@ -196,4 +207,4 @@ STEPS = """graph f(x: f32[b,7,14,3], k: f32[o,3,3,3], y: f32[b,11,25,3], l: f32[
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_windows_that_step_apart_have_tiles_of_their_own(isa: str) -> None:
     shapes = (1, 7, 14, 3), (32, 3, 3, 3), (1, 11, 25, 3), (32, 3, 3, 3)
-    check(whole(STEPS, isa, usual=True), *random(*shapes))
+    check(fuse(STEPS, isa, usual=True), *random(*shapes))

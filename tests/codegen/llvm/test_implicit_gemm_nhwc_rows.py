@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_implicit_gemm_nhwc import AROUND, LINE, SHORTCUT, colours, plain
 
 from smelt import lower
@@ -31,14 +31,14 @@ from smelt.types.expr import evaluate
 LONG = 2 * WINDOW_COLUMNS + 41
 
 
-def known(source: str, line: int) -> str:
+def with_row_length(source: str, line: int) -> str:
     """The program with the length of its image's lines written in it."""
     result = re.sub(r"\[b,h,w,", f"[b,h,{line},", source)
     result = result.replace("b, h, w, e", f"b, h, {line}, e")
     return result.replace("[b,n,c", f"[b,{line},c").replace("w - 2", str(line - 2))
 
 
-def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
+def conv_plans(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
     """The products of a graph with rows of places: heights of tiles, and whether in place."""
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
@@ -56,7 +56,10 @@ def made(source: str) -> list[tuple[NhwcConvPlan, tuple[int, ...], bool]]:
 @pytest.mark.parametrize("line", [1, 3, 4, 5, 7, 13, 14, 28, 33])
 def test_every_length_of_a_row(isa: str, line: int) -> None:
     for o, c in ((16, 3), (33, 3), (48, 70), (64, 0)):
-        check(whole(known(plain(), line), isa), *random((2, 5, line, c), (o, 3, 3, c)))
+        check(
+            fuse(with_row_length(plain(), line), isa),
+            *random((2, 5, line, c), (o, 3, 3, c)),
+        )
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -73,13 +76,17 @@ def test_every_length_of_a_row(isa: str, line: int) -> None:
         (colours(d=2, p=2, n=4), 19, ((2, 7, 19, 4), (40, 3, 3, 4))),
         (colours(v=1, n=2), 8, ((2, 7, 8, 2), (16, 3, 1, 2))),  # nothing slides along lines
         (colours(n=1, s=2), LONG, ((1, 4, LONG, 1), (16, 3, 3, 1))),
-        (colours(n=3, given=False).replace(",c,o]", ",3,o]"), 9, ((2, 5, 9, 3), (3, 3, 3, 20))),
+        (
+            colours(n=3, output_first=False).replace(",c,o]", ",3,o]"),
+            9,
+            ((2, 5, 9, 3), (3, 3, 3, 20)),
+        ),
         (
             colours(n=3).replace("pad(x)", "pad(y)").replace("  v0", "  y = tanh(x)\n  v0"),
             9,
             ((2, 5, 9, 3), (20, 3, 3, 3)),
         ),
-        (plain(given=False), 6, ((2, 5, 6, 7), (3, 3, 7, 32))),
+        (plain(output_first=False), 6, ((2, 5, 6, 7), (3, 3, 7, 32))),
         (plain(s=3, p=2, u=5, v=4), 32, ((1, 11, 32, 3), (16, 5, 4, 3))),
         (plain(d=2, p=2), 9, ((2, 7, 9, 3), (16, 3, 3, 3))),
         (LINE, 70, ((2, 70, 6), (16, 5, 6))),
@@ -91,13 +98,13 @@ def test_every_length_of_a_row(isa: str, line: int) -> None:
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, line: int, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    check(whole(known(source, line), isa), *random(*shapes))
+    check(fuse(with_row_length(source, line), isa), *random(*shapes))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_rows_of_unknown_length(isa: str) -> None:
     """Tiles end with them: an odd one, higher ones of even heights and lower ones."""
-    kernel, apart = whole(plain(), isa), whole(AROUND, isa)
+    kernel, apart = fuse(plain(), isa), fuse(AROUND, isa)
     for line in (*range(1, 20), 22, 27, 29):
         check(kernel, *random((2, 3, line, 2), (33 if line % 2 else 32, 3, 3, 2)))
         shapes = (1, 4, line + 2, 2), (17, 3, 3, 2), (17,), (1, 2, line, 17)
@@ -106,15 +113,15 @@ def test_rows_of_unknown_length(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_images_of_a_batch_share_packed_weights(isa: str) -> None:
-    for source, line in ((plain(), 0), (known(plain(), 7), 7)):
-        ((c, *_),) = made(source)
+    for source, line in ((plain(), 0), (with_row_length(plain(), 7), 7)):
+        ((c, *_),) = conv_plans(source)
         assert len(c.columns) == 3
         assert not c.columns[0].tap
-        kernel = whole(source, isa)
+        kernel = fuse(source, isa)
         for batch, height in ((0, 5), (1, 1), (3, 30), (41, 5), (2 * BATCH_TASK_FACTOR, 70)):
             check(kernel, *random((batch, height, line or 4, 2), (17, 3, 3, 2)))
-    assert len(made(known(plain(), LEAST - 1))[0][0].columns) == 2
-    assert len(made(colours())[0][0].columns) == 2  # few weights: 0.88 to 0.98 of the time
+    assert len(conv_plans(with_row_length(plain(), LEAST - 1))[0][0].columns) == 2
+    assert len(conv_plans(colours())[0][0].columns) == 2  # few weights: 0.88 to 0.98 of the time
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -122,14 +129,14 @@ def test_images_of_a_batch_share_packed_weights(isa: str) -> None:
 @pytest.mark.parametrize("channels", [31, 32, 64, 70, 128])
 def test_known_channels(isa: str, s: int, channels: int) -> None:
     """Whole blocks of them leave no rests to the loops that pack."""
-    text = known(plain(s=s).replace(",c]", f",{channels}]"), 9 if s == 1 else 18)
-    check(whole(text, isa), *random((2, 5, 9 * s, channels), (20, 3, 3, channels)))
+    text = with_row_length(plain(s=s).replace(",c]", f",{channels}]"), 9 if s == 1 else 18)
+    check(fuse(text, isa), *random((2, 5, 9 * s, channels), (20, 3, 3, channels)))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_double_precision(isa: str) -> None:
     check(
-        whole(known(plain(t="f64", s=2), 20), isa),
+        fuse(with_row_length(plain(t="f64", s=2), 20), isa),
         *random((1, 9, 20, 3), (16, 3, 3, 3), dtype=np.float64),
     )
 
@@ -139,7 +146,7 @@ def test_padding_of_colour_images_hides_infinite_weights_only(s: int) -> None:
     x, k = random((1, 8, 10, 3), (20, 3, 3, 3))
     x[0, 7, 9, 2], x[0, 0, 0, 0], x[0, 3, 0, 1] = np.inf, np.nan, -np.inf
     k[2, 0, 0, 0] = np.inf
-    kernel = whole(known(colours(s=s), 10))
+    kernel = fuse(with_row_length(colours(s=s), 10))
     actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
@@ -149,7 +156,7 @@ def test_padding_of_colour_images_hides_infinite_weights_only(s: int) -> None:
 @pytest.mark.parametrize("source", [plain(), plain(s=2, d=1, p=2, u=5), plain(d=2, p=3)])
 def test_infinite_weights_under_padding(isa: str, source: str) -> None:
     """Zeros are not multiplied above and below an image, but for weights that are not finite."""
-    kernel, u = whole(source, isa), 5 if "extent=5" in source else 3
+    kernel, u = fuse(source, isa), 5 if "extent=5" in source else 3
     for height in (1, 2, 5, 8):
         for tap in (0, u - 1, u // 2):
             x, k = random((2, height, 7, 3), (20, u, 3, 3))
@@ -162,9 +169,9 @@ def test_infinite_weights_under_padding(isa: str, source: str) -> None:
 
 def test_which_products_leave_taps_out() -> None:
     def leaves(source: str) -> list[bool]:
-        return [c.image_rows is not None for c, *_ in made(source)]
+        return [c.image_rows is not None for c, *_ in conv_plans(source)]
 
-    for source in (plain(), plain(s=2), plain(d=2), colours(s=2), known(plain(), 14)):
+    for source in (plain(), plain(s=2), plain(d=2), colours(s=2), with_row_length(plain(), 14)):
         assert leaves(source) == [True]
     for source in (plain(p=0), AROUND, LINE, plain().replace("value=0", "value=1")):
         assert leaves(source) == [False]
@@ -173,7 +180,7 @@ def test_which_products_leave_taps_out() -> None:
 def test_rows_of_colour_images_are_packed_in_their_layout() -> None:
     """Places and what each has are one run of the image, and of what is packed of it; all that is
     summed of the weights is another."""
-    for source, s in ((colours(p=0), 1), (colours(s=2), 2), (known(colours(s=2), 20), 2)):
+    for source, s in ((colours(p=0), 1), (colours(s=2), 2), (with_row_length(colours(s=2), 20), 2)):
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (c,) = uprights(kernel, Target.for_isa("avx512"))
         assert c.right_order()[-1] == c.row_axis
@@ -187,21 +194,25 @@ def test_rows_of_colour_images_are_packed_in_their_layout() -> None:
 
 def test_tiles_are_as_even_as_may_be() -> None:
     for line in range(LEAST, 100):
-        ((_, heights, _),) = made(known(plain(), line))
+        ((_, heights, _),) = conv_plans(with_row_length(plain(), line))
         assert sum(heights) == line
         assert max(heights) <= 14
         assert max(heights) - min(heights) <= 1
         assert list(heights) == sorted(heights, reverse=True)
         assert len(heights) == -(-line // 14)
-    assert [h for _, h, _ in made(plain())] == [h for _, h, _ in made(known(plain(), 3))] == [()]
+    assert (
+        [h for _, h, _ in conv_plans(plain())]
+        == [h for _, h, _ in conv_plans(with_row_length(plain(), 3))]
+        == [()]
+    )
 
 
 def test_which_products_are_stored_in_place() -> None:
-    assert [there for *_, there in made(known(plain(), 9))] == [True]
-    assert [there for *_, there in made(known(LINE, 29))] == [True]
-    assert [there for *_, there in made(plain())] == [True]
-    assert [there for *_, there in made(known(plain(), 3))] == [False]
-    assert [there for *_, there in made(known(AROUND, 9))] == [False]
+    assert [there for *_, there in conv_plans(with_row_length(plain(), 9))] == [True]
+    assert [there for *_, there in conv_plans(with_row_length(LINE, 29))] == [True]
+    assert [there for *_, there in conv_plans(plain())] == [True]
+    assert [there for *_, there in conv_plans(with_row_length(plain(), 3))] == [False]
+    assert [there for *_, there in conv_plans(with_row_length(AROUND, 9))] == [False]
 
 
 def panelled(line: int, columns: int, width: int, s: int = 1) -> str:
@@ -232,35 +243,35 @@ WIDTH = {"avx512": 32, "avx2": 16, "portable": 8}
 def test_packed_weights_are_read_in_place(isa: str, columns: int) -> None:
     for line, s in ((9, 1), (2, 1), (24, 2)):
         width = WIDTH[isa]
-        made = whole(panelled(line, columns, width, s), isa)
-        (c,) = uprights(made.kernel, made.target)
+        conv_plans = fuse(panelled(line, columns, width, s), isa)
+        (c,) = uprights(conv_plans.kernel, conv_plans.target)
         assert c.prepacked == (columns > width)  # one panel is plain rows
         for channels in (0, 3, 70):
             count = -(-columns // width)
-            check(made, *random((2, 5, line, channels), (3, 3, count, channels, width)))
+            check(conv_plans, *random((2, 5, line, channels), (3, 3, count, channels, width)))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_few_channels_of_weights_in_panels(isa: str) -> None:
     text = panelled(9, 40, WIDTH[isa]).replace("c]", "3]").replace(",c,", ",3,", 1)
     text = text.replace(" c, ", " 3, ").replace(",9,c", ",9,3")
-    made = whole(text, isa)
-    (c,) = uprights(made.kernel, made.target)
+    conv_plans = fuse(text, isa)
+    (c,) = uprights(conv_plans.kernel, conv_plans.target)
     assert c.prepacked
     assert c.few_channels == 3
-    check(made, *random((2, 5, 9, 3), (3, 3, -(-40 // WIDTH[isa]), 3, WIDTH[isa])))
+    check(conv_plans, *random((2, 5, 9, 3), (3, 3, -(-40 // WIDTH[isa]), 3, WIDTH[isa])))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-@pytest.mark.parametrize("given", [True, False])
-def test_which_weights_would_be_prepacked(isa: str, given: bool) -> None:
+@pytest.mark.parametrize("output_first", [True, False])
+def test_which_weights_would_be_prepacked(isa: str, output_first: bool) -> None:
     """Those of a convolution as torch gives them, and with their own axis last."""
-    text = plain(given=given).replace("k: f32[o,3,3,c]", "k: f32[40,3,3,64]")
+    text = plain(output_first=output_first).replace("k: f32[o,3,3,c]", "k: f32[40,3,3,64]")
     text = text.replace("k: f32[3,3,c,o]", "k: f32[3,3,64,40]").replace("b,h,w,c]", "b,h,w,64]")
-    made = whole(text, isa)
-    ((panel, rows),) = panels(made.kernel, made.target, frozenset({"k", "x"}))
-    across, along = (0, 3) if given else (3, 2)
+    conv_plans = fuse(text, isa)
+    ((panel, rows),) = panels(conv_plans.kernel, conv_plans.target, frozenset({"k", "x"}))
+    across, along = (0, 3) if output_first else (3, 2)
     assert panel == Panel("k", across, along, WIDTH[isa])
     assert evaluate(rows, {"b": 2, "h": 7, "w": 5}) == 2 * 7 * 5
-    kernel = verify(read_panels(made.kernel, panel))
-    assert [c.prepacked for c in uprights(kernel, made.target)] == [True]
+    kernel = verify(read_panels(conv_plans.kernel, panel))
+    assert [c.prepacked for c in uprights(kernel, conv_plans.target)] == [True]

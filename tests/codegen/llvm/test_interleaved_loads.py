@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 from smelt.codegen.build import asm_text
@@ -55,7 +55,7 @@ TYPES += [(name, dtype) for name in ("gray", "nine", "far") for dtype in ("f64",
 def test_columns_of_rows(name: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)
-    kernel = whole(CASES[name].replace("DTYPE", dtype), isa, n=500)
+    kernel = fuse(CASES[name].replace("DTYPE", dtype), isa, n=500)
     width = kernel.graph.inputs[0].type.shape[1]
     assert isinstance(width, int)
     for n in (1, 15, 64, 131):
@@ -82,7 +82,7 @@ def test_what_several_loads_read_is_read_once() -> None:
 @pytest.mark.parametrize("c", [2, 3])
 def test_columns_in_stages(c: int, isa: str) -> None:
     """What is dear is done in loops one after another, each with combs of its own."""
-    kernel = whole(
+    kernel = fuse(
         f"""graph f(x: f32[n,{c}]) {{
       m = reduce.max(x) {{axes=(1,)}}
       k = reshape(m) {{shape=(n,1)}}

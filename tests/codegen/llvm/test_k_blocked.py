@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.variants import TYPES, forced, is_right_in_every_layout
@@ -45,7 +45,9 @@ from smelt.types.expr import evaluate, mul, size
 
 NAMED = {"f32": "f4", "f64": "f8", "i8": "i1", "bf16": ml_dtypes.bfloat16}
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
-ISAS = [isa for isa in RUNNABLE if any(form == "deep" for form, _ in whole(PLAIN, isa).forms)]
+ISAS = [
+    isa for isa in RUNNABLE if any(variant == "deep" for variant, _ in fuse(PLAIN, isa).variants)
+]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
     (1, 1, 1),
@@ -71,7 +73,7 @@ def test_every_layout(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> None:
-    kernel = whole(matrices("f32", f"{left}; {right} -> m,n"), isa)
+    kernel = fuse(matrices("f32", f"{left}; {right} -> m,n"), isa)
     rng = np.random.default_rng(5)
     for m, n, k in (
         (SMALL + 1, TALL_COLUMNS + 1, WIDE_DEPTH + 50),
@@ -84,7 +86,7 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
             x if left == "m,k" else np.ascontiguousarray(x.T),
             y if right == "k,n" else np.ascontiguousarray(y.T),
         )
-        assert select_variant(kernel.forms, kernel.sizes([*inputs])) == "deep"
+        assert select_variant(kernel.variants, kernel.sizes([*inputs])) == "deep"
         (actual,) = kernel(*inputs)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
@@ -143,8 +145,8 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
         f"graph f(x: f32[{left}], y: f32[k,n]) {{\n s = contract(x, y) "
         f'{{spec="{left}; k,n -> b,m,n"}}\n return s\n}}'
     )
-    form = "wide" if left == "b,m,k" else "deep"
-    kernel = forced(code, isa, form)
+    variant = "wide" if left == "b,m,k" else "deep"
+    kernel = forced(code, isa, variant)
     for sizes in ({"b": 3, "m": 50, "n": 37, "k": 9}, {"b": 2, "m": 13, "n": 64, "k": DEEP + 1}):
         x = whole_numbers(tuple(sizes[a] for a in left.split(",")), "f4", 1)
         y = whole_numbers((sizes["k"], sizes["n"]), "f4", 2)
@@ -276,19 +278,19 @@ ROOMY = 2 << 20
 """A second cache that holds larger blocks."""
 
 
-def roomy(isa: str) -> Whole:
+def roomy(isa: str) -> SingleKernel:
     """A product for a machine with so large a second cache, in blocks whatever the sizes."""
-    plain = whole(PLAIN, isa)
+    plain = fuse(PLAIN, isa)
     target = replace(plain.target, l2_bytes=ROOMY)
     built = build(plain.kernel, target, form="deep")
     loaded = load(built.code, [f.symbol for f in built.functions])
-    return replace(plain, target=target, built=built, loaded=loaded, forms=())
+    return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is best where a panel stays in the first cache, or blocks would leave the second."""
-    plain = whole(PLAIN, isa)
+    plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
@@ -322,20 +324,20 @@ FEW_WAYS, NARROW = {"l1_bytes": 32 << 10}, {"l1_bytes": 32 << 10, "cpu": "skylak
 which start few instructions in a cycle as well."""
 
 
-def elsewhere(code: str, isa: str, **changed: Any) -> Whole:
+def elsewhere(code: str, isa: str, **changed: Any) -> SingleKernel:
     """A kernel in blocks, whatever the sizes, as a machine has it that differs in some fields."""
-    plain = whole(code, isa)
+    plain = fuse(code, isa)
     target = replace(plain.target, **changed)
     built = build(plain.kernel, target, form="deep")
     loaded = load(built.code, [f.symbol for f in built.functions])
-    return replace(plain, target=target, built=built, loaded=loaded, forms=())
+    return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
     """Rows a page apart share a set: where it has fewer places than a tile has rows, these are
     copied first; few columns keep to the form that copies none."""
-    plain = whole(PLAIN, isa)
+    plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     variants = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
@@ -359,7 +361,7 @@ def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> Non
 @pytest.mark.parametrize("isa", ISAS)
 def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     """On a narrow one for its panel, and for the rows that it packs next."""
-    plain = whole(PLAIN, isa)
+    plain = fuse(PLAIN, isa)
     texts = [
         emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
         for changed in ({}, FEW_WAYS, NARROW)

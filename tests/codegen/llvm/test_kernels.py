@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.build import CompiledKernel, asm_text, build, llvm_text
@@ -67,7 +67,7 @@ FAMILY = {
 SIZES = ((1, 1), (3, 17), (16, 64), (33, 129), (65, 300), (2, 5000))
 
 
-def arrays_for(kernel: Whole, m: int, n: int) -> list[Array]:
+def arrays_for(kernel: SingleKernel, m: int, n: int) -> list[Array]:
     rng = np.random.default_rng(m * 1000 + n)
     return [
         (rng.standard_normal((m, n)) * 3).astype(node.type.dtype.numpy)
@@ -83,7 +83,10 @@ def is_same(first: list[Array], second: list[Array]) -> bool:
 @pytest.mark.parametrize("name", FAMILY)
 def test_memory_tasks_and_streams(name: str, isa: str) -> None:
     """Between forbidden pages, task by task, stored past the caches: always the same bits."""
-    kernel, past = whole(FAMILY[name], isa), whole(FAMILY[name], isa, streaming=True)
+    kernel, past = (
+        fuse(FAMILY[name], isa),
+        fuse(FAMILY[name], isa, streaming=True),
+    )
     for m, n in SIZES:
         arrays = arrays_for(kernel, m, n)
         actual = kernel(*arrays)
@@ -102,7 +105,7 @@ def test_memory_tasks_and_streams(name: str, isa: str) -> None:
 def test_streams_start_anywhere(name: str) -> None:
     """Stores past the caches need whole lines: what lies before the first one is stored normally,
     and so are short rows and results that do not lie alike."""
-    kernel, past = whole(FAMILY[name]), whole(FAMILY[name], streaming=True)
+    kernel, past = fuse(FAMILY[name]), fuse(FAMILY[name], streaming=True)
     arrays = arrays_for(kernel, 16, 640)
     wanted = kernel(*arrays)
     for skip in (0, 1, 2, 13, 16, 63, 64):
@@ -132,7 +135,7 @@ IN_PERIODS = {
 def test_streams_that_start_anywhere_know_no_multiples(name: str) -> None:
     """Vectors of a loop that begins with the next line lie across periods of a quotient or of a
     remainder, which those of other loops never do; and no rounding depends on where they begin."""
-    kernel, past = whole(IN_PERIODS[name]), whole(IN_PERIODS[name], streaming=True)
+    kernel, past = fuse(IN_PERIODS[name]), fuse(IN_PERIODS[name], streaming=True)
     types = [node.type for node in kernel.graph.inputs]
     arrays = [
         (1 + np.random.default_rng(0).random(t.shape) / 9).astype(t.dtype.numpy) for t in types
@@ -189,7 +192,7 @@ def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
         for tail in ("return y", "s = reduce.max(x) {{axes=(1,)}}\n return y, s"):
             code = f"graph f(x: {source}[n,{count}]) {{{{\n {line}\n {tail}\n}}}}".format()
             for isa in RUNNABLE:
-                kernel = whole(code, isa)
+                kernel = fuse(code, isa)
                 x = (np.arange(3 * count).reshape(3, count) % 50 - 20).astype(
                     kernel.graph.inputs[0].type.dtype.numpy
                 )
@@ -204,7 +207,7 @@ def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
 
 def test_any_split_of_the_tasks_gives_the_same_bits() -> None:
     """Chunks begin anywhere: the numbers of the first task are decoded, the others counted on."""
-    kernel = whole(
+    kernel = fuse(
         "graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n return y, z\n}"
     )
     x = np.random.default_rng(0).standard_normal((3, 5, 70)).astype("f4")
@@ -235,7 +238,7 @@ def test_compiles_for_a_foreign_processor(name: str) -> None:
 def test_facts_are_plain_data(name: str) -> None:
     """What the cache stores is JSON and reads back as it was."""
     for hints in ({}, {"m": 1 << 20}):
-        built = whole(FAMILY[name], **hints).built
+        built = fuse(FAMILY[name], **hints).built
         again = CompiledKernel.from_data(json.loads(json.dumps(built.to_data())), built.code)
         assert again == built
 
@@ -299,7 +302,7 @@ def test_the_floating_point_environment_survives() -> None:
     read = ctypes.CFUNCTYPE(ctypes.c_uint32)(control.address("mxcsr"))
     before = read() & ~0x3F
     for code in FAMILY.values():
-        kernel = whole(code)
+        kernel = fuse(code)
         kernel(*arrays_for(kernel, 33, 129))
     assert read() & ~0x3F == before
 
@@ -309,7 +312,7 @@ def test_subnormals_travel() -> None:
     tiny = np.float32(1e-40)
     x = np.full((40, 70), tiny)
     for name in ("rows", "turned", "columns", "product", "padded", "everything"):
-        kernel = whole(FAMILY[name])
+        kernel = fuse(FAMILY[name])
         y = np.ones((40, 70), "f4")
         for wanted, got in zip(kernel.expected(x, y), kernel(x, y), strict=True):
             assert np.allclose(
@@ -320,7 +323,7 @@ def test_subnormals_travel() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_neighbours_of_half_precision_numbers(dtype: str) -> None:
     """Of every number, in every direction, although kernels hold them as float32."""
-    kernel = whole(f"graph f(x: {dtype}[n], y: {dtype}[n]) {{\n z = nextafter(x, y)\n return z\n}}")
+    kernel = fuse(f"graph f(x: {dtype}[n], y: {dtype}[n]) {{\n z = nextafter(x, y)\n return z\n}}")
     kind = kernel.graph.inputs[0].type.dtype.numpy
     x = np.arange(1 << 16, dtype=np.uint16).view(kind)
     for towards in (np.inf, -np.inf, 0.0, -0.0, 1.0, np.nan):

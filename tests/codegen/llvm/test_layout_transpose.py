@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole_graph
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph, one_cluster
 
 from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
@@ -66,15 +66,15 @@ def lasting(o: int, c: int, **more: int) -> str:
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything stands upright that may, its weights packed by each task."""
     monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
     monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
 
 
-def made(source: str, isa: str) -> Whole:
+def conv_kernel(source: str, isa: str) -> SingleKernel:
     """A graph as one kernel."""
-    kernel = whole_graph(parse(source), isa, usual=True)
+    kernel = fuse_graph(parse(source), isa, usual=True)
     assert [type(c) for c in products(kernel.kernel, kernel.target)] == [NhwcConvPlan]
     return kernel
 
@@ -119,7 +119,7 @@ def products(kernel: Kernel, target: Target) -> list[object]:
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    check(made(source, isa), *random(*shapes))
+    check(conv_kernel(source, isa), *random(*shapes))
 
 
 @pytest.mark.usefixtures("always")
@@ -128,7 +128,7 @@ def test_every_size_stays_inside_its_arrays(
 def test_lines_of_known_length(isa: str, line: int) -> None:
     for o, c, s in ((20, 9, 1), (64, 32, 1), (16, 40, 2), (32, 3, 2)):
         source = plain(o, c, s=s).replace("h,w]", f"{line},{line}]", 1)
-        check(made(source, isa), *random((2, c, line, line), (o, c, 3, 3)))
+        check(conv_kernel(source, isa), *random((2, c, line, line), (o, c, 3, 3)))
 
 
 @pytest.mark.usefixtures("always")
@@ -138,7 +138,7 @@ def test_tasks_with_pieces_of_a_known_line_that_differ(isa: str) -> None:
     for c in (5, 3):
         line = 3 * (WINDOW_COLUMNS - 1) - 2
         source = plain(4, c).replace("h,w]", f"2,{line}]", 1)
-        check(made(source, isa), *random((1, c, 2, line), (4, c, 3, 3)))
+        check(conv_kernel(source, isa), *random((1, c, 2, line), (4, c, 3, 3)))
 
 
 @pytest.mark.usefixtures("always")
@@ -148,7 +148,7 @@ def test_padding_hides_infinite_weights_only() -> None:
         x[0, 1, 4, 5] = np.inf
         x[0, 0, 0, 0] = np.nan
         k[2, 0, 0, 0] = np.inf
-        kernel = made(source, RUNNABLE[0])
+        kernel = conv_kernel(source, RUNNABLE[0])
         actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
         np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
         np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))

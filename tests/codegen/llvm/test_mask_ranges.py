@@ -89,11 +89,11 @@ def plain(q: Array, k: Array, v: Array, keep: Array) -> Array:
         return (e / e.sum(axis=-1, keepdims=True)) @ v
 
 
-def compiled(mask: str, isa: str = RUNNABLE[-1], form: Variant = "") -> Native:
+def compiled(mask: str, isa: str = RUNNABLE[-1], variant: Variant = "") -> Native:
     def code(q: Any, k: Any, v: Any) -> Any:
         return masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j}))
 
-    return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa, form)
+    return native_kernel(streamed(Case(mask, code, SHAPES, ()))[1], isa, variant)
 
 
 def outcome(built: Native, *arrays: Array) -> Array:
@@ -111,10 +111,10 @@ def drawn(rng: Any, rows: int, keys: int, dims: tuple[int, int] = (8, 6)) -> lis
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mask=masks(), data=st.data())
 def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
-    form = data.draw(st.sampled_from(sorted(LENGTHS)))
-    compiled_program = compiled(mask, data.draw(st.sampled_from(RUNNABLE)), form)
+    variant = data.draw(st.sampled_from(sorted(LENGTHS)))
+    compiled_program = compiled(mask, data.draw(st.sampled_from(RUNNABLE)), variant)
     for _ in range(3):
-        rows, keys = (data.draw(st.sampled_from(LENGTHS[form])) for _ in "ab")
+        rows, keys = (data.draw(st.sampled_from(LENGTHS[variant])) for _ in "ab")
         q, k, v = drawn(np.random.default_rng(rows + keys), rows, keys)
         i, j = np.arange(rows)[:, None], np.arange(keys)
         keep = np.broadcast_to(eval(mask, {"i": i, "j": j}), (rows, keys))
@@ -125,14 +125,14 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
         assert np.abs(actual[seen] - wanted[seen]).max(initial=0) < 2e-5
 
 
-@pytest.mark.parametrize("form", LENGTHS)
+@pytest.mark.parametrize("variant", LENGTHS)
 @pytest.mark.parametrize("name", ["window", "causal", "before"])
-def test_what_rows_do_not_see_may_be_anything(name: str, form: Variant) -> None:
+def test_what_rows_do_not_see_may_be_anything(name: str, variant: Variant) -> None:
     """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
     mask = SIMPLE[name].format(a=40)
-    compiled_program = compiled(mask, form=form)
+    compiled_program = compiled(mask, variant=variant)
     rng = np.random.default_rng(1)
-    n, seen = (500, 400) if not form else (192, 160)
+    n, seen = (500, 400) if not variant else (192, 160)
     q, k, v = drawn(rng, n, n)
     wanted = outcome(compiled_program, q, k, v)[0]
     spoilt = [np.full_like(x, np.nan) for x in (q, k, v)]
@@ -325,18 +325,18 @@ def test_a_maximum_tests_for_nan_once() -> None:
     assert greater >= nan_tests > 0
 
 
-def tables(mask: str, form: Variant = "") -> int:
+def tables(mask: str, variant: Variant = "") -> int:
     """Tables of what bands see in a kernel's code."""
     code = Case(
         mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})), SHAPES, ()
     )
-    text = emit(streamed(code)[1], Target.for_isa("avx512"), form=form).llvm
+    text = emit(streamed(code)[1], Target.for_isa("avx512"), form=variant).llvm
     return len(re.findall("alloca i64, i64", text))
 
 
 def test_the_rows_of_a_task_form_bands() -> None:
     """A stream that follows the rows has tables of what each band sees; others have none."""
-    for form in LENGTHS:
+    for variant in LENGTHS:
         for name in ("causal", "window", "chunks"):
-            assert tables(SIMPLE[name].format(a=40, c=30), form) == 2
+            assert tables(SIMPLE[name].format(a=40, c=30), variant) == 2
     assert tables("j >= 0") == tables("j < 300") == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.variants import forced
 
@@ -32,7 +32,9 @@ from smelt.runtime.loader import load
 from smelt.types.expr import evaluate
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
-ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
+ISAS = [
+    isa for isa in RUNNABLE if any(variant == "wide" for variant, _ in fuse(PLAIN, isa).variants)
+]
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
 BESIDE = """graph f(x: f32[m,k], a: f32[k,n], b: f32[k,p], c: f32[p]) {
@@ -60,22 +62,22 @@ SIZES = (
 
 
 def test_products_beside_one_another_have_tasks_of_their_own() -> None:
-    kernel = whole(BESIDE, ISAS[0])
+    kernel = fuse(BESIDE, ISAS[0])
     built = emit(kernel.kernel, kernel.target, form="wide")
     assert len(built.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
     least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
-    assert select_variant(kernel.forms, least) == "wide"
+    assert select_variant(kernel.variants, least) == "wide"
     assert (
-        select_variant(kernel.forms, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1})
+        select_variant(kernel.variants, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1})
         == "deep"
     )
-    assert select_variant(kernel.forms, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
+    assert select_variant(kernel.variants, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_beside_one_another(form: str) -> None:
-    kernel = forced(BESIDE, ISAS[0], form)
+@pytest.mark.parametrize("variant", FORMS)
+def test_beside_one_another(variant: str) -> None:
+    kernel = forced(BESIDE, ISAS[0], variant)
     for m, n, k, p in ((1, 1, 0, 1), (9, 33, 5, 70), (60, 16, 33, 100)):
         arrays = [whole_numbers(s, "f4", m) for s in ((m, k), (k, n), (k, p), (p,))]
         read = _in_order(kernel, arrays)
@@ -86,11 +88,11 @@ def test_beside_one_another(form: str) -> None:
 
 
 @pytest.mark.parametrize("reads", READS)
-@pytest.mark.parametrize("form", [*FORMS, "few"])
-def test_together(form: str, reads: str) -> None:
+@pytest.mark.parametrize("variant", [*FORMS, "few"])
+def test_together(variant: str, reads: str) -> None:
     mixed, alike = (("k,n", "n,j"), ("n,k", "j,n")), (("k,n", "j,n"), ("n,k", "n,j"))
-    for a, b in alike if form == "few" else mixed:
-        kernel = forced(TOGETHER.format(a=a, b=b, reads=READS[reads]), ISAS[0], form)
+    for a, b in alike if variant == "few" else mixed:
+        kernel = forced(TOGETHER.format(a=a, b=b, reads=READS[reads]), ISAS[0], variant)
         for m, n, k, j in SIZES:
             at = {"m": m, "n": n, "k": k, "j": j}
             shapes = ("m,k", a, "m,j", b, "m,n")
@@ -101,10 +103,10 @@ def test_together(form: str, reads: str) -> None:
 
 
 @pytest.mark.parametrize("weights", ["k,n", "n,k"])
-@pytest.mark.parametrize("form", ["few", "deep"])
-def test_rows_are_packed_once_for_all_that_read_them(form: str, weights: str) -> None:
+@pytest.mark.parametrize("variant", ["few", "deep"])
+def test_rows_are_packed_once_for_all_that_read_them(variant: str, weights: str) -> None:
     """Also where another product stands between, and for sums of several blocks."""
-    three, apart = (_shared(weights, second, form) for second in ("x", "z"))
+    three, apart = (_shared(weights, second, variant) for second in ("x", "z"))
     at = {"m": 96, "n": 300, "k": 700}
     scratch = [evaluate(c.built.functions[0].scratch, at) for c in (three, apart)]
     assert scratch[1] - scratch[0] >= 4 * 96 * 90  # the rows of a block at least
@@ -115,7 +117,7 @@ def test_rows_are_packed_once_for_all_that_read_them(form: str, weights: str) ->
         (SMALL, 40, FEW_DEEP + 3),
         (LONG_ROWS + 5, 19, 6),
     ):
-        if form == "few" and m > SMALL:
+        if variant == "few" and m > SMALL:
             continue
         at = {"m": m, "n": n, "k": k}
         for kernel in (three, apart):
@@ -140,36 +142,36 @@ SHARED = """graph f(x: f32[m,k], y: f32[m,k], z: f32[m,k], a: f32[{w}], b: f32[{
 }}"""
 
 
-def _shared(weights: str, second: str, form: Variant) -> Whole:
+def _shared(weights: str, second: str, variant: Variant) -> SingleKernel:
     """Three products, two of the same rows if `second` is "x", on a machine that starts few
     instructions and copies rows."""
-    plain = whole(SHARED.format(w=weights, second=second), ISAS[0])
+    plain = fuse(SHARED.format(w=weights, second=second), ISAS[0])
     target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
-    assert form in [name for name, _ in code_variants(plain.kernel, target)]
-    built = build(plain.kernel, target, form=form)
+    assert variant in [name for name, _ in code_variants(plain.kernel, target)]
+    built = build(plain.kernel, target, form=variant)
     loaded = load(built.code, [f.symbol for f in built.functions])
-    return replace(plain, target=target, built=built, loaded=loaded, forms=())
+    return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
 
 def test_few_rows_of_those_together() -> None:
     """Up to fewer where rows and columns change places, of those that lie alike."""
     for w, most in (("k,n", SMALL), ("n,k", MAX_SWAPPED_ROWS)):
-        actual = whole(SHARED.format(w=w, second="x"), ISAS[0]).forms
+        actual = fuse(SHARED.format(w=w, second="x"), ISAS[0]).variants
         least = {"m": THIN + 1, "n": 300, "k": 500}
         assert (
             select_variant(actual, least) == select_variant(actual, {**least, "m": most}) == "few"
         )
         assert select_variant(actual, {**least, "m": THIN}) != "few"
         assert select_variant(actual, {**least, "m": most + 1}) != "few"
-    mixed = whole(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
-    assert "few" not in [form for form, _ in mixed.forms]
+    mixed = fuse(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
+    assert "few" not in [variant for variant, _ in mixed.variants]
 
 
 def test_limits_of_those_together_count_all_sums() -> None:
-    kernel = whole(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
+    kernel = fuse(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH // 2, "j": WIDE_DEPTH // 2}
-    assert select_variant(kernel.forms, least) == "wide"
-    assert select_variant(kernel.forms, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
+    assert select_variant(kernel.variants, least) == "wide"
+    assert select_variant(kernel.variants, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
 
 
 @pytest.mark.parametrize("k", [90, 700])
@@ -208,7 +210,7 @@ def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
     shapes = ((300, 64), (64, 300), (64, 300), (300, 300), (300, 300))
     for other, taken in (("r", {4}), ("u", {3, 4})):
         graph = parse(IN_PLACE.format(other=other))
-        target = whole(IN_PLACE.format(other=other), ISAS[0]).target
+        target = fuse(IN_PLACE.format(other=other), ISAS[0]).target
         fused_plan = plan(graph, target, None, sizes, donated=dict.fromkeys(graph.inputs[3:]))
         assert len(fused_plan.clusters) == 1
         assert {s.reuses for s in fused_plan.slots if s.reuses} == {graph.inputs[k] for k in taken}
@@ -222,7 +224,7 @@ def test_what_another_product_s_tasks_read_is_not_written_over() -> None:
 
 def test_code_is_keyed_by_what_decides_its_variants() -> None:
     """Caches among it, whose sizes are not part of the instruction set."""
-    kernel = whole(PLAIN, ISAS[0])
+    kernel = fuse(PLAIN, ISAS[0])
     stem = driver.identify(kernel.kernel, kernel.target).stem
     for name in ("l1_bytes", "l2_bytes"):
         other = replace(kernel.target, **{name: getattr(kernel.target, name) // 2})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
@@ -24,7 +24,7 @@ SIDES = {"left": ("q, d", "m,k; b,n,k -> b,m,n"), "right": ("d, q", "b,n,k; m,k 
 def test_late_interaction_packs_the_query(side: str, isa: str) -> None:
     """Scores of a query's words and each document's (O. Khattab, M. Zaharia, 2020)."""
     sides, spec = SIDES[side]
-    kernel = whole(SOURCE.format(sides=sides, spec=spec), isa)
+    kernel = fuse(SOURCE.format(sides=sides, spec=spec), isa)
     (phase,) = program(kernel.kernel).phases
     (product,) = schedule(phase, kernel.target).products.values()
     assert (access := plain_load(product.right)) is not None

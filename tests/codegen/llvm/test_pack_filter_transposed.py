@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.conv_cases import check, random
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_implicit_gemm_nhwc import plain
 
 from smelt import lower
@@ -68,21 +68,24 @@ GROUPS = """graph f(x: f32[b,h,w,2,c], k: f32[2,o,c,3,3]) {
 def test_every_size_stays_inside_its_arrays(
     isa: str, source: str, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    check(whole(source, isa), *random(*shapes))
+    check(fuse(source, isa), *random(*shapes))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_types(isa: str) -> None:
-    check(whole(runs(t="f64", s=2), isa), *random((1, 9, 10, 20), (37, 20, 3, 3), dtype=np.float64))
+    check(
+        fuse(runs(t="f64", s=2), isa),
+        *random((1, 9, 10, 20), (37, 20, 3, 3), dtype=np.float64),
+    )
     x, k = random((1, 9, 10, 20), (37, 20, 3, 3))
-    check(whole(halves("f16"), isa), x, k.astype(np.float16))
+    check(fuse(halves("f16"), isa), x, k.astype(np.float16))
 
 
 def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     x, k = random((1, 6, 7, 20), (40, 20, 3, 3))
     k[3, 19, 2, 2], k[39, 0, 0, 1] = np.inf, np.nan
     x[0, 2, 3, 4] = -np.inf
-    kernel = whole(runs())
+    kernel = fuse(runs())
     actual, expected = kernel(x, k)[0], kernel.expected(x, k)[0]
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
@@ -91,7 +94,7 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
 def test_which_weights_are_packed_so() -> None:
     target = Target.for_isa("avx512")
 
-    def found(source: str) -> bool:
+    def is_transposed(source: str) -> bool:
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (built,) = [
             c for p in program(kernel).phases for c in schedule(p, target).products.values()
@@ -102,5 +105,5 @@ def test_which_weights_are_packed_so() -> None:
         assert not (squares and packed)  # or a phase before would pack them by gathers
         return squares
 
-    assert found(runs()) and found(runs("o,c,v,u", u=2, v=4, p=0))
-    assert not found(plain()) and not found(runs("c,u,v,o"))
+    assert is_transposed(runs()) and is_transposed(runs("o,c,v,u", u=2, v=4, p=0))
+    assert not is_transposed(plain()) and not is_transposed(runs("c,u,v,o"))

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.variants import TYPES, forced, is_right_in_every_layout
@@ -43,7 +43,9 @@ from smelt.target import Target
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
-ISAS = [isa for isa in RUNNABLE if any(form == "wide" for form, _ in whole(PLAIN, isa).forms)]
+ISAS = [
+    isa for isa in RUNNABLE if any(variant == "wide" for variant, _ in fuse(PLAIN, isa).variants)
+]
 SIZES = (
     (1, 1, 1),
     (8, 32, 0),
@@ -60,52 +62,52 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
-    forms = whole(PLAIN, isa).forms
+    variants = fuse(PLAIN, isa).variants
     least = {"m": SMALL + 1, "n": WIDE_COLUMNS, "k": WIDE_DEPTH}
-    assert select_variant(forms, least) == "wide"
-    assert select_variant(forms, {**least, "k": TALL_DEPTH}) == "tall"
-    assert select_variant(forms, {**least, "n": WIDE_COLUMNS - 1}) == ""
-    assert select_variant(forms, {**least, "k": WIDE_DEPTH + 1}) == ""
+    assert select_variant(variants, least) == "wide"
+    assert select_variant(variants, {**least, "k": TALL_DEPTH}) == "tall"
+    assert select_variant(variants, {**least, "n": WIDE_COLUMNS - 1}) == ""
+    assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == ""
     least["n"] = TALL_COLUMNS + 1
-    assert select_variant(forms, least) == "wide"
-    assert select_variant(forms, {**least, "m": SMALL}) == "few"
-    assert select_variant(forms, {**least, "k": WIDE_DEPTH + 1}) == "deep"
-    transposed = whole(
+    assert select_variant(variants, least) == "wide"
+    assert select_variant(variants, {**least, "m": SMALL}) == "few"
+    assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == "deep"
+    transposed = fuse(
         matrices("f32", "k,m; k,n -> m,n"), isa
     )  # rows of the left operand lie across
-    assert select_variant(transposed.forms, least) == "deep"
+    assert select_variant(transposed.variants, least) == "deep"
     near = {**least, "m": TRANSPOSED_LEFT_ELEMENTS // 400 + 1, "k": 400}
-    assert select_variant(transposed.forms, {**near, "k": 399}) == "wide"
-    assert select_variant(transposed.forms, near) == "deep"
-    assert select_variant(transposed.forms, {**least, "m": SMALL}) == "few"
-    few = whole(
+    assert select_variant(transposed.variants, {**near, "k": 399}) == "wide"
+    assert select_variant(transposed.variants, near) == "deep"
+    assert select_variant(transposed.variants, {**least, "m": SMALL}) == "few"
+    few = fuse(
         "graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) "
         '{spec="m,k; k,n -> m,n"}\n return s\n}',
         isa,
     )
-    assert {"few", "deep"} & {form for form, _ in few.forms} == {"few"}
+    assert {"few", "deep"} & {variant for variant, _ in few.variants} == {"few"}
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
     """One that is computed, or turned for sums that are not long; and lines of few columns."""
 
-    def form(right: str, code: str, **sizes: int) -> str:
+    def variant(right: str, code: str, **sizes: int) -> str:
         head = f"graph f(x: f32[b,m,k], w: f32[{right}]) {{\n q = {code}\n s = contract(x, q)"
-        kernel = whole(f'{head} {{spec="b,m,k; {right} -> b,m,n"}}\n return s\n}}', isa)
-        return select_variant(kernel.forms, {"b": 9, **sizes})
+        kernel = fuse(f'{head} {{spec="b,m,k; {right} -> b,m,n"}}\n return s\n}}', isa)
+        return select_variant(kernel.variants, {"b": 9, **sizes})
 
     computed, few, many = ("b,k,n", "abs(w)"), THIN + 1, 10 * TALL_COLUMNS
-    assert form(*computed, m=few, n=few, k=WIDE_DEPTH) == "wide"
-    assert form(*computed, m=SMALL, n=many, k=7) == "wide"
-    assert form(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "wide"
-    assert form(*computed, m=THIN, n=many, k=7) == "rows"
+    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH) == "wide"
+    assert variant(*computed, m=SMALL, n=many, k=7) == "wide"
+    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "wide"
+    assert variant(*computed, m=THIN, n=many, k=7) == "rows"
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
-    kernel = whole(
+    kernel = fuse(
         f"graph f(x: f32[b,m,k], w: f32[b,{right}]) {{\n p = abs(x)\n q = neg(w)\n"
         f' s = contract(p, q) {{spec="b,m,k; b,{right} -> b,m,n"}}\n return s\n}}',
         isa,
@@ -113,17 +115,17 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
     for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
         x = whole_numbers((2, m, k), "f4", m)
         w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
-        assert select_variant(kernel.forms, kernel.sizes([x, w])) == "tall"
+        assert select_variant(kernel.variants, kernel.sizes([x, w])) == "tall"
         assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
     sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
     for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
-        assert select_variant(kernel.forms, {**sizes, name: other}) != "tall"
+        assert select_variant(kernel.variants, {**sizes, name: other}) != "tall"
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_of_operands_in_place(isa: str) -> None:
     lines, transposed = (
-        whole(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).forms
+        fuse(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).variants
         for right in ("b,k,n", "b,n,k")
     )
     at = {"b": 9, "m": MIN_PANEL_ROWS, "n": TALL_COLUMNS, "k": 300}
@@ -144,12 +146,12 @@ def test_every_layout(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_roundings_of_any_numbers(isa: str, right: str) -> None:
-    kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), isa)
+    kernel = fuse(matrices("f32", f"m,k; {right} -> m,n"), isa)
     rng = np.random.default_rng(5)
     for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 700), (600, 131, 257), (265, 300, WIDE_DEPTH)):
         x = rng.standard_normal((m, k)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert select_variant(kernel.forms, kernel.sizes([x, y])) == "wide"
+        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "wide"
         (actual,) = kernel(x, y)
         whole_sum = x.astype("f8") @ (y if right == "k,n" else y.T).astype("f8")
         runs = min(k, REGISTER_RUN) + k / REGISTER_RUN + 1
@@ -197,9 +199,9 @@ def test_one_product_for_each_of_several_positions(isa: str) -> None:
         "graph f(x: f32[b,m,k], y: f32[b,k,n]) {\n s = contract(x, y) "
         '{spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}'
     )
-    kernel = whole(code, isa)
+    kernel = fuse(code, isa)
     x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
-    assert select_variant(kernel.forms, kernel.sizes([x, y])) == "wide"
+    assert select_variant(kernel.variants, kernel.sizes([x, y])) == "wide"
     assert np.array_equal(kernel(x, y)[0], x @ y)
 
 
@@ -215,11 +217,11 @@ SHIFTED = """graph f(x: f32[m,k], y: f32[b,k,h,n]) {
 }"""
 
 
-@pytest.mark.parametrize("form", ["wide", "tall"])
+@pytest.mark.parametrize("variant", ["wide", "tall"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_neighbours_are_packed(isa: str, form: str) -> None:
-    kernel = forced(SHIFTED, isa, form)
-    last = (7, 5, 67, 40) if form == "wide" else (7, 3, 41, 40)  # which is of few columns
+def test_neighbours_are_packed(isa: str, variant: str) -> None:
+    kernel = forced(SHIFTED, isa, variant)
+    last = (7, 5, 67, 40) if variant == "wide" else (7, 3, 41, 40)  # which is of few columns
     for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, PACK_DEPTH), (20, 2, 48, PACK_DEPTH + 1), last):
         x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
         for at_end in (False, True):
@@ -243,10 +245,10 @@ PICKED = """graph f(x: f32[v,k], i: i64[m], w: f32[k,n]) {
 }"""
 
 
-@pytest.mark.parametrize("form", ["wide", "tall", "deep"])
+@pytest.mark.parametrize("variant", ["wide", "tall", "deep"])
 @pytest.mark.parametrize("isa", ISAS)
-def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) -> None:
-    kernel = forced(PICKED, isa, form)
+def test_rows_at_computed_positions_are_multiplied_there(isa: str, variant: str) -> None:
+    kernel = forced(PICKED, isa, variant)
     rng = np.random.default_rng(4)
     for v, m, n, k in ((1, 1, 1, 1), (5, 13, 33, 7), (40, 30, 70, 20), (9, 61, 97, 200)):
         x, w = whole_numbers((v, k), "f4", m), whole_numbers((k, n), "f4", n)
@@ -257,8 +259,8 @@ def test_rows_at_computed_positions_are_multiplied_there(isa: str, form: str) ->
 
 
 def test_such_rows_are_not_copied() -> None:
-    forms = whole(PICKED, ISAS[0]).forms
-    assert select_variant(forms, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
+    variants = fuse(PICKED, ISAS[0]).variants
+    assert select_variant(variants, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
     kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
@@ -304,16 +306,16 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
 def test_epilogue_inputs_are_prefetched(after: str) -> None:
     """Twelve rows of two vectors each, before a tile's sums; of what is read late as well."""
     head, spec = "graph f(x: f32[m,k], w: f32[k,n], r: f32[m,n]) {", 'spec="m,k; k,n -> m,n"'
-    kernel = whole(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
+    kernel = fuse(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
     text = emit(kernel.kernel, kernel.target, form="wide").llvm
-    plain = emit(whole(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
+    plain = emit(fuse(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
     prefetches = [t.count("llvm.prefetch") for t in (text, plain)]
     assert prefetches[0] - prefetches[1] >= 2 * HEIGHT
     assert re.search(rf"and i64 [^,]*, {INTERVAL - 1}\n", text), "at a few positions of many"
     # Enough results for runs longer than usual; enough positions to ask for line after line.
     for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * INTERVAL)):
         x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
-        assert select_variant(kernel.forms, {"m": m, "n": n, "k": k}) == "wide"
+        assert select_variant(kernel.variants, {"m": m, "n": n, "k": k}) == "wide"
         (actual,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
         wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
         assert np.allclose(actual, wanted, rtol=1e-6, atol=1e-6)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import runnable, whole
+from tests.codegen.llvm.single_kernel import fuse, runnable
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.variants import forced
 
@@ -54,7 +54,7 @@ def contractions(kernel, target):
 @pytest.mark.parametrize("columns", [33, 64, 250])
 def test_every_height_and_depth(isa, columns):
     width = max(WIDTH[isa], 32)
-    kernel = whole(source(columns, width), isa)
+    kernel = fuse(source(columns, width), isa)
     (c,) = contractions(kernel.kernel, kernel.target)
     assert c.prepacked and c.reads_right_in_place()
     count = -(-columns // width)
@@ -72,7 +72,7 @@ def test_every_height_and_depth(isa, columns):
 
 def test_tiles_prefetch_the_next_panel():
     """A line for each summed position, beside one of the next rows; and keep sums in registers."""
-    kernel = whole(source(250, 32), "avx512")
+    kernel = fuse(source(250, 32), "avx512")
     text = assembly(emit(kernel.kernel, kernel.target).llvm, kernel.target, 2)
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert [x.count("prefetch") for x in loops] == [2]
@@ -80,20 +80,22 @@ def test_tiles_prefetch_the_next_panel():
 
 
 DEEP_ISAS = [
-    isa for isa in runnable() if "deep" in dict(whole(source(250, max(WIDTH[isa], 32)), isa).forms)
+    isa
+    for isa in runnable()
+    if "deep" in dict(fuse(source(250, max(WIDTH[isa], 32)), isa).variants)
 ]
 """Those with registers for tall tiles."""
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 def test_many_rows_meet_panels_block_by_block(isa):
-    kernel = whole(source(250, 32), isa)
+    kernel = fuse(source(250, 32), isa)
     least = {"m": SMALL + 1, "k": 7}
-    assert select_variant(kernel.forms, least) == "deep"
-    assert select_variant(kernel.forms, {**least, "m": SMALL}) == ""
-    narrow = whole(source(TALL_COLUMNS, 32), isa)
-    assert "deep" not in dict(narrow.forms)
-    assert "wide" not in dict(kernel.forms)  # it would pack them again
+    assert select_variant(kernel.variants, least) == "deep"
+    assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
+    narrow = fuse(source(TALL_COLUMNS, 32), isa)
+    assert "deep" not in dict(narrow.variants)
+    assert "wide" not in dict(kernel.variants)  # it would pack them again
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
@@ -124,7 +126,7 @@ def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 def test_products_side_by_side_meet_blocks_of_panels(isa):
     """One of them computes its left operand, which is packed; the other one's lies in rows."""
-    plain = whole(
+    plain = fuse(
         """graph f(x: f32[m,260], z: f32[m,260], w: f32[230,260], v: f32[260,230]) {
   e = neg(z)
   c = contract(x, w) {spec="m,k; n,k -> m,n"}
@@ -140,7 +142,7 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "deep"
     built = build(kernel, plain.target, form="deep")
     loaded = load(built.code, [f.symbol for f in built.functions])
-    packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, forms=())
+    packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, variants=())
     x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
     w, v = (rng.integers(-5, 5, (260, 256)).astype("f4") for _ in range(2))
     w[:, 230:], v[:, 230:] = 0, 0
@@ -157,7 +159,7 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
 def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     """Tiles hold their sums in registers and ask for the next block's panels; no scratch memory is
     taken for what lies in panels."""
-    kernel = whole(source(250, 32), isa)
+    kernel = fuse(source(250, 32), isa)
     text = assembly(emit(kernel.kernel, kernel.target, form="deep").llvm, kernel.target, 2)
     (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]
     assert tile.count("prefetch") == 1
@@ -179,7 +181,7 @@ PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {
 
 @pytest.mark.parametrize("isa", runnable())
 def test_what_products_would_pack(isa):
-    single = whole(PLAIN, isa)
+    single = fuse(PLAIN, isa)
     width = contractions(single.kernel, single.target)[0].tile.columns
     actual = panels(single.kernel, single.target, frozenset({"w", "v", "x"}))
     assert {panel for panel, _ in actual} == {Panel("w", 0, 1, width), Panel("v", 1, 0, width)}
@@ -196,7 +198,7 @@ def test_what_products_would_pack(isa):
 @pytest.mark.parametrize("isa", runnable())
 def test_rows_that_the_code_takes_apart_count_once(isa):
     """Heads put together before a projection: rows are texts times places, both open."""
-    kernel = whole(
+    kernel = fuse(
         """graph f(x: f32[b,12,s,64], w: f32[768,768]) {
   p = permute(x) {perm=(0, 2, 1, 3)}
   r = reshape(p) {shape=(b*s, 768)}
@@ -217,7 +219,7 @@ def test_small_skinny_and_dynamic_operands_are_not_packed():
   c = contract(x, w) {{spec="m,k; n,k -> m,n"}}
   return c
 }}"""
-        kernel = whole(text, runnable()[0])
+        kernel = fuse(text, runnable()[0])
         assert panels(kernel.kernel, kernel.target, frozenset({"w"})) == ()
 
 

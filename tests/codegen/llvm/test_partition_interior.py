@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 
@@ -64,7 +64,7 @@ SHAPES = [(1, 1), (2, 3), (3, 31), (4, 64), (3, 65), (2, 127), (7, 129), (2, 700
 def test_every_position_is_right_and_nothing_else_is_read(name: str, isa: str) -> None:
     rng = np.random.default_rng(3)
     for dtype in ("f32", "f64"):
-        kernel = whole(text_of(name, dtype), isa)
+        kernel = fuse(text_of(name, dtype), isa)
         for shape in SHAPES:
             x = rng.standard_normal(shape).astype(kernel.graph.inputs[0].type.dtype.numpy)
             (wanted,), (actual,) = kernel.expected(x), kernel(x)

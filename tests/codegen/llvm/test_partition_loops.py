@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_contractions import whole_numbers
 from tests.codegen.llvm.variants import forced
 
@@ -63,7 +63,7 @@ EITHER = [
 @pytest.mark.parametrize(("layout", "isa", "usual"), EITHER)
 def test_borders_anywhere(layout: str, isa: str, usual: bool) -> None:
     """In the forms that such sizes get, and in the code for all sizes; sums are exact."""
-    kernel = whole(graph(layout), isa, usual=usual)
+    kernel = fuse(graph(layout), isa, usual=usual)
     for i, j in BORDERS:
         for other, third in ((1, 3), (7, 33), (40, 70), (300, 20)):
             arrays = sized(layout, i, j, other, third)
@@ -80,7 +80,7 @@ def test_borders_anywhere(layout: str, isa: str, usual: bool) -> None:
 @pytest.mark.parametrize("part", ["computed", "backwards"])
 def test_parts_that_are_more_than_arrays(layout: str, part: str) -> None:
     for usual in (False, True):
-        kernel = whole(graph(layout, part), usual=usual)
+        kernel = fuse(graph(layout, part), usual=usual)
         for i, j in BORDERS:
             arrays = sized(layout, i, j, 40, 70)
             assert np.array_equal(kernel(*arrays)[0], kernel.expected(*arrays)[0]), (i, j)
@@ -90,12 +90,12 @@ def test_parts_that_are_more_than_arrays(layout: str, part: str) -> None:
 def test_borders_anywhere_in_every_form(layout: str) -> None:
     """Whatever the sizes: what is packed in panels, strips or squares has borders anywhere."""
     isa = RUNNABLE[0]
-    for form, _ in whole(graph(layout), isa).forms:
-        kernel = forced(graph(layout), isa, form)
+    for variant, _ in fuse(graph(layout), isa).variants:
+        kernel = forced(graph(layout), isa, variant)
         for i, j in BORDERS:
             arrays = sized(layout, i, j, 40, 70)
             actual, wanted = kernel(*arrays)[0], kernel.expected(*arrays)[0]
-            assert np.array_equal(actual, wanted), (form, i, j)
+            assert np.array_equal(actual, wanted), (variant, i, j)
 
 
 MANY = """graph f({inputs}, w: f32[{total},n], v: f32[n,k], u: f32[k,{total}]) {{
@@ -125,7 +125,7 @@ def test_many_parts(isa: str, again: bool) -> None:
         )
         if not again:
             text = re.sub(r", v: .*\) \{\n", ") {\n", text)
-        kernel = whole(text, isa)
+        kernel = fuse(text, isa)
         for m in (1, 9, 70):
             shapes = [(m, d) for d in widths] + [(sum(widths), 20), (20, 6), (6, sum(widths))]
             arrays = [rng.integers(-2, 3, s).astype("f4") for s in shapes]
@@ -134,14 +134,14 @@ def test_many_parts(isa: str, again: bool) -> None:
                 assert np.array_equal(actual, wanted), (widths, m)
 
 
-def emitted(layout: str, form: str) -> str:
-    return str(emit(whole(graph(layout)).kernel, Target.for_isa("avx512"), form=form))  # type: ignore[arg-type]
+def emitted(layout: str, variant: str) -> str:
+    return str(emit(fuse(graph(layout)).kernel, Target.for_isa("avx512"), form=variant))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", ["", "tall"])
+@pytest.mark.parametrize("variant", ["", "tall"])
 @pytest.mark.parametrize("layout", ["left, summed", "left, rows", "right, summed"])
-def test_nothing_is_selected_while_packing(layout: str, form: str) -> None:
-    assert not re.search(r"select +<\d+ x i1>", emitted(layout, form))
+def test_nothing_is_selected_while_packing(layout: str, variant: str) -> None:
+    assert not re.search(r"select +<\d+ x i1>", emitted(layout, variant))
 
 
 def test_panels_are_packed_by_whole_vectors_of_one_part() -> None:
@@ -188,7 +188,7 @@ def test_channels_of_several_images(source: str, isa: str, usual: bool) -> None:
     for widths, step in CHANNELS.items():
         if usual and len(widths) > 5:
             continue  # many parts take long to compile
-        kernel = whole(convolution(source, widths, step), isa, usual=usual)
+        kernel = fuse(convolution(source, widths, step), isa, usual=usual)
         for b, h, w, o in ((1, 1, 2, 3), (2, 9, 20, 17)):
             last = source is LAST
             shapes = [(b, h, w, d) if last else (b, d, h, w) for d in widths]
@@ -202,7 +202,7 @@ def test_channels_of_several_images(source: str, isa: str, usual: bool) -> None:
 
 @pytest.mark.parametrize("source", [FIRST, LAST])
 def test_no_channel_is_selected(source: str) -> None:
-    built = whole(convolution(source, (32, 32, 32))).kernel
+    built = fuse(convolution(source, (32, 32, 32))).kernel
     text = str(emit(built, Target.for_isa("avx512")).llvm)
     one_or_the_other = r"select +<(\d+) x i1> %\S+ <\1 x float> %\S+ <\1 x float> %"
     assert not re.search(one_or_the_other, text)  # but for zeros around the image
@@ -213,7 +213,7 @@ def test_where_a_part_ends_the_others_are_not_read() -> None:
     # where vectors of 32 columns meet borders, the code for eight was half as long again.
     names = [f"p{k}" for k in range(4)]
     inputs = ", ".join(f"{n}: f32[k,136]" for n in names)
-    kernel = whole(
+    kernel = fuse(
         f"graph f({inputs}, x: f32[m,k]) {{\n"
         f" c = concat({', '.join(names)}) {{axis=1}}\n"
         ' y = contract(x, c) {spec="m,k; k,n -> m,n"}\n return y\n}'

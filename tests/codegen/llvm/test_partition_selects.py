@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 
@@ -45,10 +45,10 @@ ROUNDED = {
 }
 
 
-def kernel_of(name: str, isa: str | None = None, dtype: str = "f32") -> Whole:
+def kernel_of(name: str, isa: str | None = None, dtype: str = "f32") -> SingleKernel:
     lines = (POSITIONS if re.search(r"\bj\b", ROWS[name]) else "") + " " + ROWS[name]
     text = f"graph f(x: f32[m,n]) {{\n{lines}\n return y\n}}"
-    return whole(text.replace("f32", dtype), isa)
+    return fuse(text.replace("f32", dtype), isa)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -105,7 +105,7 @@ def test_empty_rows_and_parts() -> None:
 
 def test_concatenated_arrays_of_unlike_lengths_any_of_them_empty() -> None:
     body = "v = exp(y)\n w = concat(x, v, z) {axis=0}\n return w"
-    kernel = whole(f"graph f(x: f32[m], y: f32[n], z: f32[k]) {{\n {body}\n}}")
+    kernel = fuse(f"graph f(x: f32[m], y: f32[n], z: f32[k]) {{\n {body}\n}}")
     for sizes in ((0, 40, 3), (40, 0, 3), (100, 70, 0), (0, 0, 5), (1, 1, 1), (64, 64, 64)):
         arrays = [np.arange(n, dtype="f4") / 64 for n in sizes]
         (wanted,), (actual,) = kernel.expected(*arrays), kernel(*arrays)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import Whole, whole
+from tests.codegen.llvm.single_kernel import SingleKernel, fuse
 
 from smelt.codegen.llvm.loops.pipeline_store import can_pipeline_store
 from smelt.codegen.llvm.module import build_schedules
@@ -42,7 +42,7 @@ BEHIND = {"rows", "doubles", "two", "halves", "batches"}
 SIZES = ((1, 1, 1), (3, 1, 17), (2, 35, 64), (1, 67, 128), (2, 5, 1000), (1, 3, 2112), (0, 3, 64))
 
 
-def arrays_for(kernel: Whole, size: tuple[int, int, int]) -> list[Array]:
+def arrays_for(kernel: SingleKernel, size: tuple[int, int, int]) -> list[Array]:
     (node,) = kernel.graph.inputs
     batch, rows, columns = size
     shape = size if len(node.type.shape) == 3 else (batch * rows, columns)
@@ -61,7 +61,7 @@ def is_same(first: list[Array], second: list[Array]) -> bool:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_which_rows(name: str) -> None:
     """Those of which much is computed before anything is stored."""
-    kernel = whole(GRAPHS[name]).kernel
+    kernel = fuse(GRAPHS[name]).kernel
     target = Target.for_isa("avx512")
     actual = [
         can_pipeline_store(s)
@@ -74,7 +74,7 @@ def test_which_rows(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BEHIND))
 def test_rows_behind(name: str) -> None:
     """Results lie on lines or not; chunks have one task or all; blocks of rows are whole or not."""
-    kernel, past = whole(GRAPHS[name]), whole(GRAPHS[name], streaming=True)
+    kernel, past = fuse(GRAPHS[name]), fuse(GRAPHS[name], streaming=True)
     for size in SIZES:
         arrays = arrays_for(kernel, size)
         with np.errstate(all="ignore"):
@@ -98,7 +98,7 @@ def test_rows_behind(name: str) -> None:
 
 def test_rows_behind_in_place() -> None:
     """A row is overwritten after everything was read of it."""
-    kernel, past = whole(GRAPHS["rows"]), whole(GRAPHS["rows"], streaming=True)
+    kernel, past = fuse(GRAPHS["rows"]), fuse(GRAPHS["rows"], streaming=True)
     for rows, columns in ((37, 64), (4, 2112), (5, 1000)):
         raw = np.zeros(rows * columns + 16, "f4")
         x = raw[-raw.ctypes.data % 64 // 4 :][: rows * columns].reshape(rows, columns)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_contractions import whole_numbers
 from tests.codegen.llvm.variants import TYPES, forced
 
@@ -30,13 +30,13 @@ def rows(w: str, dtype: str = "f32", x: str = "") -> str:
 
 
 def test_form_follows_from_sizes() -> None:
-    kernel = whole(rows("k,n"), "avx512")  # compiled, not run
+    kernel = fuse(rows("k,n"), "avx512")  # compiled, not run
     least = {"m": SMALL + 1, "n": 512, "k": 512}
-    assert select_variant(kernel.forms, least) == "packed"
-    assert select_variant(kernel.forms, {**least, "m": SMALL}) == ""
-    assert select_variant(kernel.forms, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
-    assert select_variant(kernel.forms, {**least, "n": 128}) == ""  # small enough as it lies
-    assert select_variant(kernel.forms, {**least, "k": PREPACKED // 512 + 1}) == ""
+    assert select_variant(kernel.variants, least) == "packed"
+    assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
+    assert select_variant(kernel.variants, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
+    assert select_variant(kernel.variants, {**least, "n": 128}) == ""  # small enough as it lies
+    assert select_variant(kernel.variants, {**least, "k": PREPACKED // 512 + 1}) == ""
     first, second = emit(kernel.kernel, kernel.target, form="packed").entries
     assert "pack" in first.symbol
     assert second.symbol == "k0"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.build import asm_text
 from smelt.target import Target
@@ -47,7 +47,7 @@ def test_by_constants(name: str, isa: Any) -> None:
     info = np.iinfo(dtype)
     divisors = [d for d in DIVISORS if info.min <= d <= info.max]
     x = numbers(dtype, divisors)
-    result = whole(source(name, divisors), isa)(x)
+    result = fuse(source(name, divisors), isa)(x)
     with np.errstate(over="ignore"):
         wanted = [f(x, dtype.type(d)) for d in divisors for f in (np.floor_divide, np.remainder)]
     for k, (a, b) in enumerate(zip(result, wanted, strict=True)):
@@ -64,7 +64,7 @@ def test_by_one_another(name: str) -> None:
         " return q, r\n}"
     )
     for isa in RUNNABLE:
-        q, r = whole(code, isa)(x, y)
+        q, r = fuse(code, isa)(x, y)
         with np.errstate(all="ignore"):
             assert np.array_equal(q, np.floor_divide(x, y)), isa
             assert np.array_equal(r, np.remainder(x, y)), isa
@@ -72,7 +72,7 @@ def test_by_one_another(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["i64", "u64"])
 def test_no_lane_is_divided_on_its_own(name: str) -> None:
-    kernel = whole(source(name, [7, 1000]), RUNNABLE[-1]).kernel
+    kernel = fuse(source(name, [7, 1000]), RUNNABLE[-1]).kernel
     asm = asm_text(kernel, Target.for_isa("avx512"))
     assert "vpmuludq" in asm
     assert "vpextrq" not in asm and "divq" not in asm

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, one_cluster, whole_graph
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph, one_cluster
 from tests.property.oracles import agree, interpret, sizes_at, spread
 from tests.strategies.graphs import Program, graphs
 
@@ -28,7 +28,7 @@ FLAVOURS = ("counting", "uniform", "normal", "wide")
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
+def one_kernel(graph: Graph, isa: str, hint: int) -> SingleKernel | None:
     """The program as one kernel; None if something is in it that no kernel holds: a library call,
     a scan that is read at shifted positions, writes at computed places before the end."""
     graph = passes.run(graph, None, "eager")
@@ -36,7 +36,7 @@ def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
     if cluster.is_extern or not cluster.nodes:
         return None
     try:
-        return whole_graph(graph, isa, hint=hint)
+        return fuse_graph(graph, isa, hint=hint)
     except VerifyError as error:
         if "shifted" in error.message or "does not end" in error.message:
             return None

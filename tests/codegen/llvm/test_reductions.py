@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 from smelt.blocks import SPLIT_ABOVE
@@ -90,7 +90,7 @@ def exact(
 
 
 def check(combine: str, name: str, axes: tuple[int, ...], isa: str, shapes: Any = SHAPES) -> None:
-    dtype, kernel = NAMES[name], whole(source(combine, name, axes), isa)
+    dtype, kernel = NAMES[name], fuse(source(combine, name, axes), isa)
     for shape in shapes:
         x = data(dtype, shape, combine)
         (actual,) = kernel(x)
@@ -136,7 +136,7 @@ def test_other_instruction_sets(isa: str, combine: str, dtype: str) -> None:
 )
 def test_empty_reductions_give_the_identity(combine: str) -> None:
     for axes in AXES:
-        kernel = whole(source(combine, "f32", axes))
+        kernel = fuse(source(combine, "f32", axes))
         for shape in EMPTY:
             (actual,) = kernel(np.zeros(shape, "f4"))
             wanted = np.asarray(COMBINES[combine].fold(np.zeros(shape), axis=axes))
@@ -149,7 +149,7 @@ def test_nan_and_infinity_at_every_position(combine: str, dtype: str) -> None:
     """A NaN wins wherever it stands: in any lane of any vector, or in the tail."""
     kind = NAMES[dtype].numpy
     for axes in ((2,), (0,)):
-        kernel = whole(source(combine, dtype, axes))
+        kernel = fuse(source(combine, dtype, axes))
         n = 69
         for special in (np.nan, np.inf, -np.inf):
             x = np.ones((n, 1, n), np.float64)
@@ -167,7 +167,7 @@ def test_nan_and_infinity_at_every_position(combine: str, dtype: str) -> None:
 def test_the_first_of_equals_wins_in_any_order_of_the_loops(combine: str) -> None:
     """Vectors run along the rows of narrow products, so that a lane meets later rows first."""
     fold = {"argmax": "max", "argmin": "min"}[combine]
-    kernel = whole(
+    kernel = fuse(
         f"""graph f(x: f64[n,k], w: f64[k,c]) {{
   z = contract(x, w) {{spec="n,k; k,c -> n,c"}}
   m = reduce.{fold}(z) {{axes=(1,)}}
@@ -191,7 +191,7 @@ def test_the_first_of_equals_wins_in_any_order_of_the_loops(combine: str) -> Non
 
 def test_infinities_of_both_signs_and_overflow() -> None:
     """The carried error of a sum of doubles is NaN then; the sum itself is what counts."""
-    kernel = whole(source("sum", "f64", (2,)))
+    kernel = fuse(source("sum", "f64", (2,)))
     rows = [[np.inf, -np.inf], [np.inf, 1.0], [1.7e308, 1.7e308], [-1.7e308, -1.7e308]]
     rows += [[1.7e308, -1.7e308], [np.nan, np.inf]]
     (actual,) = kernel(np.array(rows * 9).reshape(9, 6, 2))
@@ -204,7 +204,7 @@ def test_a_cancelling_sum_of_doubles_is_exact() -> None:
     half = rng.standard_normal(3001) * 10.0 ** rng.integers(0, 12, 3001)
     x = np.concatenate([half, [1e-3], -half])
     for axes, shape in (((2,), (1, 1, -1)), ((0,), (-1, 1, 1)), ((0, 1, 2), (1, -1, 1))):
-        (actual,) = whole(source("sum", "f64", axes))(x.reshape(shape))
+        (actual,) = fuse(source("sum", "f64", axes))(x.reshape(shape))
         assert abs(float(actual.ravel()[0]) - math.fsum(x)) < 1e-12
 
 
@@ -217,7 +217,7 @@ def test_reductions_of_different_axes_share_a_kernel() -> None:
     ]
     lines += [f" return {', '.join(f's{k}' for k in range(len(SHARED)))}", "}"]
     for isa in RUNNABLE:
-        kernel = whole("\n".join(lines), isa)
+        kernel = fuse("\n".join(lines), isa)
         for shape in ((7, 9, 33), (1, 5, 2), (40, 3, 17)):
             x = data(NAMES["f32"], shape, "argmax")
             for (combine, axes), actual in zip(SHARED, kernel(x), strict=True):
@@ -250,7 +250,7 @@ def test_long_reductions_are_split_and_merged_in_order() -> None:
         ("min", "i64"),
     ):
         code = source(combine, dtype, (0, 1, 2))
-        kernel = whole(code, a=1 << 20, b=4, c=4)
+        kernel = fuse(code, a=1 << 20, b=4, c=4)
         assert len(kernel.built.functions) == 2
         for shape in ((1, 1, 1), (63, 3, 2), (64, 1, 1), (65, 2, 2), (5000, 4, 3)):
             x = data(NAMES[dtype], shape, combine)
@@ -275,7 +275,7 @@ def test_single_results_need_no_compensation_of_double_sums() -> None:
 def test_sums_of_doubles_keep_both_kinds_of_units_busy() -> None:
     """Three of the seven additions of a step are made by the units that multiply, whose results
     are the same; those that the next step waits for are not: they take longer there."""
-    kernel = whole(source("sum", "f64", (2,)), RUNNABLE[-1]).kernel
+    kernel = fuse(source("sum", "f64", (2,)), RUNNABLE[-1]).kernel
     asm = asm_text(kernel, Target.for_isa("avx512"))
     loops = re.findall(r"(?m)^(\.L\w+):\n((?:\t.*\n)*?)\tj\w+\t\1$", asm)
     body = max((lines for _, lines in loops), key=len)
@@ -339,7 +339,7 @@ def test_extremes_beside_indices_and_sums_are_those_of_each_alone() -> None:
 
 def test_what_pairs_add_up_to_is_carried_in_double_precision() -> None:
     """Beside 1 in a pair 2^-24 is lost, beside the sum of many pairs it is not."""
-    kernel = whole(source("sum", "f32", (2,)), RUNNABLE[-1])
+    kernel = fuse(source("sum", "f32", (2,)), RUNNABLE[-1])
     x = np.zeros((1, 1, 4096), "f4")
     x[..., ::64] = 1.0
     assert kernel(x)[0] == 64
@@ -379,5 +379,5 @@ def test_rows_of_a_known_length_and_of_any_have_the_same_bits() -> None:
     for n in (31, 64, 80, 100, 128):
         x = rng.standard_normal((9, n)).astype("f4")
         text = source("sum", "f32", (2,))
-        fixed_length = whole(text.replace("a,b,c", f"a,b,{n}"), RUNNABLE[-1])(x[None])
-        assert np.array_equal(fixed_length[0], whole(text, RUNNABLE[-1])(x[None])[0]), n
+        fixed_length = fuse(text.replace("a,b,c", f"a,b,{n}"), RUNNABLE[-1])(x[None])
+        assert np.array_equal(fixed_length[0], fuse(text, RUNNABLE[-1])(x[None])[0]), n

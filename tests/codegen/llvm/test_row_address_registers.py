@@ -56,19 +56,19 @@ def test_a_streams_tile_has_twelve_rows(cpu: str, together: int) -> None:
     assert len(re.findall(r"prefetch", loop)) == (2 * together if together > 1 else 0)
 
 
-@pytest.mark.parametrize("form", ["", "wide"])
+@pytest.mark.parametrize("variant", ["", "wide"])
 @pytest.mark.parametrize("cpu", TARGETS)
-def test_addresses_stay_in_registers(cpu: str, form: Variant) -> None:
-    code = PLAIN.format(row="m,k") if form else _stream("plain")
-    count = 96 if cpu == "skylake-avx512" and not form else 24
-    loop = _tile(code, TARGETS[cpu], form, count)
+def test_addresses_stay_in_registers(cpu: str, variant: Variant) -> None:
+    code = PLAIN.format(row="m,k") if variant else _stream("plain")
+    count = 96 if cpu == "skylake-avx512" and not variant else 24
+    loop = _tile(code, TARGETS[cpu], variant, count)
     assert len(re.findall(r"movq\s+-?\d*\(%", loop)) <= 1
     assert not re.search(r"movq\s+%\w+, -?\d*\(%", loop)
 
 
-def _tile(code: str, target: Target, form: Variant, count: int) -> str:
+def _tile(code: str, target: Target, variant: Variant, count: int) -> str:
     """The loop of so many multiply-adds."""
-    text = assembly(emit(parse(code), target, form=form).llvm, target, 2)
+    text = assembly(emit(parse(code), target, form=variant).llvm, target, 2)
     (loop, *_) = [x for x in inner_loops(text) if len(re.findall("vfmadd", x)) == count]
     return loop
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.program import program
@@ -37,7 +37,7 @@ def is_rowwise(kernel: Any) -> bool:
 @pytest.mark.parametrize("combine", ["sum", "max", "prod"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_reductions_of_reductions(dtype: str, combine: str, isa: str) -> None:
-    kernel = whole(MEAN.format(dtype, combine), isa, r=8192, c=512)
+    kernel = fuse(MEAN.format(dtype, combine), isa, r=8192, c=512)
     assert is_rowwise(kernel.kernel)
     for r, c in ((1, 1), (3, 700), (63, 5), (64, 33), (65, 16), (300, 40)):
         x = (np.random.default_rng(r).standard_normal((r, c)) / 4).astype(
@@ -50,7 +50,7 @@ def test_reductions_of_reductions(dtype: str, combine: str, isa: str) -> None:
 
 def test_sums_over_many_rows_stay_accurate() -> None:
     """Rows are added up in double precision: 200,000 of them are as good as one."""
-    kernel = whole(MEAN.format("f32", "sum"), r=200_000, c=3)
+    kernel = fuse(MEAN.format("f32", "sum"), r=200_000, c=3)
     x = np.random.default_rng(0).standard_normal((200_000, 3)).astype(np.float32)
     each = np.log(np.exp(x.astype("f8")).sum(1)).astype(np.float32)
     (actual,) = kernel(x)
@@ -60,6 +60,6 @@ def test_sums_over_many_rows_stay_accurate() -> None:
 def test_what_is_left_alone() -> None:
     """Sums of doubles carry their errors along, and single sweeps read nothing again."""
     for source in (MEAN.format("f64", "sum"), ROWS.format("f32", "max")):
-        kernel = whole(source, r=8192, c=512)
+        kernel = fuse(source, r=8192, c=512)
         assert not is_rowwise(kernel.kernel)
         assert len(program(kernel.kernel).phases) == 2

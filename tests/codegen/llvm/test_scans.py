@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_reductions import BITS, NAMES
 
 from smelt.ops.combine import COMBINES
@@ -59,7 +59,7 @@ def test_every_axis(combine: str, dtype: str) -> None:
     for isa in RUNNABLE if dtype == "f32" else RUNNABLE[:1]:
         for axis in range(3):
             line = f"y = scan.{combine}(x) {{axis={axis}}}"
-            kernel = whole(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
+            kernel = fuse(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
             for shape in SHAPES:
                 x = data(kind, shape, combine)
                 (actual,) = kernel(x)
@@ -108,7 +108,7 @@ GUARDED = """graph f(x: f32[a,b]) {
 )
 def test_scans_among_others(code: str, isa: str) -> None:
     """A scan runs once in order, whatever loops its readers need."""
-    kernel = whole(code, isa)
+    kernel = fuse(code, isa)
     rng = np.random.default_rng(2)
     for a, b, c in ((5, 7, 3), (1, 300, 2), (300, 1, 40), (50, 600, 260), (64, 64, 64)):
         shapes = {"x": (a,) if code is WIDER else (a, b), "y": (b, c), "z": (a, b)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.loopir.items import Clamp
 from smelt.codegen.llvm.program import program
@@ -40,7 +40,7 @@ def test_nothing_outside_is_touched(isa: str, name: str, width: int | None, dtyp
     reads = "read there" in name
     head = HEAD.format(d=row, more=f", w: T[k{row}]" if reads else "")
     source = f"{head}{ENDS[name].format()}\n return v\n}}".replace("T[", f"{dtype}[")
-    kernel = whole(source, isa, usual=True)
+    kernel = fuse(source, isa, usual=True)
     actual = positions(kernel)
     assert actual
     assert actual and all(actual)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 from smelt import driver
 from smelt.fusion import plan_single, schedule_model
@@ -55,8 +55,8 @@ def source(name: str, dtype: str) -> str:
     return f"graph f(x: {dtype}[m,k]) {{\n{ROWS[name]}\n}}"
 
 
-def row_kernel(name: str, dtype: str, isa: str | None = None, **hints: int) -> Whole:
-    return whole(source(name, dtype), isa, **hints)
+def row_kernel(name: str, dtype: str, isa: str | None = None, **hints: int) -> SingleKernel:
+    return fuse(source(name, dtype), isa, **hints)
 
 
 def lanes(kernel: Kernel) -> list[str]:
@@ -64,7 +64,7 @@ def lanes(kernel: Kernel) -> list[str]:
     return [b.axis for b in kernel.grid if isinstance(b, Block) and b.size not in (None, 1)]
 
 
-def check(kernel: Whole, arrays: list[Array]) -> None:
+def check(kernel: SingleKernel, arrays: list[Array]) -> None:
     actual = kernel(*arrays)
     half = arrays[0].dtype.itemsize == 2
     for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
@@ -90,7 +90,7 @@ def test_short_rows_of_every_length(name: str, dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_distances_in_few_dimensions(dtype: str) -> None:
-    kernel = whole(DISTANCES.format(dtype), m=200, n=300, k=3)
+    kernel = fuse(DISTANCES.format(dtype), m=200, n=300, k=3)
     assert lanes(kernel.kernel) == ["n"]
     rng = np.random.default_rng(2)
     kind = kernel.graph.inputs[0].type.dtype.numpy
@@ -102,7 +102,7 @@ def test_distances_in_few_dimensions(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("name", FEW)
 def test_few_results_of_short_rows(name: str, dtype: str, isa: str) -> None:
-    kernel = whole(FEW[name].format(dtype), isa, m=1000, k=3, n=4)
+    kernel = fuse(FEW[name].format(dtype), isa, m=1000, k=3, n=4)
     assert lanes(kernel.kernel) == ["m"]
     rng = np.random.default_rng(3)
     kind = kernel.graph.inputs[0].type.dtype.numpy

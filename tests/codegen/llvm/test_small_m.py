@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER, BEFORE, HEAD
 from tests.codegen.llvm.variants import TYPES, forced, is_right_in_every_layout
@@ -33,7 +33,9 @@ from smelt.target import Target
 from smelt.types.dtype import bf16
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
-ISAS = [isa for isa in RUNNABLE if any(form == "few" for form, _ in whole(PLAIN, isa).forms)]
+ISAS = [
+    isa for isa in RUNNABLE if any(variant == "few" for variant, _ in fuse(PLAIN, isa).variants)
+]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
     (1, 1, 1),
@@ -56,30 +58,32 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
-    forms = whole(PLAIN, isa).forms
+    variants = fuse(PLAIN, isa).variants
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
     least = {"m": THIN + 1, "n": panel, "k": LONG_SUM}
-    assert select_variant(forms, least) == select_variant(forms, {**least, "m": SMALL}) == "few"
+    assert (
+        select_variant(variants, least) == select_variant(variants, {**least, "m": SMALL}) == "few"
+    )
     for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", LONG_SUM + 1)):
-        assert select_variant(forms, {**least, name: other}) != "few"
-    assert select_variant(forms, {**least, "m": THIN}) == "rows"
-    assert select_variant(forms, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
-    assert select_variant(forms, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
+        assert select_variant(variants, {**least, name: other}) != "few"
+    assert select_variant(variants, {**least, "m": THIN}) == "rows"
+    assert select_variant(variants, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
+    assert select_variant(variants, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("spec", ["m,k; k,n -> m,n", "b,m,k; b,k,n -> b,m,n"])
 def test_operands_that_stay_near_are_not_packed(isa: str, spec: str) -> None:
     """Each of a batch would be packed anew, for fewer rows than that takes."""
-    forms = whole(matrices("f32", spec), isa).forms
+    variants = fuse(matrices("f32", spec), isa).variants
     sizes = {"b": 64, "m": MIN_PANEL_ROWS - 1, "k": 64, "n": 64}
     assert (
-        select_variant(forms, sizes)
-        == select_variant(forms, {**sizes, "m": SMALL, "n": SMALL})
+        select_variant(variants, sizes)
+        == select_variant(variants, {**sizes, "m": SMALL, "n": SMALL})
         == "small"
     )
-    assert select_variant(forms, {**sizes, "n": 100, "k": 384}) == "small"
-    assert select_variant(forms, {**sizes, "k": 384, "n": IN_PLACE_ELEMENTS // 384 + 1}) == "few"
+    assert select_variant(variants, {**sizes, "n": 100, "k": 384}) == "small"
+    assert select_variant(variants, {**sizes, "k": 384, "n": IN_PLACE_ELEMENTS // 384 + 1}) == "few"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -109,12 +113,12 @@ HEADS = """graph f(x: f32[b,4,r,64], y: f32[256,256]) {
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("form", ["few", "deep"])
-def test_blocks_cut_no_vector_of_a_head(isa: str, form: str) -> None:
+@pytest.mark.parametrize("variant", ["few", "deep"])
+def test_blocks_cut_no_vector_of_a_head(isa: str, variant: str) -> None:
     """Heads lie apart along the sum: vectors that began at any position would read beyond one."""
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(s, dtype="f4") for s in ((2, 4, 10, 64), (256, 256)))
-    (actual,) = run_guarded(forced(HEADS, isa, form), [x, y], at_end=True)
+    (actual,) = run_guarded(forced(HEADS, isa, variant), [x, y], at_end=True)
     expected = x.astype("f8").transpose(0, 2, 1, 3).reshape(20, 256) @ y.astype("f8").T
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
@@ -133,12 +137,12 @@ def test_tile_remainders(isa: str) -> None:
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
-    kernel = whole(matrices("f32", f"{left}; {right} -> m,n"), isa)
+    kernel = fuse(matrices("f32", f"{left}; {right} -> m,n"), isa)
     rng = np.random.default_rng(5)
     for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 601), (65, 300, 1030)):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert select_variant(kernel.forms, kernel.sizes([x, y])) == "few"
+        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "few"
         x, y, inputs = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
         bound = (RUN + k / FEW_DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
         assert np.all(abs(kernel(*inputs)[0] - x.astype("f8") @ y.astype("f8")) <= bound)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 from tests.codegen.llvm.test_tall_skinny import AFTER
 from tests.codegen.llvm.variants import forced
@@ -35,7 +35,9 @@ from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; n,k -> m,n")
-ISAS = [isa for isa in RUNNABLE if any(form == "few" for form, _ in whole(PLAIN, isa).forms)]
+ISAS = [
+    isa for isa in RUNNABLE if any(variant == "few" for variant, _ in fuse(PLAIN, isa).variants)
+]
 SIZES = ((1, 1, 1), (13, 16, 5), (17, 50, 33), (35, 37, 3), (49, 47, 18), (70, 141, 20))
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
@@ -43,12 +45,12 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_sizes(isa: str) -> None:
     """What every task packs of the left operand is to stay in L2."""
-    forms = whole(PLAIN, isa).forms
+    variants = fuse(PLAIN, isa).variants
     for m in (THIN + 1, 64, SMALL):
         most = {"m": m, "n": 64, "k": SWAPPED_PACKED_BYTES // 4 // m}
-        assert select_variant(forms, most) == "few"
-        assert select_variant(forms, {**most, "k": most["k"] + 1}) != "few"
-    assert select_variant(forms, {"m": SMALL + 1, "n": 64, "k": 500}) != "few"
+        assert select_variant(variants, most) == "few"
+        assert select_variant(variants, {**most, "k": most["k"] + 1}) != "few"
+    assert select_variant(variants, {"m": SMALL + 1, "n": 64, "k": 500}) != "few"
 
 
 @pytest.mark.parametrize("isa", ISAS)

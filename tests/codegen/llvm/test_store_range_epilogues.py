@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole, whole_graph
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, fuse_graph
 from tests.codegen.llvm.test_store_ranges import SHAPES, random
 
 import smelt as sm
@@ -93,14 +93,14 @@ SOURCES = {
 }
 
 
-def made(source: str, isa: str | None = None) -> Whole:
+def fused_kernel(source: str, isa: str | None = None) -> SingleKernel:
     """One kernel of what the pass makes of a graph."""
     actual = sink_slices(parse(source))
     assert graph_text(actual) != graph_text(parse(source))
-    return whole(graph_text(actual), isa)
+    return fuse(graph_text(actual), isa)
 
 
-def inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
+def inputs(kernel: SingleKernel, m: int, k: int, n: int) -> list[Any]:
     sizes = {"m": m, "k": k, "n": n}
     shapes = [
         tuple(d if isinstance(d, int) else int(evaluate(d, sizes)) for d in p.shape)
@@ -110,7 +110,7 @@ def inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
     return [random(s, seed=j).astype(t) for j, (s, t) in enumerate(zip(shapes, kinds))]
 
 
-def check(kernel: Whole, source: str, arrays: list[Any]) -> None:
+def check(kernel: SingleKernel, source: str, arrays: list[Any]) -> None:
     """What all judges say of some arrays: the graph as it was first of all."""
     with np.errstate(all="ignore"):
         wanted = run_graph(parse(source), arrays)
@@ -134,7 +134,7 @@ def check(kernel: Whole, source: str, arrays: list[Any]) -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("name", SOURCES)
 def test_epilogues_of_ranges_are_stored_in_place_of_them(name: str, isa: str) -> None:
-    kernel = made(SOURCES[name], isa)
+    kernel = fused_kernel(SOURCES[name], isa)
     assert any("where" in line for line in text(kernel.kernel).splitlines())
     shapes = SHAPES if isa == RUNNABLE[0] else SHAPES[:5]
     for m, k, n in shapes:
@@ -143,7 +143,7 @@ def test_epilogues_of_ranges_are_stored_in_place_of_them(name: str, isa: str) ->
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_interpreter_sees_each_element_stored_once(name: str) -> None:
-    kernel = made(SOURCES[name])
+    kernel = fused_kernel(SOURCES[name])
     arrays = inputs(kernel, 5, 6, 7)
     arrays[0][3] = np.nan
     with np.errstate(all="ignore"):
@@ -157,7 +157,7 @@ def test_the_interpreter_sees_each_element_stored_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["halves", "beside", "overlap"])
 def test_what_is_no_number_stays_where_it_is(name: str) -> None:
-    kernel = made(SOURCES[name])
+    kernel = fused_kernel(SOURCES[name])
     for m, k, n in ((40, 30, 33), (9, 300, 5), (130, 33, 33)):
         arrays = inputs(kernel, m, k, n)
         arrays[0][3], arrays[0][7, 2], arrays[1][0, 1] = np.nan, np.inf, -np.inf
@@ -341,7 +341,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
 def test_random_ranges(program: tuple[str, int]) -> None:
     source, seed = program
     result = sink_slices(parse(source))
-    kernel = whole_graph(result, RUNNABLE[0])
+    kernel = fuse_graph(result, RUNNABLE[0])
     for m, k in ((1, 3), (seed % 7 + 2, 17), (33 + seed, 40)):
         shapes = ((m, k), (k, 40), (40,), (m, 1))
         arrays = [random(s, seed=seed + j) for j, s in enumerate(shapes)]

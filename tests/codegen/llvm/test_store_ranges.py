@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_direct_store import one_cluster
 
 import smelt as sm
@@ -87,7 +87,7 @@ def random(shape: tuple[int, ...], seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def _inputs(kernel: Whole, m: int, k: int, n: int) -> list[Any]:
+def _inputs(kernel: SingleKernel, m: int, k: int, n: int) -> list[Any]:
     """Arrays for a graph of these sizes."""
     sizes = {"m": m, "k": k, "n": n, "b": 2}
     shapes = [
@@ -102,7 +102,7 @@ def _size(e: Any, sizes: dict[str, int]) -> int:
     return int(evaluate(e, sizes))
 
 
-def _check(kernel: Whole, arrays: list[Any]) -> None:
+def _check(kernel: SingleKernel, arrays: list[Any]) -> None:
     """What all judges say of some arrays."""
     wanted = kernel.expected(*arrays)
     depth = arrays[0].shape[-1]
@@ -125,7 +125,7 @@ def _check(kernel: Whole, arrays: list[Any]) -> None:
     ids=["thirds", "f64", "biased", "whole", "rows", "turned", "batch"],
 )
 def test_ranges_are_stored_where_they_belong(source: str, isa: str) -> None:
-    kernel = whole(source, isa)
+    kernel = fuse(source, isa)
     assert any("where" in line for line in text(kernel.kernel).splitlines())
     assert parse_kernel(text(kernel.kernel)) == kernel.kernel
     for m, k, n in SHAPES:
@@ -133,14 +133,14 @@ def test_ranges_are_stored_where_they_belong(source: str, isa: str) -> None:
 
 
 def test_past_the_caches() -> None:
-    kernel = whole(THIRDS.format(t="f32"), streaming=True)
+    kernel = fuse(THIRDS.format(t="f32"), streaming=True)
     for m, k, n in ((40, 40, 64), (33, 20, 21), (260, 16, 11)):
         _check(kernel, _inputs(kernel, m, k, n))
 
 
 @pytest.mark.parametrize("source", [THIRDS.format(t="f32"), BIASED, WHOLE, ROWS, BATCH])
 def test_the_interpreter_sees_each_element_stored_once(source: str) -> None:
-    kernel = whole(source)
+    kernel = fuse(source)
     arrays = _inputs(kernel, 5, 6, 7)
     result = interpret(kernel.kernel, arrays, {"m": 5, "k": 6, "n": 7, "b": 2})
     for one, other in zip(result.values(), kernel.expected(*arrays), strict=True):
@@ -148,7 +148,7 @@ def test_the_interpreter_sees_each_element_stored_once(source: str) -> None:
 
 
 def test_what_is_no_number_stays_where_it_is() -> None:
-    kernel = whole(THIRDS.format(t="f32"))
+    kernel = fuse(THIRDS.format(t="f32"))
     x, w = _inputs(kernel, 40, 30, 33)
     x[3], x[7, 2], x[9, 1] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
@@ -192,16 +192,16 @@ def _cut(parts: int, between: str = "") -> str:
 FORMS = ["", "few", "deep", "wide", "tall"]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_ranges_are_little_code(form: str) -> None:
+@pytest.mark.parametrize("variant", FORMS)
+def test_ranges_are_little_code(variant: str) -> None:
     """Each is a few comparisons for a tile and one store beside all tiles, none at each vector."""
     target = Target.for_isa("avx512")
     lines: dict[int, int] = {}
     for parts in (1, 2, 8):
         cluster = one_cluster(parse(_cut(parts)))
         kernel = lower.run(cluster, "eager", {"m": 512, "k": 256, "n": 256})
-        lines[parts] = build(kernel, target, form=form).ir_size
-    print(form, lines)
+        lines[parts] = build(kernel, target, form=variant).ir_size
+    print(variant, lines)
     assert lines[8] - lines[2] < 6 * 450
     assert lines[2] < 1.6 * lines[1]
 
@@ -210,7 +210,7 @@ def test_ranges_are_little_code(form: str) -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_tiles_overlap_one_range_several_or_none(isa: str, between: str) -> None:
     """Rows and columns of every form of code, whose tiles are whole, broken, or cut by ranges."""
-    kernel = whole(_cut(3, between), isa)
+    kernel = fuse(_cut(3, between), isa)
     for m, k, n in (
         (40, 300, 64),
         (29, 200, 37),

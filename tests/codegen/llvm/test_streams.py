@@ -137,12 +137,12 @@ def test_a_stream_that_only_reduces_is_a_reduction() -> None:
     assert "fma" in asm_text(parse(GOLDENS["linear_gelu"]), Target.for_isa("avx512"))
 
 
-@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("variant", ["rows", "columns"])
 @pytest.mark.parametrize("name", ["decode", "causal_attention", "splade"])
-def test_gemv_variants(name: str, form: Variant) -> None:
+def test_gemv_variants(name: str, variant: Variant) -> None:
     """What is taken for few is not packed, and right however many there are."""
     for size in (None, 5):
-        kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
+        kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], variant)
         arrays = REFERENCES[name].inputs(np.random.default_rng(3), 4)
         for key, wanted in REFERENCES[name].outputs(**arrays).items():
             actual = kernel(arrays)[key]
@@ -257,9 +257,9 @@ def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
     ends = " from 3 to 9", " to last(m) + 1", " from first(m) - 9 to last(m) + 1"
     whole, causal, window = (stream_task_rows(phase(e), (), target) for e in ends)
     assert whole > causal > window
-    forms: list[Variant] = ["", "small"]  # both of them in bands
-    for form in forms:
-        assert {schedule(phase(e), target, form).block["m"] for e in ends} == {288}
+    variants: list[Variant] = ["", "small"]  # both of them in bands
+    for variant in variants:
+        assert {schedule(phase(e), target, variant).block["m"] for e in ends} == {288}
 
 
 LOOKED_UP = """

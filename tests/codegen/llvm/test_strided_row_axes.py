@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.program import program
 
@@ -32,7 +32,7 @@ def axes(kernel: Any) -> set[str]:
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_strided_rows_are_one_axis(isa: str) -> None:
     """Two axes would be a product of s rows for each of b, each packing all of w."""
-    kernel = whole(SOURCE, isa)
+    kernel = fuse(SOURCE, isa)
     assert len(axes(kernel.kernel)) == 3
     for s, b in ((1, 7), (2, 33), (40, 3)):
         x = np.random.default_rng(s).integers(-4, 5, (s, b, 20)).astype("f4")
@@ -43,7 +43,7 @@ def test_strided_rows_are_one_axis(isa: str) -> None:
 
 def test_adjacent_columns_are_walked_contiguously() -> None:
     """Vectors run along the inner one of two axes."""
-    kernel = whole(ACROSS, RUNNABLE[0])
+    kernel = fuse(ACROSS, RUNNABLE[0])
     assert len(axes(kernel.kernel)) == 4
     x = np.random.default_rng(0).integers(-4, 5, (5, 20, 40)).astype("f4")
     w = np.random.default_rng(1).integers(-4, 5, (35, 20)).astype("f4")

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import matrices
 from tests.codegen.llvm.test_depthwise import FIRST, LAST
 from tests.codegen.llvm.test_dot_product import MORE, source
@@ -37,7 +37,7 @@ LAYOUTS = ("m,k; k,n -> m,n", "k,m; k,n -> m,n", "m,k; n,k -> m,n", "k,m; n,k ->
 FORMS = ("wide", "deep", "few", "small", "rows", "columns")
 
 
-def filled(kernel: Whole, sizes: dict[str, int], large: bool) -> list[np.ndarray]:
+def filled(kernel: SingleKernel, sizes: dict[str, int], large: bool) -> list[np.ndarray]:
     """Operands that are all 1; of those at the first summed position their product is LARGE."""
     results: list[np.ndarray] = []
     for node in kernel.graph.inputs:
@@ -48,7 +48,7 @@ def filled(kernel: Whole, sizes: dict[str, int], large: bool) -> list[np.ndarray
     return results
 
 
-def loses_little(kernel: Whole, sizes: dict[str, int]) -> None:
+def loses_little(kernel: SingleKernel, sizes: dict[str, int]) -> None:
     """Of ones after a large product those of its own run at most; where all products are equal and
     roundings go in one direction, those of a run and of each run."""
     (actual,) = kernel(*filled(kernel, sizes, large=True))
@@ -64,29 +64,29 @@ def loses_little(kernel: Whole, sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("spec", LAYOUTS)
 def test_whatever_form_serves_a_product(spec: str, isa: str) -> None:
-    kernel = whole(matrices("f32", spec), isa)
+    kernel = fuse(matrices("f32", spec), isa)
     assert len(kernel.built.functions) == 1  # nothing is split
     for (m, n), k in product(SHAPES, (4000, 2 * LONG_SUM)):
         loses_little(kernel, {"m": m, "n": n, "k": k})
 
 
 @pytest.mark.parametrize("spec", LAYOUTS)
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form(form: str, spec: str) -> None:
+@pytest.mark.parametrize("variant", FORMS)
+def test_every_form(variant: str, spec: str) -> None:
     isa = RUNNABLE[0]
-    names = [name for name, _ in whole(matrices("f32", spec), isa).forms]
-    if form not in names:
+    names = [name for name, _ in fuse(matrices("f32", spec), isa).variants]
+    if variant not in names:
         pytest.skip("no such form")
-    k = 384 if form == "small" else 4096 if form == "wide" else 9000
+    k = 384 if variant == "small" else 4096 if variant == "wide" else 9000
     for m, n in ((3, 200), (64, 70)):
-        if form not in ("rows", "columns") or m == 3:
-            m, n = (n, m) if form == "columns" else (m, n)
-            loses_little(forced(matrices("f32", spec), isa, form), {"m": m, "n": n, "k": k})
+        if variant not in ("rows", "columns") or m == 3:
+            m, n = (n, m) if variant == "columns" else (m, n)
+            loses_little(forced(matrices("f32", spec), isa, variant), {"m": m, "n": n, "k": k})
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_parts_of_a_split_sum(isa: str) -> None:
-    kernel = whole(matrices("f32", LAYOUTS[0]), isa, k=2 * LONG_SUM)
+    kernel = fuse(matrices("f32", LAYOUTS[0]), isa, k=2 * LONG_SUM)
     assert len(kernel.built.functions) == 2
     for m, n in ((1, 40), (20, 33), (64, 64)):
         loses_little(kernel, {"m": m, "n": n, "k": 3 * LONG_SUM})
@@ -99,13 +99,13 @@ def test_sizes_that_are_known(m: int, n: int) -> None:
     code = code.replace(f"9000,{n} -> m,n", "k,n -> m,n").replace(f"{m},9000; ", "m,k; ")
     x, y = np.ones((m, 9000), "f4"), np.ones((9000, n), "f4")
     x[:, 0] = y[0] = LARGE**0.5
-    assert np.abs(whole(code)(x, y)[0] - float(LARGE + 8999)).max() <= MOST + 9000 // RUN
+    assert np.abs(fuse(code)(x, y)[0] - float(LARGE + 8999)).max() <= MOST + 9000 // RUN
 
 
 @pytest.mark.parametrize("spec", LAYOUTS)
 def test_products_of_bfloat16_are_added_in_float32(spec: str) -> None:
     """However long: what is lost is what rounding the result loses."""
-    kernel, more = whole(source("bf16 bf16", spec), features=MORE), 1 << 19
+    kernel, more = fuse(source("bf16 bf16", spec), features=MORE), 1 << 19
     for m, n in ((1, 16), (3, 16), (40, 8)):
         (actual,) = kernel(*filled(kernel, {"m": m, "n": n, "k": 1 + more}, large=True))
         assert np.all(actual.astype("f8") == LARGE + more), (m, n)
@@ -126,7 +126,7 @@ def test_short_numbers_that_are_converted(spec: str, half: str) -> None:
             1,
         )
     )
-    kernel = whole(code)
+    kernel = fuse(code)
     for m, n in ((1, 70), (3, 40), (60, 40), (200, 140)):
         sizes = {"m": m, "n": n, "k": 9000}
         (actual,) = kernel(*filled(kernel, sizes, large=True))
@@ -136,7 +136,7 @@ def test_short_numbers_that_are_converted(spec: str, half: str) -> None:
 @pytest.mark.parametrize("code", [FIRST, LAST])
 def test_large_windows_of_one_channel(code: str) -> None:
     side = 31
-    kernel = whole(code.format(t="f32", u=side, v=side, p=0, s=1, d=1))
+    kernel = fuse(code.format(t="f32", u=side, v=side, p=0, s=1, d=1))
     shape = (1, 3, 33, 40) if code == FIRST else (1, 33, 40, 3)
     x, w = np.ones(shape, "f4"), np.ones((3, side, side), "f4")
     w[:, 0, 0] = LARGE

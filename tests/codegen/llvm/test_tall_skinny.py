@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.native import native_kernel
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_contractions import matrices, whole_numbers
 from tests.codegen.llvm.variants import TYPES, is_right_in_every_layout
 
@@ -29,29 +29,29 @@ SIZES = (
 
 
 def test_form_follows_from_columns_and_depth() -> None:
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     sizes = {"m": 10**6, "n": TALL_COLUMNS, "k": TALL_DEPTH}
-    assert select_variant(kernel.forms, sizes) == "tall"
-    assert select_variant(kernel.forms, {**sizes, "n": TALL_COLUMNS + 1}) != "tall"
-    assert select_variant(kernel.forms, {**sizes, "k": TALL_DEPTH + 1}) != "tall"
-    short = whole(matrices("bf16", "m,k; k,n -> m,n"))
+    assert select_variant(kernel.variants, sizes) == "tall"
+    assert select_variant(kernel.variants, {**sizes, "n": TALL_COLUMNS + 1}) != "tall"
+    assert select_variant(kernel.variants, {**sizes, "k": TALL_DEPTH + 1}) != "tall"
+    short = fuse(matrices("bf16", "m,k; k,n -> m,n"))
     for k in (TALL_SINGLE, TALL_SINGLE + 1):
-        assert select_variant(short.forms, {**sizes, "k": k}) in ("tall", "")
+        assert select_variant(short.variants, {**sizes, "k": k}) in ("tall", "")
 
 
 def test_fixed_columns_are_tall_skinny_and_fixed_few_rows_are_not() -> None:
-    columns = whole(
+    columns = fuse(
         "graph f(x: f32[m,4], y: f32[4,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert select_variant(columns.forms, {"m": 1000}) == "tall"
+    assert select_variant(columns.variants, {"m": 1000}) == "tall"
     x, y = whole_numbers((1000, 4), "f4", 1), whole_numbers((4, 3), "f4", 2)
     assert np.array_equal(columns(x, y)[0], x @ y)
-    rows = whole(
+    rows = fuse(
         "graph f(x: f32[4,k], y: f32[k,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert "tall" not in [form for form, _ in rows.forms]
+    assert "tall" not in [variant for variant, _ in rows.variants]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -64,7 +64,7 @@ def test_every_layout(isa: str, dtype: str) -> None:
 def test_strided_operands_are_transposed_in_registers(right: str) -> None:
     """Lanes that are picked from as many lines throw each other out of the cache where these are a
     power of two apart, as the rows of many weights are."""
-    kernel = whole(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
+    kernel = fuse(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
     (result,) = build_schedules(phase, kernel.target, "tall")
     (nest,) = result.nests
@@ -103,7 +103,7 @@ def test_fused_with_what_surrounds(before: str, after: str) -> None:
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
     rng = np.random.default_rng(3)
     for isa in RUNNABLE:
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, 3), (70, 37, 20)):
             shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
             arrays = [
@@ -126,7 +126,7 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
         " return s\n}"
     )
     for isa in RUNNABLE:
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         for m, n, k in ((1, 1, 1), (67, 17, 5), (40, 16, TALL_SINGLE), (33, 3, 31)):
             kinds = [node.type.dtype.numpy for node in kernel.graph.inputs]
             x, w = (
@@ -137,19 +137,19 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
             assert np.array_equal(actual, kernel.expected(x, w)[0]), (isa, m, n, k)
 
 
-@pytest.mark.parametrize("form", ["wide", "few", "deep"])
+@pytest.mark.parametrize("variant", ["wide", "few", "deep"])
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_columns_that_two_operands_hold_in_turn(isa: str, form: Variant) -> None:
+def test_columns_that_two_operands_hold_in_turn(isa: str, variant: Variant) -> None:
     """Two numbers of a byte are packed so that neighbours lie in different arrays."""
-    kernel = whole(
+    kernel = fuse(
         "graph f(x: f32[m,60], a: f32[60,256,1], b: f32[60,256,1]) {\n"
         " c = concat(a, b) {axis=2}\n w = reshape(c) {shape=(60, 512)}\n"
         ' s = contract(x, w) {spec="m,k; k,n -> m,n"}\n return s\n}',
         isa,
     )
-    if form not in [name for name, _ in kernel.forms]:
+    if variant not in [name for name, _ in kernel.variants]:
         pytest.skip("no such form")
-    single = native_kernel(kernel.kernel, kernel.target, form)
+    single = native_kernel(kernel.kernel, kernel.target, variant)
     shapes = (70, 60), (60, 256, 1), (60, 256, 1)
     arrays = [whole_numbers(s, "f4", k) for k, s in enumerate(shapes)]
     (actual,) = single(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.build import asm_text, llvm_text
 from smelt.codegen.llvm.program import program
@@ -40,7 +40,7 @@ def test_columns_side_by_side(source: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)
     for c in (2, 3, 5, 8, 12):
-        kernel = whole(source.format(t=dtype, c=c), isa, n=500)
+        kernel = fuse(source.format(t=dtype, c=c), isa, n=500)
         for n in (1, 7, 64, 131):
             shape = (c, n) if source is TURNED else (n, c)
             x = rng.integers(-9, 9, shape).astype(kernel.graph.inputs[0].type.dtype.numpy)
@@ -74,7 +74,7 @@ def test_each_column_is_stored_once() -> None:
 
 def test_results_in_another_layout_stay() -> None:
     """Rows of one result are columns of the other."""
-    kernel = whole(
+    kernel = fuse(
         """graph f(x: f32[4,n]) {
       p = permute(x) {perm=(1,0)}
       y = exp(p)
@@ -122,7 +122,7 @@ def test_rows_that_fill_half_a_vector_stay_rows(isa: Any, c: int, columns: int) 
 def test_scans_of_short_rows(isa: Any, fold: str, t: str) -> None:
     """Columns of their own, but for sums that carry their errors along."""
     text = f"graph f(x: {t}[n,d]) {{\n v = scan.{fold}(x) {{axis=1}}\n return v\n}}"
-    kernel = whole(text, isa, n=200, d=4)
+    kernel = fuse(text, isa, n=200, d=4)
     (phase,) = program(with_sizes(kernel.kernel, {"d": 4})).phases
     schedule(phase, Target.for_isa(isa))
     assert len(phase.stores) == (1 if (fold, t) == ("sum", "f64") else 4)
@@ -158,7 +158,7 @@ FAR = """graph f(x: {t}[5,n,9,{c}]) {{
 @pytest.mark.parametrize(("t", "c"), [("f32", 2), ("f32", 3), ("f64", 2), ("i8", 4), ("f16", 2)])
 def test_pairs_that_are_read_far_apart(t: str, c: int, isa: str) -> None:
     """With margins, between forbidden pages: as many columns or rows as the machine's lanes say."""
-    kernel = whole(FAR.format(t=t, c=c), isa, n=100)
+    kernel = fuse(FAR.format(t=t, c=c), isa, n=100)
     rng = np.random.default_rng(5)
     for n in (1, 16, 37, 100):
         x = rng.integers(-9, 9, (5, n, 9, c)).astype(kernel.graph.inputs[0].type.dtype.numpy)
@@ -216,7 +216,7 @@ def test_few_rows_that_share_an_expensive_value(isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages: the same bits as of single rows."""
     rng = np.random.default_rng(3)
     for dtype, c in (("f32", 3), ("f64", 16), ("f32", 17)):
-        kernel = whole(FEW.format(t=dtype, c=c), isa, n=500)
+        kernel = fuse(FEW.format(t=dtype, c=c), isa, n=500)
         for n in (1, 7, 64, 131):
             x, z = rng.standard_normal(n), rng.standard_normal((c, n))
             dtype_ = kernel.graph.inputs[0].type.dtype.numpy
@@ -230,7 +230,7 @@ def test_few_rows_that_share_an_expensive_value(isa: str) -> None:
 
 def test_concatenated_rows_are_stored_by_their_producers() -> None:
     """What the parts share is computed once, and each part stored where it lies."""
-    kernel = whole(JOINED, n=5000)
+    kernel = fuse(JOINED, n=5000)
     (phase,) = program(kernel.kernel).phases
     s = schedule(phase, AVX512)
     assert [(n.order, len(n.stores)) for n in s.nests] == [(("n",), 3)]
@@ -259,7 +259,7 @@ DEAR = """graph f(x: {t}[n], z: {t}[n,{c}]) {{
 @pytest.mark.parametrize(("dtype", "c"), [("f32", 16), ("f32", 14), ("f64", 12), ("f16", 6)])
 def test_many_columns_that_share_an_expensive_value(isa: str, dtype: str, c: int) -> None:
     """Columns take turns, halves first: each lane where it belongs, and nothing beyond the end."""
-    kernel = whole(DEAR.format(t=dtype, c=c), isa, n=500)
+    kernel = fuse(DEAR.format(t=dtype, c=c), isa, n=500)
     dtype_ = kernel.graph.inputs[0].type.dtype.numpy
     rng = np.random.default_rng(5)
     for n in (1, 33, 131):
@@ -275,7 +275,7 @@ def test_many_columns_that_share_an_expensive_value(isa: str, dtype: str, c: int
 
 def test_halves_take_turns() -> None:
     """To store 16 columns side by side takes 4 shuffles a vector, and would take 29 one by one."""
-    kernel = whole(DEAR.format(t="f32", c=16), "avx512", n=500).kernel
+    kernel = fuse(DEAR.format(t="f32", c=16), "avx512", n=500).kernel
     text = llvm_text(kernel, AVX512)
     stored = text.count("masked.store.v16f32") + text.count("store <16 x float>")
     read = 15 + 1  # of each column of z, for picking it from 16 vectors, and one for its mask

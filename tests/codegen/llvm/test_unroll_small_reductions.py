@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, one_cluster, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.llvm.program import program
@@ -43,7 +43,7 @@ def kinds(text: str) -> set[str]:
 def test_small_windows_are_elementwise(u: int, s: int, p: int, isa: Isa) -> None:
     text = pool(u=u, s=s, p=p)
     assert "fold" not in kinds(text)
-    kernel = whole(text, isa)
+    kernel = fuse(text, isa)
     rng = np.random.default_rng(0)
     for h, w in ((5, 5), (7, 33), (18, 67), (6, 130)):
         x = rng.standard_normal((2, h, w)).astype(np.float32)
@@ -61,7 +61,7 @@ def test_windows_along_the_axis_of_results(u: int, s: int, p: int, written: bool
     text = pool(u=u, s=s, p=p).replace("[b,h,w]", "[b,h,w,c]")
     text = text.replace(f"(0, {p}, {p})", f"(0, {p}, {p}, 0)").replace("(3, 4)", "(4, 5)")
     assert ("fold" not in kinds(text)) == written
-    kernel = whole(text)
+    kernel = fuse(text)
     for c in (1, 5, 16, 67):
         x = np.random.default_rng(c).standard_normal((2, 7, 9, c)).astype(np.float32)
         x.flat[[0, -1]] = np.nan, np.inf
@@ -82,7 +82,7 @@ def test_vectors_run_along_the_results(u: int, s: int, fold: str) -> None:
 def test_other_monoids(fold: str, t: str) -> None:
     text = pool(fold, t=t)
     assert "fold" not in kinds(text)
-    kernel = whole(text)
+    kernel = fuse(text)
     x = np.random.default_rng(1).integers(0, 2, (2, 9, 21)).astype("?" if t == "bool" else "b")
     np.testing.assert_array_equal(kernel(x)[0], kernel.expected(x)[0])
 
@@ -106,7 +106,7 @@ def test_argmax_of_short_rows_is_unrolled(isa: Isa, t: str, fold: str) -> None:
     """The first of equals, or the first NaN."""
     text = f"graph f(x: {t}[n,d]) {{\n y = reduce.{fold}(x) {{axes=(1,)}}\n return y\n}}"
     for d in (2, 7, 10):
-        kernel = whole(text, isa, n=200, d=d)
+        kernel = fuse(text, isa, n=200, d=d)
         (phase,) = program(with_sizes(kernel.kernel, {"k": d, "d": d})).phases
         assert "fold" not in {i.kind for i in phase.items}
         x = (
@@ -147,7 +147,7 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
         unroll_short_dots(phase)
         return {i.kind for i in phase.items}
 
-    kernel = whole(text("k"))
+    kernel = fuse(text("k"))
     assert "dot" not in kinds(text(8)) | left_of(8) | left_of(12)
     for k in (16, 48, 64):
         assert "dot" in kinds(text(k)) & left_of(k)
@@ -166,7 +166,7 @@ def test_what_all_rows_share_does_not_count(fold: str) -> None:
     )
     assert "fold" not in kinds(text.format(k=9, fold=fold))
     for k in (1, 2, 9, 10, 11):
-        kernel = whole(text.format(k=k, fold=fold))
+        kernel = fuse(text.format(k=k, fold=fold))
         rng = np.random.default_rng(k)
         for n in (1, 17, 300):
             x, w = rng.standard_normal((n, k), "f4"), rng.standard_normal(k, "f4")
@@ -199,7 +199,7 @@ def test_few_columns_of_computed_rows_are_written_out(
     """Vectors run along the rows, and each column's functions are computed once; rows as they lie
     that nothing dear reads have tiles of their own."""
     for c, k in ((3, 3), (4, 8), (2, 5), (5, 3)):
-        kernel = whole(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
+        kernel = fuse(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
         (phase,) = program(kernel.kernel).phases
         unroll_short_dots(phase)
         assert ("dot" not in {i.kind for i in phase.items}) == (slim and c <= 4)
@@ -241,7 +241,7 @@ def test_layers_of_small_networks_stay_in_registers(
     k: int, c: int, written: bool, isa: Isa
 ) -> None:
     """Columns that are summed again are not stored side by side: there may be eight of them."""
-    kernel = whole(LAYERS.format(k=k, c=c), isa, n=500)
+    kernel = fuse(LAYERS.format(k=k, c=c), isa, n=500)
     (phase,) = program(kernel.kernel).phases
     unroll_short_dots(phase)
     assert ("dot" not in {i.kind for i in phase.items}) == written

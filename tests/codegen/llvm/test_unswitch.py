@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, Whole, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 from smelt.codegen.llvm.module import emit
@@ -31,9 +31,9 @@ def doubled(a: sm.Array, b: sm.Array) -> sm.Array:
     return sm.reshape(pairs, (2 * pairs.shape[0], *b.shape[1:]))[:count]
 
 
-def kernel(count: int, isa: str | None = None) -> Whole:
+def kernel(count: int, isa: str | None = None) -> SingleKernel:
     kind = sm.spec((count, "m", "n"), "f32")
-    return whole(sm.jit(doubled).lower(kind, kind).as_text(), isa)
+    return fuse(sm.jit(doubled).lower(kind, kind).as_text(), isa)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -94,7 +94,7 @@ BESIDE = """graph f(x: f32[16,n,m], y: f32[16,n,m], z: f32[n,m], s: f32[{k},n,m]
 )
 def test_a_small_result_beside_a_large_one_leaves_it_its_grid(small, k, entries) -> None:
     for isa in RUNNABLE:
-        single = whole(BESIDE.format(small=small, k=k), isa)
+        single = fuse(BESIDE.format(small=small, k=k), isa)
         assert len(emit(single.kernel, single.target).entries) == entries
         for n, m in ((0, 3), (1, 1), (3, 31), (2, 130)):
             shapes = (16, n, m), (16, n, m), (n, m), (k, n, m)

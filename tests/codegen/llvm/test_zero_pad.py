@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from tests.codegen.compile_scalar import target_machine
 from tests.codegen.llvm.guard_pages import Guarded, run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.llvm.scratch.workspace import STAMP
 
@@ -91,7 +91,7 @@ def _left_over(self: Guarded, nbytes: int, *, at_end: bool, block: Any = Guarded
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str, isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
-    kernel = whole(PRODUCTS[name], isa, usual=True)
+    kernel = fuse(PRODUCTS[name], isa, usual=True)
     for m, k, n in ((8, 8, 8), (70, 37, 33), (13, 100, 150), (30, 250, 257)):
         arrays = [np.ones(shape, "f4") for shape in SHAPES[name](m, k, n)]
         with mock.patch.object(Guarded, "block", _left_over):
@@ -105,7 +105,7 @@ def test_deep_products(seen: Callable[[Callable[[], Any]], bool]) -> None:
  z = contract(e, y) {spec="m,k; k,n -> m,n"}
  return z
 }"""
-    kernel = whole(code)
+    kernel = fuse(code)
     for m, k, n in ((300, 301, 305), (299, 301, 150), (301, 700, 257)):
         arrays = [np.ones(shape, "f4") for shape in ((m, k), (k, n))]
         with mock.patch.object(Guarded, "block", _left_over):
@@ -149,7 +149,7 @@ def test_windows(
     name: str, taps: int, step: int, isa: str, seen: Callable[[Callable[[], Any]], bool]
 ) -> None:
     """Between lines, beyond the last one, and rows and columns that no tile is full of."""
-    kernel = whole(_windows(name, taps, step), isa)
+    kernel = fuse(_windows(name, taps, step), isa)
     for at in ((1, 7, 30, 33), (3, 13, 9, 50), (2, 28, 40, 17), (5, 5, 16, 16)):
         arrays = [np.ones(shape, "f4") for shape in _sides(name, taps, at)]
         with mock.patch.object(Guarded, "block", _left_over):
@@ -163,7 +163,7 @@ def test_windows_with_weights_in_rows(
 ) -> None:
     """Rows that some tasks pack and others do not, if their number is known."""
     text = _windows("windows", 3, 1).replace("f32[o,c,", f"f32[{count},16,").replace(",c,", ",16,")
-    kernel = whole(text.replace("b,16,h,w,u,v; o,16,u", "b,c,h,w,u,v; o,c,u"), isa)
+    kernel = fuse(text.replace("b,16,h,w,u,v; o,16,u", "b,c,h,w,u,v; o,c,u"), isa)
     arrays = [np.ones(shape, "f4") for shape in _sides("windows", 3, (1, 14, 16, count))]
     with mock.patch.object(Guarded, "block", _left_over):
         assert not seen(partial(run_guarded, kernel, arrays, at_end=True))
@@ -171,7 +171,7 @@ def test_windows_with_weights_in_rows(
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_matrix_vector_products(isa: str, seen: Callable[[Callable[[], Any]], bool]) -> None:
-    kernel = whole(PRODUCTS["across"], isa)
+    kernel = fuse(PRODUCTS["across"], isa)
     for m, k, n in ((3, 1000, 1000), (7, 300, 700), (2, 37, 100)):
         arrays = [np.ones(shape, "f4") for shape in SHAPES["across"](m, k, n)]
         with mock.patch.object(Guarded, "block", _left_over):
@@ -182,7 +182,7 @@ def test_operands_are_cleared_for_another_layout_only(
     seen: Callable[[Callable[[], Any]], bool],
 ) -> None:
     """Tasks of one kernel that follow one another in a thread do not pay for it."""
-    kernel = whole(_windows("windows", 3, 1))
+    kernel = fuse(_windows("windows", 3, 1))
     memory, block = np.zeros(1 << 20, np.int32), Guarded.block
 
     def scratch(self: Guarded, nbytes: int, *, at_end: bool) -> int:

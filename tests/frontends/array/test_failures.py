@@ -30,7 +30,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def told(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+def with_warnings(work: Callable[[], Any]) -> tuple[Any, list[str]]:
     """A result, and the warnings on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -58,7 +58,7 @@ def program(x: Any, w: Any) -> Any:
     return sm.sum(y * x, axis=0), sm.max(y, axis=1), x.T, y, x
 
 
-def given(n: int, d: int) -> list[Any]:
+def arrays_of(n: int, d: int) -> list[Any]:
     return [RNG.standard_normal((n, d)), RNG.standard_normal((d, d))]
 
 
@@ -83,39 +83,41 @@ def test_sizes_that_no_kernel_supports_are_computed_in_numpy(
 ) -> None:
     f = sm.jit(program)
     with knobs.config(threads=threads):
-        f(*given(5, 2))  # in a form for rows of two
+        f(*arrays_of(5, 2))  # in a form for rows of two
         planted(monkeypatch, driver, "build", always)
-        x, w = given(4, 300)
-        actual, lines = told(lambda: f(x, w))
+        x, w = arrays_of(4, 300)
+        actual, lines = with_warnings(lambda: f(x, w))
         check(actual, x, w)
         assert len(lines) == 1 and "at n0=4, n1=300" in lines[0] and "planted" in lines[0]
-        actual, lines = told(lambda: [f(x, w) for _ in range(4)])
+        actual, lines = with_warnings(lambda: [f(x, w) for _ in range(4)])
         check(actual[-1], x, w)
         assert not lines  # it is known now
-        check(f(*(inputs := given(5, 2))), *inputs)
+        check(f(*(inputs := arrays_of(5, 2))), *inputs)
 
 
 def test_a_variant_that_fails_to_build_leaves_the_usual_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     f = sm.jit(program)
-    f(*given(5, 2))
+    f(*arrays_of(5, 2))
     planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
-    x, w = given(4, 30)
-    actual, lines = told(lambda: f(x, w))
+    x, w = arrays_of(4, 30)
+    actual, lines = with_warnings(lambda: f(x, w))
     check(actual, x, w)
     assert len(lines) == 1 and "a form of kernel" in lines[0]
-    actual, lines = told(lambda: f(*(other := given(4, 31))) and check(f(*other), *other))
+    actual, lines = with_warnings(
+        lambda: f(*(other := arrays_of(4, 31))) and check(f(*other), *other)
+    )
     assert not lines  # nor is it tried for other sizes
 
 
 def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     f = sm.jit(program)
-    f(*given(5, 2))
+    f(*arrays_of(5, 2))
     planted(monkeypatch, driver, "build", always)
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
-        sm.jit(program)(*given(5, 2)), f(*given(4, 300))
-    x, w = given(4, 300)
+        sm.jit(program)(*arrays_of(5, 2)), f(*arrays_of(4, 300))
+    x, w = arrays_of(4, 300)
 
     def without_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError
@@ -145,15 +147,15 @@ def test_what_is_computed_once_is_computed_in_numpy_if_need_be(
     x = RNG.standard_normal((70, 60))
     f.lower(x).compile()
     planted(monkeypatch, warm, "compile", lambda graph, **_: len(graph.inputs) == 1)
-    actual, lines = told(lambda: f(x))
+    actual, lines = with_warnings(lambda: f(x))
     assert np.allclose(np.asarray(actual), x @ np.exp(w) + w.sum(0))
     assert len(lines) == 1 and "computed once" in lines[0]
 
 
 def test_a_program_that_fails_as_one_runs_as_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, fusion, "plan", lambda *_, fuse, **__: fuse)
-    x, w = given(6, 5)
-    actual, lines = told(lambda: sm.jit(program)(x, w))
+    x, w = arrays_of(6, 5)
+    actual, lines = with_warnings(lambda: sm.jit(program)(x, w))
     check(actual, x, w)
     assert len(lines) == 1 and "program as one" in lines[0]
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
@@ -165,7 +167,7 @@ def test_failures_of_every_fallback_name_the_users_line(
 ) -> None:
     planted(monkeypatch, fusion, "plan", always)
     with pytest.raises(InternalError, match="of program: ZeroDivisionError: planted") as failed:
-        sm.jit(program)(*given(6, 5))
+        sm.jit(program)(*arrays_of(6, 5))
     assert "test_failures.py" in str(failed.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.codegen.llvm.single_kernel import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 
@@ -35,7 +35,7 @@ def test_a_number_is_the_nearest_half(name, half):
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(("name", "half"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
 def test_padding_is_half_precision_too(isa, name, half):
-    kernel = whole(
+    kernel = fuse(
         f"""graph f(x: {name}[n]) {{
   y = pad(x) {{low=(2,), high=(1,), value=0.1}}
   z = mul(y, 0.3:{name})

@@ -16,15 +16,15 @@ from smelt.passes.input_layouts import apply_input_layouts
 rng = np.random.default_rng(8)
 
 
-def _turned(*shape: int, order: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+def _permuted(*shape: int, order: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
     """An array whose dimensions lie in the order, slowest first; reversed if none is given."""
     order = order or tuple(range(len(shape)))[::-1]
     contiguous = rng.standard_normal([shape[d] for d in order])
     return contiguous.transpose(np.argsort(order))
 
 
-X, Y, COLUMN, ROW = _turned(5, 7), _turned(5, 7), rng.random((5, 1)), rng.random(7)
-IMAGE = _turned(4, 5, 3, order=(2, 0, 1))
+X, Y, COLUMN, ROW = _permuted(5, 7), _permuted(5, 7), rng.random((5, 1)), rng.random(7)
+IMAGE = _permuted(4, 5, 3, order=(2, 0, 1))
 SAME: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (lambda xp, x: xp.exp(x) * 2, (X,)),
     (lambda xp, x, y: xp.exp(x) * y, (X, Y)),
@@ -45,7 +45,7 @@ OTHER: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (lambda xp, x: x.T @ xp.exp(x) @ x.T, (X,)),
     (lambda xp, x: (x + 1, xp.exp(x) @ x.T), (X,)),
     (lambda xp, x: xp.sort(x, axis=0) * 2, (X,)),
-    (lambda xp, x: xp.where(x > 0, x, 0.0), (_turned(5, 1, 7),)),
+    (lambda xp, x: xp.where(x > 0, x, 0.0), (_permuted(5, 1, 7),)),
     (lambda xp, x: xp.concat([x, x * 2], axis=0), (X,)),
     (lambda xp, x: (x[0], x[:, 0] + 1), (X,)),
     (lambda xp, x: xp.take(x, xp.asarray([2, 0]), axis=1) + 1, (X,)),

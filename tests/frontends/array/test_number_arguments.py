@@ -151,11 +151,11 @@ BITS: dict[str, Callable[[Any], Any]] = {
 def test_sizes_and_arguments_count_in_bits_as_integers_do(what: str) -> None:
     f = BITS[what]
 
-    def told(n: Any) -> Any:
+    def by_condition(n: Any) -> Any:
         result = f(n)
         return [sm.asarray(v) * 1 for v in (result if isinstance(result, tuple) else (result,))]
 
-    of_size, of_number = sm.jit(lambda x: told(x.shape[0])), sm.jit(told)
+    of_size, of_number = sm.jit(lambda x: by_condition(x.shape[0])), sm.jit(by_condition)
     for n in (5, 6, 2, 13):
         result = f(n)
         want = list(result) if isinstance(result, tuple) else [result]

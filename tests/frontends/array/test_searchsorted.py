@@ -83,11 +83,11 @@ def test_two_ways_where_keys_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None
     queries: list[str] = []
     repaired = places.__dict__["_argsort_by_runs"]
 
-    def told(x: Any, bits: int, descending: bool) -> Any:
+    def counted(x: Any, bits: int, descending: bool) -> Any:
         queries.append(x.dtype.name)
         return repaired(x, bits, descending)
 
-    monkeypatch.setattr(places, "_argsort_by_runs", told)
+    monkeypatch.setattr(places, "_argsort_by_runs", counted)
     top = np.iinfo(np.int64).max
     for x in (np.asarray([[top, top - 5] * 50]), np.asarray([[0, top] * 50]), np.ones((1, 100))):
         np.testing.assert_array_equal(stable_argsort(x, True), wanted(x, True))

@@ -56,7 +56,7 @@ class InAnyOrder(RuleBasedStateMachine):
         self.sources: list[Any] = []
         self.written: list[int] = []
         self.given_out: list[tuple[Any, Any]] = []
-        self.given(0)
+        self.add_array(0)
 
     def hold(self, array: Any, value: Any, *of: Held) -> None:
         reads = set[tuple[int, int]]().union(*(x.reads for x in of))
@@ -85,7 +85,7 @@ class InAnyOrder(RuleBasedStateMachine):
         return x, like[m % len(like)]
 
     @rule(k=st.integers(0, 4), shared=st.booleans())
-    def given(self, k: int, shared: bool = False) -> None:
+    def add_array(self, k: int, shared: bool = False) -> None:
         source = np.arange(np.prod(SHAPES[k]), dtype=float).reshape(SHAPES[k]) % 7 - 3
         self.sources.append(source)
         self.written.append(0)
@@ -189,7 +189,7 @@ class InAnyOrder(RuleBasedStateMachine):
 
     def never_empty(self) -> None:
         if not self.held:
-            self.given(0)
+            self.add_array(0)
 
     def teardown(self) -> None:
         for x in list(self.held):

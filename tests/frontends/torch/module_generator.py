@@ -41,13 +41,13 @@ class Argument:
         g = torch.Generator().manual_seed(sum(map(ord, self.name)) + 1000 * call)
         shape = self.sizes[call]
         if self.kind == "whole":
-            return self._laid(torch.randint(0, self.high, shape, generator=g))
+            return self._with_layout(torch.randint(0, self.high, shape, generator=g))
         if self.kind == "truth":
-            return self._laid(torch.randint(0, 2, shape, generator=g) > 0)
-        x = self._laid(torch.randn(*shape, generator=g).to(single))
+            return self._with_layout(torch.randint(0, 2, shape, generator=g) > 0)
+        x = self._with_layout(torch.randn(*shape, generator=g).to(single))
         return x.detach().requires_grad_() if wants else x
 
-    def _laid(self, x: torch.Tensor) -> torch.Tensor:
+    def _with_layout(self, x: torch.Tensor) -> torch.Tensor:
         shape = list(x.shape)
         if self.layout == "steps" and shape:
             place = x.new_zeros([*shape[:-1], 2 * shape[-1]])[..., ::2]

@@ -53,7 +53,7 @@ class Outcome:
 
     values: dict[str, Any]
     results: list[torch.Tensor]
-    given: list[torch.Tensor]
+    arguments: list[torch.Tensor]
     seen: dict[str, torch.Tensor]
 
 
@@ -208,7 +208,7 @@ def _compare(
 def _written(program: Program, eager: Outcome) -> set[str]:
     """The gradients of arguments that are written: where nothing reads these afterwards eager code
     has none, and PyTorch's tracer zeros (x.mul_(2)) or an error (x.pow_(2))."""
-    pairs = zip(program.arguments, eager.given, strict=True)
+    pairs = zip(program.arguments, eager.arguments, strict=True)
     return {f"gradient {a.name}" for a, x in pairs if program.copies and x._version}
 
 
@@ -305,7 +305,7 @@ def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
         *(f"result {k} ({n})" for k, n in enumerate(program.results)),
         *(a.name for a in program.arguments),
     ]
-    sides = [[*o.results, *o.given] for o in (eager, got)]
+    sides = [[*o.results, *o.arguments] for o in (eager, got)]
     homes = [[x.untyped_storage().data_ptr() for x in s] for s in sides]
     for k in range(len(eager.results)):
         for j in range(k + 1, len(labels)):

@@ -202,7 +202,7 @@ def test_later_sizes_that_no_kernel_supports_run_eagerly(dtype, monkeypatch):
         y = (x @ w).relu()
         return y.sum(0), y * 2, x.t()
 
-    def given(n, d):
+    def inputs_of(n, d):
         return torch.randn(n, d).to(dtype), torch.randn(d, d).to(dtype)
 
     def fails(*_, **__):
@@ -212,9 +212,9 @@ def test_later_sizes_that_no_kernel_supports_run_eagerly(dtype, monkeypatch):
         monkeypatch.setattr(home, "find", lambda key, journal: None)
     with knobs.config(strict=False, cache=False):
         fast = compiled(model, dynamic=True)
-        fast(*given(5, 2))
+        fast(*inputs_of(5, 2))
         monkeypatch.setattr(driver, "build", fails)
-        x, w = given(4, 7)
+        x, w = inputs_of(4, 7)
         with pytest.warns(FallbackWarning, match="n0=4.*planted") as caught:
             actual = fast(x, w)
         same(actual, model(x, w))

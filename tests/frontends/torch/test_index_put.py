@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.test_rows import agree, made  # noqa: E402
+from tests.frontends.torch.test_rows import agree, tensor  # noqa: E402
 
 import smelt.torch  # noqa: E402
 
@@ -73,7 +73,7 @@ ADDED = {
 @pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 def test_scatter_reductions(name, dtype):
     # Small whole numbers: every order of sums gives the same, in every type.
-    u = made(7, 4, dtype=torch.int64, low=-2, high=3).to(dtype)
+    u = tensor(7, 4, dtype=torch.int64, low=-2, high=3).to(dtype)
     agree(ADDED[name], u, AT)
 
 
@@ -89,7 +89,7 @@ PUT = {
 
 @pytest.mark.parametrize("name", PUT)
 def test_scatter_assignments(name):
-    agree(PUT[name], made(5, 4), PUTS)
+    agree(PUT[name], tensor(5, 4), PUTS)
 
 
 LEFT = {
@@ -106,7 +106,7 @@ LEFT = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_to_torch(name):
-    agree(LEFT[name], made(7, 4), AT, left=1)
+    agree(LEFT[name], tensor(7, 4), AT, left=1)
 
 
 def messages(h, w, source, target):
@@ -120,8 +120,8 @@ def messages(h, w, source, target):
 
 
 def test_messages_of_a_graph():
-    h, w = made(30, 20), made(400, 1, seed=1)
-    source, target = made(400, dtype=torch.int64, low=0, high=30), AT.repeat(100)[:400] * 5
+    h, w = tensor(30, 20), tensor(400, 1, seed=1)
+    source, target = tensor(400, dtype=torch.int64, low=0, high=30), AT.repeat(100)[:400] * 5
     wanted = messages(h, w, source, target)
     compiled = torch.compile(messages, backend="smelt")
     with smelt.record() as record:
@@ -135,8 +135,8 @@ def test_messages_of_a_graph():
 
 
 def test_a_gradient_of_messages():
-    h, w = made(30, 20).requires_grad_(), made(400, 1, seed=1).requires_grad_()
-    source = made(400, dtype=torch.int64, low=0, high=30)
+    h, w = tensor(30, 20).requires_grad_(), tensor(400, 1, seed=1).requires_grad_()
+    source = tensor(400, dtype=torch.int64, low=0, high=30)
 
     def loss(h, w):
         return (
@@ -154,7 +154,7 @@ def test_the_only_element_of_a_product():
     def f(x, i, u):
         return (x @ x.T).index_put((torch.arange(1), i), u, accumulate=True)
 
-    agree(f, made(1, 9), torch.zeros(1, dtype=torch.int64), made(1))
+    agree(f, tensor(1, 9), torch.zeros(1, dtype=torch.int64), tensor(1))
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_the_only_element_of_a_product():
 )
 def test_a_diagonal_that_is_written_and_its_gradient(case):
     shape, *where = case
-    x = made(*shape)
-    y = made(*x.diagonal(*where).shape, low=3, high=5)
+    x = tensor(*shape)
+    y = tensor(*x.diagonal(*where).shape, low=3, high=5)
     agree(lambda x, y: torch.diagonal_scatter(x * 2, y + 1, *where) * 3, x, y)
 
     def slope(call):

@@ -220,16 +220,16 @@ def test_rotary_positions_are_one_graph(dtype):
 
 
 def test_transposed_times_broadcast_numbers_are_ours():
-    def turned(x, angle):
+    def rotated_twice(x, angle):
         z = torch.view_as_complex(x.transpose(1, 2).reshape(*x.shape[:1], 4, -1, 8, 2))
         turns = torch.polar(torch.ones_like(angle), angle)[:, None]
         return torch.view_as_real(z * turns), torch.view_as_real(turns / z)
 
     x, angle = torch.randn(2, 5, 4, 16), torch.randn(2, 5, 8)
     with smelt.torch.record() as record:
-        result = torch.compile(turned, backend="smelt")(x, angle)
+        result = torch.compile(rotated_twice, backend="smelt")(x, angle)
     assert not record.left
-    for got, eager in zip(result, turned(x, angle), strict=True):
+    for got, eager in zip(result, rotated_twice(x, angle), strict=True):
         assert torch.allclose(got, eager, atol=1e-6 * eager.abs().max().item())
         assert got.stride() == eager.stride()
 

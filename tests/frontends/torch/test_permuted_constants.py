@@ -22,7 +22,7 @@ def _fresh():
     torch._dynamo.reset()
 
 
-class Turned(torch.nn.Module):
+class TransposedLinear(torch.nn.Module):
     """A linear layer whose weight lies by columns."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def convolution():
 
 
 def linear():
-    return Turned().eval(), torch.randn(300, 200)
+    return TransposedLinear().eval(), torch.randn(300, 200)
 
 
 def agrees(f, m, inputs) -> None:
@@ -82,12 +82,12 @@ def _through_data(m) -> None:
     m.weight.data.mul_(0.9).add_(torch.randn_like(m.weight))
 
 
-def _laid_out_anew(m) -> None:
+def _make_contiguous(m) -> None:
     """The same shape in plain order: other strides, which the tracer's guards tell."""
     m.weight.data = torch.randn_like(m.weight).contiguous()
 
 
-@pytest.mark.parametrize("change", [_add, _one, _data, _through_data, _laid_out_anew])
+@pytest.mark.parametrize("change", [_add, _one, _data, _through_data, _make_contiguous])
 @pytest.mark.parametrize("case", [convolution, linear])
 def test_a_change_is_noticed(case, change):
     m, inputs = case()

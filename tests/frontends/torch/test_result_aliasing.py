@@ -32,7 +32,7 @@ def repeated(x):
     return y.unsqueeze(0).expand(2, *y.shape), y[:, 1]
 
 
-def turned(x):
+def transposed(x):
     y = x.view(x.shape[0], -1).mT
     y += 1
     return y[1:], x * 2
@@ -44,7 +44,7 @@ def turned(x):
         (of_the_whole, False),
         (of_a_view, False),
         (repeated, False),
-        (turned, True),
+        (transposed, True),
     ],
 )
 def test_views_of_a_part_of_memory(call, grads):

@@ -159,7 +159,7 @@ WRITERS = {
 def test_only_what_nobody_else_reads_is_written_in_place(writer, dynamic):
     write = WRITERS[writer]
 
-    def own(x, i, v, w):
+    def add_in_place(x, i, v, w):
         return write(x * 2, i, v), write((x + w).T.contiguous().T, i, v)
 
     def read_again(x, i, v, w):
@@ -181,7 +181,7 @@ def test_only_what_nobody_else_reads_is_written_in_place(writer, dynamic):
         return write(x.sum(0, keepdim=True).expand(x.shape), i, v), write((x + w)[::2][:6], i, v)
 
     i = torch.tensor([1, 2, 1, 0])
-    for function in (own, repeated, read_again, seen_by_a_view, twice, an_argument):
+    for function in (add_in_place, repeated, read_again, seen_by_a_view, twice, an_argument):
         compiled = torch.compile(function, backend="smelt", dynamic=dynamic)
         for n in (6, 9):
             arguments = (torch.randn(n, 8), i, torch.randn(4, 8), torch.randn(n, 8))

@@ -70,7 +70,7 @@ def scattered(k, v, x, at):
     return attended(k, v, x)
 
 
-def given(rows=2, length=200, width=80):
+def cache_inputs(rows=2, length=200, width=80):
     k, v, x = drawn((rows, length, width), (rows, length, width), (rows, 1, width))
     return [k, v, x, torch.tensor([7])]
 
@@ -85,17 +85,17 @@ def given(rows=2, length=200, width=80):
     ],
 )
 def test_parts_are_written_where_they_stand(program, count):
-    assert updates(both(program, given())) == count
+    assert updates(both(program, cache_inputs())) == count
 
 
 def test_small_arguments_are_written_whole_by_kernels():
-    assert updates(both(at_a_place, given(length=8, width=3))) == 0
-    assert updates(both(at_places, given(length=8, width=3))) == 2  # calls of torch anyway
+    assert updates(both(at_a_place, cache_inputs(length=8, width=3))) == 0
+    assert updates(both(at_places, cache_inputs(length=8, width=3))) == 2  # calls of torch anyway
 
 
 def test_bytes_of_a_part_are_moved():
     """A call copies nothing as large as the cache."""
-    k, v, x, at = given()
+    k, v, x, at = cache_inputs()
     fast = torch.compile(at_places, backend="smelt")
     with torch.no_grad():
         for _ in range(2):
@@ -160,7 +160,7 @@ def adds(k, v, x, at):
     ],
 )
 def test_others_read_what_eager_code_lets_them_read(program):
-    both(program, given())
+    both(program, cache_inputs())
 
 
 def test_positions_and_lengths_may_be_symbols():
@@ -206,18 +206,18 @@ def test_arguments_that_share_memory_are_copied():
 
 @pytest.mark.parametrize("turn", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
 def test_arguments_have_any_layout(turn):
-    k, v, x, at = given()
+    k, v, x, at = cache_inputs()
     back = [turn.index(d) for d in range(3)]
     both(at_places, [k.permute(turn).contiguous().permute(back), v, x, at])
 
 
 def test_every_other_element():
-    k, v, x, at = given(length=400)
+    k, v, x, at = cache_inputs(length=400)
     both(at_places, [k[:, ::2], v[:, 1::2], x, at])
 
 
 def test_autograd_notices_what_is_written():
-    k, v, x, at = given()
+    k, v, x, at = cache_inputs()
     w = torch.ones((), dtype=torch.float64, requires_grad=True)
     y = (w * k).sum() + (w * w * v).sum()
     fast = torch.compile(at_places, backend="smelt")
