@@ -1,4 +1,4 @@
-"""Which cases on narrower vectors than the processor's widest are for the night.
+"""Choose which cases on narrower vectors than the widest are left to the night.
 
 One emitter writes for every instruction set; what differs is how wide a vector is and whether lanes
 have masks.  So all cases of a test run on the widest set; of those on each of the others one in

@@ -1,4 +1,4 @@
-"""What is kept between calls takes no more than fusion saves, the greatest gains first."""
+"""Values kept between calls take no more memory than fusion saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that are imported late, beside forks."""
+"""Modules that are imported late, and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases are put off till night: none on the widest vectors, of the others no whole type."""
+"""Tests put off until night: none on the widest vectors, no whole type on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts: recorded, stored, read back by this version and by others; their lines in the log."""
+"""Facts: recorded, stored, reloaded by this version and others, and logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans from the cache: what a later process finds runs the same bits, or is planned anew."""
+"""Plans from the cache: a later process runs the same bits, or plans anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans from the cache that were made for other sizes: found where who asks says they will do."""
+"""Cached plans of other sizes: offered only to callers that accept them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ plain_reverse = import_module("smelt.autodiff.reverse")  # the package has a fun
 
 
 class Case(NamedTuple):
-    """The same function twice, and the shapes of its float arguments."""
+    """A function, the same function in PyTorch, and the shapes of its float arguments."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
@@ -279,7 +279,7 @@ def test_no_gradient_runs_through_the_gauge(name: str) -> None:
 
 
 def test_an_extreme_that_matters_is_no_gauge() -> None:
-    """The same shift, but the result keeps it."""
+    """A shift by the maximum is differentiated if the result keeps it."""
     x = np.array([1.0, 3.0, 2.0])
     slope = sm.grad(lambda x: sm.sum(sm.exp(x - sm.max(x))))(x)
     e = np.exp(x - 3)
@@ -313,7 +313,7 @@ def test_the_row_sum_of_attention_comes_from_its_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_cheap_derivatives_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same gradients without gauges dropped, zero sums known and sums swapped."""
+    """Gradients stay if no gauge is dropped, no zero sum known and no sum swapped."""
     case = CASES[name]
     arrays = draw(case, "float64")
     cheap = by_us(case, arrays, twice=False)

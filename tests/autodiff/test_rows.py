@@ -58,7 +58,7 @@ def test_scalar_row(name: str, wide: bool) -> None:
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_scalar_row_in_other_types(name: str, dtype: Any) -> None:
-    """The same formula with each of its few steps rounded, on arguments that are exact."""
+    """Round each step of the formula, on exactly representable arguments."""
     short = scalar_graph(name, dtype.name, wide=False)
     rounded = scalar_arrays(name, short)
     wide = scalar_graph(name, "f64", wide=False)

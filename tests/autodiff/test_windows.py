@@ -1,5 +1,4 @@
-"""Gradients of images that windows slide over: products over windows as well, without an array of
-all windows."""
+"""Gradients of sliding windows, without an array of all windows."""
 
 from __future__ import annotations
 

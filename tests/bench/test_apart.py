@@ -1,4 +1,4 @@
-"""Kernels beside their operators apart: every way computes the same, and what the cells say."""
+"""The table of fused kernels against separate operators: equal results, and its cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of losses: every library gives the same, and what the cells say."""
+"""The table of losses: equal results of all libraries, and its cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of products: right answers, a floor that is one, and what its cells say."""
+"""The table of products: right results, a valid lower bound, and its cells."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def test_every_library_computes_the_same_product(case: Case) -> None:
 
 @pytest.mark.parametrize("case", around.CASES, ids=lambda c: c.title)
 def test_what_stands_around_is_the_same_everywhere(case: around.FusedProduct) -> None:
-    """At a sixteenth of the sizes, or the heads would not divide them; Inductor's compiler is
-    another form of the same module."""
+    """Run at a sixteenth of the sizes.
+
+    Heads would not divide smaller ones; Inductor compiles another form of the same module.
+    """
     peers = tuple(p for p in around.PEERS if p != "inductor")
     actual = {n: call() for n, call in around.calls(smaller(case), peers).items()}
     assert {"smelt", "numpy"} <= set(actual) <= set(peers)

@@ -1,4 +1,4 @@
-"""How often a kernel's loops read an array that no cache holds between two of them.
+"""Count how often a kernel's loops read an array that no cache holds in between.
 
 Bytes count every element once.  A row longer than the cache that is walked by three loops is read
 three times all the same, so the loops of the schedule are counted too: those that load a buffer

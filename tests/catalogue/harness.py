@@ -1,4 +1,4 @@
-"""What every row of the catalogue is checked for: the plan in numbers, and the numbers themselves.
+"""Checks of every catalogue row: the plan in numbers, and the results.
 
 A plan is made for large sizes, by a machine that is the same everywhere; the same compiled program
 then runs at small ones.  Results are compared with the same code in NumPy on float64, each element

@@ -176,7 +176,7 @@ def with_one(row: Row, n: int) -> Iterator[Sizes]:
 
 
 def stepped(a: Array) -> Array:
-    """The same elements, every second of a larger array."""
+    """Store the elements as every second one of a larger array."""
     if not a.ndim:
         return a
     big = np.zeros([2 * n + 1 for n in a.shape], a.dtype)
@@ -186,7 +186,7 @@ def stepped(a: Array) -> Array:
 
 
 def reversed_columns(a: Array) -> Array:
-    """The same elements, stored column by column from the last to the first."""
+    """Store the elements column by column, from the last to the first."""
     flip = (slice(None, None, -1),) * a.ndim
     return np.array(a[flip], order="F")[flip] if a.ndim else a
 

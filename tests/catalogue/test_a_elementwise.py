@@ -354,7 +354,7 @@ def test_a7_the_same_plan_before_and_after_grouping() -> None:
 
 
 def test_a12_one_seed_one_mask() -> None:
-    """The same bits with any number of threads, any tile and any fusion."""
+    """Masks have the same bits for any number of threads, any tile and any fusion."""
     arrays = draw(row("A12"), {"r": 301, "c": 517})
     masks = set()
     for settings in ({"threads": 1}, {"threads": 3}, {"fuse": False}, {"target": "portable"}):

@@ -1,4 +1,4 @@
-"""Looking at positions changes no kernel of the rows that read at them: it stands beside."""
+"""Bounds checks of gather positions change no kernel of the catalogue."""
 
 from __future__ import annotations
 

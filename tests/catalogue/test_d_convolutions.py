@@ -1,4 +1,4 @@
-"""Section D: convolutions with what surrounds them.
+"""Section D: convolutions with prologues and epilogues.
 
 A convolution reads its image, its kernels and what its epilogue adds once, and writes its result:
 no array of windows exists.

@@ -182,7 +182,7 @@ def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
 
 
 def joined_to_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
-    """The same as a column of its own, which the weights are cut from again (GPT-OSS, 2025)."""
+    """Add the sink as a column that is cut off the weights again (GPT-OSS, 2025)."""
     s = scores(xp, q, k)
     i, j = places(xp, s)
     s = xp.where(j <= i, s, -np.inf)

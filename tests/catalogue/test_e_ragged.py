@@ -1,4 +1,4 @@
-"""E5: sequences of unequal lengths packed behind one another, told apart by offsets.
+"""E5: packed sequences of unequal lengths, separated by offsets.
 
 However the offsets become a mask, attention is one kernel that visits only the tiles of a row's own
 sequence; what turns offsets into ids works on positions alone.

@@ -1,4 +1,4 @@
-"""Attention with a sink at the edges: nothing to see, and sinks that outdo everything or nothing.
+"""Attention with extreme sinks, and with nothing visible.
 
 The sink is a term of the sum or a column of the row, and scores lie near it or far beyond.  NaN is
 where NumPy has it in single precision; elsewhere the error is at most a few times as large as

@@ -96,7 +96,7 @@ def distill_in_parts(xp, x, w, y, u):
 
 
 def distill_by_rows(xp, x, w, y, u):
-    """The same by the probabilities of either head, token by token."""
+    """Distillation loss from the probabilities of either head, token by token."""
     z, t = x @ w.T, y @ u.T
     z, t = (a - xp.max(a, axis=1, keepdims=True) for a in (z, t))
     e = xp.exp(t)

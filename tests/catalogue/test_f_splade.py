@@ -1,4 +1,4 @@
-"""Section F: the largest logit of each word over a text, padding left out, in any spelling.
+"""Section F: SPLADE's largest logit of each word over a text, in any spelling.
 
 One kernel; tokens times words is never stored; what follows the product and never falls is computed
 once for a text and a word; tokens behind the last that counts are not even multiplied.

@@ -1,4 +1,4 @@
-"""No kernel of the catalogue's plans is slower than its own operators apart, by the clock.
+"""No kernel of the catalogue's plans is slower than its operators run separately.
 
 What stands in `KNOWN` is, and says why; all else has to hold in one of several measurements, since
 what else the machine does only slows one of two down.

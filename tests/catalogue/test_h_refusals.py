@@ -57,7 +57,7 @@ def rows_of(f):
 
 
 def one_by_one(f):
-    """The same in other words: each reader asks for the producer again."""
+    """Spell the program so that each reader recomputes the producer."""
 
     def code(xp, x, i, j, k):
         third = -xp.take(f(xp, x), k, axis=0)

@@ -1,4 +1,4 @@
-"""Moments about means in one sweep: as exact as two sweeps are, wherever the elements lie.
+"""Moments in one pass are as exact as in two.
 
 They are planned for a large matrix and run on small ones whose numbers are hard: far from 0, all
 alike, with the first of them far from the others, beyond the range of squares.

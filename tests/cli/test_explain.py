@@ -1,4 +1,4 @@
-"""`smelt explain` and `smelt run`: from files to answers, and mistakes in the call told plainly."""
+"""`smelt explain` and `smelt run`: from files to answers, and errors of the call."""
 
 from __future__ import annotations
 

@@ -116,8 +116,11 @@ def _circle(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
 
 
 def _powers(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
-    """Ordinary bases and exponents; bases near 1, next to where tables change places, and of all
-    sizes, subnormals too, with exponents that fill the range of results."""
+    """Bases and exponents of powers.
+
+    Ordinary ones; bases near 1 and where tables change position; all magnitudes with subnormals,
+    with exponents that fill the range of results.
+    """
     part = n // 5
     at = 1 + (rng.integers(-5, 11, part) + rng.choice([-0.5, 0.5], part)) / 20
     near = 1 + rng.choice([-1, 1], part) * 2.0 ** rng.uniform(-50, -2, part)

@@ -1,4 +1,4 @@
-"""Long bodies in stages: the same bits as in one loop, and short loops instead of a long one."""
+"""Long loop bodies split into several loops give the same bits."""
 
 from __future__ import annotations
 

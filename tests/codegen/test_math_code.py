@@ -1,4 +1,4 @@
-"""What the rows become: no calls out of a kernel's loop, no surprises in the hot functions."""
+"""Code of the scalar rows: no calls out of a kernel's loop, no surprises in hot functions."""
 
 from __future__ import annotations
 

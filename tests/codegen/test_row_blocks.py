@@ -1,4 +1,4 @@
-"""Short rows that folds end are taken several to a task: the same numbers, row by row."""
+"""Reductions of short rows take several rows per task, with unchanged numbers."""
 
 from __future__ import annotations
 

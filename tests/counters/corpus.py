@@ -1,4 +1,4 @@
-"""Exact numbers of a fixed corpus: what a change did to kernels, bytes, memory and code.
+"""Exact counts of a fixed corpus: kernels, bytes, memory and code size.
 
     python -m tests.counters.corpus             print them, and what differs from those stored
     python -m tests.counters.corpus --update    store them

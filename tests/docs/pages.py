@@ -1,4 +1,4 @@
-"""The pages that people write: which they are, and what is in them.
+"""List and read the hand-written pages.
 
 >>> commands("```console\\n$ make demo   # a job\\n```\\nor `smelt why F010`\\n")
 ['make demo', 'smelt why F010']

@@ -1,4 +1,4 @@
-"""Everything that a page tells people to type: Python blocks are run, commands exist."""
+"""Python blocks of pages run, and their commands exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler writes on the pages is what it says now."""
+"""Generated parts of the pages are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about the planner: which rows it takes, and what it says of them."""
+"""The page about the planner: its rows and its text."""
 
 from __future__ import annotations
 

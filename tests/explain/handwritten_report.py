@@ -1,4 +1,4 @@
-"""A report made by hand: attention's neighbour, a table look-up before a normalisation.
+"""A handwritten report: a table look-up before a normalisation.
 
     k0: exp#0                        (x -> h, 12.6 MB)
     k1: gather#1 mean#2 sub#3        (h, i -> y)

@@ -1,4 +1,4 @@
-"""Reports of plans with chunks of rows, by every front end, for machines with small caches."""
+"""Reports of chunked plans, by every front end, for machines with small caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of compiled graphs: numbers add up, the JSON has its schema, texts come when asked."""
+"""Reports of compiled graphs: numbers add up, JSON fits its schema, texts are lazy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: a golden of each level, lines that fit, the report that was stored reads the same."""
+"""Text reports: a golden of each level, line widths, and the same text when reloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report.why`: decisions are found by every kind of name and told with their numbers."""
+"""`report.why` finds decisions by every kind of name and gives their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block may hold: never less than it holds, for random conditions and random blocks.
+"""Bounds of what a block may hold are valid for random conditions and blocks.
 
 Conditions are drawn from a grammar over positions, ids and lengths.  Each is evaluated on every
 element of a block by NumPy, and its three-valued form once for the block: what is said to happen
@@ -34,7 +34,7 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class World:
-    """Arrays for the leaves of terms, and what any term is on a block [i0, i1) x [j0, j1)."""
+    """Arrays for the leaves of terms, and the value of any term on a block."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Checks are planned beside what they are about: the rest is planned as if there were none."""
+"""Bounds checks do not change the plan of the rest."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_report_counts_what_computes() -> None:
 
 
 def test_no_gradient_of_a_label_that_is_none() -> None:
-    """Nobody asks for the value, and so nobody reads at the label; it is looked at all the same."""
+    """An unread label is checked, although nobody reads its value."""
 
     def slope(x: Any, labels: Any) -> Any:
         return sm.grad(lambda x: sm.mean(_loss(x, labels)))(x)

@@ -1,4 +1,4 @@
-"""Joined arrays that are read over and over: stored or computed again, as any value."""
+"""Concatenated arrays that are read repeatedly are stored or recomputed, like any value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products that the code generator could not block together are not fused."""
+"""Products that code generation could not block together are not fused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_heads_of_a_part_of_the_columns_are_written_by_the_product(first: int) -
 
 
 def separable(x: Any, d: Any, p: Any, padding: int = 1) -> Any:
-    """A sum over a window of each channel alone, and one over channels of what is made of it."""
+    """A depthwise convolution with a window per channel, then a pointwise one."""
     inner = sm.nn.relu(sm.nn.conv(x, d, padding=padding, groups=x.shape[1]))
     return sm.nn.relu(sm.nn.conv(inner, p))
 
@@ -126,8 +126,10 @@ def test_a_product_of_lines_makes_them_for_each_block_of_its_rows(rows: int, ker
 
 @pytest.mark.parametrize(("width", "kernels"), [(14, 2), (28, 2), (32, 1), (64, 1)])
 def test_lines_that_fill_no_tiles_are_charged(width: int, kernels: int) -> None:
-    """A product that takes an image line by line multiplies whole tiles, and has a line of 28 as
-    one of 32: one that takes all of the image at once has no such ends."""
+    """Row-wise products pay for partial tiles.
+
+    A row of 28 counts as one of 32; a product over the whole image has no such ends.
+    """
     actual, wanted, count = lines(128, width, padding=0)
     assert count == kernels
     np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-3)
@@ -142,8 +144,7 @@ def test_lines_that_are_one_run_fill_tiles(width: int) -> None:
 
 
 def lines(rows: int, width: int, padding: int = 1) -> tuple[Any, Any, int]:
-    """What the pair of convolutions gives for lines of so many places, what it should, and in how
-    many kernels."""
+    """Return the results, the expected ones, and the number of kernels, for a row length."""
     more = 2 - 2 * padding
     shapes = ((1, 256, 28 + more, width + more), (256, 1, 3, 3), (rows, 256, 1, 1))
     arrays = [np.random.default_rng(k).standard_normal(s).astype("f") for k, s in enumerate(shapes)]

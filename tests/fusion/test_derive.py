@@ -1,4 +1,4 @@
-"""Cascades beyond the table: what streams, what does not and why, and that numbers are right."""
+"""Derived cascades: which stream, why others do not, and their numbers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_rows_of_zeros_before_numbers() -> None:
 
 
 def leap(update: Update, stream: Stream) -> Statement:
-    """As `jump`, for gauges of magnitudes: to any positive number."""
+    """Move a magnitude gauge to any positive number, like `jump`."""
     value = update.value
     if update.state not in gauges(stream) or not isinstance(value, Apply):
         return update
@@ -195,7 +195,7 @@ def test_a_variance_under_weights_is_taken_about_an_element() -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
+    """Empty the caches of proofs, as in a new process."""
     for module, name in ((proofs, "_RESULTS"), (derive, "_GAUGED"), (derive, "_RANKED")):
         monkeypatch.setattr(module, name, {})
 
@@ -287,7 +287,10 @@ def test_meanings_are_those_of_the_rows(op: str) -> None:
 
 
 def test_false_claims_are_not_proved() -> None:
-    """A difference under tanh has no rank; and looking for a proof of it comes to an end."""
+    """A false claim has no proof, and looking for one ends.
+
+    A difference under tanh has no rank.
+    """
     program = Program("tanh", lambda x: sm.sum(sm.tanh(x - sm.max(x, **ROW)), axis=-1))
     seen: list[Any] = []
     gauged = derive.find_gauge

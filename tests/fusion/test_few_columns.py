@@ -1,5 +1,8 @@
-"""Folds along a few columns of a product of many rows are kernels of their own, whose vectors run
-along rows; few rows stay with the product, whose kernel starts once."""
+"""When reductions of few columns leave the kernel of a product.
+
+With many rows they are kernels whose vectors run along rows; with few rows they stay, and one
+kernel starts once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products that no kernel holds together, by the edges alone: every region of both says so."""
+"""Products that no kernel holds together, decided by the edges alone."""
 
 from __future__ import annotations
 

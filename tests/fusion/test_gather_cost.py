@@ -1,4 +1,4 @@
-"""What lanes have to gather is made once, in lines, and not again by whoever reads it."""
+"""Gathered values are stored once in rows instead of gathered again by each reader."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from smelt.types.dtype import i64
 
 
 def planned(width: int, rows: int = 1024, columns: int = 26) -> tuple[Plan, int]:
-    """Rows of a table picked by `ids`, joined to numbers, as the operand of products whose results
-    are multiplied by it: the plan, and how many kernels read the table."""
+    """Plan products of gathered table rows concatenated to numbers.
+
+    Return the plan, and how many kernels read the table.
+    """
     f = Formula()
     ids, dense = f.input("ids", rows, columns, dtype=i64), f.input("dense", rows, 13)
     table = f.input("table", 26000, width)

@@ -1,5 +1,4 @@
-"""Sets of units that look alike: what is renamed is what would have been found, and plans are those
-that are made without looking for what is alike."""
+"""Isomorphic sets of units: renamed analyses and plans equal those made anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No set of units takes less than the least that is told of it, in one kernel or in several."""
+"""No set of units takes less time than its lower bound, in any number of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers: never two live values in one place, at any sizes; little more memory than must be."""
+"""Buffers: no two live values overlap, at any sizes, in little memory."""
 
 from __future__ import annotations
 

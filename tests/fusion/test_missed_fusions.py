@@ -1,4 +1,4 @@
-"""After planning, no pair of kernels is told that would be faster as one and is legal.
+"""After planning, no legal and faster fusion of two kernels is reported.
 
 What is told is what the search would have of it: of kernels that read the same arrays, one launch
 is no gain, for they start together anyway.
@@ -20,8 +20,10 @@ from smelt.journal import Journal
 
 
 def untaken(graph: Graph, sizes: dict[str, int]) -> list[float]:
-    """The gains that searches tell, at the sizes of the plan and at larger ones, and do not take;
-    and what decisions tell that is none."""
+    """Return the gains that searches report and do not take, and reported decisions without gain.
+
+    They are computed at the sizes of the plan and at larger ones.
+    """
     results: list[float] = []
     split = Decisions.split
 

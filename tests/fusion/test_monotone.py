@@ -1,4 +1,4 @@
-"""What leaves a fold changes nothing: random chains of operators under random masks."""
+"""Simplified reductions give the same results: random chains under random masks."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ def chains(draw: Any) -> tuple[Terms, Term]:
 
 @given(chains(), st.integers(0, 2**32 - 1))
 def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
-    """Bit for bit but for the last ones of functions that are not rounded correctly, and for a NaN
-    that 0 times infinity is where a mask is a factor."""
+    """Rewritten chains give the same bits.
+
+    Exceptions are the last bits of functions that are not rounded correctly, and a NaN from 0 times
+    infinity where a mask is a factor.
+    """
     terms, fold = chain
     way = hoist_monotone(terms, fold)
     rng = np.random.default_rng(seed)

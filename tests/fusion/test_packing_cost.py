@@ -1,4 +1,4 @@
-"""What packing costs, and what is not fused because every task would pack whole operands."""
+"""Packing costs: fusions in which every task would pack whole operands are refused."""
 
 from __future__ import annotations
 

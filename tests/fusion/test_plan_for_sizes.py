@@ -1,4 +1,4 @@
-"""Kernels that serve calls larger than the first one."""
+"""Plans that also serve calls larger than the first one."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def test_what_grows(args: str, hints: dict[str, int], grown: set[str]) -> None:
 
 
 def test_a_small_first_call_leaves_a_plan_for_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not much worse for the small call, far better for a large one, and says for which sizes
-    it was made."""
+    """The plan for large sizes is far better there and hardly worse for the small call.
+
+    It says for which sizes it was made.
+    """
     graph, small, large = parse(ROWS), {"n": 64, "d": 20}, {"n": 1 << 16, "d": 20}
     machine = replace(MACHINE, cores=2)
     fused_plan = plan(graph, machine, None, small)
@@ -97,7 +99,10 @@ def test_a_plan_for_larger_sizes_is_right_at_all(threads: int) -> None:
 
 
 def test_stacked_steps_are_not_done_again_for_each_row() -> None:
-    """A vector of a step lies along the columns: a row of the stack would compute it anew."""
+    """Stacked steps are not recomputed per row.
+
+    A vector of a step is contiguous along the columns: a row of the stack would compute it anew.
+    """
     count = 24
     lines = ["v0 = add(x, 1.5:f32)", *(f"v{k} = mul(v{k - 1}, x)" for k in range(1, count))]
     lines += [f"r{k} = reshape(v{k}) {{shape=(1, n)}}" for k in range(count)]

@@ -1,4 +1,4 @@
-"""What planning costs, in units that do not depend on the machine: questions asked of the model.
+"""Planning costs in machine-independent units: queries of the model.
 
 A set of units is looked at and priced once for all sets that look alike, so that the layers of a
 network cost little more than one of them.  Times are generous: they catch what got out of hand.
@@ -99,7 +99,7 @@ def powers() -> Graph:
 
 
 def updates(count: int = 60) -> Graph:
-    """The same update of many parameters."""
+    """Update many parameters by one rule."""
 
     def run(*arrays: Any) -> Any:
         triples = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
@@ -265,8 +265,11 @@ def test_more_layers_make_no_more_queries() -> None:
 
 
 def test_more_loop_steps_make_no_more_queries() -> None:
-    """Runs of long clusters look like one another too; where each operator is read at many places,
-    an expression is rewritten once for each."""
+    """Planning queries do not grow with equal loop steps.
+
+    Long clusters look like one another too; an operator that is read at many positions is rewritten
+    once for each.
+    """
     queries: list[int] = []
     for steps in (8, 16):
         with pytest.MonkeyPatch.context() as patch:
@@ -302,7 +305,7 @@ def transport(steps: int) -> Graph:
 
 
 def softened(steps: int) -> Graph:
-    """The same of logarithms: every step looks at all of one matrix, through the last step."""
+    """Chain log-softmax steps: each reads all of one matrix, through the last step."""
 
     def run(c: Any) -> Any:
         u = v = sm.zeros((8,), dtype=sm.float32)
@@ -367,8 +370,11 @@ GROWING = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_work_grows_with_the_graph(name: str) -> None:
-    """Units of all sets that are looked at, and terms of all streams that are derived, are as many
-    for each operator of a program that is twice as long, or hardly more."""
+    """Planning work per operator hardly grows with the program.
+
+    Counted are the units of all sets that are looked at, and the terms of all streams that are
+    derived.
+    """
     make, length = GROWING[name]
     actual: list[float] = []
     for graph in (make(length), make(2 * length)):

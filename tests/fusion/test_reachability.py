@@ -1,4 +1,4 @@
-"""Which clusters depend on which, kept up to date as they join, against paths found anew."""
+"""Cluster dependencies stay right as clusters merge, against fresh path searches."""
 
 from __future__ import annotations
 

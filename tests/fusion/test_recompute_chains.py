@@ -1,4 +1,4 @@
-"""Values that are computed again at many places: chains of neighbours are cut before they grow."""
+"""Chains of recomputed neighbours are cut before they grow."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def wanted(s: float, steps: int) -> Any:
 
 
 def test_a_tree_is_not_written_out() -> None:
-    """Each step reads two places of the one before: written out, it would be half as many
-    expressions as the square of the steps."""
+    """A tree of steps is not expanded.
+
+    Each step reads two positions of the one before: expanded, it would be half as many expressions
+    as the square of the steps.
+    """
     s = np.float32(97.0)
     lines: dict[int, int] = {}
     for steps in (30, 60, 120):

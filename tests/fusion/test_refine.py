@@ -1,4 +1,4 @@
-"""Kernels are taken apart only so that none waits for itself, and no question is lost on others."""
+"""Refinement splits kernels without making cycles, and wastes no query."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _key(members: int, stored: int) -> Verdict:
 def test_cycles_follow_from_what_clusters_read_and_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As running the kernels one after the other tells them."""
+    """Cycle detection agrees with running the kernels one after the other."""
     reported: list[bool] = []
     is_circle = Refinement._creates_cycle  # pyright: ignore[reportPrivateUsage]
 

@@ -1,4 +1,4 @@
-"""Cheap values have a copy for each reader, unless that is for each of many paths."""
+"""Cheap values are copied for each reader, unless there are many paths."""
 
 from __future__ import annotations
 

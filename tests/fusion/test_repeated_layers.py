@@ -1,4 +1,4 @@
-"""Graphs of equal layers: planned by two of them, they get the plan that they get as a whole."""
+"""Graphs of equal layers, planned by two of them, get the plan of the whole."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_what_is_read_outside_keeps_layers(name: str) -> None:
 
 @pytest.mark.parametrize("apart", [1, 2])
 def test_arrays_may_be_shared_with_the_next_layer(apart: int) -> None:
-    """As a way back reads what a layer got, and what it gave to the next one."""
+    """Backward layers share inputs and outputs with their neighbours."""
     g = Formula(n=256, m=128)
     y, *kept = (g.input(f"x{k}", "n", "m") for k in range(15))
     for one, other in zip(kept, kept[apart:], strict=False):

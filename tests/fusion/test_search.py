@@ -315,7 +315,7 @@ def test_no_part_of_a_long_reduction_sums_the_whole_row_again():
 
 
 def test_a_reduction_read_once_at_every_position_stays_inside():
-    """Turned round, or split and permuted: each sum is still computed once."""
+    """Reversed, or split and permuted, each sum is still computed once."""
     g = Formula(m=512, k=64)
     x = g.input("x", 32 * size("k"), "m")
     r = g.fold("sum", x, 1)

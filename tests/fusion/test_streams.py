@@ -271,8 +271,11 @@ def filtered(x: Any, p: Any, f: Any) -> Any:
 def test_what_vectors_would_stay_empty_for_is_not_streamed(
     code: Callable[..., Any], small: Shapes, large: Shapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns visited one by one, pairs of numbers side by side, and rows of eight that a small
-    product is streamed along: each was one kernel, three to ten times as slow as several."""
+    """Streams that would leave vectors nearly empty are split.
+
+    Columns visited one by one, adjacent pairs of numbers, and rows of eight along a small product:
+    as one kernel each was three to ten times as slow.
+    """
     monkeypatch.setattr(sys.modules[__name__], "MACHINE", Target.for_isa("avx512", cores=1))
     plan = planned(code, small, large)
     assert len(plan.plan.clusters) > 1 and not any(plan.streamed)

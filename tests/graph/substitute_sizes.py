@@ -1,4 +1,4 @@
-"""A graph for known or renamed sizes: what the one that was made general has to be there."""
+"""Substitute known or renamed sizes in a graph."""
 
 from __future__ import annotations
 

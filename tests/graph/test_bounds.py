@@ -1,4 +1,4 @@
-"""What whole numbers are at least and at most holds for every value they have."""
+"""Integer bounds hold for every value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs traced with numbers, made general: the same program, and the one of other numbers."""
+"""Graphs traced with numbers, generalised: the same program for other numbers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_repeated_for_a_batch_of_one_is_so_for_every_other() -> None:
     ],
 )
 def test_a_one_that_is_repeated_is_always_one(body: str) -> None:
-    """Where it meets a batch of one it varies with that; where it stands over four it does not."""
+    """A broadcast dimension of 1 varies only if it meets a batch of one."""
     shape = "1" if "concat" in body else "4"
     graph = parse(f"graph f(x: f32[1,5], y: f32[{shape},5], i: i64[4]) {{\n  {body}\n}}")
     result = generalized(graph)

@@ -1,4 +1,4 @@
-"""A graph is an instance of another one only where the other's sizes, put in, give it."""
+"""A graph is an instance of another if substituting sizes in that one gives it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is repeated for a batch is repeated late: no other graph for a batch of one."""
+"""Batch broadcasts are sunk: a batch of one has no other graph."""
 
 from __future__ import annotations
 

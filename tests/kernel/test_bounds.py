@@ -1,4 +1,4 @@
-"""Proofs hold: whatever is proven inside, disjoint or told apart is so when counted out."""
+"""Proofs of bounds and disjointness hold when enumerated."""
 
 from __future__ import annotations
 

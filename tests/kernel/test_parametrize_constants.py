@@ -1,4 +1,4 @@
-"""Kernels that read the places of a loop's steps share their code, and read their own places."""
+"""Kernels that differ in a loop's indices share their code, and read their own."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def check(kernel: Kernel, inputs: list[np.ndarray], outputs: list[np.ndarray], s
 
 
 def folds_bools_in_parts(kernel: Kernel) -> bool:
-    """A maximum of bools is a fold, but `max` is no operator on bools that could join parts."""
+    """Test for a split maximum of bools, which has no operator that could merge parts."""
     return any(
         isinstance(s, Update)
         and isinstance(s.value, Apply)

@@ -1,4 +1,4 @@
-"""Pulling back: what is shared, what is guarded, where values come from."""
+"""Pulling back definitions: what is shared, what is guarded, where values come from."""
 
 from __future__ import annotations
 

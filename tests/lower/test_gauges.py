@@ -1,4 +1,4 @@
-"""The gauge oracle: a running maximum only keeps numbers small, so any other gauge must do as well.
+"""The gauge oracle: any other gauge must do as well as a running maximum.
 
 Every streamed kernel runs with its gauges replaced by numbers that jump up and down from block to
 block; what it computes must not move beyond rounding.  A kernel without one of its rescalings is

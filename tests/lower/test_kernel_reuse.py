@@ -1,4 +1,4 @@
-"""Clusters that are alike are lowered once, and the kernel is the one that each would have had."""
+"""Isomorphic clusters are lowered once, into the kernel that each would have had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles of axes: what is grid, what is split, and that sizes decide nothing else."""
+"""Roles of axes: which are grid, which are split, independent of sizes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_split(lines: str, axis: str | None) -> None:
 
 
 def test_a_column_reduction_inside_a_cascade_is_split_by_the_other_axis() -> None:
-    """The maximum of a row waits for nothing along the rows, so rows may be taken in parts."""
+    """Rows may be split: the maximum of a row waits for no other row."""
     kernel = lowered(
         "a = reduce.max(x) {axes=(1,)}\nb = reduce.sum(a) {axes=(0,)}\nreturn b", n=1 << 20, m=8
     )

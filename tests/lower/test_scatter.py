@@ -1,4 +1,4 @@
-"""Values that join a result at computed places: bit for bit what one loop over them gives."""
+"""Scatter-reductions at computed positions have the bits of one loop."""
 
 from __future__ import annotations
 
@@ -279,7 +279,10 @@ def test_updates_of_fewer_dimensions_than_their_positions(how: str) -> None:
 def test_what_is_written_reads_an_operand_of_one_row_before_it_is_written_over(
     rows: str, count: int
 ) -> None:
-    """Which of them is read is known then, and may be what the first value is computed from."""
+    """An operand of one row is read before it is overwritten.
+
+    The first value may be computed from it.
+    """
     code = (
         f"graph f(x: f32[{rows},4], i: i64[m], k: i64[m]) {{\n v0 = mul(x, x)\n"
         " v1 = gather(v0, k) {first=0}\n v2 = scatter.add(v0, v1, i)\n"

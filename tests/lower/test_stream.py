@@ -1,4 +1,4 @@
-"""Kernels that carry folds from block to block: right for every block size and every odd row.
+"""Kernels that carry reductions from block to block, for every block size and odd row.
 
 Each program is forced into one kernel that streams an axis.  The kernel interpreter runs it with
 blocks of several sizes; the graph interpreter says what is right, and how far rounding may go.

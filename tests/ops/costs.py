@@ -1,4 +1,4 @@
-"""Are operators as dear as their rows say?  The column `cost`, beside what this machine takes.
+"""Compare the column `cost` of operators with measured times.
 
     python -m tests.ops.costs
 

@@ -1,4 +1,4 @@
-"""What follows from positions: the same integers and truth values, for all sizes."""
+"""Propagated index facts keep integers and booleans, for all sizes."""
 
 from __future__ import annotations
 
@@ -166,8 +166,11 @@ def test_what_may_overflow_is_left_alone(number: int) -> None:
 
 
 def test_documents_of_one_document_are_a_causal_mask() -> None:
-    """Models look for ends of documents where positions do not grow by one; where nobody gives
-    positions they do, and what is left is the comparison that skips half of the products."""
+    """Without positions the document mask becomes a causal one.
+
+    Models look for document ends where positions do not grow by one; without positions only the
+    comparison is left that skips half of the products.
+    """
     graph = parse("""graph f(x: f32[b,n,n]) {
   r = iota() {shape=(n, 1), axis=0, dtype=i64}
   c = iota() {shape=(1, n), axis=1, dtype=i64}

@@ -1,4 +1,4 @@
-"""The order of channels: what is chosen when, and that it changes no result."""
+"""The choice of channel order: when it changes, with unchanged results."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def test_an_order_that_outputs_would_undo_is_not_chosen() -> None:
 
 
 def test_gradients_of_weights_are_left() -> None:
-    """They sum over places: both operands are values, of which neither is read sooner turned."""
+    """Weight gradients keep their layout.
+
+    They sum over pixels: neither operand is read faster when transposed.
+    """
     graph = parse(
         LAYERS.replace("v0 = window(x)", "y = exp(x)\n v0 = window(y)")
         .replace("contract(v1, k)", "contract(v1, z)")
@@ -138,8 +141,10 @@ def test_graphs_without_windows_are_skipped() -> None:
 
 
 def test_weights_that_are_packed_by_tile_transposes_cost_little() -> None:
-    """Those of 512 channels and lines of 7 places, given in each call: worth it where all taps of
-    a channel lie side by side."""
+    """512-channel weights are worth transposing if all taps of a channel are adjacent.
+
+    They are arguments of each call, for rows of 7 pixels.
+    """
 
     def last(layout: str, spec: str) -> bool:
         graph = parse(f"""graph f(x: f32[1,512,9,9], k: f32[{layout}], w: f32[512,512]) {{

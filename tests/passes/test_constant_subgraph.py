@@ -1,4 +1,4 @@
-"""What is cut off from a graph, and that both halves together are the whole."""
+"""Constant subgraphs: what is cut off, and that both halves make the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales by constants go into constant weights, whatever they are spelled with."""
+"""Constant scales are folded into constant weights, in any spelling."""
 
 from __future__ import annotations
 

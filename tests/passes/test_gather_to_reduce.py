@@ -1,4 +1,4 @@
-"""One element of each row of a product is a fold of that row, however the read is written."""
+"""Reading one element per row of a product becomes a reduction, in any spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folds over what was concatenated: which are taken apart, and that they say the same."""
+"""Reductions over concatenations: which are split, with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products whose parts meet: which are divided, and that they say the same."""
+"""Products whose halves gate each other: which are split, with equal results."""
 
 from __future__ import annotations
 

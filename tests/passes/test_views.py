@@ -1,4 +1,4 @@
-"""Views that move behind what was joined, or in front of what was merged: the same elements."""
+"""Views that move behind concatenations or before merged axes keep the elements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def splits(draw: st.DrawFn, count: int) -> tuple[int, ...]:
 
 @st.composite
 def joined_and_seen(draw: st.DrawFn) -> Graph:
-    """Arrays that are joined, turned or not, and reshaped at random."""
+    """Draw concatenations of arrays, transposed or not, and reshape them."""
     rest = draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6]), min_size=1, max_size=3))
     axis = draw(st.integers(0, len(rest)))
     widths = draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3))
@@ -85,7 +85,7 @@ STACKED = """graph f(q: f32[b,h,n,e], k: f32[b,h,n,e], v: f32[b,h,n,e], w: f32[h
 
 
 def test_stacked_gradients_of_a_projection_are_concatenated_rows() -> None:
-    """Each part is turned once and merged once, and joined where its columns go on."""
+    """Each part is transposed once and merged once, then concatenated."""
     after = passes.run(parse(STACKED))
     (join,) = (x for x in after.nodes() if isinstance(x.op, Concat))
     assert join.op == Concat(1)

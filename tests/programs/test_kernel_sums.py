@@ -1,5 +1,8 @@
-"""Sums of kernels of distances (Gaussian, Laplace, forces between bodies): no product makes the
-weights, yet they are made once for all columns, in tiles, with lanes along the points."""
+"""Sums of distance kernels (Gaussian, Laplace, forces between bodies).
+
+No product makes the weights, yet they are computed once for all columns, in tiles, with lanes along
+the points.
+"""
 
 from __future__ import annotations
 

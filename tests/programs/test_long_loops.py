@@ -1,4 +1,7 @@
-"""Loops that are written out: what each stage makes of twice the steps is twice as much.
+"""Unrolled loops: twice the steps take twice the work in each compiler stage.
+
+Counted are operators, queries to the planner, statements and lines, not seconds: they show what
+grows with the square of a program's length on any machine.
 
 Counted are operators, questions to the planner, statements and lines, not seconds: they tell what
 grows with the square of a program's length on any machine.

@@ -1,4 +1,4 @@
-"""Loops written out in Python: code and questions grow with the number of turns, not faster."""
+"""Python loops over products: code and queries grow no faster than the loop."""
 
 from __future__ import annotations
 

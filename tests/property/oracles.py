@@ -1,4 +1,4 @@
-"""Judges of a program: graph interpreter, kernel interpreter, native code; and their tolerance.
+"""Oracles of a program: graph interpreter, kernel interpreter, native code, and tolerances.
 
 Two correct runs differ because each rounds in its own places.  How much that may matter is a
 property of the program and its data: `Spread` runs the graph several times with every floating

@@ -1,4 +1,4 @@
-"""Random programs before three judges, fused and not, on every number of threads."""
+"""Random programs agree in three oracles, fused and not, on every number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs in memory that is full of what nobody wrote: the same bits, and right ones.
+"""Random programs in poisoned memory give the same, right bits.
 
 Scratch and results of an ordinary call hold what the last one left, which are numbers of the right
 size at the right places: mistakes do not show.  Here they hold NaN, or the largest numbers, at

@@ -1,4 +1,4 @@
-"""A machine that tries to refute rewrite rules: by all values, by edges and chance, by z3."""
+"""Try to refute rewrite rules: by all values, by edges and chance, by z3."""
 
 from __future__ import annotations
 

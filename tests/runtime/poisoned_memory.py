@@ -1,4 +1,4 @@
-"""A compiled program run in memory that is full of what nobody wrote.
+"""Run a compiled program in memory full of NaN or huge values.
 
 Results, memory between kernels and scratch hold one pattern before the call and stand at forbidden
 pages: an element that is not written shows, a lane that is read before it is written changes the

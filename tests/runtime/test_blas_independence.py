@@ -1,4 +1,4 @@
-"""No product on the default path is anybody else's: NumPy's, and what stands behind it, may fail.
+"""No product uses NumPy or its BLAS, which may fail.
 
 The reference semantics of operators are NumPy's; compiled programs have no part of them.
 """

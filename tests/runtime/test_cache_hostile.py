@@ -122,7 +122,7 @@ def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
 def test_a_directory_instead_of_an_entry(
     place: Path, empty: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is listed as what it is, and goes where it is empty; one with files in it stays."""
+    """An empty directory is removed, one with files stays; both are listed as directories."""
     Cache(place).put(b"good", {}, b"code")
     there = place / file_name(b"key")
     there.mkdir()

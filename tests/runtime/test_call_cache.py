@@ -1,4 +1,4 @@
-"""Calls whose inputs are told by their addresses, made by native code; what that rests on."""
+"""Cached calls that native code makes, keyed by input addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large values are made for a few rows at a time: which graphs are cut, and what they give."""
+"""Row chunking of large values: which graphs are chunked, and their results."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ def graph_of(code: Callable[..., Any], arrays: tuple[Array, ...]) -> Graph:
 def compiled(
     code: Callable[..., Any], *arrays: Array, slower: float = 9.0, target: Target = TINY
 ) -> driver.Compiled:
-    """The function compiled for a machine with hardly any cache; that some values are made twice is
-    no reason against rounds of a few hundred numbers."""
+    """Compile the function for a machine with hardly any cache.
+
+    Recomputed values do not keep chunks of a few hundred numbers from being chosen.
+    """
     graph = graph_of(code, arrays)
     sizes = dict(zip(driver.input_size_names(graph), sizes_of(graph, arrays), strict=True))
     with patch.multiple(compose, MOST_SLOWER=slower, IO_TIME_FACTOR=0.01):
@@ -154,8 +156,11 @@ def both(x: Any, w: Any) -> Any:
 
 
 def both_ways(x: Any, y: Any, scale: Any) -> Any:
-    """In-batch negatives, either way, as a cross-entropy of the scores and of the scores turned:
-    the gradient of every score waits for its column's sum."""
+    """Symmetric cross-entropy with in-batch negatives.
+
+    It is that of the scores and of the transposed scores: the gradient of every score waits for its
+    column's sum.
+    """
 
     def loss(x: Any, y: Any, scale: Any) -> Any:
         z = x @ sm.matrix_transpose(y) * scale
@@ -298,7 +303,7 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
 def test_what_a_chunk_keeps_fits_and_is_right_in_either_plan(
     name: str, thrifty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As fast as may be, or large values written over others: native code and the interpreter."""
+    """Fastest and memory-reusing plans are right in native code and the interpreter."""
     code, arrays = CASES[name]
     search = fusion.plan_single.plan
 
@@ -377,8 +382,11 @@ def test_a_large_value_reuses_memory_where_that_avoids_chunking(
 
 
 def test_a_round_keeps_as_much_as_it_adds_to() -> None:
-    """More rounds would read and write the gradient of the weights more often than what they hold;
-    their rows are whole blocks of what products sum."""
+    """A chunk keeps as much as it accumulates.
+
+    Smaller chunks would read and write the gradient of the weights more often than what they hold;
+    their rows are whole blocks of what products sum.
+    """
     plan = planned(
         head_back, f32_empty((512, 512)), f32_empty((32000, 512)), np.zeros(512, np.int64)
     )

@@ -1,4 +1,4 @@
-"""What rounds wait for is made before them, along which axis they go, and limits on memory."""
+"""What is computed before chunks, the chunked axis, and limits on memory."""
 
 from __future__ import annotations
 
@@ -66,8 +66,11 @@ def test_half_types_are_cut_too(name: str) -> None:
 
 
 def test_scores_of_labels_are_computed_and_not_read() -> None:
-    """As PyTorch spells it: log-softmax of the scores turned, read on the diagonal, whose gradient
-    is compared with positions once for either way."""
+    """Scores of labels are computed by PyTorch's spelling of the loss.
+
+    It reads the diagonal of a log-softmax of the transposed scores; its gradient compares positions
+    once for either way.
+    """
 
     def code(x: Any, y: Any) -> Any:
         z = x @ sm.matrix_transpose(y)
@@ -110,8 +113,11 @@ def test_queries_are_cut_and_not_heads() -> None:
 
 
 def test_recomputation_has_to_be_worth_its_time() -> None:
-    """Sums over all rows that rounds read are made before of the same value, if much is kept less
-    or the user says so; else it is stored, and the reason has the numbers."""
+    """Recomputing is worth it if it saves much memory or the user asks.
+
+    Sums over all rows that chunks read are computed before from the same value; otherwise the value
+    is stored, and the reason has the numbers.
+    """
     arrays = CASES["both ways"][1]
     program = compiled(both_ways, *arrays, slower=1.0)
     assert not program.plan.chunked_clusters

@@ -235,7 +235,7 @@ def test_out_arrays_of_any_layout() -> None:
 
 @pytest.mark.parametrize("shift", [-7, -1, 0, 1, 3, 64])
 def test_out_over_an_input(shift: int) -> None:
-    """As if the result were computed first and copied then."""
+    """The result is computed first and copied to an overlapping `out` then."""
     c = compiled("graph f(x: f32[n]) {\n a = flip(x) {axes=(0,)}\n b = add(a, x)\n return b\n}")
     memory = noise(2000)
     x, out = memory[100:1100], memory[100 + shift : 1100 + shift]

@@ -1,4 +1,4 @@
-"""While Smelt compiles, the collector does not look at what the process holds before."""
+"""While Smelt compiles, the collector skips older objects of the process."""
 
 from __future__ import annotations
 

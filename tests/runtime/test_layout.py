@@ -1,4 +1,4 @@
-"""Places for known sizes: never two live things in one place, and no more memory than must be."""
+"""Memory layout for known sizes: no live values overlap, and memory is minimal."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def test_small_memory_stays_as_it_is_planned():
 
 
 def test_what_a_kernel_reads_is_none_of_its_results():
-    """Only results that outgrow the caches together are stored past them, and not what is made of
-    an earlier result."""
+    """Results may be stored non-temporally only if they exceed the caches together.
+
+    They must not be computed from an earlier result.
+    """
     values = [Value(f32, (1000,), "input", 0)]
     values += [Value(f32, (1000,), "output", k) for k in range(4)]
     queries: list[bool] = []

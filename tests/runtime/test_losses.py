@@ -146,8 +146,10 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_heads_of_half_types_are_summed_in_float32(dtype: Any) -> None:
-    """Sums over rounds are rounded once, as those of one visit; and where such sums take as much as
-    the logits, these are stored."""
+    """Sums over chunks are rounded once, like those of one pass.
+
+    Where such sums take as much memory as the logits, the logits are stored.
+    """
     x, w = (a.astype(dtype) for a in HEAD)
     x, y = np.tile(x, (8, 1)), np.tile(LABELS, 8)
     code = back(smoothed)

@@ -52,8 +52,7 @@ def result(code: str, timeout: float = 60, **environment: str) -> object:
 
 
 def interrupted() -> tuple[list[float], list[bool]]:
-    """Seconds from an interrupt to the end of a long run, and whether the pool is right after it,
-    again and again."""
+    """Time an interrupt to the end of a long run, and check the pool after it, repeatedly."""
     waits, usable = result("""
         waits, usable = [], []
         sent = 0.0

@@ -1,4 +1,4 @@
-"""What is kept between calls: as data, by identity, for as long as it holds."""
+"""Values kept between calls: as data, by identity, for as long as they are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When are two results of a program the same?  Bit for bit, or within what rounding explains.
+"""Decide whether two results are the same: bit for bit, or within rounding.
 
 How far rounding may move a result is measured, not guessed: the program is run again a few times
 with every floating-point operator's result moved at random by as much as it may err (Monte Carlo

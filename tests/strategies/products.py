@@ -1,4 +1,4 @@
-"""Random programs around matrix products: what is multiplied is computed, so is what follows.
+"""Draw random programs around matrix products of computed operands.
 
     program = products(seed)
     found = sm.jit(program)(*program.arrays)

@@ -1,4 +1,4 @@
-"""The generator and the judge are instruments: they are tested too."""
+"""Tests of the generator and of the comparison."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_judge_accepts_what_rounding_explains() -> None:
 
 
 def test_the_judge_sees_errors() -> None:
-    """An error of 1 % (or of 1) in the largest element is no rounding, but for few programs."""
+    """An error of 1 % (or of 1) in the largest element is noticed in most programs."""
     seen = total = 0
     for program in sample():
         judge = Judge(*program)

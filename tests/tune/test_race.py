@@ -1,4 +1,4 @@
-"""Races between plans: what is turned over, who wins, and what is remembered."""
+"""Races between plans: which decisions are flipped, who wins, what is remembered."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_indices_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_sums_divide_sums(data: st.DataObject) -> None:
-    """Whatever is seen of a division by a sum of sizes, it gives the number that it is."""
+    """Simplified divisions by sums of sizes keep their value."""
 
     def polynomial(degree: int, least: int = -2) -> Index:
         total: Index = 0

@@ -1,4 +1,4 @@
-"""What tests of products over windows share: inputs, forbidden pages, what a product becomes."""
+"""Shared parts of convolution tests: inputs, guard pages, chosen plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays between forbidden pages: whoever reads or writes one byte outside of them dies.
+"""Arrays between inaccessible pages: access out of bounds is fatal.
 
 >>> with Guarded() as memory:
 ...     x = memory.array((3,), np.dtype("f4"), at_end=True)

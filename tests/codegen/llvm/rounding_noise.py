@@ -1,4 +1,4 @@
-"""How far apart correct runs of a kernel may be: the interpreter with every rounding disturbed.
+"""Measure how far correct runs of a kernel may differ, with every rounding disturbed.
 
 >>> kernel = parse("kernel f(x: f32[n]) -> y: f32[n]\\n  grid n/64\\n  y[n] = x[n] * 0.1")
 >>> bool(spread(kernel, {"x": np.ones(3, "f4")}, {})["y"].max() < 1e-4)

@@ -1,4 +1,4 @@
-"""A graph's text as one kernel, whatever the planner would say, on any instruction set.
+"""Compile a graph's text into one kernel, on any instruction set.
 
 >>> double = fuse("graph f(x: f32[n]) {\\n y = add(x, x)\\n return y\\n}")
 >>> double(np.ones(3, "f4"))[0]
@@ -105,7 +105,7 @@ class SingleKernel:
         return code.compiled, code.loaded
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """The same where the sizes are known."""
+        """Return the native code's results for known sizes."""
         return self.executable.run(list(arrays), tuple(sizes[n] for n in self.size_names))
 
     def expected(self, *arrays: Array) -> list[Array]:

@@ -87,8 +87,11 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
 @runs
 @pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8"])
 def test_rows_are_read_in_place_or_packed(pair: str) -> None:
-    """As tiles load them well: at the start of a line of a cache or within one, so far apart that
-    they share its sets or not, and with a unit in part at their end."""
+    """Rows at every alignment.
+
+    They begin at a cache line or within one, their distances map to the same cache sets or not, and
+    the last group may be partial.
+    """
     kernel, (first, second) = product_kernel(pair), pair.split()
     assert all(
         c.units for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked

@@ -1,4 +1,4 @@
-"""The place of an extreme along vectors: few are more than compared with the best so far."""
+"""Vectorised argmax and argmin: few elements are more than compared with the best so far."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows that folds end abreast: each result is that of its row alone, whatever lies beside it."""
+"""Batched reductions of rows: each result is that of its row alone."""
 
 from __future__ import annotations
 
@@ -152,7 +152,10 @@ def test_softmax(isa: Isa, d: int, dtype: str) -> None:
 
 
 def test_a_loop_without_a_rest_stays() -> None:
-    """It may store past the caches, and has no masks either; folds have no wide state to join."""
+    """A loop without a remainder is not batched.
+
+    It may use non-temporal stores, and has no masks either; reductions have no wide state to merge.
+    """
     (phase,) = program(with_sizes(parse(SOFTMAX), {"d": 64})).phases
     nests = schedule(phase, Target.for_isa("avx512"))
     assert [is_fully_unrolled(nests, n) for n in nests.nests if n.vector == "d"] == [

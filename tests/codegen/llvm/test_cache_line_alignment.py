@@ -1,5 +1,8 @@
-"""Right operands with short rows: tiles read them where they lie if each vector is in one line of
-the cache.  Those in two every tile would load twice: of a stream they are packed once instead."""
+"""Right operands with short rows are read in place if their vectors are aligned.
+
+A vector in two cache lines would be loaded twice by every tile: of a stream, such operands are
+packed once instead.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that follow from earlier products are packed as their vectors lie."""
+"""Results of earlier products are packed in their vector layout."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ kernel k0(
 
 
 def test_scores_are_packed_in_their_layout() -> None:
-    """Vectors of scores lie along the keys, and tiles take rows of keys from them where they lie;
-    where the sums are stored the other way, panels lie along the keys too.  Nothing is gathered."""
+    """Tiles read the scores in place, and nothing is gathered.
+
+    Vectors of scores run along the keys, and tiles take rows of keys from them; where the sums are
+    stored transposed, panels run along the keys too.
+    """
     target = Target.for_isa("avx512")
     (phase,) = program(parse(GRADIENTS)).phases
     blocked = schedule(phase, target).blocked

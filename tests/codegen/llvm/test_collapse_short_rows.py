@@ -1,4 +1,4 @@
-"""Rows of a few elements: maps over them are one run, and say the same as NumPy."""
+"""Maps over short rows are one contiguous loop, with NumPy's results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -180,8 +180,11 @@ kernel f(x: f32[n,d], w: f32[d,c]) -> y: f32[n,c]
 
 @pytest.mark.parametrize(("terms", "numbers"), [(2, True), (3, True), (4, True), (5, False)])
 def test_sizes_of_products_with_few_terms_are_numbers(terms: int, numbers: bool) -> None:
-    """One operand has so many rows that nothing is written out.  Whole vectors hold the factors of
-    a few terms; more are packed for tiles, which know all sizes."""
+    """Products of few terms know their sizes.
+
+    One operand has too many rows to unroll. Whole vectors hold the factors of a few terms; more
+    terms are packed for tiles, which know all sizes.
+    """
     at = {"n": 5000, "d": terms, "c": 3}
     assert (
         select_variant(code_variants(FEW_TERMS, AVX512, at), at).endswith(f"@d={terms},c=3")
@@ -333,7 +336,7 @@ JUDGED = {
 @pytest.mark.parametrize("name", JUDGED)
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_code_with_numbers_at_forbidden_pages(name: str, isa: str) -> None:
-    """As the kernel interpreter says, and nothing around the arrays is touched."""
+    """Native code agrees with the kernel interpreter and touches only its arrays."""
     kernel = parse(JUDGED[name])
     rng = np.random.default_rng(5)
     for c in (2, 3, 5, 11, 15):

@@ -1,4 +1,4 @@
-"""Products whose columns are places of an image: lines are one axis, which margins tell apart."""
+"""Products whose columns are pixels: height and width are one axis, also under padding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text(rows: int, depth: int, reach: int = 1, apart: int = 1, image: str = "l"
 
 
 def expected(x: Array, d: Array, p: Array, apart: int = 1) -> Array:
-    """The same in double precision."""
+    """Compute the convolution in double precision."""
     reach = d.shape[1] // 2
     far, (h, w) = reach * apart, x.shape[2:]
     wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (far, far), (far, far)))

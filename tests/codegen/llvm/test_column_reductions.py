@@ -1,4 +1,4 @@
-"""Columns of tall arrays: one sweep over the rows, split over tasks, and the same bits always."""
+"""Column reductions of tall arrays: one pass, split over tasks, with stable bits."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ def test_only_plain_column_reductions_are_unrolled_and_jammed() -> None:
 
 
 def test_jammed_rows_whose_sizes_are_quotients() -> None:
-    """No quotient is computed to learn how long rows are at least, and none of length 0 divides."""
+    """The least length of rows needs no quotient.
+
+    None is computed, and no length of 0 divides.
+    """
     n, m = size("n"), size("m")
     quotient = floordiv(m, 4)
     for columns in (mul(n, 16), mul(quotient, floordiv(n, quotient)), add(mul(quotient, 48), 16)):

@@ -1,4 +1,4 @@
-"""Columns beside whole panels of known sizes: code is emitted for what tasks may have, no more."""
+"""Code for columns beside whole panels is emitted only for the sizes that tasks have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows over products: what they share is computed once, whatever the product is."""
+"""Windows over products: shared positions are computed once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def text(
         text(i=3, d=2, r=1),
         text(s=2, i=3, q=1),
         text(f="sum", i=3, q=1),
-        text(i=7, r=1, q=3),  # too many steps to be written out
+        text(i=7, r=1, q=3),  # too many steps to unroll
     ],
 )
 def test_every_size_stays_inside_its_arrays(source: str) -> None:
@@ -185,7 +185,7 @@ def test_products_stay_products() -> None:
     assert products(text(i=7, r=1, q=3)) == [ConvPlan]
     assert products(text(LAST)) == [NhwcConvPlan]
     assert products(text(DEPTHWISE, u=7, p=3)) == [DepthwisePlan]
-    assert products(text(DEPTHWISE)) == []  # written out
+    assert products(text(DEPTHWISE)) == []  # unrolled
 
 
 @pytest.mark.parametrize(("i", "r", "most"), [(2, 2, 1.0), (3, 2, 1.13), (3, 1, 1.13)])
@@ -287,7 +287,10 @@ def agrees(source: str, isa: str) -> None:
     "spec", ["a,b,k; k,c -> a,b,c", "a,b,k; c,k -> c,a,b", "a,b,k; k,c -> c,b,a"]
 )
 def test_products_that_are_stored_themselves_do_not_move(spec: str, axis: int) -> None:
-    """Rows of one array are walked by two axes, like windows; the product is a result as well."""
+    """Products that are results themselves stay.
+
+    Two axes walk the rows of one array, like windows.
+    """
     kernel = fuse(f"""graph f(x: f32[3,3,3], w: f32[3,3]) {{
       c = contract(x, w) {{spec="{spec}"}}
       s = reduce.sum(c) {{axes=({axis},)}}
@@ -315,7 +318,11 @@ OPERANDS = {
 def test_operands_that_reduce_are_not_recomputed(
     shape: tuple[int, int, int], read: str, operand: str, axis: int
 ) -> None:
-    """What a fold has along its other axes alone is no window's, nor what lies along a line."""
+    """Operands with reductions are no windows.
+
+    Neither are values that only other axes of a reduction have, nor values that are contiguous
+    along a row.
+    """
     b, m, k = shape
     over, line = OPERANDS[operand]
     kept = ", ".join("1" if a == over else str(n) for a, n in enumerate(shape))

@@ -1,5 +1,7 @@
-"""Products whose operands are joined from parts or have margins, in every layout: turned squares
-lie inside of a part, outside, or across its end."""
+"""Products with concatenated or padded operands, in every layout.
+
+Tile transposes fall inside of a part, outside, or across its end.
+"""
 
 from __future__ import annotations
 

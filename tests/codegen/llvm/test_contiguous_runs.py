@@ -1,5 +1,4 @@
-"""Vectors inside of runs that are shorter than the axis: a task's block of rows may begin anywhere
-in a head."""
+"""Contiguous runs shorter than an axis, as heads are: a block may begin inside one."""
 
 from __future__ import annotations
 
@@ -48,8 +47,10 @@ def test_blocks_of_rows_that_begin_inside_of_a_run(width: int, heads: int, isa: 
 @pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("width", [4, 8, 16, 24, 32])
 def test_heads_are_transposed_where_products_pack_them(width: int, isa: str) -> None:
-    """Rows of a product that lie in runs, across the axis that is summed: squares of lanes are
-    turned in registers, within runs; with runs that are shorter, lanes are read one by one."""
+    """Operands in runs are packed by tile transposes in registers.
+
+    The runs cross the summed axis; lanes are read one by one if runs are shorter than a tile.
+    """
     rows, batch, length = 4 * width, 3, 45
     source = WEIGHTS.format(r=rows, h=4, w=width).replace("b*n", "135").replace("size(n)", "45")
     f = native(source.replace("f32[b,", "f32[3,").replace(",n,", ",45,"), isa)

@@ -1,4 +1,4 @@
-"""Contractions: every size up to two register tiles, every layout, and what fuses around them."""
+"""Contractions: every size up to two register tiles, every layout, and fused operators."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
 
 
 def used(kernel: SingleKernel, arrays: list[Array]) -> list[Array]:
-    """Those of the inputs that the kernel reads."""
+    """Return the inputs that the kernel reads."""
     inputs = one_cluster(kernel.graph).inputs
     return [a for node, a in zip(kernel.graph.inputs, arrays, strict=True) if node in inputs]
 

@@ -1,4 +1,4 @@
-"""Products over windows of bfloat16 numbers: pairs of channels, whatever lies where."""
+"""Convolutions of bfloat16 numbers, in pairs of channels, in every layout."""
 
 from __future__ import annotations
 

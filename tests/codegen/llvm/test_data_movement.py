@@ -1,4 +1,4 @@
-"""Moves of elements: every permutation, strides of every kind, views, gathers."""
+"""Permutations, strides of every kind, views and gathers."""
 
 from __future__ import annotations
 
@@ -306,8 +306,11 @@ def test_positions_outside_are_clamped_not_followed() -> None:
 
 @pytest.mark.clock
 def test_parts_that_are_not_read_cost_nothing() -> None:
-    """A masked load whose lanes are all outside of an array, where no memory may be, traps into
-    microcode: a concatenation of long arrays took two hundred times as long as a copy."""
+    """Concatenating long arrays takes no longer than a copy.
+
+    A masked load with all lanes outside of an array, where no memory may be, traps into microcode
+    and is 200 times slower.
+    """
     kernel = fuse("graph f(x: f32[n], y: f32[m]) {\n z = concat(x, y) {axis=0}\n return z\n}")
     x = np.ones(500_000, "f4")
 

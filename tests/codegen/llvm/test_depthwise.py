@@ -1,4 +1,4 @@
-"""Stencils: tiles, blocks, margins, steps, both layouts, between forbidden pages, on every isa."""
+"""Depthwise convolutions: tiles, blocks, padding, strides, both layouts, every ISA."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_groups_that_share_a_vector(isa: str, t: str, s: int, c: int, o: int, g:
         (plain(LAST, s=2, d=3, p=2, u=4, v=4), ((1, 12, 11, 5), (5, 4, 4))),
         (plain(LAST, d=2), ((1, 7, 9, 18), (18, 7, 7))),
         (AROUND, ((1, 9, 20, 19), (5, 5, 19), (19,))),
-        (plain(), ((2, 24, 7, 7), (24, 7, 7))),  # turned, with a part of a vector left
+        (plain(), ((2, 24, 7, 7), (24, 7, 7))),  # transposed, with a partial vector left
         (plain(s=2, u=5, v=5, p=2), ((1, 16, 15, 40), (16, 5, 5))),
         (plain(d=2, u=5, v=5, p=1), ((1, 9, 9, 10), (9, 5, 5))),
         (plain(p=0, u=4, v=6), ((1, 17, 400, 6), (17, 4, 6))),  # several blocks of lines

@@ -1,4 +1,4 @@
-"""Stencils whose lines a product packs: sizes, margins, steps, what stands between, non-numbers."""
+"""Depthwise convolutions fused into the packer of a pointwise product."""
 
 from __future__ import annotations
 
@@ -97,8 +97,10 @@ def test_which_products_are_taken_together() -> None:
 
 
 def test_padding_and_nan() -> None:
-    """What is outside counts as 0, also for weights that are no numbers; NaN and inf stay where
-    their windows are."""
+    """Padding counts as 0, for NaN weights too.
+
+    NaN and inf reach only the windows that hold them.
+    """
     kernel = fuse(pair(u=3, p=2))
     x, k, p, g, a = arrays((2, 5, 9, 18), 20)
     x[0, 2, 3, 4], x[1, 0, 0, 17], x[1, 4, 8, 0], k[7, 0, 2] = np.nan, np.inf, -np.inf, np.inf

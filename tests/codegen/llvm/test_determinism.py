@@ -1,5 +1,7 @@
-"""What a stream adds up is the same to the last bit: for every mask that leaves the same elements,
-for every split of the axis, and in every order of the tasks.
+"""Sums of a stream have the same bits however they are computed.
+
+So they have for every mask that leaves the same elements, for every split of the axis, and in every
+order of the tasks.
 
 What that rests on: sums are carried under whole powers of 2 (rescaling rounds nothing), blocks are
 cut at fixed positions, and lanes add up the same positions wherever visits start and stop.

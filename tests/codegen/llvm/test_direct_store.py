@@ -1,4 +1,4 @@
-"""Products that are stored as they are: which, and at whole and broken tiles."""
+"""Products that are stored without an epilogue: which, and at tile remainders."""
 
 from __future__ import annotations
 

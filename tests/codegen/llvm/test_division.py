@@ -1,4 +1,4 @@
-"""Division by one number for all lanes is that of the processor, bit for bit."""
+"""Division by one number for all lanes has the bits of the processor's division."""
 
 from __future__ import annotations
 

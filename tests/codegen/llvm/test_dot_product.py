@@ -1,4 +1,4 @@
-"""Products of short numbers in groups: every size, every layout, extremes, the error's bound."""
+"""Products by dot-product instructions: every size, every layout, extremes, error bounds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def test_extremes_are_exact(pair: str, isa: str) -> None:
 
 
 def test_computed_operands_go_in_groups_where_their_range_is_known() -> None:
-    """A zero point leaves 16 bits, a comparison one; a product of two bytes is short as well."""
+    """Computed operands of known range use dot-product instructions.
+
+    A zero point leaves 16 bits, a comparison one; a product of two bytes is short as well.
+    """
     head = "graph f(x: i8[m,k], y: u8[k,n], z: i8[]) {\n a = cast(x) {dtype=i32}\n"
     tail = ' b = cast(y) {dtype=i32}\n s = contract(c, b) {spec="m,k; k,n -> m,n"}\n return s\n}'
     steps = {
@@ -268,8 +271,10 @@ WORDS = "vpmaddwd|vpdpwssd"
 def test_the_inner_loop_stays_in_registers(
     pair: str, isa: str, more: tuple[str, ...], step: str, count: int
 ) -> None:
-    """One instruction for each accumulator, none of them spilled to the stack; fewer where rows lie
-    apart, each with an address of its own."""
+    """The inner loop has one instruction per accumulator and no spill.
+
+    There are fewer accumulators where rows are strided, each with an address of its own.
+    """
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     target = replace(target, features=(*target.features, *more))
     kernel = lower.run(one_cluster(parse(source(pair))), "eager", {})

@@ -1,4 +1,4 @@
-"""Masks that are great finite numbers: blocks of nothing else are left out, and no bit changes.
+"""Masks by large finite numbers: fully masked blocks are skipped without changing a bit.
 
 The same program with its mask told by comparisons of floats, of which no block can be known, visits
 every block.  Both must give the same to the last bit, whatever the scores are: rows without any
@@ -67,7 +67,7 @@ def kernel(name: str, number: float, exact_mask: bool) -> Native:
 
 @cache
 def of_sums(name: str, how: str, number: float, exact_mask: bool) -> Native:
-    """The same with the number added."""
+    """Compile attention whose mask adds the number to the scores."""
     mask = MASKS[name]
 
     def code(q: Any, k: Any, v: Any) -> Any:
@@ -111,8 +111,11 @@ def plain(q: Array, k: Array, v: Array, mask: Mask, number: float) -> Array:
 def test_what_is_left_out_changes_no_bit(
     name: str, n: int, seed: int, number: float, scale: float, other: int
 ) -> None:
-    """With scores up to 1e9 some are below the number that stands for nothing, and then count for
-    less than what is masked."""
+    """Skipping masked blocks changes no bit.
+
+    With scores up to 1e9 some are below the mask's number, and then count for less than masked
+    ones.
+    """
     rng = np.random.default_rng(seed)
     m = max(n + rng.integers(-other, other + 1), 1)
     q, k, v = (

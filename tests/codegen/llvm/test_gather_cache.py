@@ -1,4 +1,4 @@
-"""Vectors whose lanes lie apart and that several rows share: gathered once, and right."""
+"""Strided vectors that several rows share are gathered once."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_numbers_of_one_group_stay_in_it(special: float) -> None:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_what_is_shared_is_gathered_where_it_begins(isa: str) -> None:
-    """Of a weight that is turned square by square, and of one that is not, vector after vector."""
+    """Shared lanes are gathered once, from a transposed or a plain weight."""
     for code in CODES:
         kernel = fuse(code, isa)
         (phase,) = program(kernel.kernel).phases

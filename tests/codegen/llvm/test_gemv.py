@@ -1,4 +1,4 @@
-"""Products of few rows: every count of rows, both orders of the larger operand."""
+"""Matrix-vector and skinny products: every number of rows, both layouts."""
 
 from __future__ import annotations
 
@@ -206,8 +206,11 @@ def test_a_single_row_meets_lines_side_by_side_where_one_waits_at_pages() -> Non
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
 def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
-    """Of a few rows long pieces, so that the sums over lanes at their ends take little time; where
-    there are more, all rows of a piece stay in the first cache."""
+    """Long rows are multiplied in pieces.
+
+    Few rows have long pieces, so that the sums over lanes at their ends take little time; of many
+    rows, all rows of a piece stay in L1.
+    """
     code = (
         f"graph f(x: {dtype}[m,k], y: {dtype}[n,k]) {{\n"
         ' s = contract(x, y) {spec="m,k; n,k -> m,n"}\n return s\n}'

@@ -1,4 +1,4 @@
-"""Products over windows: blocks, margins, steps, tails, between forbidden pages, on every isa."""
+"""Implicit GEMM convolutions, channels first: blocks, padding, strides, tails, every ISA."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_short_lines_are_packed_without_tests() -> None:
 
 
 def test_blocks_of_summed_positions_are_even() -> None:
-    """One more channel than a block has is two halves, of which the sums come to the same."""
+    """One channel more than a block is split in two halves."""
     x, k = random((1, 57, 4, 5), (13, 57, 3, 3))
     check(fuse(plain()), x, k)
 

@@ -1,4 +1,4 @@
-"""Products over windows with channels last: blocks, steps, tails, between forbidden pages."""
+"""Implicit GEMM convolutions, channels last: blocks, strides, tails."""
 
 from __future__ import annotations
 

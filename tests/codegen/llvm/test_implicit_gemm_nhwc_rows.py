@@ -1,4 +1,4 @@
-"""Products over windows with channels last whose lines have a known length: tiles end with them."""
+"""Channels-last convolutions with image rows of known length, where tiles end."""
 
 from __future__ import annotations
 
@@ -178,8 +178,10 @@ def test_which_products_leave_taps_out() -> None:
 
 
 def test_rows_of_colour_images_are_packed_in_their_layout() -> None:
-    """Places and what each has are one run of the image, and of what is packed of it; all that is
-    summed of the weights is another."""
+    """Pixels with their channels are one contiguous run.
+
+    So is all that is summed of the weights.
+    """
     for source, s in ((colours(p=0), 1), (colours(s=2), 2), (with_row_length(colours(s=2), 20), 2)):
         kernel = lower.run(one_cluster(parse(source)), "eager", {})
         (c,) = uprights(kernel, Target.for_isa("avx512"))
@@ -265,7 +267,7 @@ def test_few_channels_of_weights_in_panels(isa: str) -> None:
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("output_first", [True, False])
 def test_which_weights_would_be_prepacked(isa: str, output_first: bool) -> None:
-    """Those of a convolution as torch gives them, and with their own axis last."""
+    """Weights are prepacked in torch's layout and with their own axis last."""
     text = plain(output_first=output_first).replace("k: f32[o,3,3,c]", "k: f32[40,3,3,64]")
     text = text.replace("k: f32[3,3,c,o]", "k: f32[3,3,64,40]").replace("b,h,w,c]", "b,h,w,64]")
     conv_plans = fuse(text, isa)

@@ -1,4 +1,4 @@
-"""Combs: loads in the same steps are read once, and touch nothing that nobody asks for."""
+"""Interleaved loads of one stride are read once, and touch nothing else."""
 
 from collections.abc import Callable
 from typing import Any

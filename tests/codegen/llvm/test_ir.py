@@ -1,4 +1,4 @@
-"""The writer of LLVM's language: what it writes LLVM reads, and what it refuses."""
+"""The writer of LLVM IR: LLVM parses its output, and it refuses mistakes."""
 
 from __future__ import annotations
 

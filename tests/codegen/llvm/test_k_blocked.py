@@ -1,4 +1,4 @@
-"""Deep products: summed positions block by block, every layout, and what is before and after."""
+"""K-blocked products: every layout, prologues and epilogues."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> None:
-    """Both operands are computed: some of what they read lies along the packed lines, some not."""
+    """Both operands are computed while they are packed.
+
+    Some of what they read is contiguous along the packed rows, some is not.
+    """
     transposed = "m,k" if left == "k,m" else "k,m"
     code = (
         f"graph f(x: f32[{left}], u: f32[{transposed}], w: f32[{right}]) {{\n"
@@ -170,7 +173,10 @@ def test_tile_remainders(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_blocks_are_about_as_long(isa: str) -> None:
-    """Ones that are added to a large number are lost, as many as its block has beside it."""
+    """Blocks have nearly equal lengths.
+
+    Ones added to a large number are lost: as many as share its block.
+    """
     x, y = np.ones((24, 1000), "f4"), np.ones((1000, 70), "f4")
     x[:, 0] = 2.0**25
     (result,) = run_guarded(forced(PLAIN, isa, "deep"), [x, y], at_end=True)
@@ -209,7 +215,10 @@ def test_blocks_are_even_many_and_stay_in_cache() -> None:
 
 
 def test_blocks_are_larger_where_few_instructions_start() -> None:
-    """As far as this leaves as many tasks; what is packed of the right operand stays in L2."""
+    """Machines that start few instructions use larger blocks.
+
+    The number of tasks stays, and what is packed of the right operand stays in L2.
+    """
     m, n = (size(name) for name in "mn")
     most = list[tuple[int, int]]()
     for direct, panels, tasks in product((False, True), (False, True), (2, 4, 8)):
@@ -258,8 +267,11 @@ def test_numbers_in_larger_blocks(isa: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
 def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) -> None:
-    """Twelve rows of two vectors, four positions of them in each round, which asks memory for a
-    line of both operands' next blocks where both are packed."""
+    """The inner loop keeps twelve rows of two vectors in registers.
+
+    Each of its four positions prefetches a cache line of both operands' next blocks where both are
+    packed.
+    """
     code = matrices(dtype, f"{left}; {right} -> m,n")
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     target = Target.for_isa("avx512")
@@ -289,7 +301,7 @@ def roomy(isa: str) -> SingleKernel:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_form_follows_from_the_second_cache(isa: str) -> None:
-    """One pass is best where a panel stays in the first cache, or blocks would leave the second."""
+    """One pass is chosen if a panel fits L1 or blocks would leave L2."""
     plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
@@ -417,8 +429,10 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
 def test_numbers_where_rows_are_copied(
     isa: str, layout: tuple[str, str], changed: dict[str, Any]
 ) -> None:
-    """Whole numbers, whose sums are exact, across the borders of blocks in every direction; what is
-    no number reaches its own row and column alone."""
+    """Sums of integers are exact across block borders in every direction.
+
+    NaN reaches its own row and column only.
+    """
     left, right = layout
     kernel = elsewhere(matrices("f32", f"{left}; {right} -> m,n"), isa, **changed)
     rng = np.random.default_rng(8)
@@ -445,8 +459,10 @@ def test_numbers_where_rows_are_copied(
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_numbers_of_rows_of_known_stride(isa: str) -> None:
-    """They are multiplied where they lie, whole tiles of them from one address; no row beyond the
-    last one is read."""
+    """Rows of known stride are multiplied in place.
+
+    A whole tile has one address; no row beyond the last one is read.
+    """
     rng = np.random.default_rng(9)
     for k in (1, 40, LONG_DEEP + 6):
         code = PLAIN.replace("f32[m,k]", f"f32[m,{k}]").replace("f32[k,n]", f"f32[{k},n]")

@@ -1,4 +1,4 @@
-"""Whole kernels of many kinds: past the caches, one task at a time, for foreign processors.
+"""Complete kernels of many kinds: non-temporal stores, single tasks, foreign processors.
 
 Each of `FAMILY` is run with its normal stores and with stores past the caches, with its tasks in
 any order and grouping, and compiled for every instruction set that there is.
@@ -133,8 +133,11 @@ IN_PERIODS = {
 
 @pytest.mark.parametrize("name", IN_PERIODS)
 def test_streams_that_start_anywhere_know_no_multiples(name: str) -> None:
-    """Vectors of a loop that begins with the next line lie across periods of a quotient or of a
-    remainder, which those of other loops never do; and no rounding depends on where they begin."""
+    """Loops that begin at the next row assume no multiples.
+
+    Their vectors cross periods of a quotient or a remainder, which other loops never do; no
+    rounding depends on where they begin.
+    """
     kernel, past = fuse(IN_PERIODS[name]), fuse(IN_PERIODS[name], streaming=True)
     types = [node.type for node in kernel.graph.inputs]
     arrays = [
@@ -185,8 +188,11 @@ NARROWED = {
 
 @pytest.mark.parametrize("dtype", NARROWED)
 def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
-    """With extents that are numbers LLVM sees the masks; where one narrowed lane was left, it wrote
-    a whole wide one over what follows."""
+    """The last narrow element of a row overwrites nothing.
+
+    With constant extents LLVM sees the masks; for one remaining narrow lane it wrote a whole wide
+    one.
+    """
     source, line = NARROWED[dtype]
     for count in (9, 17, 33, 65):
         for tail in ("return y", "s = reduce.max(x) {{axes=(1,)}}\n return y, s"):
@@ -270,7 +276,7 @@ def test_neighbouring_axes_are_walked_as_one() -> None:
 
 
 def test_one_pass_serves_the_reductions_of_one_level() -> None:
-    """A softmax over rows that stay in cache is three sweeps; its maximum is found in the first."""
+    """A softmax over cached rows takes three passes, with its maximum in the first."""
     kernel = lower.run(one_cluster(parse(FAMILY["softmax"])), "eager", {})
     (phase,) = program(kernel).phases
     nests = schedule(phase, Target.for_isa("avx512")).nests
@@ -308,7 +314,7 @@ def test_the_floating_point_environment_survives() -> None:
 
 
 def test_subnormals_travel() -> None:
-    """No kernel flushes them: not in maps, sums, products or turned tiles."""
+    """No kernel flushes subnormals: not in maps, sums, products or transposed tiles."""
     tiny = np.float32(1e-40)
     x = np.full((40, 70), tiny)
     for name in ("rows", "turned", "columns", "product", "padded", "everything"):

@@ -1,5 +1,4 @@
-"""Products over windows with channels first that stand upright: squares change places on their way
-in and out, between forbidden pages."""
+"""NCHW convolutions computed in NHWC: tiles are transposed in the packer and on store."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def lasting(o: int, c: int, **more: int) -> str:
 
 @pytest.fixture
 def always_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything stands upright that may, its weights packed by each task."""
+    """Use NHWC wherever it is possible, with weights packed by each task."""
     monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
     monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
 
@@ -155,12 +154,12 @@ def test_padding_hides_infinite_weights_only() -> None:
 
 
 def test_what_is_saved_decides() -> None:
-    """Weights in panels, many enough products of each element that is turned."""
+    """Packed weights and enough products per transposed element decide."""
     target = Target.for_isa("avx512")
     for o, c, u, nhwc in ((64, 64, 3, True), (64, 8, 3, False), (64, 256, 1, False)):
         text = plain(o, c, u=u, v=u, p=u // 2)
         kernel = lower.run(one_cluster(parse(text)), "eager", {})
-        (before,) = products(kernel, target)  # squares of its weights are turned as well
+        (before,) = products(kernel, target)  # its weights are transposed as well
         assert isinstance(before, NhwcConvPlan) == nhwc
         apart = text.replace(f"k: f32[{o},{c},{u},{u}]", f"k: f32[{c},{u},{u},{o}]")
         apart = apart.replace("o,c,u,v ->", "c,u,v,o ->")
@@ -192,8 +191,11 @@ def test_few_colours_need_no_panels() -> None:
 
 
 def test_taps_with_positions_of_their_own_are_not_transposed() -> None:
-    """In the form for tiny images what a tap reads is packed apart, and taps along the line last:
-    their vectors are no places of the line."""
+    """Variants for tiny images are not transposed.
+
+    They pack the input of each tap apart, and taps along the row last: their vectors are no pixels
+    of the row.
+    """
     kernel = lower.run(one_cluster(parse(plain(96, 16, s=2))), "eager", {})
     (phase,) = program(kernel).phases
     nests = schedule(phase, Target.for_isa("avx512"), "tiny").products.values()

@@ -1,5 +1,4 @@
-"""What is dear and has fewer axes than what reads it is computed once, not for every position of
-the others."""
+"""Expensive values with fewer axes than their readers are hoisted out of the other loops."""
 
 from __future__ import annotations
 

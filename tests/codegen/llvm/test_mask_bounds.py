@@ -1,4 +1,4 @@
-"""Streams whose blocks see a part of other axes: native code against the kernel's interpreter."""
+"""Streams whose blocks see a part of other axes: native code against the interpreter."""
 
 from __future__ import annotations
 

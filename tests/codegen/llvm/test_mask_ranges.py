@@ -1,4 +1,4 @@
-"""Bands of rows: what a mask lets some rows of a task see is all that is computed for them.
+"""Row bands: only the columns that a mask leaves visible to a band are computed.
 
 Masks are drawn from a grammar, sizes are odd, and NumPy says in double precision what is right.
 The bound is that of float32: sums of products of some hundred numbers, and an exponential.
@@ -128,7 +128,7 @@ def test_any_mask_is_what_numpy_says(mask: str, data: Any) -> None:
 @pytest.mark.parametrize("variant", LENGTHS)
 @pytest.mark.parametrize("name", ["window", "causal", "before"])
 def test_what_rows_do_not_see_may_be_anything(name: str, variant: Variant) -> None:
-    """Neither NaN in a key that no row of a band sees, nor what scratch memory held before."""
+    """NaN in masked keys and old contents of scratch memory have no effect."""
     mask = SIMPLE[name].format(a=40)
     compiled_program = compiled(mask, variant=variant)
     rng = np.random.default_rng(1)
@@ -295,8 +295,10 @@ def test_whole_groups_of_columns_are_left_of_a_row_without_masks() -> None:
 
 @pytest.mark.parametrize("target", [x for x in ("avx512", "avx2") if x in RUNNABLE])
 def test_exponents_may_be_above_their_bound(target: str) -> None:
-    """Scores to which something is added behind their maximum, and a maximum that counts as 0 where
-    it is infinite."""
+    """Exponents may exceed their bound.
+
+    Something is added to the scores after their maximum, and an infinite maximum counts as 0.
+    """
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 300, 64)).astype(np.float32) for _ in range(3))
     k[..., 0] = 1 + abs(k[..., 0])

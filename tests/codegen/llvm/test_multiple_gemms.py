@@ -1,4 +1,4 @@
-"""Several products in one kernel: apart where nothing reads both, else together, sums kept."""
+"""Several products in one kernel: separate if nothing reads both, else together."""
 
 from __future__ import annotations
 
@@ -143,8 +143,10 @@ SHARED = """graph f(x: f32[m,k], y: f32[m,k], z: f32[m,k], a: f32[{w}], b: f32[{
 
 
 def _shared(weights: str, second: str, variant: Variant) -> SingleKernel:
-    """Three products, two of the same rows if `second` is "x", on a machine that starts few
-    instructions and copies rows."""
+    """Compile three products for a machine that copies rows.
+
+    Two have the same rows if `second` is "x"; the machine starts few instructions.
+    """
     plain = fuse(SHARED.format(w=weights, second=second), ISAS[0])
     target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
     assert variant in [name for name, _ in code_variants(plain.kernel, target)]

@@ -1,4 +1,4 @@
-"""Of two operands that no result lies along, the one that serves all of a batch is packed."""
+"""If no result runs along either operand, the one that the batch shares is packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LLVM is asked to do: little beside making machine code, however long a loop's body is."""
+"""LLVM's optimisations: little beside code generation, however long a loop's body is."""
 
 from __future__ import annotations
 

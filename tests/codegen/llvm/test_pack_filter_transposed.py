@@ -1,4 +1,4 @@
-"""Weights whose taps lie behind one another, with channels last: packed in squares."""
+"""Filters with adjacent taps are packed for channels-last convolutions by tile transposes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs(axes: str = "o,c,u,v", **more: Any) -> str:
 
 
 def halves(t: str) -> str:
-    """The same with short weights, which are multiplied as long ones."""
+    """Spell the convolution with half-precision weights, which are multiplied as float32."""
     text = runs().replace("k: f32", f"k: {t}")
     return text.replace("  v0 =", "  w = cast(k) {dtype=f32}\n  v0 =").replace("(v2, k)", "(v2, w)")
 

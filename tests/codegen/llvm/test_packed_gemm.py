@@ -1,4 +1,4 @@
-"""Wide and deep products: panels packed for many rows, every layout, what is before and after."""
+"""Packed products of many rows: every layout, prologues and epilogues."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_form_follows_from_sizes(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
-    """One that is computed, or turned for sums that are not long; and lines of few columns."""
+    """Few rows with a computed or transposed operand, and operands of few columns."""
 
     def variant(right: str, code: str, **sizes: int) -> str:
         head = f"graph f(x: f32[b,m,k], w: f32[{right}]) {{\n q = {code}\n s = contract(x, q)"
@@ -324,7 +324,10 @@ def test_epilogue_inputs_are_prefetched(after: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
 def test_the_inner_loop_stays_in_registers(right: str, dtype: str) -> None:
-    """Twelve rows that lie apart by a distance that is known in the call, two vectors of each."""
+    """The inner loop keeps twelve strided rows of two vectors in registers.
+
+    The call knows their stride.
+    """
     kernel = lower.run(one_cluster(parse(matrices(dtype, f"m,k; {right} -> m,n"))), "eager", {})
     target = Target.for_isa("avx512")
     text = assembly(emit(kernel, target, form="wide").llvm, target, 2)

@@ -1,4 +1,4 @@
-"""Products whose right operand lies in panels already: read as it lies, for all sizes."""
+"""Products whose right operand is packed beforehand and read in place, for all sizes."""
 
 from __future__ import annotations
 
@@ -157,8 +157,10 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
-    """Tiles hold their sums in registers and ask for the next block's panels; no scratch memory is
-    taken for what lies in panels."""
+    """Blocks of packed weights need no scratch memory.
+
+    Tiles hold their sums in registers and prefetch the next block's panels.
+    """
     kernel = fuse(source(250, 32), isa)
     text = assembly(emit(kernel.kernel, kernel.target, form="deep").llvm, kernel.target, 2)
     (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]

@@ -1,4 +1,4 @@
-"""The interior of rows: where all tests have their usual answers, none is made."""
+"""Interior rows have loops without bounds tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joined operands of products are packed part by part, wherever one part ends."""
+"""Concatenated operands of products are packed part by part, wherever a part ends."""
 
 from __future__ import annotations
 

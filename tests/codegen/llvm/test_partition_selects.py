@@ -1,4 +1,4 @@
-"""Rows in pieces: what a selection by position does not choose is neither loaded nor computed."""
+"""Rows split at position-dependent selects: the side not chosen is not loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are stored in the loops of the next ones: the same numbers, whatever tasks are."""
+"""Rows that are stored in the loop of the next row: the numbers stay for any tasks."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def arrays_for(kernel: SingleKernel, size: tuple[int, int, int]) -> list[Array]:
 
 
 def is_same(first: list[Array], second: list[Array]) -> bool:
-    """The same numbers; the sign of a NaN says which lane met it first."""
+    """Compare numbers; the sign of a NaN depends on the lane that met it first."""
     pairs = zip(first, second, strict=True)
     return all(np.array_equal(a.astype("f8"), b.astype("f8"), equal_nan=True) for a, b in pairs)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_which_rows(name: str) -> None:
-    """Those of which much is computed before anything is stored."""
+    """Only rows with much computation before the store are pipelined."""
     kernel = fuse(GRAPHS[name]).kernel
     target = Target.for_isa("avx512")
     actual = [
@@ -73,7 +73,7 @@ def test_which_rows(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BEHIND))
 def test_rows_behind(name: str) -> None:
-    """Results lie on lines or not; chunks have one task or all; blocks of rows are whole or not."""
+    """Results are aligned or not; chunks have one task or all; row blocks are whole or not."""
     kernel, past = fuse(GRAPHS[name]), fuse(GRAPHS[name], streaming=True)
     for size in SIZES:
         arrays = arrays_for(kernel, size)

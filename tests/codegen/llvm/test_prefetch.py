@@ -1,4 +1,4 @@
-"""Reading ahead: which kernels ask for the next task's rows, and that answers stay the same."""
+"""Prefetching of the next task's rows: which kernels do, with unchanged results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def _logsumexp(x: Any) -> Any:
 
 @pytest.mark.parametrize("f", [_logsumexp, lambda x: sm.std(x, axis=-1)])
 def test_rows_that_are_reduced_to_a_number_are_prefetched(f: Any) -> None:
-    """Of the nests that walk a row the last asks for the next one; what is computed of the numbers
-    alone, a vector of rows at a time, asks for nothing."""
+    """The last nest that walks a row prefetches the next one.
+
+    Nests that compute with the numbers alone, a vector of rows at a time, prefetch nothing.
+    """
     text = sm.jit(f).lower(SPEC).compile().as_text("kernel")
     (phase,) = program(parse(text)).phases
     actual = assign_row_shares(schedule(phase, host()))

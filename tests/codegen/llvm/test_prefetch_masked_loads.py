@@ -1,4 +1,4 @@
-"""Masked loads ask for what comes next: there are processors that foresee nothing from them."""
+"""Masked loads are prefetched: some processors predict nothing from them."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Right operands that are packed once in a call, for tasks that take few rows each."""
+"""Right operands that are packed once in a call, for tasks of few rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fold along every axis, for every element type, around the widths of vectors and blocks."""
+"""Every reduction along every axis, for every dtype, around vector and block sizes."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
 def exact(
     combine: str, dtype: DType, x: Array, axes: tuple[int, ...], *, split: bool = False
 ) -> tuple[Array, Array]:
-    """The result (floats in double precision) and how far off the rounding may be; the results of
-    the parts of a split fold are rounded to doubles."""
+    """Return the result in double precision, and how far rounding may move it.
+
+    The parts of a split reduction are rounded to doubles.
+    """
     row = COMBINES[combine]
     wide = x.astype(np.float64) if dtype.is_float else x
     if row.positional:
@@ -273,8 +275,11 @@ def test_single_results_need_no_compensation_of_double_sums() -> None:
 
 
 def test_sums_of_doubles_keep_both_kinds_of_units_busy() -> None:
-    """Three of the seven additions of a step are made by the units that multiply, whose results
-    are the same; those that the next step waits for are not: they take longer there."""
+    """Sums of doubles use the FMA units too.
+
+    Three of the seven additions of a step are made by multiply-add, with equal results; those that
+    the next step waits for are not, since that has a longer latency.
+    """
     kernel = fuse(source("sum", "f64", (2,)), RUNNABLE[-1]).kernel
     asm = asm_text(kernel, Target.for_isa("avx512"))
     loops = re.findall(r"(?m)^(\.L\w+):\n((?:\t.*\n)*?)\tj\w+\t\1$", asm)
@@ -287,7 +292,7 @@ LENGTHS = (SPLIT_ABOVE - 1, SPLIT_ABOVE, SPLIT_ABOVE + 17, 3 * SPLIT_ABOVE + 1)
 
 
 def with_ties(dtype: str, kind: str, shape: tuple[int, ...]) -> Array:
-    """Many equals; NaN in the middle and at the end; or nothing but what a fold starts from."""
+    """Draw rows with many equals, with NaN in the middle and at the end, or of identities."""
     x = np.floor(np.random.default_rng(5).standard_normal(shape) * 3)
     if kind == "NaN":
         x.reshape(-1)[[x.size // 3, x.size // 2, -1]] = np.nan
@@ -374,7 +379,10 @@ def test_the_exact_setting_adds_nothing_in_single_precision() -> None:
 
 
 def test_rows_of_a_known_length_and_of_any_have_the_same_bits() -> None:
-    """Short rows are written out without loops; each four of their vectors are the same."""
+    """Rows of known and unknown length give the same bits.
+
+    Short rows are unrolled without loops; each four of their vectors are the same.
+    """
     rng = np.random.default_rng(5)
     for n in (31, 64, 80, 100, 128):
         x = rng.standard_normal((9, n)).astype("f4")

@@ -1,4 +1,4 @@
-"""Arrays read backwards: whole vectors, turned around."""
+"""Arrays read backwards: whole vectors are loaded and reversed."""
 
 import numpy as np
 import pytest

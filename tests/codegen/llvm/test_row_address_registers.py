@@ -1,4 +1,4 @@
-"""Tiles of rows that lie apart: as high as of packed ones, with few registers for addresses."""
+"""Tiles of strided rows are as high as packed ones, with few address registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that the blocks of a stream meet whole, visited in swaths: the same numbers."""
+"""Rows that meet all blocks of a stream are visited in row blocks."""
 
 from __future__ import annotations
 
@@ -58,8 +58,11 @@ def visited(actual: Phase) -> list[tuple[str, int | None]]:
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("block", [128, 512])
 def test_the_same_numbers(isa: str, block: int) -> None:
-    """Also where what is packed once is more than one block of a product, along columns, along what
-    is summed, or both; and where it is more than is held."""
+    """Row blocking changes no number.
+
+    Packed values may be more than one block of a product, along columns, along the sum, or both,
+    and more than the cache holds.
+    """
     kernel = native(PAIRS.replace("BLOCK", str(block)), isa)
     rng = np.random.default_rng(block)
     sizes = (

@@ -1,4 +1,4 @@
-"""Parts of a split fold whose rows are walked several times: row by row, right for all sizes."""
+"""Parts of a split reduction that walk their rows several times go row by row."""
 
 from __future__ import annotations
 

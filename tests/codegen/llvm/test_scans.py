@@ -1,4 +1,4 @@
-"""Running folds along every axis, alone, with readers of other axes, and inside contractions."""
+"""Scans along every axis, alone, with readers of other axes, and inside contractions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
 
 
 def near(actual: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
-    """Whether a running fold has no more than the rounding of its result."""
+    """Test whether a scan is off by no more than the rounding of its result."""
     prefix = COMBINES[combine].prefix
     assert prefix is not None
     if not dtype.is_float:

@@ -1,5 +1,4 @@
-"""Positions that the part of a stream's body around them has asked for are taken as they are, and
-nothing outside is read or written."""
+"""Scatters whose positions were tested by an enclosing guard stay in bounds."""
 
 from __future__ import annotations
 

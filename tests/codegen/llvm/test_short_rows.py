@@ -1,4 +1,4 @@
-"""Rows too short to fill a vector: lanes take a row each, and every length is right.
+"""Rows shorter than a vector: each lane takes a row, for every length.
 
 Sizes seen at the first call decide that; the kernel then serves all sizes, long rows included.
 """

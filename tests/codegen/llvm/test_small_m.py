@@ -1,4 +1,4 @@
-"""Products of few rows, whose first tile packs what it multiplies: layouts, tiles, surroundings."""
+"""Products of few rows, whose first tile packs the right operand."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def test_every_layout(isa: str, dtype: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("k", [FEW_DEEP + 4, FEW_DEEP + 32, 2 * FEW_DEEP + 1])
 def test_blocks_are_about_as_long(isa: str, k: int) -> None:
-    """Ones that are added to a large number are lost, as many as its block has beside it."""
+    """Blocks have nearly equal lengths.
+
+    Ones added to a large number are lost: as many as share its block.
+    """
     x, y = np.ones((24, k), "f4"), np.ones((k, 70), "f4")
     x[:, 0] = 2.0**25
     (actual,) = run_guarded(forced(PLAIN, isa, "few"), [x, y], at_end=True)
@@ -173,7 +176,7 @@ def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
 @pytest.mark.parametrize(("left", "right"), [("q", "w"), ("x", "q")])
 @pytest.mark.parametrize("isa", ISAS)
 def test_converted_operands(isa: str, left: str, right: str) -> None:
-    """Rows of a converted left operand are packed at once; lines of a right one on the way."""
+    """Rows of a converted left operand are packed at once, a right one on first use."""
     inputs = "x" if left == "q" else "w"
     types = {"x": "f32", "w": "f32", inputs: "bf16"}
     code = (
@@ -197,7 +200,10 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
-    """As many as a task can have, whose last one ends within a vector."""
+    """Computed rows fill their reserved memory.
+
+    There are as many as a task can have, and the last one ends within a vector.
+    """
     code = (
         "graph f(x: f32[m,k], w: f32[k,n]) {\n q = abs(x)\n"
         ' s = contract(q, w) {spec="m,k; k,n -> m,n"}\n return s\n}'
@@ -211,8 +217,11 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_inner_loops_stay_in_registers(dtype: str) -> None:
-    """Four positions at once of a tile that multiplies what is packed, one of that which packs it,
-    with two stores: no sum leaves its register."""
+    """Inner loops keep every sum in a register.
+
+    The loop over packed operands is unrolled by four; the one that packs has one position with two
+    stores.
+    """
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
     text = assembly(
         emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2

@@ -1,4 +1,4 @@
-"""Products of few rows by columns that lie along the sum: rows and columns change places."""
+"""Products of few rows by a transposed operand: rows and columns are swapped."""
 
 from __future__ import annotations
 
@@ -55,8 +55,11 @@ def test_form_follows_from_sizes(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_columns_that_are_packed_all_the_same(isa: str) -> None:
-    """Those that lie in rows, or of which a part does, and few columns of each of many heads, for
-    all of which rows would be packed again; and where rows lie in pieces, here and there."""
+    """Columns stored as rows, and few columns of many heads, are packed.
+
+    Also those of which a part is stored as rows, for all of which rows would be packed again, and
+    rows in pieces.
+    """
     target = Target.for_isa(isa)
     mixed = (
         "graph f(x: f32[m,k], w: f32[n,k], v: f32[k,n]) {\n t = permute(v) {perm=(1,0)}\n"

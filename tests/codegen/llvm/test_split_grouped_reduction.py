@@ -1,4 +1,4 @@
-"""Groups of a few channels that lie last: done over rows of all groups, as NumPy says."""
+"""Groups of a few contiguous channels are reduced over rows of all groups."""
 
 from __future__ import annotations
 

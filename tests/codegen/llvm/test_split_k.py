@@ -1,4 +1,4 @@
-"""Products with a long sum and a small result: parts of the sum, merged in order."""
+"""Products with a long sum and a small result: the sum is split and merged in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that are made of ranges of one product: by all judges, stored where it is computed."""
+"""Results computed from column ranges of a product are stored by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that are ranges of one product: by all judges, at whole and broken tiles and vectors."""
+"""Column ranges of a product as results: all interpreters agree, also at remainders."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ FORMS = ["", "few", "deep", "wide", "tall"]
 
 @pytest.mark.parametrize("variant", FORMS)
 def test_ranges_are_little_code(variant: str) -> None:
-    """Each is a few comparisons for a tile and one store beside all tiles, none at each vector."""
+    """A range takes few comparisons per tile and one store beside all tiles."""
     target = Target.for_isa("avx512")
     lines: dict[int, int] = {}
     for parts in (1, 2, 8):

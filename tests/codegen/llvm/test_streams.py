@@ -1,4 +1,4 @@
-"""Streams natively: every golden kernel that has one, in blocks of many sizes, and random ones."""
+"""Streams natively: every golden kernel with one, many block sizes, and random ones."""
 
 from __future__ import annotations
 
@@ -129,8 +129,11 @@ def test_compiles_for_a_foreign_processor(name: str) -> None:
 
 
 def test_a_stream_that_only_reduces_is_a_reduction() -> None:
-    """Then products are packed and tiled over the whole axis, and columns are swept once; blocks of
-    a part that have a size of their own are visited as they say."""
+    """A stream with reductions only is one reduction.
+
+    Products are packed and tiled over the whole axis, and columns take one pass; blocks of a part
+    with a size of its own are visited in that size.
+    """
     assert [r for p in program(parse(GOLDENS["variance"])).phases for r in p.regions()]
     for name in ("linear_gelu", "norm_qkv", "conv_bn_relu", "columns"):
         assert not [r for p in program(parse(GOLDENS[name])).phases for r in p.regions()], name
@@ -150,8 +153,11 @@ def test_gemv_variants(name: str, variant: Variant) -> None:
 
 
 def test_the_weights_of_attention_are_multiplied_in_place() -> None:
-    """Computed once, summed as they are, and in the place of the scores; queries are packed before
-    the stream and keys are turned straight into panels."""
+    """The weights overwrite the scores and are multiplied there.
+
+    They are computed once and summed in place; queries are packed before the stream and keys are
+    transposed straight into panels.
+    """
     source = GOLDENS["causal_attention"].replace("n/512", "n/48")
     (phase,) = program(parse(source)).phases
     target = Target.for_isa("avx512")
@@ -191,7 +197,11 @@ TWO = """kernel two(
 
 
 def test_weights_of_two_attentions_overwrite_their_own_scores() -> None:
-    """In a nest of several stages those of the other are not read yet when the first are stored."""
+    """Two attentions in one nest each overwrite their own scores.
+
+    The nest has several stages: the other's scores are not read yet when the first weights are
+    stored.
+    """
     kernel = parse(TWO)
     (phase,) = program(kernel).phases
     s = schedule(phase, Target.for_isa("avx512"))
@@ -244,9 +254,12 @@ def test_blocks_of_rows_fit_the_first_cache() -> None:
 
 
 def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
-    """A stream that stops at the last row of a task visits more for the others; one that starts at
-    the first as well does so twice.  Ends that hold for all rows cost nothing, and neither do those
-    of rows that are taken in bands."""
+    """Tasks have fewer rows where all rows together visit more than each.
+
+    A stream that stops at the last row of a task visits more for the others; one that starts at the
+    first as well does so twice. Ends that hold for all rows cost nothing, and neither do those of
+    row bands.
+    """
 
     def phase(ends: str) -> Phase:
         source = GOLDENS["causal_attention"].replace(" to last(m) + 1", ends)
@@ -279,8 +292,10 @@ kernel documents(q: f32[m,d], k: f32[n,d], v: f32[n,e], a: i64[m], b: i64[n]) ->
 
 
 def test_fewer_rows_look_for_what_each_of_them_sees() -> None:
-    """Ends that are looked for are found again for the rows of each band, in all that the rows of a
-    task see; those that follow from positions are not."""
+    """Searched range ends are found again for each row band.
+
+    The search covers what all rows of the task see; ends that follow from positions need none.
+    """
     (actual,) = program(parse(LOOKED_UP)).phases
     placed = GOLDENS["causal_attention"].replace(" to last(m) + 1", " from first(m) - 9 to last(m)")
     (other,) = program(parse(placed)).phases
@@ -488,8 +503,11 @@ SCALED = """kernel f(x: f32[n,m], a: f32[n], t: f32[m]) -> y: f32[n,m]
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_rows_beside_a_short_operand_are_stored_in_lines(isa: str) -> None:
-    """The product's result and `a` run along n, but no lane is put to a line of its own for them:
-    each is one number of a row."""
+    """Rows beside a short operand are stored contiguously.
+
+    The product's result and `a` run along n, but no lane addresses a cache line of its own for
+    them: each is one number of a row.
+    """
     code = native(SCALED, isa)
     actual = emit(code.kernel, code.target).llvm
     assert "masked.scatter" not in actual

@@ -1,4 +1,4 @@
-"""Rows of a product that lie apart (a sequence before its batch) stay rows of one product."""
+"""Rows with two strided axes (a sequence before its batch) stay rows of one product."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def axes(kernel: Any) -> set[str]:
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_strided_rows_are_one_axis(isa: str) -> None:
-    """Two axes would be a product of s rows for each of b, each packing all of w."""
+    """Strided rows of a batch form one product.
+
+    Two axes would be a product of s rows for each of b, each packing all of w.
+    """
     kernel = fuse(SOURCE, isa)
     assert len(axes(kernel.kernel)) == 3
     for s, b in ((1, 7), (2, 33), (40, 3)):

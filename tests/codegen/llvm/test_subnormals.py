@@ -1,5 +1,7 @@
-"""Results that are subnormal, or would be: exact where a program writes them, 0 where they are
-weights of a carried sum, and in neither case a reason to be many times as slow."""
+"""Subnormal results are exact in programs, and 0 as weights of a carried sum.
+
+In neither case are they a reason to be many times as slow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long sums of products lose no more than a run's roundings and one for each run, in every form."""
+"""Long sums of products have a bounded rounding error in every variant."""
 
 from __future__ import annotations
 
@@ -49,8 +49,11 @@ def filled(kernel: SingleKernel, sizes: dict[str, int], large: bool) -> list[np.
 
 
 def loses_little(kernel: SingleKernel, sizes: dict[str, int]) -> None:
-    """Of ones after a large product those of its own run at most; where all products are equal and
-    roundings go in one direction, those of a run and of each run."""
+    """Test that the error is at most that of one run plus one rounding for each run.
+
+    Ones after a large product lose those of its own run at most; equal products, which all round in
+    one direction, lose those of a run and of each run.
+    """
     (actual,) = kernel(*filled(kernel, sizes, large=True))
     exact = LARGE + sizes["k"] - 1
     assert np.abs(actual - float(exact)).max() <= MOST + sizes["k"] // RUN, sizes

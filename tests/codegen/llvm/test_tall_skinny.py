@@ -1,4 +1,4 @@
-"""Tall products: few columns and summed positions, every layout, and what is before and after."""
+"""Tall-skinny products: every layout, prologues and epilogues."""
 
 from __future__ import annotations
 
@@ -62,8 +62,11 @@ def test_every_layout(isa: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
 def test_strided_operands_are_transposed_in_registers(right: str) -> None:
-    """Lanes that are picked from as many lines throw each other out of the cache where these are a
-    power of two apart, as the rows of many weights are."""
+    """Strided operands are transposed in registers.
+
+    Lanes gathered from rows that are a power of two apart, as those of many weights, evict each
+    other from the cache.
+    """
     kernel = fuse(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
     (result,) = build_schedules(phase, kernel.target, "tall")

@@ -1,5 +1,7 @@
-"""Masks and biases that lie the other way round are turned in strips of rows, with the numbers of
-plain NumPy in double precision whatever the sizes and strides."""
+"""Transposed masks and biases are staged in row strips.
+
+The numbers are those of plain NumPy in double precision for all sizes and strides.
+"""
 
 from __future__ import annotations
 

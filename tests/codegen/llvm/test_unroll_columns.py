@@ -1,4 +1,4 @@
-"""Columns of short rows that are vectors of their own say the same as the graph's interpreter."""
+"""Columns of short rows that are vectors of their own agree with the interpreter."""
 
 from typing import Any
 
@@ -179,7 +179,10 @@ def test_pairs_that_are_read_far_apart(t: str, c: int, isa: str) -> None:
 def test_rows_that_fill_an_eighth_of_a_vector_are_columns(
     isa: Any, t: str, c: int, columns: int
 ) -> None:
-    """Parts of complex numbers, turned: vectors of two lanes would be nearly empty."""
+    """Transposed parts of complex numbers are columns.
+
+    Vectors of two lanes would be nearly empty.
+    """
     kernel = parse(f"""
     kernel k(x: {t}[n,64,{c}]) -> y: {t}[64,n,{c}]
       grid i in 64, n, c in {c}
@@ -274,7 +277,7 @@ def test_many_columns_that_share_an_expensive_value(isa: str, dtype: str, c: int
 
 
 def test_halves_take_turns() -> None:
-    """To store 16 columns side by side takes 4 shuffles a vector, and would take 29 one by one."""
+    """Sixteen columns are stored with 4 shuffles a vector instead of 29."""
     kernel = fuse(DEAR.format(t="f32", c=16), "avx512", n=500).kernel
     text = llvm_text(kernel, AVX512)
     stored = text.count("masked.store.v16f32") + text.count("store <16 x float>")

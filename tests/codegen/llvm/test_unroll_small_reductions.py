@@ -1,4 +1,4 @@
-"""Folds over small windows written out, and rows that lie inside of what is read."""
+"""Unrolled reductions over small windows, and rows inside of a larger array."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def test_argmax_of_short_rows_is_unrolled(isa: Isa, t: str, fold: str) -> None:
     ],
 )
 def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -> None:
-    """Written out, each lane picks its own from as many lines as a vector has lanes."""
+    """Long rows are read contiguously.
+
+    If they were unrolled, each lane would gather from as many cache lines as a vector has lanes.
+    """
 
     def text(k: int | str) -> str:
         x, y = (",".join(str(k) if a == "k" else a for a in side) for side in (left, right))
@@ -159,7 +162,7 @@ def test_long_rows_are_read_along_themselves(spec: str, left: str, right: str) -
 
 @pytest.mark.parametrize("fold", ["sum", "max"])
 def test_what_all_rows_share_does_not_count(fold: str) -> None:
-    """Short rows times weights are written out as rows by themselves are."""
+    """Short rows times weights are unrolled like rows alone."""
     text = (
         "graph f(x: f32[n,{k}], w: f32[{k}]) {{\n  a = expand(w) {{shape=(n, {k})}}\n"
         "  b = mul(x, a)\n  s = reduce.{fold}(b) {{axes=(1,)}}\n  return s\n}}"
@@ -196,8 +199,11 @@ COLOURS = """graph f(x: {t}[n,{k}], w: f32[{c},{k}]) {{
 def test_few_columns_of_computed_rows_are_written_out(
     t: str, after: str, slim: bool, isa: Isa
 ) -> None:
-    """Vectors run along the rows, and each column's functions are computed once; rows as they lie
-    that nothing dear reads have tiles of their own."""
+    """Few columns of computed rows are unrolled.
+
+    Vectors run along the rows, and each column's functions are computed once; rows in place that
+    nothing expensive reads have tiles of their own.
+    """
     for c, k in ((3, 3), (4, 8), (2, 5), (5, 3)):
         kernel = fuse(COLOURS.format(t=t, c=c, k=k, after=after), isa, n=500)
         (phase,) = program(kernel.kernel).phases

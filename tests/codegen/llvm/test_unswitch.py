@@ -1,4 +1,4 @@
-"""Selections by outer positions: rows of one place take the sides of that place and no others."""
+"""Selects by outer positions: rows of one position take its sides only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from smelt.codegen.llvm.module import emit
 
 
 def doubled(a: sm.Array, b: sm.Array) -> sm.Array:
-    """x[t] = a[t] * x[t - 1] + b[t] along the first axis, by halves of halves, as PyTorch's
-    `associative_scan` does it: what joins its results stands in joined results again."""
+    """Scan x[t] = a[t] * x[t - 1] + b[t] along the first axis, by halving.
+
+    So does PyTorch's `associative_scan`: concatenations of results stand in concatenated results
+    again.
+    """
     count = int(b.shape[0])
     if count < 2:
         return b

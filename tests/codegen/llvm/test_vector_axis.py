@@ -1,5 +1,4 @@
-"""Which axis vectors run along where one of two is a few positions long, and which of them are
-numbers."""
+"""The choice between a short and a long vector axis, and which sizes are constants."""
 
 from __future__ import annotations
 
@@ -47,8 +46,11 @@ kernel k(x: f32[n,3]) -> y: f32[n,3]
 def test_vectors_run_along_the_long_axis_where_a_short_one_wastes_them(
     code: str, axis: str
 ) -> None:
-    """Where elements of a short row are picked, and where what is shared by a row would be computed
-    in a vector of its own; plain rows are the same either way."""
+    """Vectors run along the long axis if a short one wastes lanes.
+
+    Elements of a short row are gathered, or a value shared by a row would take a vector of its own;
+    plain rows are the same either way.
+    """
     (phase,) = program(parse(code)).phases
     assert choose_vector_axis(phase, candidates(phase)) == axis
 
@@ -70,7 +72,10 @@ kernel k(x: f32[r,c], z: f32[m,c], v: f32[m,d]) -> y: f32[r,d]
 
 
 def test_short_sizes_of_no_product_are_numbers_beside_products() -> None:
-    """A fold over three positions is written out; the product keeps to the code for all sizes."""
+    """A reduction over three positions is unrolled beside a product.
+
+    The product keeps the code for all sizes.
+    """
     target = Target.for_isa("avx512", cores=2)
     variants = code_variants(parse(WEIGHTED), target, {"r": 512, "c": 3, "m": 2048, "d": 16})
     reported = {variant.partition("@")[2] for variant, _ in variants}

@@ -1,5 +1,6 @@
-"""What other kernels left in scratch memory is never computed with: were it subnormal numbers, a
-product would take ten times as long.
+"""Old contents of scratch memory are never computed with.
+
+Subnormal numbers there would make a product ten times as slow.
 
 The processor tells: its flag of subnormal operands stays unset.
 """

@@ -1,4 +1,4 @@
-"""Kernels in one of their forms, whatever the sizes."""
+"""Compile kernels in a chosen variant, whatever the sizes."""
 
 from __future__ import annotations
 

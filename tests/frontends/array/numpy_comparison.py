@@ -1,4 +1,4 @@
-"""Runs one function with NumPy and with Smelt as its namespace and compares what comes out."""
+"""Run one function with NumPy and with Smelt as its namespace and compare the results."""
 
 from __future__ import annotations
 

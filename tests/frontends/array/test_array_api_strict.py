@@ -1,4 +1,4 @@
-"""The strict reference of the standard (array_api_strict) beside ours: signatures, drawn calls.
+"""Compare signatures and drawn calls with array_api_strict.
 
 Whatever the reference accepts is accepted, and gives the same dtype, shape and values.  Calls that
 it refuses are ours to define, or to refuse with an error of our own.

@@ -1,4 +1,4 @@
-"""Arrays that a function closes over: worked on once, and never used after they have changed."""
+"""Captured arrays: work on them is done once, and never used after they have changed."""
 
 from __future__ import annotations
 

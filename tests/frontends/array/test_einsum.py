@@ -54,7 +54,10 @@ def test_it_is_numpys(subscripts: str, jit: bool) -> None:
 
 @st.composite
 def programs(draw: Any) -> tuple[str, list[Any]]:
-    """Up to four operands over a few letters, sizes of 0 and 1 among them, in any type."""
+    """Draw up to four operands over a few letters, of any type.
+
+    Sizes of 0 and 1 are among them.
+    """
     letters = "abcd"[: draw(st.integers(1, 4))]
     sizes = {c: draw(st.sampled_from([0, 1, 2, 3, 7])) for c in letters}
     dots = draw(st.sampled_from([(), (), (2,), (1, 3)]))

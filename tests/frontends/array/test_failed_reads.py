@@ -1,4 +1,4 @@
-"""A pending result that cannot be computed: who is told, and what the others still are."""
+"""A pending result that fails: which reader gets the error, and the others' results."""
 
 from __future__ import annotations
 

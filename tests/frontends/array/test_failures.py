@@ -1,4 +1,4 @@
-"""A failure of the compiler, in the first call or in a later one, never costs an answer."""
+"""A failure of the compiler, in any call, never costs an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`out=` that is an argument: its result takes its place, in whatever way it is read."""
+"""An argument as `out=`: its result overwrites it, however it is read."""
 
 from __future__ import annotations
 

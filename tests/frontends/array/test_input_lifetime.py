@@ -1,4 +1,4 @@
-"""Arrays whose owners let go of them while something pending reads them."""
+"""Arrays that are released while pending work reads them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_wrong_out() -> None:
 
 
 def test_out_is_nested_as_users_nest() -> None:
-    """A named tuple takes a plain one, a dict any order of its keys; else the place is told."""
+    """A named tuple fits a plain one, a dict any key order; errors name the position."""
     x = np.asarray([[3.0, 1.0, 2.0]])
     top = sm.jit(lambda x: sm.top_k(x, 2))
     for built in (

@@ -1,4 +1,4 @@
-"""`x[mask]` inside a recording: calculated with, and written back under the same mask."""
+"""`x[mask]` inside a recording: used in computations and written back under the mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results lie in memory as their operands do: Fortran's order, axes in any order without gaps."""
+"""Results have the memory order of their operands: Fortran's, or any dense one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network blocks against formulas written out in NumPy, in every floating dtype."""
+"""Neural network blocks against formulas in NumPy, in every floating dtype."""
 
 from __future__ import annotations
 

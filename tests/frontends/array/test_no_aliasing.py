@@ -1,4 +1,4 @@
-"""Arrays that share nothing share no memory: writing to one or giving it away leaves the others."""
+"""Independent arrays share no memory: writing to or donating one leaves the others."""
 
 from __future__ import annotations
 

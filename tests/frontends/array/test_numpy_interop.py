@@ -1,4 +1,4 @@
-"""Arrays of ours as operands of NumPy's operators and ufuncs."""
+"""Smelt arrays as operands of NumPy's operators and ufuncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions outside of an axis are errors in array code, lazily and under jit, at every call."""
+"""Positions out of bounds are errors in array code, lazily and jitted, in every call."""
 
 from __future__ import annotations
 

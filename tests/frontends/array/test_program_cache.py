@@ -1,4 +1,4 @@
-"""Lazy programs that run again: found by their operators, values and numbers as they are now."""
+"""Repeated lazy programs are found in the program cache by operators, values and numbers."""
 
 from __future__ import annotations
 

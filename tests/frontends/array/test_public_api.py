@@ -1,4 +1,4 @@
-"""The public face: what `import smelt` loads, and the compiler's answers through it."""
+"""The public API: what `import smelt` loads, and the compiler's answers through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of sorted elements: as merging gives them, for every type, border and kind of row."""
+"""`searchsorted` agrees with merging, for every type, side and kind of row."""
 
 from __future__ import annotations
 

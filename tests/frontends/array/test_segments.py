@@ -1,4 +1,4 @@
-"""Folds by place against NumPy, lazily and under jit: `bincount`, `segment_sum`, `x.at[i].add`."""
+"""Segment reductions against NumPy: `bincount`, `segment_sum`, `x.at[i].add`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that NumPy shares: what recordings close over, and what may change once it was read."""
+"""Memory shared with NumPy: what recordings capture, and what may change once read."""
 
 from __future__ import annotations
 
@@ -163,8 +163,10 @@ def test_memory_that_something_pending_read_is_closed_over_as_before(
 def test_memory_written_while_something_waits_is_read_as_it_is(
     size: int, copy: bool | None
 ) -> None:
-    """What is recorded or read after a change sees it, whatever was recorded before and is read by
-    nobody; what was recorded before gives what was there then, or says that it cannot."""
+    """Work recorded after a change of memory reads the new contents.
+
+    Work recorded before gives what was there then, or raises an error.
+    """
     source = np.zeros(size)
     x = sm.asarray(source, copy=copy)
     before = x + 1

@@ -1,4 +1,4 @@
-"""Many short rows are sorted by networks: against a stable order in NumPy, bit for bit."""
+"""Sorting networks for many short rows, against a stable order in NumPy, bit for bit."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_median_is_one_kernel(axis: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_stacked_values_have_no_memory_yet(mode: str) -> None:
-    """Windows of an image, stacked along a last axis that is longer than rows in memory may be."""
+    """Stack windows of an image along an axis longer than rows may be."""
     x = numbers(RNG, "f32", (26, 31))
 
     def middle(xp: Any, x: Any) -> Any:
@@ -147,7 +147,7 @@ def test_other_rows_are_sorted_as_before() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions_around_sorts(axis: int) -> None:
-    """Columns of a short row are written out, whatever is folded: no row has vectors of its own."""
+    """Columns of a short row are unrolled: no row has vectors of its own."""
     x = RNG.standard_normal((8, 600) if axis == 0 else (600, 8)).astype(np.float32)
 
     def trimmed(xp: Any, x: Any) -> Any:

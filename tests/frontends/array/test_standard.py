@@ -94,7 +94,7 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name: str) -> None:
-    """Every call of the standard is one of ours; NumPy's may be, by position or with more names."""
+    """Every call of the standard works; NumPy's may, by position or with more names."""
     standard = inspect.signature(eval(f"lambda {SIGNATURES[name]}: 0"))
     ours = inspect.signature(getattr(sm, name)).parameters
     for parameter in standard.parameters.values():

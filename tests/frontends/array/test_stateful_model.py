@@ -1,5 +1,8 @@
-"""Arrays that are recorded, read, written, given away and handed to jitted functions in any order,
-beside a model that computes at once with NumPy.
+"""Arrays in any order of operations, beside a NumPy model that computes at once.
+
+Arrays are recorded, read, written, donated and handed to jitted functions. An answer is the
+model's. A ChangedError may be one instead where NumPy's memory was written before its reader had
+run.
 
 An answer is the model's.  A ChangedError may be one instead where NumPy's memory was written before
 what reads it had run.
@@ -38,8 +41,11 @@ GIVING: list[Any] = [sm.jit(f, donate=0) for f in BINARY]
 
 @dataclass(eq=False)
 class Held:
-    """An array, what it is, and which of NumPy's arrays it may still have to read, each with how
-    often it had been written; `source` is the number of that whose memory it shares."""
+    """An array, its value, and the NumPy arrays that it may still have to read.
+
+    Each comes with how often it had been written; `source` is the number of the array whose memory
+    it shares.
+    """
 
     array: Any
     value: Any
@@ -173,8 +179,10 @@ class InAnyOrder(RuleBasedStateMachine):
         return None
 
     def alone(self, x: Held, memory: Any) -> bool:
-        """Whether nobody else sees the memory of an array; what was given out of it is forgotten,
-        as it may be written now."""
+        """Test whether nobody else sees the memory of an array.
+
+        Views of it are forgotten, as it may be written now.
+        """
         others = [y.array.node.data for y in self.held if y is not x]
         if any(data is not None and np.shares_memory(data, memory) for data in others):
             return False

@@ -58,7 +58,7 @@ def ordered(x: Array, k: int, axis: int, largest: bool) -> Array:
 
 
 def exactly(actual: Any, x: Array, k: int, axis: int, largest: bool) -> None:
-    """The same positions, and there the same bits."""
+    """Compare positions, and the bits at them."""
     values, places = map(np.asarray, actual)
     wanted = ordered(x, k, axis, largest)
     assert places.dtype == np.int64

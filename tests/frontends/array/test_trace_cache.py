@@ -1,4 +1,4 @@
-"""A recording that does the same work on types again remembers it, and learns nothing wrong."""
+"""Repeated work on equal types in a recording is cached, and nothing wrong is learnt."""
 
 from __future__ import annotations
 

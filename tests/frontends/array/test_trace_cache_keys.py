@@ -1,4 +1,4 @@
-"""What a recording repeats is what it would record anew, and values of equal types are not one."""
+"""A cached trace is what recording anew gives; distinct values of equal types stay distinct."""
 
 from __future__ import annotations
 

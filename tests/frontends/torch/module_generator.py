@@ -200,7 +200,7 @@ class Drawing:
         return self.random.choice(self._unread(result) if self.random.random() < 0.6 else result)
 
     def _unread(self, names: list[str]) -> list[str]:
-        """Those that no line reads, or all."""
+        """Return the values that no line reads, or all."""
         read = {w for line in self.lines for w in _NAME.findall(line.partition(" = ")[2] or line)}
         return [n for n in names if n not in read] or names
 
@@ -247,7 +247,7 @@ class Drawing:
         return f"self.{name}"
 
     def buffer(self, text: str) -> str:
-        """The same for a buffer."""
+        """Add a buffer of a drawn shape and return its name."""
         self._count += 1
         name = f"b{self._count}"
         self._add_member(f'self.register_buffer("{name}", {text})')

@@ -1,4 +1,4 @@
-"""Drawn modules before their judge: eager code in float64.
+"""Compare random modules with eager code in float64.
 
 How far a right result may be off is found by disturbing: every operator of the judge's runs is
 moved by some units in the last place, and what that moves a result by, its condition, is allowed
@@ -122,8 +122,11 @@ def _total(results: list[torch.Tensor]) -> torch.Tensor | None:
 
 
 def wrong(program: Program) -> list[str]:
-    """What is wrong with the compiled module, and is not so of what AOTAutograd alone makes of it;
-    empty if nothing is."""
+    """Return what only the compiled module gets wrong.
+
+    Errors of what AOTAutograd alone makes of it do not count; the text is empty if nothing is
+    wrong.
+    """
     result = differences(program, "smelt")
     aot_differences = differences(program, "aot_eager") if result else []
     return [x for x in result if x not in aot_differences]
@@ -213,8 +216,11 @@ def _written(program: Program, eager: Outcome) -> set[str]:
 
 
 def _rounding(want: Outcome) -> float:
-    """What a gradient may be where all that it sums cancels (a bias in front of a norm): some units
-    in the last place of the largest of all gradients."""
+    """Return the tolerance of a gradient whose terms all cancel.
+
+    For a bias in front of a norm it is some units in the last place of the largest of all
+    gradients.
+    """
     results = [x for n, x in want.values.items() if n.startswith("gradient") and x is not None]
     sizes = [x.abs().nan_to_num(0, 0, 0).max().item() for x in results if x.is_floating_point()]
     return 2.0**-20 * max(sizes, default=0.0)
@@ -299,7 +305,10 @@ def _apart(
 
 
 def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
-    """Pairs of results, or of a result and an argument, that share memory in one and not both."""
+    """Return pairs of tensors that share memory in one outcome only.
+
+    Either both are results, or one is an argument.
+    """
     results = []
     labels = [
         *(f"result {k} ({n})" for k, n in enumerate(program.results)),
@@ -322,8 +331,10 @@ def _shared(program: Program, eager: Outcome, got: Outcome) -> list[str]:
 
 
 def shrunk(program: Program, kind: str = "") -> Program:
-    """The same with as few lines and results as still go wrong, in the same way if `kind` is told
-    (a part of the complaint)."""
+    """Reduce a failing program to few lines and results that still fail.
+
+    With `kind` (a part of the complaint) it has to fail in the same way.
+    """
 
     def fails(p: Program) -> bool:
         try:

@@ -178,8 +178,10 @@ def test_what_fails_as_it_is_traced_runs_eagerly_too(monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_dynamo_traces_beside_what_a_process_holds(fails):
-    """Also after a reset, which forgets callbacks, and shows everything again where a trace ends in
-    an error."""
+    """Dynamo traces beside live objects, also after a reset.
+
+    A reset forgets callbacks, and shows everything again where a trace ends in an error.
+    """
     torch._dynamo.reset()
     usual, seen = gc.get_threshold(), []
 

@@ -1,4 +1,4 @@
-"""A failure at any stage of the compiler costs the operators that it comes from, and no more."""
+"""A failure in any compiler stage costs only the operators that cause it."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_no_compiler_of_the_system_is_needed(tmp_path):
 
 
 def negative(x):
-    """The same numbers under a flag that turns their sign."""
+    """Store the numbers under a flag that negates them."""
     return torch._neg_view(-x)
 
 

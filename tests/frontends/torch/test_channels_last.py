@@ -1,4 +1,4 @@
-"""Images with their channels last: values between kernels lie as the images do."""
+"""Channels-last images: values between kernels keep the layout."""
 
 from __future__ import annotations
 

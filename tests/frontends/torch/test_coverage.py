@@ -1,4 +1,4 @@
-"""The core operators: what is left to torch only shrinks, and every row answers as torch does."""
+"""The core operators: fewer are left to torch over time, and every row agrees with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What eager code holds, and what that leaves for constants."""
+"""The memory that eager code holds, and what it leaves for constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks at memory order sees eager code's: strides of results and of what is in between."""
+"""Code that looks at strides sees eager code's, of results and intermediates."""
 
 from __future__ import annotations
 

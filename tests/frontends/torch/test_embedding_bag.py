@@ -1,4 +1,4 @@
-"""Sums of a table's rows by bags."""
+"""`EmbeddingBag`: sums of table rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(f, *inputs):
 @pytest.mark.parametrize("most", [1 << 14, 0])
 @pytest.mark.parametrize("name", BAGS)
 def test_bags_and_their_gradient(name, most, monkeypatch):
-    """Those of many elements are torch's, and their gradients ours."""
+    """Large bags are summed by torch, and their gradients by us."""
     monkeypatch.setattr("smelt.frontends.torch.embedding_bag._MAX_ELEMENTS", most)
     (at, offsets), options = BAGS[name]
 

@@ -31,7 +31,7 @@ MASKS = {
 
 
 def agrees(call, *args, **options):
-    """As eager code in float32, and no operator is left to torch."""
+    """Check that the result is eager code's in float32 and that torch computes no operator."""
     with torch.no_grad():
         wanted = call(*args, **options)
         with smelt.torch.record() as r:

@@ -1,4 +1,4 @@
-"""Attention with functions of its scores is one kernel, and equals PyTorch's own definition."""
+"""`flex_attention` is one kernel and equals PyTorch's own definition."""
 
 import math
 

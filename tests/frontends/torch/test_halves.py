@@ -1,4 +1,4 @@
-"""Half types: products are of such numbers, and what autocast converts is converted once."""
+"""Half types: their products, and autocast conversions done once."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ def test_attention_is_products_of_bfloat16() -> None:
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_autocast_keeps_is_kept(inside: bool) -> None:
-    """Eager code keeps a converted copy of every weight until the region ends, so it may be kept
-    here too."""
+    """Converted weights may be kept.
+
+    Eager code keeps a converted copy of every weight until the region ends.
+    """
     model = Attends().eval()
     x = torch.randn(1, 20, 256)
     torch._dynamo.reset()

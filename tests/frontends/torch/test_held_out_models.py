@@ -1,4 +1,4 @@
-"""Small models of kinds that no other test has, in training: results and gradients as eager code's.
+"""Small models of further kinds, in training: results and gradients as eager code's.
 
 Neighbours in a cloud of points, attention along the edges of a graph, routing between capsules, a
 recurrence written as a product, two towers and their contrast, noise that is predicted, volumes

@@ -1,4 +1,4 @@
-"""Gradients of large heads in forward: what crosses the cut, and that the numbers are the same."""
+"""Gradients of large heads computed in forward: what crosses the cut, with equal numbers."""
 
 from __future__ import annotations
 

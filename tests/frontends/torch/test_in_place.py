@@ -28,8 +28,10 @@ def drawn(*shapes):
 
 
 def both(f, inputs, *, times=3, **options):
-    """Runs `f` eagerly and compiled on copies of the same tensors and compares results and
-    arguments; the record of what was compiled."""
+    """Run `f` eagerly and compiled on copies, and compare results and arguments.
+
+    Return the record of what was compiled.
+    """
     theirs, ours = deepcopy(inputs), deepcopy(inputs)
     fast = torch.compile(f, backend="smelt", **options)
     with smelt.torch.record() as record:
@@ -75,7 +77,7 @@ def test_a_step_on_empty_tensors_does_nothing():
 
 
 def test_several_values_that_calls_of_torch_make_are_written():
-    """As a cache of keys and values is: rows that are found at positions."""
+    """Write several results of torch calls, as a key-value cache does."""
 
     def step(k, v, x, at):
         k.index_copy_(1, at, x)

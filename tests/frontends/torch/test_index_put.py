@@ -1,4 +1,4 @@
-"""Writes at computed positions: as torch's, in our kernels, with what is written computed there."""
+"""Writes at computed positions: in our kernels, with torch's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results lie in memory as eager code lays them: strides of parts, and what shares memory."""
+"""Results have eager code's strides and share memory as its results do."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_gradients_that_are_views_are_stored_as_they_are(f):
 
 
 def test_a_kept_view_may_differ_from_the_traced_layout():
-    """A slice of a computed row, turned: forward stores it alone, and by rows."""
+    """Forward stores a transposed slice of a computed row alone, by rows."""
 
     def program(w, z, x):
         a, c = (z @ w).split([12, 24], -1)
@@ -233,7 +233,7 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
     )
 )
 def test_the_order_in_memory_is_torchs_own(dims):
-    """Dense are those that torch calls contiguous when they are turned."""
+    """Dense tensors are those that torch calls contiguous when transposed."""
     shape, strides = (tuple(d[k] for d in dims) for k in (0, 1))
     x = torch.empty(3000).as_strided(shape, strides)
     order = memory_order(x)

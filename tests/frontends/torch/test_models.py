@@ -1,5 +1,7 @@
-"""Models of the `transformers` package, made from configurations: answers as eager's, for eight
-sizes, with no graph break and at most two traces."""
+"""Models of the `transformers` package agree with eager code at eight sizes.
+
+They are made from configurations and take no graph break and at most two traces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions, margins and shifts that are computed of sizes and count from the end."""
+"""Indices, padding and shifts computed from sizes that count from the end."""
 
 import pytest
 

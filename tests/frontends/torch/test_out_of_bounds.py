@@ -1,4 +1,4 @@
-"""Positions outside of an axis are errors, as in eager code, and nothing outside is read."""
+"""Positions out of bounds are errors, as in eager code, and nothing outside is read."""
 
 from __future__ import annotations
 
@@ -158,7 +158,10 @@ def test_padding_and_resized_images_are_not_checked():
     ],
 )
 def test_positions_of_sizes_alone_are_looked_at(read, dynamic):
-    """Nothing of the data says where they are, and no line of them tells how far they reach."""
+    """Indices that only sizes decide are checked.
+
+    No data says where they are, and no trace line how far they reach.
+    """
     torch._dynamo.reset()
     inside = torch.compile(
         lambda x: read(x, torch.arange(x.shape[0]) * 3 // 4) * 2, backend="smelt", dynamic=dynamic

@@ -293,8 +293,10 @@ class Spectral(torch.nn.Module):
 
 
 def test_weights_of_a_few_rows_are_read_in_place():
-    """Neither parts of complex numbers are a size, because the caller passes two of something, nor
-    are weights written once more for a few rows that they meet."""
+    """Weights of a few rows are not copied.
+
+    Nor does a caller's size of two make the parts of complex numbers a size.
+    """
     m = Spectral()
     call = torch.compile(m, backend="smelt")
     inputs = [torch.randn(b, 32, 2, generator=G) for b in (2, 3)]

@@ -1,4 +1,4 @@
-"""What a training step keeps: less than under PyTorch's own cut, and the same gradients."""
+"""Values kept by a training step: less than under PyTorch's cut, with equal gradients."""
 
 from __future__ import annotations
 

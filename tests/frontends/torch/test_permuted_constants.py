@@ -1,4 +1,4 @@
-"""Parameters whose dimensions lie in another order in memory: constants like any other."""
+"""Parameters with permuted memory order are constants like any other."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _through_data(m) -> None:
 
 
 def _make_contiguous(m) -> None:
-    """The same shape in plain order: other strides, which the tracer's guards tell."""
+    """Store the parameters contiguously: the tracer's guards see other strides."""
     m.weight.data = torch.randn_like(m.weight).contiguous()
 
 
@@ -139,15 +139,15 @@ def test_two_layers_of_one_program_with_weights_in_both_orders():
         def __init__(self) -> None:
             super().__init__()
             self.plain = torch.nn.Parameter(torch.randn(256, 256))
-            self.turned = torch.nn.Parameter(self.plain.detach().clone().t())
+            self.transposed = torch.nn.Parameter(self.plain.detach().clone().t())
 
         def forward(self, x):
-            return torch.relu(x @ self.plain) @ self.turned
+            return torch.relu(x @ self.plain) @ self.transposed
 
     m, inputs = Both().eval(), torch.randn(300, 256) / 16
     f = torch.compile(m, backend="smelt")
     agrees(f, m, inputs)
-    m.plain.data, m.turned.data = m.turned.data, m.plain.data
+    m.plain.data, m.transposed.data = m.transposed.data, m.plain.data
     agrees(f, m, inputs)
     agrees(f, m, inputs)
 

@@ -66,7 +66,10 @@ def test_the_encoder_of_the_demo():
 
 
 def test_windows_of_open_sizes():
-    """A batch of windows is a product of quotients of sizes, each of which may be 0 to a prover."""
+    """Windows of unknown sizes compile.
+
+    A batch of windows is a product of quotients, each of which a prover may take for 0.
+    """
 
     def windows(x):
         b, h, w, c = x.shape

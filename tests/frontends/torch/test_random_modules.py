@@ -1,4 +1,4 @@
-"""Modules drawn at random give what eager code gives, lie and share memory as eager code's do."""
+"""Random modules agree with eager code in values, strides and shared memory."""
 
 from __future__ import annotations
 

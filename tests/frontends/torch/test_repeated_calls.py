@@ -75,7 +75,7 @@ def test_training_goes_on():
 
 
 def test_parts_that_are_kept_for_gradients(monkeypatch):
-    """The backward graph is given x[:, 0] as it lies in x, with strides that no guard tells."""
+    """Backward receives x[:, 0] with strides that no guard states."""
     by_python = []
     whole = Executable.run_at
 

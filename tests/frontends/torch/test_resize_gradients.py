@@ -1,4 +1,4 @@
-"""Images made larger or smaller: the way back is torch's own, one call."""
+"""Gradients of resized images are one call of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that are views of written arguments lie where eager code's do: PyTorch may not know."""
+"""Results that are views of written arguments have eager code's memory."""
 
 from __future__ import annotations
 

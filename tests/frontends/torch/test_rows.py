@@ -1,4 +1,4 @@
-"""Rows against torch itself: every rule that a model may meet, on shapes with symbolic sizes."""
+"""Lowering rules against torch itself, on shapes with symbolic sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that PyTorch saves: loaded they compute what they did, without being traced again."""
+"""Saved programs compute the same when loaded, without being traced again."""
 
 from __future__ import annotations
 

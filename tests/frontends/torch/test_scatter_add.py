@@ -1,4 +1,4 @@
-"""Rows added at positions: as `index_put`, in more ways than one and at any position."""
+"""Scatter-adds of rows, in several spellings and at any position."""
 
 from __future__ import annotations
 

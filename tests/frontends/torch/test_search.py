@@ -1,4 +1,4 @@
-"""Places in sorted rows, with torch's steps, and distances of points: kernels of ours."""
+"""Positions in sorted rows and distances of points, in kernels of ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def drawn(*shape, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("length", [1, 7, 8])
 def test_rows_of_every_kind(dtype, length):
-    """One row for all and one for each; rows out of order, with equal elements and NaN too."""
+    """Search in one row for all or one for each, unsorted ones, ties and NaN too."""
     one, many = drawn(length, dtype=dtype).sort()[0], drawn(5, length, dtype=dtype)
     x, rows = drawn(5, 9, dtype=dtype), many.sort()[0]
     inputs = [one, rows, many, one[:1].expand(length).contiguous()]

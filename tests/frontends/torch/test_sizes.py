@@ -254,7 +254,7 @@ def test_another_process_finds_the_plan_for_another_length(compiled_graphs, tmp_
 
 @pytest.mark.parametrize("kind", ["masked", "counted"])
 def test_words_and_masks_whose_sizes_only_some_checks_tie(kind, compiled_graphs):
-    """A mask is looked at by rows, so that nothing but a check in Python says how long it is."""
+    """Only a check in Python states the length of the mask, which is read by rows."""
     torch.manual_seed(0)
     m = Masked(checked=kind == "counted").eval()
     f = torch.compile(m, backend="smelt")

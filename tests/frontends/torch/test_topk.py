@@ -1,4 +1,4 @@
-"""`torch.topk`: as folds where they take no longer, with its derivative, inside of routers."""
+"""`torch.topk`: as reductions if they are as fast, with its derivative, and in routers."""
 
 # pyright: reportMissingImports=false
 

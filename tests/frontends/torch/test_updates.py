@@ -23,8 +23,10 @@ def drawn(*shapes):
 
 
 def both(f, inputs, *, times=3, **options):
-    """Runs `f` eagerly and compiled on copies of the same tensors; the record of what was compiled
-    and the last results."""
+    """Run `f` eagerly and compiled on copies of the same tensors.
+
+    Return the record of what was compiled and the last results.
+    """
     theirs, ours = deepcopy(inputs), deepcopy(inputs)
     fast = torch.compile(f, backend="smelt", **options)
     with smelt.torch.record() as record, torch.no_grad():

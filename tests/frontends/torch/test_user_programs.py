@@ -1,4 +1,4 @@
-"""Whole programs that users bring: results, gradients and new states are those of eager code."""
+"""Complete user programs: results, gradients and new states are eager code's."""
 
 from __future__ import annotations
 

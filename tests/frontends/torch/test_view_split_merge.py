@@ -1,4 +1,4 @@
-"""Dimensions that views part and join again, of sizes that only guards make multiples."""
+"""Views that split and merge dimensions whose sizes only guards make multiples."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Training over windows: gradients of convolutions, and where the greatest of a window is."""
+"""Training over windows: gradients of convolutions and of max pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training step of a model: what it gives, and how far it is from eager code in float64."""
+"""Run a training step of a model, and measure its error against float64."""
 
 from __future__ import annotations
 
