@@ -45,7 +45,7 @@ RELU = """graph relu(x: f32[n], b: f32[n]) {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A cache of the test's own; what is known of processor and pool belongs to another one."""
     driver.host()
     code.forget()
@@ -279,10 +279,10 @@ def test_strict_refuses_as_ever() -> None:
 # ---- damage --------------------------------------------------------------------------------------
 
 
-def stored(place: Path, what: str) -> list[Path]:
+def stored(folder: Path, what: str) -> list[Path]:
     """The files of entries of a kind."""
     results: list[Path] = []
-    for path in sorted(place.glob(f"*{SUFFIX}")):
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         meta = decode(path.read_bytes())[1].meta
         if (meta.get("what") or ("kernel" if "functions" in meta else "")) == what:
             results.append(path)
@@ -306,12 +306,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("what", ["plan", "kernel"])
 def test_a_damaged_entry_is_reported_replaced_and_never_used(
-    place: Path, what: str, damage: str
+    folder: Path, what: str, damage: str
 ) -> None:
     graph = parse(RELU)
     cold = start(graph)
     given_arrays = arrays(graph.inputs, {"n": 50})
-    (path,) = stored(place, what)
+    (path,) = stored(folder, what)
     whole = path.read_bytes()
     path.write_bytes(DAMAGE[damage](whole))
     actual, reasons = misses(lambda: again(graph))
@@ -337,9 +337,9 @@ MEANT: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("meaning", MEANT)
-def test_a_whole_entry_that_is_no_plan_is_not_used(place: Path, meaning: str) -> None:
+def test_a_whole_entry_that_is_no_plan_is_not_used(folder: Path, meaning: str) -> None:
     start()
-    (path,) = stored(place, "plan")
+    (path,) = stored(folder, "plan")
     key, entry = decode(path.read_bytes())
     meta = entry.meta | {"recipe": MEANT[meaning](entry.meta["recipe"])}
     path.write_bytes(encode(key, meta, b""))
@@ -349,10 +349,10 @@ def test_a_whole_entry_that_is_no_plan_is_not_used(place: Path, meaning: str) ->
     assert isinstance(again(), CachedProgram)
 
 
-def test_swapped_entries_are_of_another_key(place: Path) -> None:
+def test_swapped_entries_are_of_another_key(folder: Path) -> None:
     start(RELU)
     start(TEXTS["softmax"])
-    one, other = stored(place, "plan")
+    one, other = stored(folder, "plan")
     contents = one.read_bytes(), other.read_bytes()
     one.write_bytes(contents[1])
     other.write_bytes(contents[0])
@@ -361,30 +361,30 @@ def test_swapped_entries_are_of_another_key(place: Path) -> None:
     assert "damaged: entry of another key" in reasons
 
 
-def test_a_plan_whose_code_is_gone_is_rebuilt(place: Path) -> None:
+def test_a_plan_whose_code_is_gone_is_rebuilt(folder: Path) -> None:
     start(TEXTS["apart"])
-    for path in stored(place, "kernel"):
+    for path in stored(folder, "kernel"):
         path.unlink()
     assert not isinstance(again(TEXTS["apart"]), CachedProgram)
     assert isinstance(again(TEXTS["apart"]), CachedProgram)
 
 
-def test_upkeep_knows_plans(place: Path) -> None:
+def test_upkeep_knows_plans(folder: Path) -> None:
     start()
     cache = Cache.default()
-    assert cache.info().entries == len(list(place.glob(f"*{SUFFIX}")))
+    assert cache.info().entries == len(list(folder.glob(f"*{SUFFIX}")))
     assert not cache.verify()
-    (path,) = stored(place, "plan")
+    (path,) = stored(folder, "plan")
     path.write_bytes(path.read_bytes()[:-1])
     assert list(cache.verify()) == [path.name]
-    assert cache.clear() == len(list(place.glob("*"))) or not list(place.glob(f"*{SUFFIX}"))
+    assert cache.clear() == len(list(folder.glob("*"))) or not list(folder.glob(f"*{SUFFIX}"))
     assert not isinstance(again(), CachedProgram)
 
 
-def test_without_a_cache_nothing_is_stored(place: Path) -> None:
+def test_without_a_cache_nothing_is_stored(folder: Path) -> None:
     with knobs.config(cache=False):
         start()
-    assert not place.exists()
+    assert not folder.exists()
 
 
 def test_a_graph_without_a_text_is_compiled_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,8 +441,8 @@ print(json.dumps({"found": found, "heavy": heavy, "told": told["plan"]}))
 """
 
 
-def process(place: Path) -> dict[str, Any]:
-    settings = {"SMELT_CACHE_DIR": str(place), "SMELT_PROBE": "off", "SMELT_VERIFY": "0"}
+def process(folder: Path) -> dict[str, Any]:
+    settings = {"SMELT_CACHE_DIR": str(folder), "SMELT_PROBE": "off", "SMELT_VERIFY": "0"}
     settings["PYTHONPATH"] = str(Path(warm.__file__).parents[1])
     settings["PYTHONDONTWRITEBYTECODE"] = ""  # as users run it
     done = subprocess.run(
@@ -483,7 +483,7 @@ def test_the_front_end_s_functions_explain_from_a_stored_plan() -> None:
     assert {f.place for f in trace.executable.journal.of(CacheHit)} == {"disk"}
 
 
-def test_nodes_keep_their_lines(place: Path) -> None:
+def test_nodes_keep_their_lines(folder: Path) -> None:
     graph = parse(RELU)
     start(graph)
     next_process()

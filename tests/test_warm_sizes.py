@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.test_warm import RELU, again, next_process, place
+from tests.test_warm import RELU, again, folder, next_process
 
 from smelt import driver, warm
 from smelt.graph.text import parse
 from smelt.runtime.cache import Cache
 from smelt.warm import CachedProgram
 
-__all__ = ["place"]
+__all__ = ["folder"]
 
 
 def near(serves: Callable[[CachedProgram], bool], **hints: int) -> Any:
@@ -51,7 +51,7 @@ def test_a_plan_for_other_sizes_is_offered_to_its_program_only() -> None:
     assert not isinstance(again(n=3000), CachedProgram)  # who does not ask gets a plan of his own
 
 
-def test_what_is_known_of_other_sizes_may_be_damaged(place: Path) -> None:
+def test_what_is_known_of_other_sizes_may_be_damaged(folder: Path) -> None:
     near(lambda _: True, n=1000)
     store = Cache.default()
     parts = warm._key_parts(warm.Program(parse(RELU), {"n": 1000}), {}, (), driver.host())  # pyright: ignore[reportPrivateUsage]

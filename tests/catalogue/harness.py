@@ -114,7 +114,7 @@ class Sketch:
 
 
 @dataclass(frozen=True)
-class Made:
+class PlannedRow:
     """A row's program, planned for the row's sizes and perhaps compiled."""
 
     row: Row
@@ -149,8 +149,8 @@ def matched(recorded: Trace, dims: Sequence[int]) -> Sizes:
     return dict(zip(driver.input_size_names(recorded.graph), values, strict=True))
 
 
-_SKETCHED: dict[tuple[Any, ...], Made] = {}
-_COMPILED: dict[tuple[Any, ...], Made] = {}
+_SKETCHED: dict[tuple[Any, ...], PlannedRow] = {}
+_COMPILED: dict[tuple[Any, ...], PlannedRow] = {}
 
 
 def sketch(
@@ -159,7 +159,7 @@ def sketch(
     form: int = 0,
     layout: str | None = None,
     machine: Target = MACHINE,
-) -> Made:
+) -> PlannedRow:
     """A row planned for its sizes on a machine: form 0 is its own code, k the kth of `also`."""
     rounding = knobs.ROUNDING.get()
     key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get(), machine.isa)
@@ -176,11 +176,11 @@ def sketch(
             None if c.is_extern or c.body is not None else lower.run(c, rounding, hints)
             for c in plan.all_clusters
         )
-        _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels), machine)
+        _SKETCHED[key] = PlannedRow(row, recorded, Sketch(graph, plan, kernels), machine)
     return _SKETCHED[key]
 
 
-def make(row: Row, dtype: str = "f32", form: int = 0) -> Made:
+def make(row: Row, dtype: str = "f32", form: int = 0) -> PlannedRow:
     """A row compiled for its sizes on the machine that runs it."""
     key = (id(row), dtype, form, knobs.ROUNDING.get())
     if key not in _COMPILED:
@@ -219,7 +219,7 @@ class Counts:
         )
 
 
-def count(built: Made) -> Counts:
+def count(built: PlannedRow) -> Counts:
     """What the plan of a row is, in numbers, at the row's sizes."""
     plan, sizes = built.sketch.plan, built.sizes(built.row.sizes)
     results = set(plan.graph.outputs)
@@ -236,14 +236,14 @@ def count(built: Made) -> Counts:
     return Counts(kernels, calls, len(plan.launches), tuple(stored), fused, sweeps)
 
 
-def is_exact(built: Made) -> bool:
+def is_exact(built: PlannedRow) -> bool:
     """Whether the bytes of every kernel are known without running it."""
     sizes = built.sizes(built.row.sizes)
     outer = built.sketch.kernels[: len(built.sketch.plan.clusters)]
     return all(traffic(k, sizes).exact for k in outer if k is not None)
 
 
-def unfused(built: Made) -> int:
+def unfused(built: PlannedRow) -> int:
     """Bytes that the operators would move one by one."""
     return sum(
         a.nbytes
@@ -374,6 +374,6 @@ def same(actual: Counts, wanted: Counts) -> None:
     assert actual == wanted, f"{actual}; wanted {wanted}"
 
 
-def check(built: Made, arrays: Sequence[Array]) -> None:
+def check(built: PlannedRow, arrays: Sequence[Array]) -> None:
     """A program run on arrays, against NumPy."""
     compare(built.row, built.recorded, arrays, built.run(arrays))

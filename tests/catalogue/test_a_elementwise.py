@@ -41,11 +41,11 @@ def cheap(xp, x):
     return x * 2 + 1
 
 
-def dear(xp, x):
+def expensive(xp, x):
     return xp.erf(xp.tanh(xp.exp(xp.sin(x))))
 
 
-def two_places(f):
+def two_positions(f):
     """f(x) is read here, and again behind two products."""
 
     def code(xp, x, w):
@@ -55,7 +55,7 @@ def two_places(f):
     return code
 
 
-def two_places_otherwise(f):
+def two_positions_otherwise(f):
     def code(xp, t, u):
         inner = xp.tensordot(xp.tanh(xp.tensordot(f(xp, t), u, axes=1)), u, axes=((1,), (1,)))
         return f(xp, t) + inner
@@ -231,14 +231,14 @@ ROWS = (
               lambda xp, t: 2 * relu(xp, t) + 1)),
     Row("A3", two_readers, ("T[r,c]",), MATRIX, fused="s*3*r*c", unfused="s*8*r*c",
         also=(two_transposed_readers,)),
-    Row("A4 cheap", two_places(cheap), ("T[r,c]", "T[c,k]"), NARROW,
+    Row("A4 cheap", two_positions(cheap), ("T[r,c]", "T[c,k]"), NARROW,
         fused="s*(3*r*c + 2*c*k + 2*r*k)", unfused="s*(2*c*k + 9*r*c + 4*r*k)", kernels=2,
         stored=("tanh",),
-        also=(two_places_otherwise(cheap),)),
-    Row("A4 dear", two_places(dear), ("T[r,c]", "T[c,k]"), NARROW,
+        also=(two_positions_otherwise(cheap),)),
+    Row("A4 dear", two_positions(expensive), ("T[r,c]", "T[c,k]"), NARROW,
         fused="s*(5*r*c + 2*c*k + 2*r*k)", unfused="s*(2*c*k + 13*r*c + 4*r*k)", kernels=3,
         stored=("erf", "tanh"),
-        also=(two_places_otherwise(dear),)),
+        also=(two_positions_otherwise(expensive),)),
     Row("A6 views", views, ("T[r,c]", "T[c,r]"), MATRIX,
         fused="s*(2*(r-1)*c + 3*(r-1)*c)", unfused="s*13*(r-1)*c", also=(views_otherwise,)),
     Row("A6 concat", pieces, ("T[r,c]", "T[r,d]"), {"r": 8192, "c": 4096, "d": 1024},

@@ -10,7 +10,7 @@ from tests.catalogue import (
     test_g_training,
     test_h_refusals,
 )
-from tests.catalogue.harness import Made, sketch
+from tests.catalogue.harness import PlannedRow, sketch
 from tests.catalogue.rows import Row
 
 from smelt import knobs
@@ -20,7 +20,7 @@ MODULES = (test_b_reductions, test_c_contractions, test_f_losses, test_g_trainin
 READING = [r for module in MODULES for r in module.ROWS if any("i64" in str(x) for x in r.inputs)]
 
 
-def shown(built: Made) -> list[str]:
+def shown(built: PlannedRow) -> list[str]:
     """The kernels that compute, as text."""
     plan, kernels = built.sketch.plan, built.sketch.kernels
     return ["" if k is None else text(k) for n, k in enumerate(kernels) if n not in plan.checks]

@@ -64,7 +64,7 @@ def scores(xp: Any, q: Any, k: Any) -> Any:
     return xp.matmul(q, xp.matrix_transpose(k)) * 0.125
 
 
-def places(xp: Any, s: Any) -> tuple[Any, Any]:
+def positions(xp: Any, s: Any) -> tuple[Any, Any]:
     return xp.expand_dims(xp.arange(s.shape[-2]), axis=1), xp.arange(s.shape[-1])
 
 
@@ -78,7 +78,7 @@ def masked(xp: Any, s: Any, keep: Any, v: Any) -> Any:
 
 def causal(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, j <= i, v)
 
 
@@ -92,19 +92,19 @@ def causal_of_itself(xp: Any, q: Any, k: Any, v: Any) -> Any:
 def causal_of_few(xp: Any, q: Any, k: Any, v: Any) -> Any:
     """The queries stand at the end of the keys."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, j <= i + (s.shape[-1] - s.shape[-2]), v)
 
 
 def window(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & (i - j < 5), v)
 
 
 def prefix(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) | (j < 3), v)
 
 
@@ -116,26 +116,26 @@ def padded(xp: Any, q: Any, k: Any, v: Any, lengths: Any) -> Any:
 
 def near(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, xp.abs(i - j) < 5, v)
 
 
 def dilated(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & (i - j < 9) & ((i - j) % 2 == 0), v)
 
 
 def sinks(xp: Any, q: Any, k: Any, v: Any) -> Any:
     """A window, and the first positions for everyone."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & ((i - j < 5) | (j < 2)), v)
 
 
 def chunked(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, i // 64 == j // 64, v)
 
 
@@ -145,7 +145,7 @@ def documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
 
 def causal_documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (xp.expand_dims(ids, axis=1) == ids) & (j <= i), v)
 
 
@@ -155,7 +155,7 @@ def chosen(xp: Any, q: Any, k: Any, v: Any, keep: Any) -> Any:
 
 def alibi(xp: Any, q: Any, k: Any, v: Any, slopes: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     far = xp.astype(j - i, s.dtype)
     return masked(xp, s + far * xp.expand_dims(slopes, axis=(1, 2)), j <= i, v)
 
@@ -167,14 +167,14 @@ def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
 def relative(xp: Any, q: Any, k: Any, v: Any, table: Any) -> Any:
     """A number for each distance, found by its place in a table."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return xp.matmul(weights(xp, s + xp.take(table, j - i + s.shape[-1] - 1, axis=0)), v)
 
 
 def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
     """A number of each head takes part in the sum, and leads nowhere."""
     s, c = scores(xp, q, k), xp.expand_dims(sink, axis=(1, 2))
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     s = xp.where(j <= i, s, -np.inf)
     top = xp.maximum(xp.max(s, axis=-1, keepdims=True), c)
     e = xp.exp(s - top)
@@ -184,7 +184,7 @@ def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
 def joined_to_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
     """Add the sink as a column that is cut off the weights again (GPT-OSS, 2025)."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     s = xp.where(j <= i, s, -np.inf)
     c = xp.broadcast_to(xp.expand_dims(sink, axis=(1, 2)), (*s.shape[:-1], 1))
     row = xp.concat([s, c], axis=-1)

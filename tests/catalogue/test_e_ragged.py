@@ -29,7 +29,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return sm.nn.softmax(sm.where(mask, s, -np.inf)) @ v
 
 
-def places(q: Any) -> Any:
+def positions(q: Any) -> Any:
     return sm.arange(q.shape[1])
 
 
@@ -38,16 +38,16 @@ def by_ids(q: Any, k: Any, v: Any, ids: Any) -> Any:
 
 
 def causal(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    p = places(q)
+    p = positions(q)
     return attend(q, k, v, (ids[:, None] == ids[None, :]) & (p[None, :] <= p[:, None]))
 
 
 def by_search(q: Any, k: Any, v: Any, offsets: Any) -> Any:
-    return by_ids(q, k, v, sm.searchsorted(offsets, places(q), side="right"))
+    return by_ids(q, k, v, sm.searchsorted(offsets, positions(q), side="right"))
 
 
 def by_counting(q: Any, k: Any, v: Any, offsets: Any) -> Any:
-    return by_ids(q, k, v, sm.sum(sm.astype(places(q)[:, None] >= offsets, sm.int32), axis=1))
+    return by_ids(q, k, v, sm.sum(sm.astype(positions(q)[:, None] >= offsets, sm.int32), axis=1))
 
 
 def by_marks(q: Any, k: Any, v: Any, first: Any) -> Any:
@@ -56,7 +56,7 @@ def by_marks(q: Any, k: Any, v: Any, first: Any) -> Any:
 
 
 def by_ends(q: Any, k: Any, v: Any, start: Any, stop: Any) -> Any:
-    p = places(q)
+    p = positions(q)
     return attend(q, k, v, (p[None, :] >= start[:, None]) & (p[None, :] < stop[:, None]))
 
 

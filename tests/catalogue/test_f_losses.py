@@ -36,7 +36,7 @@ def shifted(xp, x, labels):
     return xp.log(xp.sum(xp.exp(low), axis=1)) - hit[:, 0]
 
 
-def picked(xp, x, labels):
+def gathered(xp, x, labels):
     """The label's logit by comparing places instead of by an index."""
     places = xp.arange(x.shape[1], dtype=xp.int64)
     low = x - xp.max(x, axis=1, keepdims=True)
@@ -112,7 +112,7 @@ ROWS = (
     Row("F1", each, INPUTS, MATRIX, fused="s*(r*c + r) + 8*r", unfused="24*r*c + 110*r",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels, reduction="none"),
-              shifted, picked)),
+              shifted, gathered)),
     Row("F1 mean", mean, INPUTS, MATRIX, fused="s*(r*c + 1) + 8*r", unfused="24*r*c + 114*r + 12",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels),),
@@ -121,7 +121,7 @@ ROWS = (
         other={"f64": {"sweeps": 2}}),
     Row("F2", head, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
         unfused="4*r*k + 4*c*k + 42*r*c + 106*r", bounded=True, dtypes=("f64",),
-        also=(lambda xp, x, w, labels: picked(xp, x @ w.T, labels),
+        also=(lambda xp, x, w, labels: gathered(xp, x @ w.T, labels),
               lambda xp, x, w, labels: shifted(xp, x @ w.T, labels))),
     Row("F2 softcap", head_softcapped, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
         unfused="4*r*k + 4*c*k + 66*r*c + 106*r", bounded=True, dtypes=("f64",), layouts=()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.catalogue.harness import EveryRow, Made, make, sketch
+from tests.catalogue.harness import EveryRow, PlannedRow, make, sketch
 from tests.catalogue.rows import Row, draw
 
 import smelt as sm
@@ -38,7 +38,7 @@ def extremes_otherwise(xp, t):
 # ---- H2 ----------------------------------------------------------------------------------------
 
 
-def dear(xp, x):
+def expensive(xp, x):
     return xp.tanh(xp.exp(xp.sin(x)))
 
 
@@ -106,7 +106,7 @@ def sorted_between_otherwise(xp, t):
     return 3 * xp.exp(-xp.abs(-1 + s))
 
 
-def places_between(xp, x):
+def argsort_between(xp, x):
     return xp.argsort(-x * 2, axis=1, stable=True) * 3 + 1
 
 
@@ -122,10 +122,10 @@ ROWS = (
         also=(extremes_otherwise,)),
     Row("H1 argmax", lambda xp, x: xp.argmax(x), ("T[n]",), LINE, fused="s*n + 8",
         unfused="s*n + 8", also=(lambda xp, t: xp.argmin(-t),)),
-    Row("H2 dear", rows_of(dear), PICKS, PICKED,
+    Row("H2 dear", rows_of(expensive), PICKS, PICKED,
         fused="s*c*(3*r + i + j + k) + 8*(i + j + k)",
         unfused="s*c*(7*r + 4*i + 4*j + 3*k) + 58*(i + j + k)", kernels=2, sweeps=3,
-        stored=("tanh",), bounded=True, also=(one_by_one(dear),)),
+        stored=("tanh",), bounded=True, also=(one_by_one(expensive),)),
     Row("H2 cheap", rows_of(cheap), PICKS, PICKED,
         fused="s*c*(r + i + j + k) + 8*(i + j + k)",
         unfused="s*c*(5*r + 4*i + 4*j + 3*k) + 58*(i + j + k)", sweeps=3,
@@ -138,7 +138,7 @@ ROWS = (
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
         also=(sorted_between_otherwise,),
         fixed=("c",)),  # kernels sort short rows (frontends/array/test_sorting_networks.py)
-    Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
+    Row("H5 argsort", argsort_between, ("T[r,c]",), {"r": 8192, "c": 4096},
         fused="(3*s + 24)*r*c", unfused="60*r*c",
         also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1, stable=True),), kernels=2,
         calls=1, stored=("mul", "extern.argsort"), fixed=("c",)),
@@ -156,7 +156,7 @@ def row(name: str) -> Row:
     return next(r for r in ROWS if r.id == name)
 
 
-def kernels_of(built: Made):
+def kernels_of(built: PlannedRow):
     return [k for k in built.sketch.kernels if k is not None]
 
 

@@ -41,7 +41,7 @@ def as_written(xp: Any, x: Any) -> Any:
     return xp.mean(x * x, axis=0) - xp.mean(x, axis=0) ** 2
 
 
-def places(xp: Any, x: Any) -> Any:
+def argmax_and_moments(xp: Any, x: Any) -> Any:
     return xp.argmax(x), xp.var(x), xp.argmin(x), xp.max(x)
 
 
@@ -58,7 +58,7 @@ MOMENTS = (
     row("covariance of columns", covariance(0), XY),
     row("covariance of all", covariance(None), XY),
 )
-PLACES = row("places of all", places)
+PLACES = row("places of all", argmax_and_moments)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

@@ -215,8 +215,8 @@ def table(names: list[str], stride: int, count: int) -> Iterator[str]:
     for name in names:
         single, double = measure_single(name, stride), measure_double(name, count)
         yield (
-            f"| {name} | {single.ulps:.2f} | {ULP_F32[name]} | {_place(single)}"
-            f" | {double.ulps:.2f} | {ULP_F64[name]} | {_place(double)} |"
+            f"| {name} | {single.ulps:.2f} | {ULP_F32[name]} | {_position(single)}"
+            f" | {double.ulps:.2f} | {ULP_F64[name]} | {_position(double)} |"
         )
 
 
@@ -237,7 +237,7 @@ SUMS = (
 `tests/codegen/llvm/test_reductions.py` and `test_summation_error.py` check it."""
 
 
-def _place(worst: Worst) -> str:
+def _position(worst: Worst) -> str:
     return ", ".join(f"{x:.9g}" for x in worst.at)
 
 

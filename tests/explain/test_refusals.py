@@ -70,7 +70,7 @@ def sort_before(x):
     return sm.sort(x, axis=1) + 1
 
 
-def places_before(x):
+def argsort_before(x):
     return sm.argsort(x, axis=1) * 2
 
 
@@ -116,17 +116,17 @@ def long_softmax(x):
     return e / sm.sum(e, axis=1, keepdims=True)
 
 
-def dear_rows(x, i, j, k):
+def expensive_rows(x, i, j, k):
     a = sm.tanh(sm.exp(sm.sin(x)))
     return sm.take(a, i, axis=0) + 1, sm.take(a, j, axis=0) * 2, -sm.take(a, k, axis=0)
 
 
-def dear_columns(x):
+def expensive_columns(x):
     e = sm.tanh(sm.exp(sm.sin(x)))
     return sm.matmul(e, sm.permute_dims(e, (1, 0)))
 
 
-def picked_rows(x, i):
+def gathered_rows(x, i):
     return sm.take(sm.tanh(sm.exp(sm.sin(x))), i, axis=0) * 2
 
 
@@ -191,7 +191,7 @@ CASES = [
     Case("sort reads", sort_after, (BIG,), ("exp", "extern.sort"), "F004",
          ("extern.sort", "runs outside the compiler", "test_refusals.py")),
     Case("sort writes", sort_before, (BIG,), ("extern.sort", "add"), "F004", ("add",)),
-    Case("argsort writes", places_before, (BIG,), ("extern.argsort", "mul"), "F004"),
+    Case("argsort writes", argsort_before, (BIG,), ("extern.argsort", "mul"), "F004"),
     Case("a call in between", residual_over_sort, (BIG,), ("erf#7", "add"), "F001",
          ("extern.sort",)),
     Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
@@ -218,14 +218,14 @@ CASES = [
          (), {"fuse": False}),
     Case("less its mean", less_its_mean, ((8192, 8192),), ("div", "sub"), "F016", ("faster",)),
     Case("over its largest", over_its_largest, ((8192, 8192),), ("reduce.max", "div"), "F016"),
-    Case("picked rows", picked_rows, (BIG, (9000,)), ("tanh", "gather"), "F015",
+    Case("picked rows", gathered_rows, (BIG, (9000,)), ("tanh", "gather"), "F015",
          ("computed", "faster"), dtypes=(np.float32, np.int64)),
-    Case("a dear operand of a product", dear_columns, ((1024, 513),), ("tanh", "contract"), "F015",
-         ("times", "faster")),
+    Case("a dear operand of a product", expensive_columns, ((1024, 513),), ("tanh", "contract"),
+         "F015", ("times", "faster")),
     Case("a dear row", small_then_large, (BIG, (2048,)), ("erf", "add"), "F015", ("faster",)),
-    Case("dear rows", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)), ("tanh", "mul"),
+    Case("dear rows", expensive_rows, ((8192, 4096), (8000,), (7000,), (9000,)), ("tanh", "mul"),
          "F015", ("computed", "faster"), dtypes=(np.float32, np.int64, np.int64, np.int64)),
-    Case("dear rows, the other reader", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)),
+    Case("dear rows, the other reader", expensive_rows, ((8192, 4096), (8000,), (7000,), (9000,)),
          ("tanh", "add"), "F015", ("times",),
          dtypes=(np.float32, np.int64, np.int64, np.int64)),
     Case("rows that wait", running, ((8192, 64), (8192, 64)), ("scan.sum", "reduce.max"),

@@ -15,7 +15,7 @@ from smelt.ops.view import Concat
 Array = np.ndarray[Any, Any]
 
 
-def margins(x: Any, k: int) -> Any:
+def padded(x: Any, k: int) -> Any:
     """The border of a picture, repeated k times on every side."""
     for _ in range(k):
         x = sm.concat([x[:1], x, x[-1:]], axis=0)
@@ -25,12 +25,12 @@ def margins(x: Any, k: int) -> Any:
 
 def windows(x: Any, k: int) -> Any:
     """Sums over windows of the picture with margins."""
-    p, (h, w) = margins(x, k), x.shape
+    p, (h, w) = padded(x, k), x.shape
     m = 2 * k + 1
     return sum(sm.exp(p[i : i + h, j : j + w] - x) for i in range(m) for j in range(m))
 
 
-def joins(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
+def concatenations(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
     """How many joins there are, and how many of them are units."""
     graph = parse(sm.jit(f).lower(*(sm.spec(s, sm.float32) for s in shapes)).as_text())
     units = Units(graph)
@@ -40,8 +40,8 @@ def joins(f: Any, *shapes: tuple[int, ...]) -> tuple[int, int]:
 
 def test_a_padded_image_is_read_in_place() -> None:
     """Rows are tested at their ends alone; margins of margins are written once."""
-    assert joins(lambda x: windows(x, 1), (40, 40)) == (2, 0)
-    assert joins(lambda x: windows(x, 2), (40, 40)) == (4, 1)
+    assert concatenations(lambda x: windows(x, 1), (40, 40)) == (2, 0)
+    assert concatenations(lambda x: windows(x, 2), (40, 40)) == (4, 1)
     kernels = [
         sm.explain(lambda x, k=k: windows(x, k), np.ones((90, 90), np.float32)).kernels
         for k in (1, 2)
@@ -51,28 +51,28 @@ def test_a_padded_image_is_read_in_place() -> None:
 
 def test_a_padded_image_is_written_once_for_products() -> None:
     def dots(x: Any, w: Any) -> Any:
-        p = margins(x, 2)
+        p = padded(x, 2)
         rows = [p[i : i + 40, j : j + 40] for i in range(5) for j in range(5)]
         return sm.matmul(sm.stack(rows, axis=2), w)
 
-    assert joins(dots, (40, 40), (25, 7))[1] >= 2
+    assert concatenations(dots, (40, 40), (25, 7))[1] >= 2
 
 
 def test_a_concatenation_that_is_read_once_is_free() -> None:
-    assert joins(lambda x, y: sm.exp(sm.concat([x, y])), (40,), (40,)) == (1, 0)
+    assert concatenations(lambda x, y: sm.exp(sm.concat([x, y])), (40,), (40,)) == (1, 0)
 
     def three(x: Any) -> Any:
         p = sm.concat([sm.zeros(2, dtype=sm.float32), x])
         return p[2:] + p[1:-1] + p[:-2]
 
-    assert joins(three, (40,)) == (1, 0)
+    assert concatenations(three, (40,)) == (1, 0)
 
 
 def test_many_columns_concatenated_into_a_factor() -> None:
     def rotated(x: Any, y: Any) -> Any:
         return sm.matmul(sm.stack([x[:, k] for k in range(9)], axis=1), y)
 
-    assert joins(rotated, (40, 9), (9, 5)) == (1, 1)
+    assert concatenations(rotated, (40, 9), (9, 5)) == (1, 1)
 
 
 @pytest.mark.parametrize("k", [1, 2])

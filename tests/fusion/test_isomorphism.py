@@ -24,7 +24,7 @@ from smelt.types.dtype import i64
 __all__ = ["queries"]  # the fixture
 
 
-def picked(layers: int) -> Graph:
+def gathered(layers: int) -> Graph:
     """Layers that add rows of tables, which data pick, and subtract the largest of each row."""
     g = Formula()
     ids, x = g.input("ids", "n", dtype=i64), g.input("x", "n", "d")
@@ -35,7 +35,7 @@ def picked(layers: int) -> Graph:
 
 
 def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
-    units = Units(picked(2))
+    units = Units(gathered(2))
     alike = Isomorphism(units, Model(units, MACHINE, Hints(n=640, k=999, d=48)))
     one, other = ((1 << u | units.users[u], units.users[u]) for u in bits(units.gathers))
     this, that = alike.signature(*one), alike.signature(*other)
@@ -50,7 +50,7 @@ def test_positions_that_data_decide_are_renamed_with_their_units() -> None:
 
 
 GRAPHS = {
-    "picked": lambda: picked(6),
+    "picked": lambda: gathered(6),
     "encoder": lambda: encoder(2),
     "powers": powers,
     **{f"random {seed}": lambda seed=seed: random_graph(seed, 40)[1] for seed in range(4)},

@@ -40,7 +40,7 @@ def squeezed(x: Any) -> Any:
     return sm.nn.conv(y * s, drawn(5, 6, 1, 1, seed=3))
 
 
-def joined(x: Any) -> Any:
+def concatenated(x: Any) -> Any:
     y = sm.nn.conv(x, drawn(3, 4, 3, 3), padding=1)
     return sm.nn.conv(sm.concat([y, x], axis=1), drawn(2, 7, 3, 3, seed=1), padding=2, dilation=2)
 
@@ -57,7 +57,7 @@ def flattened(x: Any) -> Any:
 
 
 SHAPES = ((2, 4, 5, 7), (1, 4, 3, 3), (3, 4, 17, 2), (0, 4, 3, 3))
-PROGRAMS = (grouped, residual, squeezed, joined, normed, flattened)
+PROGRAMS = (grouped, residual, squeezed, concatenated, normed, flattened)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

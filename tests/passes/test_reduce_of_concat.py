@@ -30,7 +30,7 @@ def parsed_body(body: str) -> Graph:
     return split_concat_reductions(parse(f"{HEAD}{body}\n}}"))
 
 
-def joins(graph: Graph) -> list[int]:
+def concatenations(graph: Graph) -> list[int]:
     """For each concatenation, how many folds read it."""
     readers = users(graph)
     return [
@@ -45,7 +45,7 @@ def test_a_reduction_of_parts(fold: str) -> None:
     graph = parsed_body(
         f" r = concat(t, b) {{axis=1}}\n y = reduce.{fold}(r) {{axes=(1,)}}\n return y"
     )
-    assert joins(graph) == []
+    assert concatenations(graph) == []
     assert sum(isinstance(x.op, Reduce) for x in graph.nodes()) == 2
 
 
@@ -67,7 +67,7 @@ def test_a_reduction_of_parts(fold: str) -> None:
 )
 def test_what_stays_one_reduction(body: str) -> None:
     graph = parsed_body(body)
-    assert len(joins(graph)) == 1
+    assert len(concatenations(graph)) == 1
     assert split_concat_reductions(graph) is graph
 
 
@@ -78,7 +78,9 @@ def test_a_sum_as_wide_as_its_elements_is_left_alone() -> None:
         ' z = contract(x, w) {spec="n,k; k,c -> n,c"}\n r = concat(z, b) {axis=1}\n'
         " y = reduce.sum(r) {axes=(1,)}\n m = reduce.max(r) {axes=(1,)}\n return y, m\n}"
     )
-    assert joins(split_concat_reductions(parse(code))) == [1], "the maximum alone is taken apart"
+    assert concatenations(split_concat_reductions(parse(code))) == [1], (
+        "the maximum alone is taken apart"
+    )
 
 
 @given(
@@ -96,7 +98,7 @@ def test_the_same_numbers(sizes: tuple[int, ...], fold: str, first: bool, back: 
     )
     graph = parse(f"{HEAD}{body}\n}}")
     apart = split_concat_reductions(graph)
-    assert joins(apart) == []
+    assert concatenations(apart) == []
     n, k, c, d = sizes
     if fold in ("max", "min"):  # of nothing they have no value
         n, c, d = n + 1, c + 1, d + 1

@@ -35,7 +35,7 @@ def splits(draw: st.DrawFn, count: int) -> tuple[int, ...]:
 
 
 @st.composite
-def joined_and_seen(draw: st.DrawFn) -> Graph:
+def concatenated_views(draw: st.DrawFn) -> Graph:
     """Draw concatenations of arrays, transposed or not, and reshape them."""
     rest = draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6]), min_size=1, max_size=3))
     axis = draw(st.integers(0, len(rest)))
@@ -52,7 +52,7 @@ def joined_and_seen(draw: st.DrawFn) -> Graph:
 
 
 @effort(300)
-@given(joined_and_seen())
+@given(concatenated_views())
 def test_views_of_concatenated_arrays_keep_every_element(graph: Graph) -> None:
     arrays = [
         np.arange(prod(x.type.shape), dtype=np.float32).reshape(x.type.shape) + 100 * k  # type: ignore[arg-type]

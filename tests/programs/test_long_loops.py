@@ -2,9 +2,6 @@
 
 Counted are operators, queries to the planner, statements and lines, not seconds: they show what
 grows with the square of a program's length on any machine.
-
-Counted are operators, questions to the planner, statements and lines, not seconds: they tell what
-grows with the square of a program's length on any machine.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ number, a small one and 0.  A maximum may leave out a NaN, as instructions do; a
 """
 
 
-class Place:
+class Buffer:
     """What `allocate` gives, at a forbidden page."""
 
     def __init__(self, memory: Guarded, nbytes: int, fill: int) -> None:
@@ -66,8 +66,8 @@ def poisoned(fill: int, *, one_by_one: bool = False) -> Iterator[Guarded]:
                         ctypes.memset(scratch_address, fill, scratch)
                         KERNEL(function)(frame + offset, *one, scratch_address)
 
-        def allocate(nbytes: int) -> Place:
-            return Place(memory, nbytes, fill)
+        def allocate(nbytes: int) -> Buffer:
+            return Buffer(memory, nbytes, fill)
 
         with (
             patch.object(executable, "allocate", allocate),

@@ -137,7 +137,7 @@ def hinge(x: Any, w: Any, y: Any) -> Any:
     return sm.value_and_grad(loss, (0, 1))(x, w)[1]
 
 
-def picked(x: Any, w: Any, y: Any) -> Any:
+def gathered(x: Any, w: Any, y: Any) -> Any:
     """Cross-entropy whose right scores are products of their own: the way back has a large
     scatter, which no rounds make."""
 
@@ -187,7 +187,7 @@ def biased(x: Any, w: Any, t: Any) -> Any:
 LABELS = RNG.integers(0, 301, 150)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "head": (head_back, (f32(150, 24), f32(301, 24), LABELS)),
-    "picked": (picked, (f32(150, 24), f32(301, 24), LABELS)),
+    "picked": (gathered, (f32(150, 24), f32(301, 24), LABELS)),
     "distilled": (distilled, (f32(150, 24), f32(301, 24), f32(150, 16), f32(301, 16))),
     "contrast": (contrast, (f32(140, 24), f32(140, 24))),
     "apart": (

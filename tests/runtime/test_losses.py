@@ -28,44 +28,44 @@ def logits(x: Any, w: Any) -> Any:
     return x @ sm.matrix_transpose(w)
 
 
-def picked(z: Any, y: Any) -> Any:
+def gathered(z: Any, y: Any) -> Any:
     return sm.take_along_axis(z, y[:, None], axis=1)[:, 0]
 
 
 def smoothed(x: Any, w: Any, y: Any) -> Any:
     z = logits(x, w)
     total = sm.nn.logsumexp(z, axis=-1)
-    return sm.mean(total - 0.9 * picked(z, y) - 0.1 * sm.mean(z, axis=-1))
+    return sm.mean(total - 0.9 * gathered(z, y) - 0.1 * sm.mean(z, axis=-1))
 
 
 def z_loss(x: Any, w: Any, y: Any) -> Any:
     z = logits(x, w)
     total = sm.nn.logsumexp(z, axis=-1)
-    return sm.mean(total - picked(z, y) + 1e-2 * total**2)
+    return sm.mean(total - gathered(z, y) + 1e-2 * total**2)
 
 
 def with_entropy(x: Any, w: Any, y: Any) -> Any:
     p = sm.nn.log_softmax(logits(x, w), axis=-1)
-    return sm.mean(-picked(p, y) + 0.1 * sm.sum(sm.exp(p) * p, axis=-1))
+    return sm.mean(-gathered(p, y) + 0.1 * sm.sum(sm.exp(p) * p, axis=-1))
 
 
 def with_holes(x: Any, w: Any, y: Any) -> Any:
     """Rows without a label count for nothing."""
     z = logits(x, w)
     there = y >= 0
-    loss = sm.nn.logsumexp(z, axis=-1) - picked(z, sm.where(there, y, 0))
+    loss = sm.nn.logsumexp(z, axis=-1) - gathered(z, sm.where(there, y, 0))
     return sm.sum(sm.where(there, loss, 0.0)) / sm.sum(sm.astype(there, z.dtype))
 
 
 def weighted(x: Any, w: Any, y: Any, c: Any) -> Any:
     z = logits(x, w)
     weight = sm.take(c, y)
-    return sm.sum(weight * (sm.nn.logsumexp(z, axis=-1) - picked(z, y))) / sm.sum(weight)
+    return sm.sum(weight * (sm.nn.logsumexp(z, axis=-1) - gathered(z, y))) / sm.sum(weight)
 
 
 def capped(x: Any, w: Any, y: Any) -> Any:
     z = 5.0 * sm.tanh(logits(x, w) / 5.0)
-    return sm.mean(sm.nn.logsumexp(z, axis=-1) - picked(z, y))
+    return sm.mean(sm.nn.logsumexp(z, axis=-1) - gathered(z, y))
 
 
 def distilled(x: Any, w: Any, h: Any, u: Any) -> Any:

@@ -31,7 +31,7 @@ SIZES = {"n": 64, "m": 256}
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache"), threads=1, probe="off", verify=False):
         yield tmp_path / "cache"
@@ -150,12 +150,12 @@ def test_turns_end_with_the_clock() -> None:
     assert len(calls) == 2 + 2 * 3
 
 
-def test_a_damaged_memory_is_no_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_memory_is_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = Program(GRAPH, SIZES), Target.for_isa("avx2")
     remember(*question, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
     assert recall(*question) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
     monkeypatch.setattr(Cache, "_defaults", {})
-    (file,) = [f for f in place.iterdir() if f.is_file()]
+    (file,) = [f for f in folder.iterdir() if f.is_file()]
     file.write_bytes(file.read_bytes()[:-5])
     assert recall(*question) is None
 

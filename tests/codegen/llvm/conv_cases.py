@@ -33,25 +33,25 @@ def random(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarra
 
 def products(source: str) -> list[type]:
     """What the products of a graph become, as one kernel."""
-    return [type(c) for c in _made(source)]
+    return [type(c) for c in _plans(source)]
 
 
 def input_in_place(source: str) -> list[bool]:
     """Whether the left operands of a graph's products over windows are multiplied as they lie."""
-    return [c.is_left_contiguous for c in _made(source) if isinstance(c, ConvPlan)]
+    return [c.is_left_contiguous for c in _plans(source) if isinstance(c, ConvPlan)]
 
 
 def in_place(source: str) -> list[bool]:
     """Whether the lines of a graph's stencils are read where they lie."""
-    return [c.rows_in_place is not None for c in _made(source) if isinstance(c, DepthwisePlan)]
+    return [c.rows_in_place is not None for c in _plans(source) if isinstance(c, DepthwisePlan)]
 
 
 def dealing(source: str) -> list[bool]:
     """Whether a table says where the left operands of a graph's products over windows lie."""
-    return [c.strided_left is not None for c in _made(source) if isinstance(c, ConvPlan)]
+    return [c.strided_left is not None for c in _plans(source) if isinstance(c, ConvPlan)]
 
 
-def _made(source: str) -> list[object]:
+def _plans(source: str) -> list[object]:
     kernel = lower.run(one_cluster(parse(source)), "eager", {})
     nests = [schedule(p, Target.for_isa("avx512")) for p in program(kernel).phases]
     return [c for s in nests for c in s.products.values()]

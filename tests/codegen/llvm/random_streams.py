@@ -86,7 +86,7 @@ class StreamGenerator(Generator):
         """The largest score so far, and sums of weights relative to it."""
         b = self.b
         score = b.let(self.fresh("t"), self.score())
-        top = self.folded("max", score, axis, axes)
+        top = self.reduced("max", score, axis, axes)
         new = b.update(gauge.name, b.apply("max", Ref(gauge.name), top))
         weight = b.let(self.fresh("w"), b.apply("exp", b.apply("sub", score, new)))
         factor = b.apply("exp", b.apply("sub", Ref(gauge.name), new))
@@ -94,7 +94,7 @@ class StreamGenerator(Generator):
             built: Value = weight
             if self.chance(60):
                 built = self.product(weight, axis, axes)
-            result = self.folded("sum", b.cast(built, state.dtype or f32), axis, axes)
+            result = self.reduced("sum", b.cast(built, state.dtype or f32), axis, axes)
             old = b.apply("mul", Ref(state.name), b.cast(factor, state.dtype or f32))
             if not plain and self.chance(20):
                 old = b.apply("add", old, b.cast(Ref(gauge.name), state.dtype or f32))
@@ -102,7 +102,7 @@ class StreamGenerator(Generator):
         if not plain and self.chance(30):
             self.result(score)
 
-    def folded(self, combine: str, v: Value, axis: str, axes: list[str]) -> Value:
+    def reduced(self, combine: str, v: Value, axis: str, axes: list[str]) -> Value:
         """The value with no axes but those of the states."""
         over = tuple(sorted(self.b.axes_of(v) - set(axes) - self.still()))
         return self.b.reduce(combine, v, *over) if over else v

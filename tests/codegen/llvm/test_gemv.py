@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 DTYPES = {"f32": "f4", "f64": "f8", "i32": "i4", "i64": "i8"}
 
 
-def thin(kernel: SingleKernel, isa: str, variant: Any = "") -> list[bool]:
+def reads_in_place(kernel: SingleKernel, isa: str, variant: Any = "") -> list[bool]:
     """For each contraction of a form: whether its larger operand is read as it lies."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     phases = program(kernel.kernel).phases
@@ -43,22 +43,26 @@ def test_form_follows_from_the_sizes() -> None:
     assert select_variant(kernel.variants, {**sizes, "m": THIN + 1}) == ""
     assert select_variant(kernel.variants, {**sizes, "m": THIN + 1, "n": THIN}) == "columns"
     assert select_variant(kernel.variants, {**sizes, "n": 1}) in ("rows", "columns")
-    assert thin(kernel, RUNNABLE[0]) == [False]
-    assert thin(kernel, RUNNABLE[0], "rows") == thin(kernel, RUNNABLE[0], "columns") == [True]
+    assert reads_in_place(kernel, RUNNABLE[0]) == [False]
+    assert (
+        reads_in_place(kernel, RUNNABLE[0], "rows")
+        == reads_in_place(kernel, RUNNABLE[0], "columns")
+        == [True]
+    )
 
 
 def test_vectors_and_fixed_small_sizes_need_no_choice() -> None:
     """Of kernels that are compiled, not run."""
     for spec in ("m,k; k -> m", "k; k,n -> n", "k; n,k -> n", "b,k; b,k,n -> b,n"):
         kernel = fuse(matrices("f32", spec), "avx512")
-        assert thin(kernel, "avx512") == [True], spec
+        assert reads_in_place(kernel, "avx512") == [True], spec
         assert not [variant for variant, _ in kernel.variants if not variant.startswith("@")], spec
     fixed = fuse(
         "graph f(x: f32[4,k], y: f32[k,n]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}',
         "avx512",
     )
-    assert thin(fixed, "avx512") == [True]
+    assert reads_in_place(fixed, "avx512") == [True]
     assert [variant for variant, _ in fixed.variants] == []
 
 
@@ -79,7 +83,7 @@ def test_few_rows_and_short_lines_are_small(isa: str) -> None:
             ' s = contract(x, y) {spec="b,m,k; b,k,n -> b,m,n"}\n return s\n}'
         )
         kernel = fuse(code, isa)
-        assert thin(kernel, isa) == [is_thin], (m, n, k)
+        assert reads_in_place(kernel, isa) == [is_thin], (m, n, k)
         x, y = whole_numbers((3, m, k), "f4", m), whole_numbers((3, k, n), "f4", n)
         assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], x @ y), (m, n, k)
 
@@ -107,7 +111,7 @@ def test_vectors_shorter_than_the_lines_side_by_side(isa: str, dtype: str) -> No
     for spec, rows in (("k; n,k -> n", ()), *(("m,k; n,k -> m,n", (m,)) for m in (1, 2, 4))):
         source = matrices(dtype, spec)
         kernel = fuse(source.replace("m,", f"{rows[0]},", 1) if rows else source, isa)
-        assert rows or thin(kernel, isa) == [True]
+        assert rows or reads_in_place(kernel, isa) == [True]
         for n, k in ((1, 40), (4, 3), (17, 40), (66, 9)):
             x, y = (whole_numbers(shape, DTYPES[dtype], n) for shape in ((*rows, k), (n, k)))
             assert np.array_equal(kernel(x, y)[0], x @ y.T), (rows, n, k)

@@ -16,7 +16,7 @@ from smelt.target import Target
 AVX512 = Target.for_isa("avx512")
 
 
-def picked(c: int, *columns: int) -> str:
+def gathered(c: int, *columns: int) -> str:
     """The sum of some columns of rows of `c`, each times its number."""
     lines = [
         f"  s{k} = slice(x) {{starts=(0,{k}), sizes=(n,1), steps=(1,1)}}\n"
@@ -32,14 +32,14 @@ def picked(c: int, *columns: int) -> str:
 
 
 CASES = {
-    "gray": picked(3, 0, 1, 2),
-    "two of three": picked(3, 0, 2),
-    "last": picked(4, 3),
-    "nine": picked(9, *range(9)),
-    "half of nine": picked(9, 0, 2, 4, 6, 8),
-    "few of nine": picked(9, 0, 8),
-    "sixteen": picked(16, *range(0, 16, 2)),
-    "far": picked(40, 0, 1, 39),
+    "gray": gathered(3, 0, 1, 2),
+    "two of three": gathered(3, 0, 2),
+    "last": gathered(4, 3),
+    "nine": gathered(9, *range(9)),
+    "half of nine": gathered(9, 0, 2, 4, 6, 8),
+    "few of nine": gathered(9, 0, 8),
+    "sixteen": gathered(16, *range(0, 16, 2)),
+    "far": gathered(40, 0, 1, 39),
 }
 
 

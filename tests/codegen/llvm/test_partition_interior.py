@@ -81,7 +81,7 @@ def test_sums_along_an_interior_are_as_near_as_others() -> None:
         np.testing.assert_allclose(np.asarray(f(x)), wanted, rtol=4 * float(np.finfo("f4").eps))
 
 
-def stencil(x: sm.Array) -> object:
+def window_sum(x: sm.Array) -> object:
     p = sm.pad(x, 2)
     return sum(p[k : k + x.shape[0]] * (k + 0.5) for k in range(5))
 
@@ -98,7 +98,7 @@ UNTESTED, TESTED = (re.compile(s) for s in (r"= load <\d+ x float>", r"@llvm\.ma
 @pytest.mark.parametrize(
     "f",
     [
-        stencil,
+        window_sum,
         ends,
         lambda x: sm.roll(x, 1) + sm.roll(x, -1) - 2 * x,
         lambda x: sm.concat([x[:1], x[:-1]]) + sm.concat([x[1:], x[-1:]]) - 2 * x,

@@ -73,12 +73,12 @@ def one(rng: np.random.Generator, shape: tuple[int, ...]) -> int:
     return int(rng.integers(-len(shape), len(shape) + 1))
 
 
-def fold(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
+def reduction(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"axis": axis(rng, shape), "keepdims": bool(rng.random() < 0.5)}
 
 
 def spread(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {**fold(rng, shape), "correction": float(rng.choice([0, 0.5, 1, 3]))}
+    return {**reduction(rng, shape), "correction": float(rng.choice([0, 0.5, 1, 3]))}
 
 
 def scan(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -94,7 +94,9 @@ def order(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 CALLS: dict[str, Draw] = {
-    **dict.fromkeys(("sum", "prod", "max", "min", "mean", "all", "any", "count_nonzero"), fold),
+    **dict.fromkeys(
+        ("sum", "prod", "max", "min", "mean", "all", "any", "count_nonzero"), reduction
+    ),
     "std": spread,
     "var": spread,
     "cumulative_sum": scan,

@@ -44,7 +44,7 @@ def drawn(dtype: str, shape: Any, rng: Any = RNG) -> Any:
     return rng.integers(0, 4, shape).astype(dtype)
 
 
-def joined(start: Any, ids: Any, data: Any, ufunc: np.ufunc) -> Any:
+def scatter_in_order(start: Any, ids: Any, data: Any, ufunc: np.ufunc) -> Any:
     """One after another, without NumPy's `at`."""
     out = start.copy()
     with np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ def test_reductions_of_segments(mode: str, name: str, dtype: str) -> None:
         start = np.full((6, *shape[rank:]), empty(np.dtype(dtype)), dtype)
         actual = called(mode, lambda d, i: f(d, i, 6), data, ids)
         assert actual.dtype == dtype
-        np.testing.assert_array_equal(actual, joined(start, ids, data, ufunc))
+        np.testing.assert_array_equal(actual, scatter_in_order(start, ids, data, ufunc))
 
 
 @settings(max_examples=400 if NIGHTLY else 40, deadline=None)
@@ -88,7 +88,7 @@ def test_updates_combine_in_order(
     at = np.asarray(ids, np.int64)
     x, v = drawn(dtype, (4, width), rng), drawn(dtype, (len(ids), width), rng)
     actual = called(mode, lambda x, i, v: getattr(x.at[i], how)(v), x, at, v)
-    wanted = joined(x, at, v, AT[how]) if ids else x
+    wanted = scatter_in_order(x, at, v, AT[how]) if ids else x
     np.testing.assert_array_equal(actual, wanted)
     np.testing.assert_array_equal(called(mode, lambda x, i: x.at[i].get(), x, at), x[at])
 
@@ -186,7 +186,7 @@ def test_the_number_of_segments_follows_the_arguments() -> None:
     g = sm.jit(sm.segment_sum)
     for n in (5, 9):
         edges, ids = drawn("float64", (20, 3)), RNG.integers(0, n, 20)
-        wanted = joined(np.zeros((n, 3)), ids, edges, np.add)
+        wanted = scatter_in_order(np.zeros((n, 3)), ids, edges, np.add)
         np.testing.assert_array_equal(f(np.zeros((n, 1)), edges, ids), wanted)
         np.testing.assert_array_equal(g(edges, ids, n), wanted)
     assert sum(map(len, g.traces.values())) == 1

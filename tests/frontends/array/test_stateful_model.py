@@ -3,9 +3,6 @@
 Arrays are recorded, read, written, donated and handed to jitted functions. An answer is the
 model's. A ChangedError may be one instead where NumPy's memory was written before its reader had
 run.
-
-An answer is the model's.  A ChangedError may be one instead where NumPy's memory was written before
-what reads it had run.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ GIVING: list[Any] = [sm.jit(f, donate=0) for f in BINARY]
 
 
 @dataclass(eq=False)
-class Held:
+class TrackedArray:
     """An array, its value, and the NumPy arrays that it may still have to read.
 
     Each comes with how often it had been written; `source` is the number of the array whose memory
@@ -58,19 +55,19 @@ class InAnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: list[Held] = []
+        self.held: list[TrackedArray] = []
         self.sources: list[Any] = []
         self.written: list[int] = []
         self.given_out: list[tuple[Any, Any]] = []
         self.add_array(0)
 
-    def hold(self, array: Any, value: Any, *of: Held) -> None:
+    def hold(self, array: Any, value: Any, *of: TrackedArray) -> None:
         reads = set[tuple[int, int]]().union(*(x.reads for x in of))
         reads |= {(x.source, self.written[x.source]) for x in of if x.source is not None}
-        self.held.append(Held(array, np.array(value), reads))
+        self.held.append(TrackedArray(array, np.array(value), reads))
         del self.held[:-KEPT]
 
-    def read(self, x: Held) -> Any | None:
+    def read(self, x: TrackedArray) -> Any | None:
         try:
             actual = np.asarray(x.array)
         except ChangedError:
@@ -81,11 +78,11 @@ class InAnyOrder(RuleBasedStateMachine):
         x.reads = set()
         return actual
 
-    def too_late(self, *arrays: Held) -> bool:
+    def too_late(self, *arrays: TrackedArray) -> bool:
         """Whether what an array may still have to read was written: it can be looked at alone."""
         return any(self.written[k] > times for x in arrays for k, times in x.reads)
 
-    def two(self, k: int, m: int) -> tuple[Held, Held]:
+    def two(self, k: int, m: int) -> tuple[TrackedArray, TrackedArray]:
         x = self.held[k % len(self.held)]
         like = [y for y in self.held if y.value.shape == x.value.shape]
         return x, like[m % len(like)]
@@ -95,7 +92,7 @@ class InAnyOrder(RuleBasedStateMachine):
         source = np.arange(np.prod(SHAPES[k]), dtype=float).reshape(SHAPES[k]) % 7 - 3
         self.sources.append(source)
         self.written.append(0)
-        x = Held(sm.asarray(source), source, source=len(self.sources) - 1)
+        x = TrackedArray(sm.asarray(source), source, source=len(self.sources) - 1)
         if shared:  # it is what the memory is, whenever it is asked
             self.held = [*self.held[1 - KEPT :], x]
         else:
@@ -178,7 +175,7 @@ class InAnyOrder(RuleBasedStateMachine):
                 x.value = BINARY[op](y.value, y.value)
         return None
 
-    def alone(self, x: Held, memory: Any) -> bool:
+    def alone(self, x: TrackedArray, memory: Any) -> bool:
         """Test whether nobody else sees the memory of an array.
 
         Views of it are forgotten, as it may be written now.

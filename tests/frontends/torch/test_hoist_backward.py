@@ -64,7 +64,7 @@ def capped(h, w, y):
     return functional.cross_entropy(5 * torch.tanh(functional.linear(h, w) / 5), y)
 
 
-def picked(h, w, y):
+def gathered(h, w, y):
     """Log-probabilities of labels, as a policy's loss takes them."""
     p = torch.log_softmax(functional.linear(h, w), -1)
     return -(p.gather(-1, y.clamp(min=0)[:, None])[:, 0] * (y >= 0)).mean()
@@ -122,7 +122,7 @@ def shapes_read(graph):
     return [x.type.shape for s in graph.program.segments for x in s.compiled.graph.inputs]
 
 
-def in_rounds(graphs):
+def in_chunks(graphs):
     return [
         s.compiled.plan.chunked_clusters
         for g in graphs
@@ -131,7 +131,7 @@ def in_rounds(graphs):
     ]
 
 
-def read_by_rounds(graph):
+def read_by_chunks(graph):
     return [
         x
         for s in graph.program.segments
@@ -151,16 +151,16 @@ def read_by_rounds(graph):
         (weighted, True),
         (weighted_and_smoothed, True),
         (capped, True),
-        (picked, True),
+        (gathered, True),
         (with_z, False),
         (focal, True),
     ],
 )
 def test_no_logits_cross_the_cut(f, holes):
     forward, backward = compare(f, arguments(holes), factor=3.0)
-    assert in_rounds([forward]) and not in_rounds([backward])
+    assert in_chunks([forward]) and not in_chunks([backward])
     assert (N, V) not in shapes_read(backward) and (V, N) not in shapes_read(backward)
-    assert (N, V) not in [x.type.shape for x in read_by_rounds(forward)]
+    assert (N, V) not in [x.type.shape for x in read_by_chunks(forward)]
 
 
 def test_heads_in_bfloat16():
@@ -173,7 +173,7 @@ def test_heads_in_bfloat16():
     with smelt.torch.record() as r:
         for _ in range(3):  # the later calls are native
             result = torch.autograd.grad(step(h, w, y), (h, w))
-    assert in_rounds(r.graphs)
+    assert in_chunks(r.graphs)
     wide = [x.detach().double().requires_grad_() for x in (h, w)]
     for got, want in zip(result, torch.autograd.grad(plain(*wide, y), wide), strict=True):
         assert (got.double() - want).norm() <= 2 * 2**-8 * want.norm()
@@ -210,7 +210,7 @@ def test_a_wide_loss_of_half_values_stays_behind():
     with smelt.torch.record() as r:
         value = torch.compile(f, backend="smelt")(*half, y)
         (value * 2.0**30).backward()
-    assert not in_rounds([g for g in r.graphs if g.kind == "forward"])
+    assert not in_chunks([g for g in r.graphs if g.kind == "forward"])
     wide = [a.detach().double().requires_grad_() for a in half]
     (f(*wide, y) * 2.0**30).backward()
     for got, want in zip(half, wide, strict=True):
@@ -225,7 +225,7 @@ def test_small_losses_in_half_types_stay_behind():
     with smelt.torch.record() as r:
         value = torch.compile(plain, backend="smelt")(*half, y)
         (value * 1024).backward()
-    assert not in_rounds([g for g in r.graphs if g.kind == "forward"])
+    assert not in_chunks([g for g in r.graphs if g.kind == "forward"])
     wide = [a.detach().double().requires_grad_() for a in half]
     (plain(*wide, y) * 1024).backward()
     for got, want in zip(half, wide, strict=True):
@@ -254,7 +254,7 @@ def test_a_graph_that_is_kept_gives_the_same_twice():
 def test_what_else_is_kept_is_still_decided():
     """What moved is kept; values in front of it are computed again."""
     forward, _ = compare(behind_a_norm, arguments())
-    assert in_rounds([forward])
+    assert in_chunks([forward])
     assert any(k.again for k in forward.kept)
 
 
@@ -266,5 +266,5 @@ def test_what_moved_stays_where_deciding_fails(method, monkeypatch):
     monkeypatch.setattr(partition._Cut, method, broken)
     with knobs.config(strict=False):
         forward, backward = compare(behind_a_norm, arguments(), factor=3.0)
-    assert in_rounds([forward]) and (N, V) not in shapes_read(backward)
+    assert in_chunks([forward]) and (N, V) not in shapes_read(backward)
     assert not forward.kept and not forward.fallback and not backward.fallback

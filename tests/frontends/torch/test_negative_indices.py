@@ -33,7 +33,7 @@ def starts(x, table):
     )
 
 
-def margins(x, table):
+def padding(x, table):
     """Margins that take away, or add in some calls only, within other margins."""
     n = x.shape[1]
     return (
@@ -58,7 +58,7 @@ def shifts(x, table):
     )
 
 
-@pytest.mark.parametrize("program", [starts, margins, shifts])
+@pytest.mark.parametrize("program", [starts, padding, shifts])
 def test_indices_that_count_from_the_end(program, strict):
     table = torch.rand(3, 40)
     fast = torch.compile(program, backend="smelt", dynamic=True)

@@ -104,7 +104,7 @@ def step(model, call, x):
     return [x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
 
 
-def held(model, call, x):
+def kept_bytes(model, call, x):
     """Bytes that a call keeps for its backward pass, beyond parameters and arguments."""
     arguments_storage = {
         t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())
@@ -132,12 +132,12 @@ def test_gradients_are_eagers_and_less_is_kept(case, monkeypatch):
         fast = torch.compile(ours, backend="smelt", fullgraph=True)
         actual = step(ours, fast, x)
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
-    less = held(ours, fast, x)
+    less = kept_bytes(ours, fast, x)
     torch._dynamo.reset()
     monkeypatch.setattr(partition._Cut, "solve", lambda self: None)
     plain = torch.compile(theirs, backend="smelt", fullgraph=True)
     step(theirs, plain, x)
-    more = held(theirs, plain, x)
+    more = kept_bytes(theirs, plain, x)
     (forward,) = [g for g in record.graphs if g.kind == "forward"]
     again = [k for k in forward.kept if k.again]
     assert again and all(k.bytes > 0 for k in again)

@@ -46,13 +46,13 @@ def attended(k, v, q):
     return (q @ k.mT).softmax(-1) @ v
 
 
-def at_places(k, v, x, at):
+def at_positions(k, v, x, at):
     k.index_copy_(1, at, x)
     v[:, at] = x * 2
     return attended(k, v, x)
 
 
-def at_a_place(k, v, x, at):
+def at_a_position(k, v, x, at):
     k[:, 3:4] = x
     v.select(1, 5).copy_(x[:, 0] + 1)
     return attended(k, v, x)
@@ -80,8 +80,8 @@ def cache_inputs(rows=2, length=200, width=80):
 @pytest.mark.parametrize(
     ("program", "count"),
     [
-        (at_places, 2),
-        (at_a_place, 2),
+        (at_positions, 2),
+        (at_a_position, 2),
         (twice, 2),
         (scattered, 2),
     ],
@@ -91,14 +91,16 @@ def test_parts_are_written_where_they_stand(program, count):
 
 
 def test_small_arguments_are_written_whole_by_kernels():
-    assert updates(both(at_a_place, cache_inputs(length=8, width=3))) == 0
-    assert updates(both(at_places, cache_inputs(length=8, width=3))) == 2  # calls of torch anyway
+    assert updates(both(at_a_position, cache_inputs(length=8, width=3))) == 0
+    assert (
+        updates(both(at_positions, cache_inputs(length=8, width=3))) == 2
+    )  # calls of torch anyway
 
 
 def test_bytes_of_a_part_are_moved():
     """A call copies nothing as large as the cache."""
     k, v, x, at = cache_inputs()
-    fast = torch.compile(at_places, backend="smelt")
+    fast = torch.compile(at_positions, backend="smelt")
     with torch.no_grad():
         for _ in range(2):
             fast(k, v, x, at)
@@ -210,19 +212,19 @@ def test_arguments_that_share_memory_are_copied():
 def test_arguments_have_any_layout(turn):
     k, v, x, at = cache_inputs()
     back = [turn.index(d) for d in range(3)]
-    both(at_places, [k.permute(turn).contiguous().permute(back), v, x, at])
+    both(at_positions, [k.permute(turn).contiguous().permute(back), v, x, at])
 
 
 def test_every_other_element():
     k, v, x, at = cache_inputs(length=400)
-    both(at_places, [k[:, ::2], v[:, 1::2], x, at])
+    both(at_positions, [k[:, ::2], v[:, 1::2], x, at])
 
 
 def test_autograd_notices_what_is_written():
     k, v, x, at = cache_inputs()
     w = torch.ones((), dtype=torch.float64, requires_grad=True)
     y = (w * k).sum() + (w * w * v).sum()
-    fast = torch.compile(at_places, backend="smelt")
+    fast = torch.compile(at_positions, backend="smelt")
     with torch.no_grad():
         fast(k, v, x, at)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
