@@ -23,7 +23,7 @@ from tests.catalogue.test_e_attention import (
     arguments,
     causal,
     elements,
-    places,
+    positions,
     scores,
     weights,
 )
@@ -47,7 +47,7 @@ KEY = 20_11
 def dropped(xp: Any, q: Any, k: Any, v: Any, key: Any) -> Any:
     """A tenth of the weights is left out, told by a counter: the way back asks it again."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     w = weights(xp, xp.where(j <= i, s, -np.inf))
     return xp.matmul(xp.where(xp.random.uniform(key, s.shape) < 0.9, w / 0.9, 0.0), v)
 
@@ -200,7 +200,7 @@ def test_queries_beyond_a_length_look_at_all_keys_where_their_scores_are_finite(
 
     def code(xp: Any, q: Any, k: Any, v: Any, n: Any) -> Any:
         s = scores(xp, q, k)
-        i, j = places(xp, s)
+        i, j = positions(xp, s)
         return xp.matmul(weights(xp, xp.where((i < n) & (j < n) & (j <= i), s, -1e9)), v)
 
     rng = np.random.default_rng(3)
