@@ -192,7 +192,7 @@ def test_run_a_kernel(run):
 
 
 def test_run_from_stdin(run):
-    assert "rows  r=1024 c=1024" in run("run", "-", given=KERNEL)
+    assert "rows  r=1024 c=1024" in run("run", "-", inputs=KERNEL)
 
 
 def test_run_on_files_and_save(run, tmp_path):
