@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.narrower import put_off
+from tests.isa_sampling import put_off
 
 # Set before anything reads them: a developer's cache must neither help nor be filled.
 _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_errors=True)

@@ -149,15 +149,15 @@ def test_methods_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_threads_make_the_first_instance() -> None:
     kind = built(dataclass, {"frozen": True, "slots": True})
-    gate, made = threading.Barrier(8), []
+    gate, result = threading.Barrier(8), []
 
     def make(k: int) -> None:
         gate.wait()
-        made.append(kind(k).a)
+        result.append(kind(k).a)
 
     threads = [threading.Thread(target=make, args=(k,)) for k in range(8)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert sorted(made) == list(range(8))
+    assert sorted(result) == list(range(8))

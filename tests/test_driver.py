@@ -85,9 +85,9 @@ def call(c: Compiled, *arrays: Array) -> list[Array]:
 
 def inputs(c: Compiled, n: int = 33, m: int = 70) -> list[Array]:
     rng = np.random.default_rng(n)
-    known = {"n": n, "m": m}
+    sizes = {"n": n, "m": m}
     return [
-        (rng.standard_normal([known[str(d)] for d in node.type.shape]) / 2).astype("f4")
+        (rng.standard_normal([sizes[str(d)] for d in node.type.shape]) / 2).astype("f4")
         for node in c.graph.inputs
     ]
 
@@ -97,10 +97,10 @@ def inputs(c: Compiled, n: int = 33, m: int = 70) -> list[Array]:
 
 def test_a_cold_start_emits_and_stores_every_kernel(fresh: Path) -> None:
     c = compiled(SOFTMAX, journal=Journal(full=True))
-    found = facts(c.journal)
-    assert found["KernelLowered"] == found["KernelEmitted"] == len(c.kernels)
-    assert found["CacheMiss"] == found["CacheStored"] == len(c.kernels)
-    assert found["CacheHit"] == 0
+    recorded = facts(c.journal)
+    assert recorded["KernelLowered"] == recorded["KernelEmitted"] == len(c.kernels)
+    assert recorded["CacheMiss"] == recorded["CacheStored"] == len(c.kernels)
+    assert recorded["CacheHit"] == 0
     assert len(list(fresh.iterdir())) == len(c.kernels)
     assert {f.text for f in c.journal.of(KernelEmitted)} == {text(k) for k in c.kernels if k}
 
@@ -117,9 +117,9 @@ def test_a_later_process_loads_from_disk(fresh: Path, monkeypatch: pytest.Monkey
     next_process(monkeypatch)
     for name, source in SOURCES.items():
         again = compiled(source)
-        found = facts(again.journal)
-        assert found["KernelEmitted"] == found["CacheMiss"] == found["CacheStored"] == 0
-        assert found["CacheHit"] >= 1
+        recorded = facts(again.journal)
+        assert recorded["KernelEmitted"] == recorded["CacheMiss"] == recorded["CacheStored"] == 0
+        assert recorded["CacheHit"] >= 1
         arrays = inputs(again)
         for a, b in zip(call(first[name], *arrays), call(again, *arrays), strict=True):
             assert a.tobytes() == b.tobytes()
@@ -133,7 +133,7 @@ def test_equal_kernels_of_different_programs_are_one(fresh: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 9, 30, 60, 200, -1])
-def test_a_damaged_entry_is_made_anew(
+def test_a_damaged_entry_is_rebuilt(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     first = compiled(SOFTMAX)
@@ -151,7 +151,7 @@ def test_a_damaged_entry_is_made_anew(
 
 
 @pytest.mark.parametrize("content", [b"", b"SMELTobj", bytes(100)])
-def test_a_cut_entry_is_made_anew(
+def test_a_truncated_entry_is_rebuilt(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     compiled(MAP)
@@ -166,10 +166,10 @@ def test_a_cut_entry_is_made_anew(
 
 def test_without_a_cache_nothing_is_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with knobs.config(cache=False):
-        found = facts(compiled(SOFTMAX).journal)
-        assert found["CacheStored"] == 0
+        recorded = facts(compiled(SOFTMAX).journal)
+        assert recorded["CacheStored"] == 0
         next_process(monkeypatch)
-        assert facts(compiled(SOFTMAX).journal)["KernelEmitted"] == found["KernelEmitted"] > 0
+        assert facts(compiled(SOFTMAX).journal)["KernelEmitted"] == recorded["KernelEmitted"] > 0
     assert not fresh.exists()
 
 
@@ -205,8 +205,8 @@ def test_what_changes_code_changes_the_key(
         monkeypatch.setattr(driver, "generator_identity", lambda: "another")
     if "llvm" in change:
         monkeypatch.setattr(driver.llvmlite, "__version__", "0")
-    given = {k: v for k, v in change.items() if k in knobs.KNOBS}
-    with knobs.config(**given):
+    arguments = {k: v for k, v in change.items() if k in knobs.KNOBS}
+    with knobs.config(**arguments):
         assert facts(compiled(change.get("text", MAP)).journal)["KernelEmitted"] == 1
 
 
@@ -290,7 +290,7 @@ print(json.dumps([emitted, texts.hexdigest(), bits.hexdigest()]))
 def test_a_second_process_compiles_nothing_and_gives_the_same_bits(tmp_path: Path) -> None:
     """Neither the process nor its hash seed shows in kernels or results."""
     root = Path(__file__).parents[1]
-    found = []
+    results = []
     for hash_seed in ("1", "2"):
         environment = {
             **os.environ,
@@ -306,8 +306,8 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_bits(tmp_path: Pat
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout))
-    (cold, texts, bits), (warm, same_texts, same_bits) = found
+        results.append(json.loads(done.stdout))
+    (cold, texts, bits), (warm, same_texts, same_bits) = results
     assert cold > 0
     assert warm == 0
     assert texts == same_texts
@@ -374,11 +374,11 @@ def test_every_instruction_set_agrees_with_the_interpreter() -> None:
 
 
 def test_threads_may_compile_at_once(fresh: Path) -> None:
-    found: dict[str, list[Array]] = {}
+    collected: dict[str, list[Array]] = {}
 
     def work(name: str, source: str) -> None:
         c = compiled(source)
-        found[name] = call(c, *inputs(c))
+        collected[name] = call(c, *inputs(c))
 
     twice = (*SOURCES.items(), *((f"{name} again", source) for name, source in SOURCES.items()))
     threads = [
@@ -391,7 +391,7 @@ def test_threads_may_compile_at_once(fresh: Path) -> None:
         t.join()
     for name, source in SOURCES.items():
         c = compiled(source)
-        for results in (found[name], found[f"{name} again"]):
+        for results in (collected[name], collected[f"{name} again"]):
             for a, b in zip(results, call(c, *inputs(c)), strict=True):
                 assert a.tobytes() == b.tobytes()
 
@@ -414,7 +414,7 @@ def test_hints_are_only_hints() -> None:
                     assert np.allclose(a, b, rtol=1e-4, atol=1e-4), (hints, n, m)
 
 
-def test_the_journal_tells_what_was_lowered_and_emitted(fresh: Path) -> None:
+def test_the_journal_records_what_was_lowered_and_emitted(fresh: Path) -> None:
     c = compiled(SOFTMAX, journal=Journal(full=True))
     lowered, emitted = c.journal.of(KernelLowered), c.journal.of(KernelEmitted)
     assert [f.name for f in lowered] == [k.name for k in c.kernels if k]

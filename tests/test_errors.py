@@ -109,7 +109,7 @@ def test_message_reads_as_documented():
     ]
 
 
-def test_only_shapes_that_are_compared_are_told_how():
+def test_only_compared_shapes_are_explained():
     x = smelt.asarray(np.ones((3, 4), np.float32))
     with pytest.raises(errors.ShapeError) as compared:
         smelt.jit(lambda x, y: x + y)(x, np.ones(5, np.float32))
@@ -136,7 +136,7 @@ def test_line_is_the_callers():
     assert caught.value.origin.function == "test_line_is_the_callers"
 
 
-def test_traceback_names_the_public_place():
+def test_traceback_names_the_public_function():
     try:
         raise errors.ShapeError("no")
     except errors.ShapeError as error:
@@ -172,15 +172,15 @@ def test_warning_is_filtered_by_category():
 # --- pages --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["E101", "e101", " E101 ", "ShapeError"])
-def test_page_by_code_or_name(asked):
-    assert errors.page(asked).code == "E101"
+@pytest.mark.parametrize("requested", ["E101", "e101", " E101 ", "ShapeError"])
+def test_page_by_code_or_name(requested):
+    assert errors.page(requested).code == "E101"
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("E1O1", "E101"), ("ShapError", "ShapeError")])
-def test_unknown_page_suggests_the_nearest(asked, meant):
+@pytest.mark.parametrize(("requested", "meant"), [("E1O1", "E101"), ("ShapError", "ShapeError")])
+def test_unknown_page_suggests_the_nearest(requested, meant):
     with pytest.raises(errors.UnknownNameError, match=f"did you mean {meant}"):
-        errors.page(asked)
+        errors.page(requested)
 
 
 def test_pages_are_all_rows():
@@ -262,8 +262,8 @@ def test_reason_takes_symbols_and_gaps(row):
 
 def test_reason_numbers_read_well():
     reason = REASONS["recompute-dear"]
-    told = reason.explain(value="v3", times=3.08, cost_ns=534_212.4)
-    assert told == "v3 would be computed 3.1 times, 534,212 ns more than storing it"
+    text = reason.explain(value="v3", times=3.08, cost_ns=534_212.4)
+    assert text == "v3 would be computed 3.1 times, 534,212 ns more than storing it"
 
 
 def test_unknown_reason():
@@ -294,25 +294,25 @@ def raises():
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 if name in names:
                     place = f"{path.relative_to(SOURCES.parent)}:{node.lineno}"
-                    given = {keyword.arg for keyword in node.keywords}
-                    yield place, names[name], len(node.args), given
+                    inputs = {keyword.arg for keyword in node.keywords}
+                    yield place, names[name], len(node.args), inputs
 
 
 def test_every_raise_fits_its_template():
     wrong = []
-    for place, row, positional, given in raises():
+    for place, row, positional, inputs in raises():
         allowed = {"origin", "hint"}
         if issubclass(row, TextError):
             allowed |= {"source", "line", "column", "length"}
         fields = fields_of(row.template)
-        if None in given:  # **fields: only known at run time
+        if None in inputs:  # **fields: only known at run time
             continue
         if positional == 1:  # fields beside a free text are data for programs
             continue
-        if positional > 1 or given - allowed - fields:
-            wrong.append(f"{place}: {row.__name__} has no field {given - allowed - fields}")
-        elif not positional and fields - given:
-            wrong.append(f"{place}: {row.__name__} lacks {fields - given}")
+        if positional > 1 or inputs - allowed - fields:
+            wrong.append(f"{place}: {row.__name__} has no field {inputs - allowed - fields}")
+        elif not positional and fields - inputs:
+            wrong.append(f"{place}: {row.__name__} lacks {fields - inputs}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,4 @@
-"""Modules that are imported late, beside forks."""
+"""Modules that are imported late, and forks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_child_that_is_forked_during_an_import_has_all_modules(
 ) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     paths = os.pathsep.join([str(SOURCE), str(tmp_path)])
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
         env={**os.environ, "PYTHONPATH": paths},
@@ -61,7 +61,7 @@ def test_a_child_that_is_forked_during_an_import_has_all_modules(
         text=True,
         timeout=60,
     )
-    assert found.returncode == 0, found.stderr
+    assert actual.returncode == 0, actual.stderr
 
 
 LATE_GUARD = """
@@ -80,7 +80,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
-def test_guards_that_an_import_registers_while_a_fork_waits_are_held_in_pairs(tmp_path):
+def test_fork_guards_registered_while_a_fork_waits_are_held_in_pairs(tmp_path):
     guard = "import threading\nfrom smelt.imports import guard_forks\nlock = threading.RLock()\n"
     (tmp_path / "slow.py").write_text(
         f"import logging, concurrent.futures.thread\n{SLOW}{guard}"

@@ -1,4 +1,4 @@
-"""Facts: recorded, stored, read back by this version and by others; their lines in the log."""
+"""Facts: recorded, stored, reloaded by this version and others, and logged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_order_and_selection():
     assert kept.of(Fact) == facts
 
 
-def test_keep_false_only_tells_listeners():
+def test_keep_false_only_notifies_listeners():
     heard: list[Fact] = []
     stop = journal.subscribe(heard.append)
     try:

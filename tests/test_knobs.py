@@ -103,8 +103,8 @@ def test_all_faces_take_the_same_text(knob, monkeypatch):
 
 @EVERY
 def test_type_is_stable(knob):
-    given, expected = OTHER[knob.name]
-    assert type(knob.parse(given)) is type(expected)
+    inputs, expected = OTHER[knob.name]
+    assert type(knob.parse(inputs)) is type(expected)
 
 
 def test_environment_is_read_when_first_needed(monkeypatch):
@@ -147,11 +147,15 @@ def test_one_object_can_be_entered_again_and_within_itself():
 
 def test_decorator_keeps_the_function():
     @config(rounding="exact")
-    def told(mark: str) -> str:
+    def documented(mark: str) -> str:
         """Doc."""
         return knobs.ROUNDING.get() + mark
 
-    assert told("!") == "exact!" and told.__doc__ == "Doc." and knobs.ROUNDING.get() == "eager"
+    assert (
+        documented("!") == "exact!"
+        and documented.__doc__ == "Doc."
+        and knobs.ROUNDING.get() == "eager"
+    )
 
 
 def test_threads_do_not_see_each_other():
@@ -276,7 +280,7 @@ def test_parsers_only_ever_raise_value_error(text):
             knob.parse(text)
 
 
-def test_numpy_values_are_told_apart():
+def test_numpy_values_are_distinguished():
     with pytest.raises(KnobError):
         config(threads=np.float64(2))
 

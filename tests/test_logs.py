@@ -212,7 +212,7 @@ def program_lines(
     return [x for x in done.stderr.splitlines() if x.startswith("smelt.")]
 
 
-def test_array_code_logs_what_is_asked_for_with_a_cold_cache_and_a_warm_one(tmp_path):
+def test_array_code_logs_the_requested_topics_with_cold_and_warm_caches(tmp_path):
     for _ in range(2):
         lines = program_lines(ARRAY_CODE, tmp_path, "fusion,trace")
         assert {x.partition(":")[0] for x in lines} == {"smelt.fusion", "smelt.trace"}

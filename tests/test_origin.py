@@ -27,11 +27,11 @@ def library(name: str, depth: int):
 
 
 def test_frames_of_the_package_are_skipped():
-    found = library("graph/build.py", 5)()
-    assert found.file == __file__
-    assert found.function == "test_frames_of_the_package_are_skipped"
-    assert found.text == 'found = library("graph/build.py", 5)()'
-    assert found.caret() == " " * 8 + "^" * 30
+    actual = library("graph/build.py", 5)()
+    assert actual.file == __file__
+    assert actual.function == "test_frames_of_the_package_are_skipped"
+    assert actual.text == 'found = library("graph/build.py", 5)()'
+    assert actual.caret() == " " * 8 + "^" * 30
 
 
 @pytest.mark.parametrize("guest", ["bench/workloads.py", "demo/minilm.py"])
@@ -42,9 +42,9 @@ def test_shipped_workloads_are_user_code(guest):
 def test_caret_counts_characters_not_bytes():
     record = library("a.py", 1)
     π = 1.0  # noqa: PLC2401 - the point of the test
-    found = (π, "äöü", record())[2]
-    start = found.text.index("record()")
-    assert found.caret() == " " * start + "^" * len("record()")
+    actual = (π, "äöü", record())[2]
+    start = actual.text.index("record()")
+    assert actual.caret() == " " * start + "^" * len("record()")
 
 
 def test_expression_of_several_lines_ends_with_its_first():
@@ -53,19 +53,19 @@ def test_expression_of_several_lines_ends_with_its_first():
     def call(*_):
         return record()
 
-    found = call(
+    actual = call(
         1,
         2,
     )
-    assert found.text == "return record()"
-    assert set(found.caret().strip()) == {"^"}
+    assert actual.text == "return record()"
+    assert set(actual.caret().strip()) == {"^"}
 
 
 def test_unreadable_source_gives_no_text():
     space: dict[str, object] = {"here": here}
     exec(compile("def f():\n    return here()", "<nowhere>", "exec"), space)
-    found = space["f"]()
-    assert (found.file, found.line, found.text, found.caret()) == ("<nowhere>", 2, "", "")
+    actual = space["f"]()
+    assert (actual.file, actual.line, actual.text, actual.caret()) == ("<nowhere>", 2, "", "")
 
 
 def test_no_frame_outside_gives_unknown(monkeypatch):
@@ -80,8 +80,8 @@ def _files_on_the_stack() -> set[str]:
 
 def test_equality_hash_and_pickle():
     recorded = here()
-    made = Origin(*recorded.place)
-    assert recorded == made and hash(recorded) == hash(made)
+    built = Origin(*recorded.place)
+    assert recorded == built and hash(recorded) == hash(built)
     assert pickle.loads(pickle.dumps(recorded)) == recorded
     assert recorded != Origin("other.py", 1)
     assert recorded != "other.py:1"

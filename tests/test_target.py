@@ -47,8 +47,8 @@ def test_llvm_accepts_cpu_and_features(isa: Isa, capfd: pytest.CaptureFixture[st
 
     llvm.initialize_all_targets()
     target = Target.for_isa(isa)
-    made = llvm.Target.from_triple(target.triple)
-    made.create_target_machine(cpu=target.cpu, features=target.feature_string)
+    built = llvm.Target.from_triple(target.triple)
+    built.create_target_machine(cpu=target.cpu, features=target.feature_string)
     assert "not a recognized" not in capfd.readouterr().err
 
 
@@ -155,7 +155,7 @@ def test_level_never_comes_nearer_as_the_footprint_grows(a: int, b: int, threads
     assert LEVELS.index(target.level(small, threads)) <= LEVELS.index(target.level(big, threads))
 
 
-def test_bandwidth_lies_between_one_thread_and_all() -> None:
+def test_bandwidth_is_between_one_thread_and_all() -> None:
     target = Target.for_isa("avx512", cores=8)
     for level in LEVELS:
         figures = [target.bandwidth(level, "read", n) for n in range(1, 9)]

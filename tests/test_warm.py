@@ -1,4 +1,4 @@
-"""Plans from the cache: what a later process finds runs the same bits, or is planned anew."""
+"""Plans from the cache: a later process runs the same bits, or plans anew."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.explain.programs import SIZES, TEXTS, arrays
+from tests.strategies.comparison import same_bits
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 import smelt as sm
 from smelt import driver, knobs, warm
@@ -45,7 +45,7 @@ RELU = """graph relu(x: f32[n], b: f32[n]) {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A cache of the test's own; what is known of processor and pool belongs to another one."""
     driver.host()
     code.forget()
@@ -70,9 +70,9 @@ def again(source: str | Graph = RELU, donate: tuple[int, ...] = (), **hints: int
     return start(source, donate, **hints)
 
 
-def run(compiled: Any, given: list[Array], graph: Graph) -> list[Array]:
-    known = solve_sizes(graph, given)
-    return compiled.run(given, tuple(known[n] for n in compiled.size_names))
+def run(compiled: Any, inputs: list[Array], graph: Graph) -> list[Array]:
+    sizes = solve_sizes(graph, inputs)
+    return compiled.run(inputs, tuple(sizes[n] for n in compiled.size_names))
 
 
 def misses(act: Callable[[], Any]) -> tuple[Any, list[str]]:
@@ -101,7 +101,7 @@ HEAD = """graph head(x: f32[n,d], w: f32[v,d], g: f32[n,1]) {
 }"""
 
 
-def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_plans_load_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """With their body, without planning; as many rows as there are, whatever the first call had."""
     tiny = replace(driver.host(), l3_bytes=1 << 14)
     monkeypatch.setattr(warm, "host", lambda: tiny)
@@ -110,14 +110,14 @@ def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.plan.chunked_clusters
     rng = np.random.default_rng(0)
     for rows in (150, 1, 49, 0):
-        given = [
+        inputs = [
             rng.standard_normal(s).astype(np.float32) for s in ((rows, 24), (301, 24), (rows, 1))
         ]
-        wanted = run(first, given, graph)
-        found = again(HEAD, n=150, d=24, v=301)
-        assert isinstance(found, CachedProgram)
-        assert all(map(same_bits, run(found, given, graph), wanted))
-    assert plan_text(found.plan) == plan_text(first.plan)
+        wanted = run(first, inputs, graph)
+        actual = again(HEAD, n=150, d=24, v=301)
+        assert isinstance(actual, CachedProgram)
+        assert all(map(same_bits, run(actual, inputs, graph), wanted))
+    assert plan_text(actual.plan) == plan_text(first.plan)
 
 
 # ---- the same bits -------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ def test_rounds_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_stored_plan_runs_and_explains_as_the_first_one(name: str) -> None:
     graph = parse(TEXTS[name])
-    given = arrays(graph.inputs, SIZES)
+    inputs = arrays(graph.inputs, SIZES)
     cold = start(graph)
     second = again(graph)
     assert not isinstance(cold, CachedProgram)
     assert isinstance(second, CachedProgram)
-    for a, b in zip(run(cold, given, graph), run(second, given, graph), strict=True):
+    for a, b in zip(run(cold, inputs, graph), run(second, inputs, graph), strict=True):
         assert same_bits(a, b)
     assert "_recompiled" not in vars(second), "nothing was planned for a run"
     one, other = report(cold, SIZES), report(second, SIZES)
@@ -175,7 +175,7 @@ def test_donated_inputs_are_written_over_by_a_stored_plan() -> None:
     assert isinstance(again(graph), driver.Compiled), "without the gift it is another plan"
 
 
-def test_other_sizes_take_other_forms_of_the_code() -> None:
+def test_other_sizes_take_other_variants_of_the_code() -> None:
     """Few rows and results beyond all caches have code of their own, also from a stored plan."""
     source = """graph f(x: f32[n,k], w: f32[k,64]) {
   v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
@@ -194,9 +194,9 @@ def test_other_sizes_take_other_forms_of_the_code() -> None:
         assert same_bits(cold.run([x, w], (n, 64))[0], second.run([x, w], (n, 64))[0])
     third = again(graph, n=512, k=64)
     x = rng.standard_normal((1, 64)).astype("f4")
-    found, reasons = misses(lambda: third.run([x, w], (1, 64)))
+    actual, reasons = misses(lambda: third.run([x, w], (1, 64)))
     assert not reasons
-    assert same_bits(found[0], cold.run([x, w], (1, 64))[0])
+    assert same_bits(actual[0], cold.run([x, w], (1, 64))[0])
 
 
 # ---- what decides --------------------------------------------------------------------------------
@@ -237,12 +237,12 @@ def test_sizes_and_version_decide_and_names_do_not(monkeypatch: pytest.MonkeyPat
     start(n=64)
     assert isinstance(again(n=64), CachedProgram)
     assert isinstance(again(RELU.replace("graph relu", "graph other"), n=64), CachedProgram)
-    found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(n=65))
+    assert not isinstance(actual, CachedProgram)
     assert reasons[0] == "changed: sizes"
     monkeypatch.setattr(warm, "package_identity", lambda: "0.0.0 other")
-    found, reasons = misses(lambda: again(n=65))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(n=65))
+    assert not isinstance(actual, CachedProgram)
     assert reasons[0] == "changed: version"
     _, reasons = misses(lambda: again(RELU.replace("log", "exp")))
     assert reasons[0] == "no entry"
@@ -263,7 +263,7 @@ def test_lines_decide_where_a_setting_names_one() -> None:
         assert not isinstance(again(placed(2)), CachedProgram)
 
 
-def test_with_verification_everything_is_made_anew() -> None:
+def test_with_verification_everything_is_rebuilt() -> None:
     start()
     next_process()
     with knobs.config(verify=True):
@@ -279,14 +279,14 @@ def test_strict_refuses_as_ever() -> None:
 # ---- damage --------------------------------------------------------------------------------------
 
 
-def stored(place: Path, what: str) -> list[Path]:
+def stored(folder: Path, what: str) -> list[Path]:
     """The files of entries of a kind."""
-    found: list[Path] = []
-    for path in sorted(place.glob(f"*{SUFFIX}")):
+    results: list[Path] = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         meta = decode(path.read_bytes())[1].meta
         if (meta.get("what") or ("kernel" if "functions" in meta else "")) == what:
-            found.append(path)
-    return found
+            results.append(path)
+    return results
 
 
 def flip(content: bytes) -> bytes:
@@ -305,19 +305,19 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("what", ["plan", "kernel"])
-def test_a_damaged_entry_is_told_replaced_and_never_used(
-    place: Path, what: str, damage: str
+def test_a_damaged_entry_is_reported_replaced_and_never_used(
+    folder: Path, what: str, damage: str
 ) -> None:
     graph = parse(RELU)
     cold = start(graph)
     given_arrays = arrays(graph.inputs, {"n": 50})
-    (path,) = stored(place, what)
+    (path,) = stored(folder, what)
     whole = path.read_bytes()
     path.write_bytes(DAMAGE[damage](whole))
-    found, reasons = misses(lambda: again(graph))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(graph))
+    assert not isinstance(actual, CachedProgram)
     assert any(reason.startswith("damaged: ") for reason in reasons)
-    for a, b in zip(run(cold, given_arrays, graph), run(found, given_arrays, graph), strict=True):
+    for a, b in zip(run(cold, given_arrays, graph), run(actual, given_arrays, graph), strict=True):
         assert same_bits(a, b)
     assert isinstance(again(graph), CachedProgram), "repaired"
     if what == "plan":
@@ -337,54 +337,54 @@ MEANT: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("meaning", MEANT)
-def test_a_whole_entry_that_is_no_plan_is_not_used(place: Path, meaning: str) -> None:
+def test_a_whole_entry_that_is_no_plan_is_not_used(folder: Path, meaning: str) -> None:
     start()
-    (path,) = stored(place, "plan")
+    (path,) = stored(folder, "plan")
     key, entry = decode(path.read_bytes())
     meta = entry.meta | {"recipe": MEANT[meaning](entry.meta["recipe"])}
     path.write_bytes(encode(key, meta, b""))
-    found, reasons = misses(again)
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(again)
+    assert not isinstance(actual, CachedProgram)
     assert "a plan of another form" in reasons
     assert isinstance(again(), CachedProgram)
 
 
-def test_swapped_entries_are_of_another_key(place: Path) -> None:
+def test_swapped_entries_are_of_another_key(folder: Path) -> None:
     start(RELU)
     start(TEXTS["softmax"])
-    one, other = stored(place, "plan")
+    one, other = stored(folder, "plan")
     contents = one.read_bytes(), other.read_bytes()
     one.write_bytes(contents[1])
     other.write_bytes(contents[0])
-    found, reasons = misses(lambda: again(RELU))
-    assert not isinstance(found, CachedProgram)
+    actual, reasons = misses(lambda: again(RELU))
+    assert not isinstance(actual, CachedProgram)
     assert "damaged: entry of another key" in reasons
 
 
-def test_a_plan_whose_code_is_gone_is_made_anew(place: Path) -> None:
+def test_a_plan_whose_code_is_gone_is_rebuilt(folder: Path) -> None:
     start(TEXTS["apart"])
-    for path in stored(place, "kernel"):
+    for path in stored(folder, "kernel"):
         path.unlink()
     assert not isinstance(again(TEXTS["apart"]), CachedProgram)
     assert isinstance(again(TEXTS["apart"]), CachedProgram)
 
 
-def test_upkeep_knows_plans(place: Path) -> None:
+def test_upkeep_knows_plans(folder: Path) -> None:
     start()
     cache = Cache.default()
-    assert cache.info().entries == len(list(place.glob(f"*{SUFFIX}")))
+    assert cache.info().entries == len(list(folder.glob(f"*{SUFFIX}")))
     assert not cache.verify()
-    (path,) = stored(place, "plan")
+    (path,) = stored(folder, "plan")
     path.write_bytes(path.read_bytes()[:-1])
     assert list(cache.verify()) == [path.name]
-    assert cache.clear() == len(list(place.glob("*"))) or not list(place.glob(f"*{SUFFIX}"))
+    assert cache.clear() == len(list(folder.glob("*"))) or not list(folder.glob(f"*{SUFFIX}"))
     assert not isinstance(again(), CachedProgram)
 
 
-def test_without_a_cache_nothing_is_stored(place: Path) -> None:
+def test_without_a_cache_nothing_is_stored(folder: Path) -> None:
     with knobs.config(cache=False):
         start()
-    assert not place.exists()
+    assert not folder.exists()
 
 
 def test_a_graph_without_a_text_is_compiled_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,8 +441,8 @@ print(json.dumps({"found": found, "heavy": heavy, "told": told["plan"]}))
 """
 
 
-def process(place: Path) -> dict[str, Any]:
-    settings = {"SMELT_CACHE_DIR": str(place), "SMELT_PROBE": "off", "SMELT_VERIFY": "0"}
+def process(folder: Path) -> dict[str, Any]:
+    settings = {"SMELT_CACHE_DIR": str(folder), "SMELT_PROBE": "off", "SMELT_VERIFY": "0"}
     settings["PYTHONPATH"] = str(Path(warm.__file__).parents[1])
     settings["PYTHONDONTWRITEBYTECODE"] = ""  # as users run it
     done = subprocess.run(
@@ -477,13 +477,13 @@ def test_the_front_end_s_functions_explain_from_a_stored_plan() -> None:
     second(x)
     (trace,) = next(iter(second.traces.values()))
     assert isinstance(trace.executable, CachedProgram)
-    told = sm.explain(second, x)
-    assert "norm" in str(told)
-    assert str(told.why("square", "sum"))
+    text = sm.explain(second, x)
+    assert "norm" in str(text)
+    assert str(text.why("square", "sum"))
     assert {f.place for f in trace.executable.journal.of(CacheHit)} == {"disk"}
 
 
-def test_nodes_keep_their_lines(place: Path) -> None:
+def test_nodes_keep_their_lines(folder: Path) -> None:
     graph = parse(RELU)
     start(graph)
     next_process()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("src", "tools", "examples")
+FOLDERS = ("src", "tests", "tools", "examples")
 
 NAMES: Mapping[str, str] = {
     "abreast": "unrolled, interleaved",
@@ -66,6 +66,8 @@ PROSE: Mapping[str, str] = {
 OPENINGS = ("The same ", "That which ", "Those of ", "Those that ", "What of ", "As ")
 """How a first line that cannot be read alone begins."""
 MOST_WORDS = 15
+MOST_WORDS_OF_TESTS = 17
+"""Docstrings of tests say what holds, with its condition."""
 
 ALLOWED: Mapping[str, frozenset[str]] = {
     "examples/images.py": frozenset(["found"]),
@@ -111,9 +113,10 @@ def violations(path: str, source: str) -> list[Violation]:
     a.py:1: 'The same ': say what it is: this line is read alone
     """
     tree = ast.parse(source)
+    most = MOST_WORDS_OF_TESTS if path.startswith("tests/") else MOST_WORDS
     every = [
         *(Violation(path, *v) for v in _identifiers(tree)),
-        *(Violation(path, *v) for v in _docstrings(tree)),
+        *(Violation(path, *v) for v in _docstrings(tree, most)),
         *(Violation(path, *v) for v in _comments(source)),
     ]
     allowed = ALLOWED.get(path, frozenset())
@@ -141,7 +144,7 @@ def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, name, NAMES[part]
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def _docstrings(tree: ast.Module, most: int) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -154,8 +157,8 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         for opening in OPENINGS:
             if sentence.startswith(opening):
                 yield line, opening, "what it is: this line is read alone"
-        if (count := len(sentence.split())) > MOST_WORDS:
-            yield line, f"{count} words", f"at most {MOST_WORDS} in the first sentence"
+        if (count := len(sentence.split())) > most:
+            yield line, f"{count} words", f"at most {most} in the first sentence"
         yield from _phrases(text, line)
 
 

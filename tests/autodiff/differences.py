@@ -27,18 +27,18 @@ def numeric(graph: Graph, arrays: Sequence[Array], seeds: Sequence[Array], place
     """What the cotangent of input `place` should be: d(Σ seeds · float outputs) / d elements."""
 
     def total(moved: Array) -> float:
-        given = [moved if k == place else a for k, a in enumerate(arrays)]
-        floats = [y for y in interp.run(graph, given) if y.dtype.kind == "f"]
+        inputs = [moved if k == place else a for k, a in enumerate(arrays)]
+        floats = [y for y in interp.run(graph, inputs) if y.dtype.kind == "f"]
         return sum(float(np.sum(y * s)) for y, s in zip(floats, seeds, strict=True))
 
     x = arrays[place]
-    found = np.zeros(x.shape)
+    result = np.zeros(x.shape)
     for at in np.ndindex(x.shape):
         above, below = x.copy(), x.copy()
         above[at] += STEP
         below[at] -= STEP
-        found[at] = (total(above) - total(below)) / (2 * STEP)
-    return found
+        result[at] = (total(above) - total(below)) / (2 * STEP)
+    return result
 
 
 def seeds_for(graph: Graph, arrays: Sequence[Array], seed: int = 3) -> list[Array]:
@@ -57,8 +57,8 @@ def gradients(graph: Graph, arrays: Sequence[Array], seeds: Sequence[Array]) -> 
 def check(graph: Graph, arrays: Sequence[Array], atol: float = 2e-6, rtol: float = 2e-6) -> None:
     """Every gradient of a float64 graph against differences."""
     seeds = seeds_for(graph, arrays)
-    found = iter(gradients(graph, arrays, seeds))
+    actual = iter(gradients(graph, arrays, seeds))
     for place, a in enumerate(arrays):
         if a.dtype == np.float64:
             wanted = numeric(graph, arrays, seeds, place)
-            np.testing.assert_allclose(next(found), wanted, rtol=rtol, atol=atol)
+            np.testing.assert_allclose(next(actual), wanted, rtol=rtol, atol=atol)

@@ -36,10 +36,10 @@ def run(function: Any, arrays: list[Array]) -> list[Array]:
     """The results by the graph's interpreter."""
     trace = sm.jit(function).lower(*arrays).trace
     sizes = matched(trace, [n for a in arrays for n in a.shape])
-    found = interp.run(trace.graph, inputs(trace, arrays), sizes)
+    actual = interp.run(trace.graph, inputs(trace, arrays), sizes)
     places = {r.position for r in trace.results if r.kind == "graph"}
-    assert len(places) <= len(found)
-    return [found[r.position] if r.kind == "graph" else arrays[r.position] for r in trace.results]
+    assert len(places) <= len(actual)
+    return [actual[r.position] if r.kind == "graph" else arrays[r.position] for r in trace.results]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id.replace(" ", "_"))
@@ -49,24 +49,24 @@ def test_backward(row: Row) -> None:
     moving = [k for k, a in enumerate(arrays) if a.dtype == np.float64]
     rng = np.random.default_rng(0)
 
-    def value(*given: Any) -> Any:
-        return floats(row.code(sm, *given))
+    def value(*arguments: Any) -> Any:
+        return floats(row.code(sm, *arguments))
 
     results = run(value, arrays)
     seeds = [rng.uniform(0.5, 1.5, y.shape) for y in results]
     way = {k: rng.choice([-1.0, 1.0], arrays[k].shape) for k in moving}
 
-    def back(*given: Any) -> Any:
+    def back(*arguments: Any) -> Any:
         def of_floats(*xs: Any) -> Any:
-            whole = list(given[: len(arrays)])
+            whole = list(arguments[: len(arrays)])
             for k, x in zip(moving, xs, strict=True):
                 whole[k] = x
             return value(*whole)
 
-        return sm.vjp(of_floats, *(given[k] for k in moving))[1](list(given[len(arrays) :]))
+        return sm.vjp(of_floats, *(arguments[k] for k in moving))[1](list(arguments[len(arrays) :]))
 
     slopes = run(back, [*arrays, *seeds])
-    found = sum(float(np.sum(g * way[k])) for k, g in zip(moving, slopes, strict=True))
+    actual = sum(float(np.sum(g * way[k])) for k, g in zip(moving, slopes, strict=True))
 
     def total(step: float) -> float:
         moved = [a + step * way[k] if k in way else a for k, a in enumerate(arrays)]
@@ -77,4 +77,4 @@ def test_backward(row: Row) -> None:
         pytest.skip("a jump lies in between")
     size = sum(float(np.sum(np.abs(y))) for y in results)
     near = 1e-4 * max(1.0, abs(wanted), *(float(np.abs(g).sum()) for g in slopes))
-    assert abs(found - wanted) <= near + 2.0**-45 * size / STEP, (found, wanted)
+    assert abs(actual - wanted) <= near + 2.0**-45 * size / STEP, (actual, wanted)

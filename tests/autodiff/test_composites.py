@@ -22,7 +22,7 @@ plain_reverse = import_module("smelt.autodiff.reverse")  # the package has a fun
 
 
 class Case(NamedTuple):
-    """The same function twice, and the shapes of its float arguments."""
+    """A function, the same function in PyTorch, and the shapes of its float arguments."""
 
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
@@ -52,7 +52,7 @@ def masked_in_torch(torch: Any, x: Any) -> Any:
     return torch.softmax(torch.where(seen, x, -math.inf), -1)
 
 
-def turned_in_torch(t: Any, x: Any) -> Any:
+def rotated_in_torch(t: Any, x: Any) -> Any:
     size = x.shape[-1]
     steps = 10000.0 ** (-2 * t.arange(size // 2, dtype=x.dtype) / size)
     angle = t.arange(x.shape[-2], dtype=x.dtype)[:, None] * steps
@@ -130,7 +130,7 @@ CASES: dict[str, Case] = {
     "embedding": Case(
         lambda x: sm.take(x, LABELS, axis=0), lambda t, x: x[t.tensor(LABELS)], ((5, 3),)),
     "power": Case(lambda x, y: sm.exp(x) ** y, lambda t, x, y: t.exp(x) ** y, ((4, 1), (3,))),
-    "rotary": Case(sm.nn.rotary, turned_in_torch, ((2, 5, 4),)),
+    "rotary": Case(sm.nn.rotary, rotated_in_torch, ((2, 5, 4),)),
 }  # fmt: skip
 
 
@@ -171,9 +171,9 @@ def run(function: Callable[..., Any], arrays: list[Array], *, compiled: bool) ->
     if compiled:
         return [np.asarray(g) for g in sm.jit(function)(*arrays)]
     trace = sm.jit(function).lower(*arrays).trace
-    given = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
-    found = interp.run(trace.graph, given)
-    return [found[r.position] for r in trace.results]
+    inputs = [arrays[k] for k in trace.arguments] + [evaluate(x) for x in trace.captured]
+    result = interp.run(trace.graph, inputs)
+    return [result[r.position] for r in trace.results]
 
 
 def by_us(case: Case, arrays: list[Array], *, twice: bool, compiled: bool = False) -> list[Array]:
@@ -215,8 +215,8 @@ def test_compiled_short_floats_against_torch(name: str) -> None:
     """A few dozen rounded operators: errors of some 2⁻²⁴ of the largest term each."""
     case = CASES[name]
     arrays = draw(case, "float32")
-    found = by_us(case, arrays, twice=False, compiled=True)
-    for a, b in zip(found, by_torch(case, arrays, twice=False), strict=True):
+    result = by_us(case, arrays, twice=False, compiled=True)
+    for a, b in zip(result, by_torch(case, arrays, twice=False), strict=True):
         assert a.dtype == np.float32
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1, np.abs(b).max()))
 
@@ -279,7 +279,7 @@ def test_no_gradient_runs_through_the_gauge(name: str) -> None:
 
 
 def test_an_extreme_that_matters_is_no_gauge() -> None:
-    """The same shift, but the result keeps it."""
+    """A shift by the maximum is differentiated if the result keeps it."""
     x = np.array([1.0, 3.0, 2.0])
     slope = sm.grad(lambda x: sm.sum(sm.exp(x - sm.max(x))))(x)
     e = np.exp(x - 3)
@@ -312,8 +312,8 @@ def test_the_row_sum_of_attention_comes_from_its_result(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cheap_forms_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same gradients without gauges dropped, zero sums known and sums swapped."""
+def test_cheap_derivatives_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients stay if no gauge is dropped, no zero sum known and no sum swapped."""
     case = CASES[name]
     arrays = draw(case, "float64")
     cheap = by_us(case, arrays, twice=False)

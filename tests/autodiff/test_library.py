@@ -20,7 +20,7 @@ def spd(x: Any) -> Any:
     return x @ x.mT + 2 * sm.eye(x.shape[-1])
 
 
-def joined(factors: tuple[Any, ...]) -> Any:
+def concatenated(factors: tuple[Any, ...]) -> Any:
     """All factors in one vector; the directions of vectors do not jump under small changes."""
     return sm.concat([sm.reshape(f, (-1,)) for f in factors])
 
@@ -34,12 +34,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "solve for a vector": (lambda x, y: sm.linalg.solve(spd(x), y), ((3, 3), (3,))),
     "cholesky": (lambda x: sm.linalg.cholesky(spd(x)), ((2, 3, 3),)),
     "slogdet": (lambda x: sm.linalg.slogdet(spd(x)).logabsdet, ((2, 3, 3),)),
-    "eigh": (lambda x: joined(sm.linalg.eigh(spd(x))), ((2, 3, 3),)),
+    "eigh": (lambda x: concatenated(sm.linalg.eigh(spd(x))), ((2, 3, 3),)),
     "eigvalsh": (lambda x: sm.linalg.eigvalsh(spd(x)), ((3, 3),)),
-    "svd": (lambda x: joined(sm.linalg.svd(x, full_matrices=False)), ((2, 4, 3),)),
-    "svd of wide": (lambda x: joined(sm.linalg.svd(x, full_matrices=False)), ((3, 5),)),
+    "svd": (lambda x: concatenated(sm.linalg.svd(x, full_matrices=False)), ((2, 4, 3),)),
+    "svd of wide": (lambda x: concatenated(sm.linalg.svd(x, full_matrices=False)), ((3, 5),)),
     "svdvals": (sm.linalg.svdvals, ((2, 3, 5),)),
-    "qr": (lambda x: joined(sm.linalg.qr(x)), ((2, 5, 3),)),
+    "qr": (lambda x: concatenated(sm.linalg.qr(x)), ((2, 5, 3),)),
     "pinv": (sm.linalg.pinv, ((4, 3),)),
     "nuclear norm": (lambda x: sm.linalg.matrix_norm(x, ord="nuc"), ((3, 4),)),
     "matrix_power": (lambda x: sm.linalg.matrix_power(spd(x), -2), ((3, 3),)),
@@ -63,13 +63,13 @@ def test_against_differences(name: str, function: Any) -> None:
     ways = [RNG.choice([-1.0, 1.0], a.shape) for a in arrays]
     places = tuple(range(len(arrays)))
     slopes = sm.grad(lambda *xs: function(name, xs), places)(*arrays)
-    found = sum(float(sm.sum(g * w)) for g, w in zip(slopes, ways, strict=True))
+    actual = sum(float(sm.sum(g * w)) for g, w in zip(slopes, ways, strict=True))
     above, below = (
         float(function(name, tuple(sm.asarray(a + s * STEP * w) for a, w in zip(arrays, ways))))
         for s in (1, -1)
     )
     wanted = (above - below) / (2 * STEP)
-    assert abs(found - wanted) <= 1e-4 * max(1, abs(wanted)), (found, wanted)
+    assert abs(actual - wanted) <= 1e-4 * max(1, abs(wanted)), (actual, wanted)
 
 
 def test_complete_factors_have_no_derivative() -> None:

@@ -35,17 +35,17 @@ def scalar_graph(name: str, dtype: str, wide: bool) -> Graph:
 
 def scalar_arrays(name: str, graph: Graph) -> list[Any]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    given = DOMAIN.get(name)
-    found: list[Any] = []
+    inputs = DOMAIN.get(name)
+    results: list[Any] = []
     for k, x in enumerate(graph.inputs):
         assert isinstance(x.op, Input)
         shape = tuple(int(n) for n in x.type.shape)  # type: ignore[arg-type]
-        if given is not None:
-            values = rng.choice(np.asarray(given[k]), shape, replace=False)
+        if inputs is not None:
+            values = rng.choice(np.asarray(inputs[k]), shape, replace=False)
         else:
             values = rng.uniform(0.3, 3.0, shape) * rng.choice([-1, 1], shape)
-        found.append(np.asarray(values).astype(x.type.dtype.numpy))
-    return found
+        results.append(np.asarray(values).astype(x.type.dtype.numpy))
+    return results
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["same", "broadcast"])
@@ -58,7 +58,7 @@ def test_scalar_row(name: str, wide: bool) -> None:
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_scalar_row_in_other_types(name: str, dtype: Any) -> None:
-    """The same formula with each of its few steps rounded, on arguments that are exact."""
+    """Round each step of the formula, on exactly representable arguments."""
     short = scalar_graph(name, dtype.name, wide=False)
     rounded = scalar_arrays(name, short)
     wide = scalar_graph(name, "f64", wide=False)
@@ -185,15 +185,15 @@ CASES = {
 
 def draw(graph: Graph) -> list[Any]:
     rng = np.random.default_rng(11)
-    found: list[Any] = []
+    results: list[Any] = []
     for x in graph.inputs:
         shape = tuple(int(n) for n in x.type.shape)  # type: ignore[arg-type]
         if x.type.dtype.is_integer:
-            found.append(rng.integers(0, 2, shape))
+            results.append(rng.integers(0, 2, shape))
         else:
             values = np.linspace(-1.9, 2.1, int(np.prod(shape)))
-            found.append(rng.permutation(values).reshape(shape))
-    return found
+            results.append(rng.permutation(values).reshape(shape))
+    return results
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,7 +218,7 @@ def test_tensor_row_in_other_types(name: str, dtype: Any) -> None:
         assert (np.abs(a.astype(np.float64) - b) <= worst).all(), (a, b)
 
 
-def test_every_fold_of_floats_has_a_derivative() -> None:
+def test_every_float_reduction_has_a_derivative() -> None:
     for row in COMBINES.values():
         same = row.grow in ("same", "integer") and "float" in row.kinds
         assert (row.pullback is not None) == same
@@ -229,8 +229,8 @@ def test_every_fold_of_floats_has_a_derivative() -> None:
 def test_steps_have_derivative_zero(name: str) -> None:
     graph = scalar_graph(name, "f64", wide=False)
     arrays = scalar_arrays(name, graph)
-    for found in gradients(graph, arrays, seeds_for(graph, arrays)):
-        np.testing.assert_array_equal(found, 0)
+    for actual in gradients(graph, arrays, seeds_for(graph, arrays)):
+        np.testing.assert_array_equal(actual, 0)
 
 
 def test_remainder() -> None:
@@ -246,14 +246,14 @@ def test_remainder() -> None:
 
 def run(source: str, *arrays: Any) -> list[Any]:
     graph = graph_of(source)
-    given = [np.asarray(a) for a in arrays]
-    outs = seeds_for(graph, given)
-    return gradients(graph, given, [np.ones_like(s) for s in outs])
+    inputs = [np.asarray(a) for a in arrays]
+    outs = seeds_for(graph, inputs)
+    return gradients(graph, inputs, [np.ones_like(s) for s in outs])
 
 
 def test_ties_share_evenly() -> None:
-    (found,) = run(FOLDS["reduce.max (0,)"].replace("3,2,4", "4"), [1.0, 3.0, 2.0, 3.0])
-    np.testing.assert_array_equal(found, [0, 0.5, 0, 0.5])
+    (actual,) = run(FOLDS["reduce.max (0,)"].replace("3,2,4", "4"), [1.0, 3.0, 2.0, 3.0])
+    np.testing.assert_array_equal(actual, [0, 0.5, 0, 0.5])
     one, other = run(
         "graph f(x: T[2], y: T[2]) {\n v0 = max(x, y)\n return v0\n}", [1.0, 2.0], [1.0, 1.0]
     )
@@ -261,8 +261,8 @@ def test_ties_share_evenly() -> None:
 
 
 def test_nan_has_no_derivative() -> None:
-    (found,) = run(FOLDS["reduce.max (0,)"].replace("3,2,4", "3"), [1.0, np.nan, 2.0])
-    assert np.isnan(found).all()
+    (actual,) = run(FOLDS["reduce.max (0,)"].replace("3,2,4", "3"), [1.0, np.nan, 2.0])
+    assert np.isnan(actual).all()
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])
@@ -275,8 +275,8 @@ def test_products_with_zeros(zeros: int) -> None:
 
 
 def test_running_extremes_of_equals_go_to_the_last() -> None:
-    (found,) = run(SCANS["scan.max 0"].replace("3,5", "5"), [1.0, 1.0, 0.0, 2.0, 1.0])
-    np.testing.assert_array_equal(found, [1, 2, 0, 2, 0])
+    (actual,) = run(SCANS["scan.max 0"].replace("3,5", "5"), [1.0, 1.0, 0.0, 2.0, 1.0])
+    np.testing.assert_array_equal(actual, [1, 2, 0, 2, 0])
 
 
 def test_what_was_not_chosen_does_no_harm() -> None:
@@ -289,8 +289,8 @@ def test_what_was_not_chosen_does_no_harm() -> None:
   return v3
 }"""
     x = np.array([0.0, -1.0, 2.0])
-    (found,) = run(source, x)
-    np.testing.assert_allclose(found, [0, 0, np.log(2)])
+    (actual,) = run(source, x)
+    np.testing.assert_allclose(actual, [0, 0, np.log(2)])
 
 
 def test_a_choice_behind_a_sum_does_no_harm() -> None:
@@ -301,31 +301,31 @@ def test_a_choice_behind_a_sum_does_no_harm() -> None:
   v3 = select(v2, 0.0:T, v1)
   return v3
 }"""
-    (found,) = run(source, np.array([[0.0, 1.0, 2.0], [1.0, 2.0, 4.0]]))
-    np.testing.assert_allclose(found, [[0, 0, 0], [-1, -0.25, -0.0625]])
+    (actual,) = run(source, np.array([[0.0, 1.0, 2.0], [1.0, 2.0, 4.0]]))
+    np.testing.assert_allclose(actual, [[0, 0, 0], [-1, -0.25, -0.0625]])
 
 
 def test_scatter_forgets_what_was_overwritten() -> None:
     source = "graph f(x: T[3], u: T[3], i: i64[3]) {\n v0 = scatter.put(x, u, i)\n return v0\n}"
     graph = graph_of(source)
-    given = [np.zeros(3), np.ones(3), np.array([2, 0, 2])]
-    by_x, by_u = gradients(graph, given, [np.array([1.0, 2.0, 3.0])])
+    inputs = [np.zeros(3), np.ones(3), np.array([2, 0, 2])]
+    by_x, by_u = gradients(graph, inputs, [np.array([1.0, 2.0, 3.0])])
     np.testing.assert_array_equal(by_x, [0, 2, 0])
     np.testing.assert_array_equal(by_u, [0, 1, 3])
 
 
-def test_extremes_at_computed_places_share_evenly() -> None:
+def test_gradients_of_scattered_extremes_are_shared_evenly() -> None:
     source = "graph f(x: T[3], u: T[4], i: i64[4]) {\n v0 = scatter.max(x, u, i)\n return v0\n}"
-    given = [[1.0, 5.0, 0.0], [1.0, 1.0, 3.0, np.nan], [0, 0, 1, 2]]
+    inputs = [[1.0, 5.0, 0.0], [1.0, 1.0, 3.0, np.nan], [0, 0, 1, 2]]
     graph = graph_of(source)
-    arrays = [np.asarray(a) for a in given]
+    arrays = [np.asarray(a) for a in inputs]
     by_x, by_u = gradients(graph, arrays, [np.array([3.0, 1.0, 1.0])])
     np.testing.assert_array_equal(by_x, [1, 1, np.nan])
     np.testing.assert_array_equal(by_u, [1, 1, 0, np.nan])
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 3])
-def test_products_at_computed_places_with_zeros(zeros: int) -> None:
+def test_gradients_of_scattered_products_with_zeros(zeros: int) -> None:
     source = "graph f(x: T[2], u: T[5], i: i64[5]) {\n v0 = scatter.mul(x, u, i)\n return v0\n}"
     u = np.array([2.0, 0.5, 3.0, -1.5, 1.25])
     u[:zeros] = 0
@@ -335,8 +335,8 @@ def test_products_at_computed_places_with_zeros(zeros: int) -> None:
 
 def test_what_is_stopped_has_no_derivative() -> None:
     source = "graph f(x: T[2]) {\n v0 = stop(x)\n v1 = mul(x, v0)\n return v1\n}"
-    (found,) = run(source, [3.0, 4.0])
-    np.testing.assert_array_equal(found, [3, 4])
+    (actual,) = run(source, [3.0, 4.0])
+    np.testing.assert_array_equal(actual, [3, 4])
 
 
 def test_an_axis_twice_in_one_operand_is_refused() -> None:

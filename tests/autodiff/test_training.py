@@ -24,7 +24,7 @@ def example() -> Any:
 
 
 def losses_of_torch(torch: Any, train: Any) -> list[float]:
-    """The same model and optimiser, by PyTorch's own functions."""
+    """Train the model with PyTorch's own functions and optimiser."""
     functional = torch.nn.functional
     p = {k: torch.tensor(a, requires_grad=True) for k, a in train.initial(len(set(TEXT))).items()}
     optimiser = torch.optim.Adam(p.values(), lr=3e-3, betas=(0.9, 0.99), eps=1e-8)

@@ -1,5 +1,4 @@
-"""Gradients of images that windows slide over: products over windows as well, without an array of
-all windows."""
+"""Gradients of sliding windows, without an array of all windows."""
 
 from __future__ import annotations
 
@@ -44,15 +43,15 @@ def test_gradients_of_images(name: str) -> None:
     g = _random(*sm.nn.conv(x, w, **options).shape)
 
     @sm.jit
-    def found(x: Any, w: Any, g: Any) -> Any:
+    def gradients(x: Any, w: Any, g: Any) -> Any:
         return sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, **options) * g))(x)
 
-    got = np.asarray(found(x, w, g))
+    got = np.asarray(gradients(x, w, g))
     plain = sm.nn.conv_transpose(g, w, **options).shape
     more = [n - m for n, m in zip(image[2:], plain[2:], strict=True)]
     expected = np.asarray(sm.nn.conv_transpose(g, w, output_padding=more, **options))
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
-    assert ("shear" in sm.explain(found, x, w, g).to_json()) == (name in FOLDED)
+    assert ("shear" in sm.explain(gradients, x, w, g).to_json()) == (name in FOLDED)
 
 
 def test_second_derivatives() -> None:
@@ -63,20 +62,20 @@ def test_second_derivatives() -> None:
         of_x = sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, stride=2) ** 2))(x)
         return sm.sum(of_x**2)
 
-    found, h = np.asarray(sm.jit(sm.grad(slope))(w)), 1e-6
+    actual, h = np.asarray(sm.jit(sm.grad(slope))(w)), 1e-6
     for at in ((0, 0, 0, 0), (2, 1, 1, 2)):
         step = np.zeros_like(w)
         step[at] = h
         expected = (float(slope(w + step)) - float(slope(w - step))) / (2 * h)
-        assert found[at] == pytest.approx(expected, rel=1e-6)
+        assert actual[at] == pytest.approx(expected, rel=1e-6)
 
 
-def test_infinite_weights_meet_no_margin_in_exact_gradients() -> None:
+def test_infinite_weights_skip_padding_in_exact_gradients() -> None:
     """The gradient of a margin's neighbour is what the weights that it meets say."""
     x, w, g = np.ones((1, 1, 4)), np.array([[[np.inf, 1.0, 1.0]]]), np.ones((1, 1, 4))
 
     def slope(x: Any) -> Any:
         return sm.grad(lambda x: sm.sum(sm.nn.conv(x, w, padding=1) * g))(x)
 
-    found = np.asarray(sm.jit(slope, rounding="exact")(x))
-    np.testing.assert_array_equal(found, [[[np.inf, np.inf, np.inf, 2.0]]])
+    actual = np.asarray(sm.jit(slope, rounding="exact")(x))
+    np.testing.assert_array_equal(actual, [[[np.inf, np.inf, np.inf, 2.0]]])

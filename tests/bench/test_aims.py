@@ -1,4 +1,4 @@
-"""What pages of measured tables list as below the aims is what their tables say."""
+"""The lists of missed aims agree with the measured tables of their pages."""
 
 from __future__ import annotations
 

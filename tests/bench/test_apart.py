@@ -1,4 +1,4 @@
-"""Kernels beside their operators apart: every way computes the same, and what the cells say."""
+"""The table of fused kernels against separate operators: equal results, and its cells."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def layer(x: Any, w: Any, b: Any) -> Any:
 def test_all_ways_give_the_same_and_are_timed() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in ((40, 24), (24, 33), (33,))]
-    found = list(contests("layer", *recorded(layer, arrays)))  # which compares the results
-    assert found
-    assert all({ALONE} < set(c.ways) for c in found)
-    assert all(len(steps) == 2 for c in found for name, steps in c.ways.items() if name != ALONE)
-    timed = found[0].measure(1)
+    actual = list(contests("layer", *recorded(layer, arrays)))  # which compares the results
+    assert actual
+    assert all({ALONE} < set(c.ways) for c in actual)
+    assert all(len(steps) == 2 for c in actual for name, steps in c.ways.items() if name != ALONE)
+    timed = actual[0].measure(1)
     assert timed.fused > 0
     assert timed.ratio == min(timed.apart.values()) / timed.fused
 
@@ -40,12 +40,12 @@ def test_other_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sums_in_double_of_rounded_terms_agree_as_those_do() -> None:
     single, double = np.ones(2, np.float32), np.ones(2)
     check("a", [double], [double + 1e-6], [single, double])
-    for near, given in ((1e-6, [double]), (1e-2, [single])):
+    for near, inputs in ((1e-6, [double]), (1e-2, [single])):
         with pytest.raises(AssertionError, match="other numbers"):
-            check("a", [double], [double + near], given)
+            check("a", [double], [double + near], inputs)
 
 
-def test_cuts_read_folds_and_compute_the_rest_again() -> None:
+def test_cuts_read_reductions_and_recompute_the_rest() -> None:
     graph = parse("""graph f(x: f32[n,m]) {
       v0 = exp(x)
       v1 = reduce.sum(v0) {axes=(1,)}
@@ -62,22 +62,22 @@ def test_cuts_read_folds_and_compute_the_rest_again() -> None:
     assert again.output_sources == ((1, 0), (0, 0))
 
 
-def test_sizes_that_no_input_tells_are_told() -> None:
+def test_sizes_that_no_input_implies_are_reported() -> None:
     def mean(x: Any) -> Any:
         return sm.sqrt(sm.sum(x * x, axis=1) / x.shape[1])
 
-    (found,) = contests("mean", *recorded(mean, [np.ones((16, 12), np.float32)]))
-    cut = next(steps for name, steps in found.ways.items() if "reduce" in name)
+    (result,) = contests("mean", *recorded(mean, [np.ones((16, 12), np.float32)]))
+    cut = next(steps for name, steps in result.ways.items() if "reduce" in name)
     assert np.array_equal(cut[1].results[0], np.ones(16, np.float32))
 
 
 def test_table() -> None:
-    found = [
+    actual = [
         KernelTimes("a", "mul add", 1000.0, {ALONE: 2000.0, "cut at mul 3": 900.0}),
         KernelTimes("b", "exp sum", 1000.0, {ALONE: 1600.0}),
     ]
-    first, second, mean = table(found).rows
+    first, second, mean = table(actual).rows
     assert first == ("a", "2", "1.00 µs", "2.00", "0.90", "cut at mul")
     assert second == ("b", "2", "1.00 µs", "1.60", "1.60", ALONE)
     assert mean[3:5] == ("1.79", "1.20")
-    assert [KernelTimes(**row) for row in json.loads(to_json(found))] == found
+    assert [KernelTimes(**row) for row in json.loads(to_json(actual))] == actual

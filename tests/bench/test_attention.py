@@ -35,11 +35,11 @@ def test_compiled_peers_compute_the_same(case: Case) -> None:
 
 
 def _agree(case: Case, peers: tuple[str, ...]) -> None:
-    found = {name: _wide(call()) for name, call in calls(case, peers).items()}
-    assert "smelt" in found and set(found) <= set(PEERS)
-    for name, value in found.items():
+    actual = {name: _wide(call()) for name, call in calls(case, peers).items()}
+    assert "smelt" in actual and set(actual) <= set(PEERS)
+    for name, value in actual.items():
         atol = 1e-5 if case.dtype == f32 else 2.0**-6  # torch rounds the weights, too
-        assert np.allclose(value.reshape(-1), found["smelt"].reshape(-1), atol=atol), name
+        assert np.allclose(value.reshape(-1), actual["smelt"].reshape(-1), atol=atol), name
 
 
 def _wide(result: Any) -> np.ndarray[Any, Any]:
@@ -55,7 +55,7 @@ def test_pairs_are_those_that_a_mask_leaves() -> None:
     assert Case("documents", 200).pairs == (lengths**2).sum() and lengths.sum() == 200
 
 
-def test_what_is_visited_is_whole_tiles_of_bands_and_sums_of_finer_ones() -> None:
+def test_visited_pairs_are_whole_tiles_of_row_bands() -> None:
     assert visited_pairs(Case("plain", 10), 32) == 100
     assert visited_pairs(Case("causal", 24), 32) == (24 * 24 + 12 * 12 + 12 * 24) / 2
     for case in (Case("window", 700), Case("documents", 700), Case("causal", 700)):
@@ -72,9 +72,9 @@ def test_floor_is_arithmetic_or_memory() -> None:
 def test_times_and_their_page() -> None:
     timed = measure(SMALL[0], rounds=1, peers=("smelt",))
     assert set(timed.times) == {"smelt"} and timed.times["smelt"] > 0
-    told = page([ProductTimes("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
-    assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % | – |" in told
+    text = page([ProductTimes("a", 50.0, {"smelt": 100.0, "torch": 250.0})])
+    assert "| a | 100 ns | 250 ns | 50.0 ns | 2.50 | 50 % | – |" in text
     done = Case("causal", 128)
     share = f"{50 * visited_pairs(done, WIDE) / done.pairs:.0f} %"
-    told = page([ProductTimes(done.title, 50.0, {"smelt": 100.0, "torch": 250.0})])
-    assert f"| 2.50 | 50 % | {share} |" in told
+    text = page([ProductTimes(done.title, 50.0, {"smelt": 100.0, "torch": 250.0})])
+    assert f"| 2.50 | 50 % | {share} |" in text

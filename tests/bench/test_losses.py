@@ -1,4 +1,4 @@
-"""The table of losses: every library gives the same, and what the cells say."""
+"""The table of losses: equal results of all libraries, and its cells."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from smelt.bench.losses import BUILDERS, TITLES, measure, operands, page, table
 
 
-def flat(made: Any) -> list[np.ndarray[Any, Any]]:
+def flat(built: Any) -> list[np.ndarray[Any, Any]]:
     """All arrays of a nest of results; losses beside gradients come last."""
-    if isinstance(made, (tuple, list)):
-        return [a for part in made for a in flat(part)]
-    return [np.asarray(made.detach() if hasattr(made, "detach") else made)]
+    if isinstance(built, (tuple, list)):
+        return [a for part in built for a in flat(part)]
+    return [np.asarray(built.detach() if hasattr(built, "detach") else built)]
 
 
 @pytest.mark.parametrize("case", TITLES)
@@ -27,9 +27,9 @@ def test_every_library_computes_the_same(case: str) -> None:
 
 
 def test_figures_and_their_table() -> None:
-    found = measure("head", "smelt", rounds=1, share=16)
-    assert found["ns"] > 0
-    assert found["bytes"] >= 0
+    actual = measure("head", "smelt", rounds=1, share=16)
+    assert actual["ns"] > 0
+    assert actual["bytes"] >= 0
     figures = {"head": {"smelt": {"ns": 2e6, "bytes": 2**21}, "torch": {"ns": 3e6, "bytes": 2**22}}}
     (row,) = table(figures).rows
     assert row[1:] == ("2.00 ms", "3.00 ms", "2 MiB", "4 MiB", "1.50")

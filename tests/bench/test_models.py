@@ -13,11 +13,11 @@ from smelt.bench.first import SIZES, FirstCall, measure_first
 
 
 def row(name, eager, smelt):
-    found = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0), 0.51)
+    result = FirstCall(2.0, 1.04, (0.52, 0.01), (0.06, 0.0), 0.51)
     return models.Row(
         name,
         {"eager": eager, "smelt": smelt},
-        {"smelt": found},
+        {"smelt": result},
         {"eager": 4.0, "smelt": 3.0},
         1e-6,
         7,
@@ -69,16 +69,16 @@ def test_an_unknown_model_is_an_error():
         models.run(["nothing"])
 
 
-def test_cases_can_be_made_and_called():
+def test_cases_can_be_built_and_called():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     for name in ("distilbert", "minilm", "diffusion"):
         try:
-            model, given = model_and_inputs(torch, CASES[name])
+            model, inputs = model_and_inputs(torch, CASES[name])
         except (ImportError, FileNotFoundError) as error:
             pytest.skip(f"{name}: {error}")
         with torch.no_grad():
-            assert torch.utils._pytree.tree_leaves(model(**given))[0].isfinite().all()
+            assert torch.utils._pytree.tree_leaves(model(**inputs))[0].isfinite().all()
     assert {case.inputs for case in CASES.values()} == set(cases._INPUTS)
 
 
@@ -92,8 +92,8 @@ def test_later_calls_have_other_sizes():
 
 
 def test_a_first_call_that_fails_is_not_a_time():
-    found = measure_first("smelt", "nothing")
-    assert math.isnan(found.cold) and math.isnan(found.warm)
+    actual = measure_first("smelt", "nothing")
+    assert math.isnan(actual.cold) and math.isnan(actual.warm)
 
 
 def test_what_was_measured_before_a_process_was_stopped_counts():
@@ -108,12 +108,12 @@ def test_what_was_measured_before_a_process_was_stopped_counts():
 def test_a_model_is_measured():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    (found,) = models.run(["distilbert"], ("eager", "smelt"))
-    assert found.error < 1e-4
-    assert found.kernels > 0
-    assert found.ms["smelt"] > 0
-    assert found.first["smelt"].cold > found.first["smelt"].warm > found.first["smelt"].saved > 0
-    assert set(found.first) == {"smelt"}
-    assert len(found.first["smelt"].further) == len(found.first["smelt"].own) == SIZES
-    assert found.first["smelt"].own[-1] == 0  # by then it is known that both sizes vary
-    assert found.peak["eager"] > 0 and found.peak["smelt"] > 0
+    (actual,) = models.run(["distilbert"], ("eager", "smelt"))
+    assert actual.error < 1e-4
+    assert actual.kernels > 0
+    assert actual.ms["smelt"] > 0
+    assert actual.first["smelt"].cold > actual.first["smelt"].warm > actual.first["smelt"].saved > 0
+    assert set(actual.first) == {"smelt"}
+    assert len(actual.first["smelt"].further) == len(actual.first["smelt"].own) == SIZES
+    assert actual.first["smelt"].own[-1] == 0  # by then it is known that both sizes vary
+    assert actual.peak["eager"] > 0 and actual.peak["smelt"] > 0

@@ -1,4 +1,4 @@
-"""The table of operators: every library gives the same, and what the cells say."""
+"""The table of operators: equal results of all libraries, and its cells."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from smelt.bench.operators import (
 
 @pytest.mark.parametrize("row", OPERATORS, ids=lambda r: r.title)
 def test_every_library_computes_the_same(row: Operator) -> None:
-    known = calls(row, 4 * 15 * 15)
-    found = {name: np.asarray(call()) for name, call in known.items()}
-    assert {"smelt", "numpy"} <= set(found)
-    want: Any = found["numpy"].astype("f8")
-    rough = 2**-10 if found["numpy"].dtype == np.float16 else 1e-5
-    for name, got in found.items():
+    peers = calls(row, 4 * 15 * 15)
+    actual = {name: np.asarray(call()) for name, call in peers.items()}
+    assert {"smelt", "numpy"} <= set(actual)
+    want: Any = actual["numpy"].astype("f8")
+    rough = 2**-10 if actual["numpy"].dtype == np.float16 else 1e-5
+    for name, got in actual.items():
         np.testing.assert_allclose(got.astype("f8"), want, rtol=rough, atol=rough, err_msg=name)
 
 
@@ -47,14 +47,14 @@ def test_times_and_their_table() -> None:
     timed = measure(OPERATORS[0], "4 KiB", 1)
     assert timed.times["smelt"] > 0
     assert timed.times["numpy"] > 0
-    found = [
+    actual = [
         OperatorTimes("a", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 150.0}),
         OperatorTimes("a", "1 MiB", {"smelt": 100.0, "numpy": 50.0}),
         OperatorTimes("b", "4 KiB", {"smelt": 100.0, "numpy": 250.0, "torch": 600.0}),
     ]
-    first, second, mean = table(found).rows
+    first, second, mean = table(actual).rows
     assert first == ("a", "100 ns", "2.50", "1.50", "1.50", "100 ns", "0.50", "–", "0.50")
     assert second[4:] == ("2.50", "–", "–", "–", "–")
     assert mean[:5] == ("geometric mean", "", "2.50", "3.00", "1.94")
-    assert "| a | 100 ns |" in page(found)
-    assert [OperatorTimes(**row) for row in json.loads(to_json(found))] == found
+    assert "| a | 100 ns |" in page(actual)
+    assert [OperatorTimes(**row) for row in json.loads(to_json(actual))] == actual

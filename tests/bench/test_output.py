@@ -116,13 +116,13 @@ def test_other_tables(results: Results) -> None:
 
 def test_tables_without_smelt_or_cold_starts(results: Results) -> None:
     rows = [_row("a1", 2e6, numpy=60e6)]
-    made = Results(
+    run_results = Results(
         results.machine, 2, {"numpy": "numpy 2"}, {"smelt": "smelt.jit is not there yet"}, rows
     )
-    assert table.starts(made) is None
-    assert table.times(made).rows[0][-3:] == ("30.0", "–", "–")
-    assert "Smelt: not available, smelt.jit is not there yet" in table.problems(made)
-    assert "30.0" in page.render(made)
+    assert table.starts(run_results) is None
+    assert table.times(run_results).rows[0][-3:] == ("30.0", "–", "–")
+    assert "Smelt: not available, smelt.jit is not there yet" in table.problems(run_results)
+    assert "30.0" in page.render(run_results)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_plot_is_well_formed_and_says_itself_in_words(results: Results) -> None:
     assert "x * y + z of 16 elements" not in texts, "a row without a floor has no ratio"
 
 
-def test_plot_places_marks_by_the_logarithm(results: Results) -> None:
+def test_plot_positions_are_logarithmic(results: Results) -> None:
     text = plot.draw(results)
     circles = [float(x) for x in re.findall(r'<circle [^>]*cx="([\d.]+)"', text)]
     floors = re.findall(r'class="floor" x1="([\d.]+)"', text)
@@ -211,7 +211,7 @@ def test_page_without_a_plot(results: Results, tmp_path: Path) -> None:
     assert {p.name for p in page.write(only_calls, tmp_path)} == {"bench.md", "bench.json"}
 
 
-def test_command_writes_what_it_is_asked_for(
+def test_command_writes_the_requested_files(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []

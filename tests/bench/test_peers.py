@@ -101,7 +101,7 @@ class _Fake(ModuleType):
         return compiled
 
 
-def test_smelt_is_asked_as_its_users_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smelt_is_called_as_users_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = _Fake()
     monkeypatch.setattr(peers, "_require", lambda name: fake)
     peer = open_peer("smelt", threads=1)

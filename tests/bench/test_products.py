@@ -1,4 +1,4 @@
-"""The table of products: right answers, a floor that is one, and what its cells say."""
+"""The table of products: right results, a valid lower bound, and its cells."""
 
 from __future__ import annotations
 
@@ -37,35 +37,37 @@ SMALL = (
 )
 
 
-def host(found: Any) -> Any:
+def host(actual: Any) -> Any:
     """An array of NumPy; torch's bfloat16 has none, so that its values are given in float32."""
-    is_half = hasattr(found, "bfloat16") and "bfloat16" in str(found.dtype)
-    return np.asarray(found.float() if is_half else found)
+    is_half = hasattr(actual, "bfloat16") and "bfloat16" in str(actual.dtype)
+    return np.asarray(actual.float() if is_half else actual)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.title)
 def test_every_library_computes_the_same_product(case: Case) -> None:
-    known, (x, ys) = calls(case), operands(case)
-    assert ("numpy" in known) == (case.dtype == f32)
-    assert {"smelt"} <= set(known) <= set(PEERS)
+    peers, (x, ys) = calls(case), operands(case)
+    assert ("numpy" in peers) == (case.dtype == f32)
+    assert {"smelt"} <= set(peers) <= set(PEERS)
     close = 2**-6 if case.dtype == bf16 else 1e-4
     for y in (*ys, ys[0]):  # in turn, and once more from the first one on
         right = y.astype("f8")
         wanted = x.astype("f8") @ (np.swapaxes(right, -1, -2) if case.right_transposed else right)
-        for name, call in known.items():
+        for name, call in peers.items():
             value = host(call()).astype("f8")
             assert np.allclose(value, wanted, rtol=close, atol=close), name
 
 
 @pytest.mark.parametrize("case", around.CASES, ids=lambda c: c.title)
 def test_what_stands_around_is_the_same_everywhere(case: around.FusedProduct) -> None:
-    """At a sixteenth of the sizes, or the heads would not divide them; Inductor's compiler is
-    another form of the same module."""
+    """Run at a sixteenth of the sizes.
+
+    Heads would not divide smaller ones; Inductor compiles another form of the same module.
+    """
     peers = tuple(p for p in around.PEERS if p != "inductor")
-    found = {n: call() for n, call in around.calls(smaller(case), peers).items()}
-    assert {"smelt", "numpy"} <= set(found) <= set(peers)
-    wanted = listed(found["numpy"])
-    for name, value in found.items():
+    actual = {n: call() for n, call in around.calls(smaller(case), peers).items()}
+    assert {"smelt", "numpy"} <= set(actual) <= set(peers)
+    wanted = listed(actual["numpy"])
+    for name, value in actual.items():
         close = 2e-2 if case.int8 and name == "torch" else 1e-4  # it rounds products of int8
         for got, want in zip(listed(value), wanted, strict=True):
             assert np.allclose(got, want, rtol=close, atol=close), name

@@ -104,11 +104,11 @@ def test_every_process_gets_the_same_threads(tmp_path: Path) -> None:
 def results() -> Results:
     names = ("a2", "chain", "tiny")
     heard: list[str] = []
-    found = run(
+    result = run(
         Options(only=names, peers=("numpy",), threads=1, quick=True, small=True), heard.append
     )
     assert heard[1:] == ["a2", "chain_64mib", "chain_1mib", "chain_64kib", "chain_1kib", "tiny"]
-    return found
+    return result
 
 
 def test_run_times_every_chosen_row(results: Results) -> None:
@@ -179,7 +179,7 @@ def test_rounds_rotate_and_repeat_short_calls(monkeypatch: pytest.MonkeyPatch) -
     assert [line.split()[0] for line in log[:9]] == ["x", "y", "z", "y", "z", "x", "z", "x", "y"]
     assert "x 400 100" in log, "4 ms of calls, of which a quarter more is warm-up"
     assert "y 1 1" in log
-    assert {name: len(found) for name, found in samples.items()} == {"x": 15, "y": 5, "z": 2}
+    assert {name: len(actual) for name, actual in samples.items()} == {"x": 15, "y": 5, "z": 2}
 
 
 def test_the_floor_is_timed_beside_every_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,24 +225,24 @@ def test_run_keeps_to_its_cores_and_gives_them_back() -> None:
 
 
 def test_cold_start_of_numpy_has_nothing_to_compile() -> None:
-    found = measure_cold("numpy", "tiny", 1, "array API", small=True, seconds=60)
-    assert found.problem == ""
-    assert found.empty_ns is not None
-    assert found.warm_ns is not None
-    assert found.empty_ns < 1e9
+    actual = measure_cold("numpy", "tiny", 1, "array API", small=True, seconds=60)
+    assert actual.problem == ""
+    assert actual.empty_ns is not None
+    assert actual.warm_ns is not None
+    assert actual.empty_ns < 1e9
 
 
 def test_cold_start_that_fails_says_so() -> None:
-    found = measure_cold("fortran", "tiny", 1, "array API", small=True, seconds=60)
-    assert found.problem
-    assert found.empty_ns is None
+    actual = measure_cold("fortran", "tiny", 1, "array API", small=True, seconds=60)
+    assert actual.problem
+    assert actual.empty_ns is None
     assert "no answer" in measure_cold("numpy", "tiny", 1, "", small=True, seconds=0.001).problem
 
 
 def test_import_time_of_smelt_is_measured() -> None:
-    found = import_ns("smelt", count=1)
-    assert found is not None
-    assert 0 < found < 20e9
+    actual = import_ns("smelt", count=1)
+    assert actual is not None
+    assert 0 < actual < 20e9
 
 
 # Ratios ---------------------------------------------------------------------------------------
@@ -279,12 +279,12 @@ def test_geomeans() -> None:
     assert geomean([4.0]) == 4.0
     rows = [_row(10.0, numpy=40.0, smelt=10.0), _row(10.0, numpy=90.0, smelt=10.0)]
     small = replace(_row(10.0, numpy=10.0, smelt=1000.0), group="small")
-    made = Results({}, 1, {}, {}, [*rows, small], cold={"r": {"smelt": Cold(1.0, 2.0)}})
-    means = json.loads(made.to_json())["geomeans"]
+    run_results = Results({}, 1, {}, {}, [*rows, small], cold={"r": {"smelt": Cold(1.0, 2.0)}})
+    means = json.loads(run_results.to_json())["geomeans"]
     assert means["best_peer_over_smelt_large"] == pytest.approx(6.0)
     assert means["smelt_over_floor_large"] == pytest.approx(1.0)
     assert means["best_peer_over_smelt"] == pytest.approx((4 * 9 / 100) ** (1 / 3))
-    assert Results.from_json(made.to_json()) == made
+    assert Results.from_json(run_results.to_json()) == run_results
 
 
 def test_quartiles_are_samples() -> None:

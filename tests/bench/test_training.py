@@ -11,9 +11,9 @@ def test_a_step_learns_and_every_peer_sees_the_same_loss(monkeypatch):
     torch = pytest.importorskip("torch")
     for name, value in (("LAYERS", 1), ("WORDS", 50), ("LENGTH", 16), ("WIDTH", 48)):
         monkeypatch.setattr(training, name, value)
-    found = training.measure(("eager", "smelt"), rounds=3)
+    actual = training.measure(("eager", "smelt"), rounds=3)
     torch._dynamo.reset()
-    assert found["smelt"][1] == pytest.approx(found["eager"][1], rel=1e-4)
+    assert actual["smelt"][1] == pytest.approx(actual["eager"][1], rel=1e-4)
     first = training.stepper("eager")()
-    assert found["eager"][1] < first
-    assert "| smelt |" in training.page(found)
+    assert actual["eager"][1] < first
+    assert "| smelt |" in training.page(actual)

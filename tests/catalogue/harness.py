@@ -1,9 +1,9 @@
-"""What every row of the catalogue is checked for: the plan in numbers, and the numbers themselves.
+"""Checks of every catalogue row: the plan in numbers, and the results.
 
 A plan is made for large sizes, by a machine that is the same everywhere; the same compiled program
 then runs at small ones.  Results are compared with the same code in NumPy on float64, each element
 within what rounding explains (`tests.catalogue.rounding`).  Bytes count every element of an array
-once; that no kernel reads one more often than that is counted too (`tests.catalogue.sweeps`).
+once; that no kernel reads one more often than that is counted too (`tests.catalogue.array_passes`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.catalogue.array_passes import reads
 from tests.catalogue.rounding import tolerances
 from tests.catalogue.rows import (
     DTYPES,
@@ -31,7 +32,6 @@ from tests.catalogue.rows import (
     wanted,
     with_one,
 )
-from tests.catalogue.sweeps import reads
 
 import smelt as sm
 from smelt import driver, fusion, knobs, lower, passes
@@ -114,7 +114,7 @@ class Sketch:
 
 
 @dataclass(frozen=True)
-class Made:
+class PlannedRow:
     """A row's program, planned for the row's sizes and perhaps compiled."""
 
     row: Row
@@ -131,10 +131,10 @@ class Made:
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The results, with the sizes that the arrays have."""
         assert self.program is not None
-        known = matched(self.recorded, [n for a in arrays for n in a.shape])
-        sizes = tuple(known[n] for n in self.program.size_names)
-        found = self.program.run(inputs(self.recorded, arrays), sizes)
-        return [found[r.position] for r in self.recorded.results]
+        sizes_by_dim = matched(self.recorded, [n for a in arrays for n in a.shape])
+        sizes = tuple(sizes_by_dim[n] for n in self.program.size_names)
+        result = self.program.run(inputs(self.recorded, arrays), sizes)
+        return [result[r.position] for r in self.recorded.results]
 
 
 def inputs(recorded: Trace, arrays: Sequence[Array]) -> list[Array]:
@@ -149,8 +149,8 @@ def matched(recorded: Trace, dims: Sequence[int]) -> Sizes:
     return dict(zip(driver.input_size_names(recorded.graph), values, strict=True))
 
 
-_SKETCHED: dict[tuple[Any, ...], Made] = {}
-_COMPILED: dict[tuple[Any, ...], Made] = {}
+_SKETCHED: dict[tuple[Any, ...], PlannedRow] = {}
+_COMPILED: dict[tuple[Any, ...], PlannedRow] = {}
 
 
 def sketch(
@@ -159,7 +159,7 @@ def sketch(
     form: int = 0,
     layout: str | None = None,
     machine: Target = MACHINE,
-) -> Made:
+) -> PlannedRow:
     """A row planned for its sizes on a machine: form 0 is its own code, k the kth of `also`."""
     rounding = knobs.ROUNDING.get()
     key = (id(row), dtype, form, layout, rounding, knobs.CHECK_POSITIONS.get(), machine.isa)
@@ -176,19 +176,19 @@ def sketch(
             None if c.is_extern or c.body is not None else lower.run(c, rounding, hints)
             for c in plan.all_clusters
         )
-        _SKETCHED[key] = Made(row, recorded, Sketch(graph, plan, kernels), machine)
+        _SKETCHED[key] = PlannedRow(row, recorded, Sketch(graph, plan, kernels), machine)
     return _SKETCHED[key]
 
 
-def make(row: Row, dtype: str = "f32", form: int = 0) -> Made:
+def make(row: Row, dtype: str = "f32", form: int = 0) -> PlannedRow:
     """A row compiled for its sizes on the machine that runs it."""
     key = (id(row), dtype, form, knobs.ROUNDING.get())
     if key not in _COMPILED:
-        made = sketch(row, dtype, form, machine=RUNS)
-        hints = _hints(row, made.recorded)
-        program = driver.compile(made.recorded.graph, hints=hints, target=RUNS)
+        compiled_program = sketch(row, dtype, form, machine=RUNS)
+        hints = _hints(row, compiled_program.recorded)
+        program = driver.compile(compiled_program.recorded.graph, hints=hints, target=RUNS)
         whole = Sketch(program.graph, program.plan, program.kernels)
-        _COMPILED[key] = replace(made, sketch=whole, program=program)
+        _COMPILED[key] = replace(compiled_program, sketch=whole, program=program)
     return _COMPILED[key]
 
 
@@ -219,35 +219,35 @@ class Counts:
         )
 
 
-def count(made: Made) -> Counts:
+def count(built: PlannedRow) -> Counts:
     """What the plan of a row is, in numbers, at the row's sizes."""
-    plan, sizes = made.sketch.plan, made.sizes(made.row.sizes)
+    plan, sizes = built.sketch.plan, built.sizes(built.row.sizes)
     results = set(plan.graph.outputs)
     stored = [n.op.name for c in plan.clusters for n in c.outputs if n not in results]
     fused = sweeps = 0
-    for cluster, kernel in zip(plan.clusters, made.sketch.kernels, strict=False):
+    for cluster, kernel in zip(plan.clusters, built.sketch.kernels, strict=False):
         if kernel is None:
-            fused += entry_traffic(cluster, sizes, made.machine).nbytes
+            fused += entry_traffic(cluster, sizes, built.machine).nbytes
         else:
             fused += traffic(kernel, sizes).nbytes
-            sweeps = max([sweeps, *reads(kernel, made.machine, sizes).values()])
+            sweeps = max([sweeps, *reads(kernel, built.machine, sizes).values()])
     calls = sum(c.is_extern for c in plan.clusters)
     kernels = sum(c.body is None for c in plan.all_clusters) - calls
     return Counts(kernels, calls, len(plan.launches), tuple(stored), fused, sweeps)
 
 
-def is_exact(made: Made) -> bool:
+def is_exact(built: PlannedRow) -> bool:
     """Whether the bytes of every kernel are known without running it."""
-    sizes = made.sizes(made.row.sizes)
-    outer = made.sketch.kernels[: len(made.sketch.plan.clusters)]
+    sizes = built.sizes(built.row.sizes)
+    outer = built.sketch.kernels[: len(built.sketch.plan.clusters)]
     return all(traffic(k, sizes).exact for k in outer if k is not None)
 
 
-def unfused(made: Made) -> int:
+def unfused(built: PlannedRow) -> int:
     """Bytes that the operators would move one by one."""
     return sum(
         a.nbytes
-        for a in unfused_traffic(made.sketch.plan, made.machine, made.sizes(made.row.sizes))
+        for a in unfused_traffic(built.sketch.plan, built.machine, built.sizes(built.row.sizes))
     )
 
 
@@ -256,21 +256,21 @@ def unfused(made: Made) -> int:
 
 def compare(row: Row, recorded: Trace, arrays: Sequence[Array], got: Sequence[Array]) -> None:
     """Results against float64, within what rounding explains of every element."""
-    given = inputs(recorded, arrays)
+    arguments = inputs(recorded, arrays)
     sizes = matched(recorded, [n for a in arrays for n in a.shape])
-    allowed = tolerances(recorded.graph, given, sizes)
-    for k, (want, found) in enumerate(zip(expected(row, arrays), got, strict=True)):
-        problem = differ(want, found, allowed[recorded.results[k].position])
+    allowed = tolerances(recorded.graph, arguments, sizes)
+    for k, (want, result) in enumerate(zip(expected(row, arrays), got, strict=True)):
+        problem = differ(want, result, allowed[recorded.results[k].position])
         assert not problem, f"result {k} for {[a.shape for a in arrays]}: {problem}"
 
 
-def differ(want: Array, found: Array, tolerance: Array) -> str:
+def differ(want: Array, actual: Array, tolerance: Array) -> str:
     """Where a result is not the reference, or nothing."""
-    if want.shape != found.shape:
-        return f"shape {found.shape} instead of {want.shape}"
+    if want.shape != actual.shape:
+        return f"shape {actual.shape} instead of {want.shape}"
     with np.errstate(all="ignore"):
-        a = want.astype(found.dtype).astype(np.float64)  # as large numbers as its type has
-        b = found.astype(np.float64)
+        a = want.astype(actual.dtype).astype(np.float64)  # as large numbers as its type has
+        b = actual.astype(np.float64)
         near = np.abs(want.astype(np.float64) - b) <= tolerance
     fine = near | (a == b) | (np.isnan(a) & np.isnan(b)) | np.isinf(tolerance)
     if fine.all():
@@ -300,9 +300,9 @@ class EveryRow:
     """
 
     def test_plan(self, row: Row) -> None:
-        made = sketch(row)
-        assert is_exact(made) or row.bounded
-        same(count(made), wanted_counts(row))
+        program = sketch(row)
+        assert is_exact(program) or row.bounded
+        same(count(program), wanted_counts(row))
 
     def test_unfused(self, row: Row) -> None:
         moved = unfused(sketch(row))
@@ -317,24 +317,24 @@ class EveryRow:
         same(count(sketch(row, dtype)), wanted_counts(said, dtype))
 
     def test_plan_layout(self, row: Row, layout: str) -> None:
-        found = count(sketch(row, layout=layout))
-        same(replace(found, sweeps=row.sweeps), wanted_counts(row))  # rows may lie across now
+        actual = count(sketch(row, layout=layout))
+        same(replace(actual, sweeps=row.sweeps), wanted_counts(row))  # rows may lie across now
 
     def test_same_plan(self, row: Row, form: int) -> None:
         one, other = count(sketch(row)), count(sketch(row, form=form + 1))
         same(replace(other, stored=one.stored), one)
 
     def test_numbers(self, row: Row) -> None:
-        made = make(row)
-        assert made.program is not None
-        same(count(made), count(sketch(row, machine=RUNS)))
+        program = make(row)
+        assert program.program is not None
+        same(count(program), count(sketch(row, machine=RUNS)))
         for n, sizes in enumerate(many_sizes(row)):
-            check(made, draw(row, sizes, seed=n))
+            check(program, draw(row, sizes, seed=n))
 
     def test_numbers_dtype(self, row: Row, dtype: str) -> None:
-        made = make(row, dtype)
+        program = make(row, dtype)
         for shift in (0, 6):
-            check(made, draw(row, small(row, shift), dtype))
+            check(program, draw(row, small(row, shift), dtype))
 
     def test_numbers_form(self, row: Row, form: int) -> None:
         check(make(row, form=form + 1), draw(row, small(row, 5)))
@@ -369,11 +369,11 @@ def wanted_counts(row: Row, dtype: str = "f32") -> Counts:
     return Counts(row.kernels, row.calls, launches, row.stored, fused, row.sweeps)
 
 
-def same(found: Counts, wanted: Counts) -> None:
+def same(actual: Counts, wanted: Counts) -> None:
     """Two plans with equal counts."""
-    assert found == wanted, f"{found}; wanted {wanted}"
+    assert actual == wanted, f"{actual}; wanted {wanted}"
 
 
-def check(made: Made, arrays: Sequence[Array]) -> None:
+def check(built: PlannedRow, arrays: Sequence[Array]) -> None:
     """A program run on arrays, against NumPy."""
-    compare(made.row, made.recorded, arrays, made.run(arrays))
+    compare(built.row, built.recorded, arrays, built.run(arrays))

@@ -67,8 +67,8 @@ def tolerances(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int]) 
 
 def _smooth(off: Array) -> Array:
     """No less than what is usual: among many elements some are hardly moved by chance."""
-    known = off[np.isfinite(off)]
-    return np.maximum(off, np.median(known)) if known.size else off
+    finite = off[np.isfinite(off)]
+    return np.maximum(off, np.median(finite)) if finite.size else off
 
 
 def _own(dtype: DType, value: Array) -> Array:
@@ -85,10 +85,10 @@ def _run(graph: Graph, arrays: Sequence[Array], sizes: Mapping[str, int], rng: A
             if isinstance(node.op, Input):
                 continue
             operands = [values[x] for x in node.inputs]
-            found = np.asarray(node.op.reference(sizes, *operands))
+            result = np.asarray(node.op.reference(sizes, *operands))
             if rng is not None and _rounds(node):
-                found = _moved(node, found, operands, sizes, rng)
-            values[node] = found.astype(node.type.dtype.numpy)
+                result = _moved(node, result, operands, sizes, rng)
+            values[node] = result.astype(node.type.dtype.numpy)
         return [values[n].astype(np.float64) for n in graph.outputs]
 
 
@@ -100,9 +100,9 @@ def _rounds(node: Node) -> bool:
 
 
 def _moved(
-    node: Node, found: Array, operands: list[Array], sizes: Mapping[str, int], rng: Any
+    node: Node, actual: Array, operands: list[Array], sizes: Mapping[str, int], rng: Any
 ) -> Array:
-    wide = found.astype(np.float64)
+    wide = actual.astype(np.float64)
     error = ULP * _EPS[node.type.dtype.name] * np.abs(wide)
     error = error + _lost(node, operands, sizes)
     noise = rng.uniform(-1.0, 1.0, wide.shape) * error

@@ -118,19 +118,19 @@ def wanted(description: str, dtype: str) -> Wanted:
 def draw(row: Row, sizes: Mapping[str, int], dtype: str = "f32", seed: int = 0) -> list[Array]:
     """Arrays for a row: normal numbers, or what an input asks for."""
     rng = np.random.default_rng(seed)
-    found: list[Array] = []
+    results: list[Array] = []
     for w in (wanted(x, dtype) for x in row.inputs):
         shape = w.dims(sizes)
         if w.dtype == np.bool_:
-            made = rng.random(shape) < 0.7
+            built = rng.random(shape) < 0.7
         elif w.dtype.kind in "iu":
             top = value_of(w.below, sizes) if w.below else 100
-            made = rng.integers(0, max(top, 1), shape)
+            built = rng.integers(0, max(top, 1), shape)
         else:
-            made = rng.standard_normal(shape)
-            made = np.abs(made) + 0.25 if w.positive else made
-        found.append(np.asarray(made).astype(w.dtype))
-    return found
+            built = rng.standard_normal(shape)
+            built = np.abs(built) + 0.25 if w.positive else built
+        results.append(np.asarray(built).astype(w.dtype))
+    return results
 
 
 # ---- sizes -------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def varied(row: Row) -> list[str]:
 
 def small(row: Row, shift: int = 0) -> Sizes:
     """Small sizes for a row: each from `SMALL`, none too large together."""
-    found = dict(row.sizes)
+    result = dict(row.sizes)
     for j, name in enumerate(varied(row)):
-        found[name] = SMALL[(shift + 4 * j) % len(SMALL)] * row.multiples.get(name, 1)
-    while largest(row, found) > MOST:  # the size that is furthest above its least
-        times = {n: found[n] // row.multiples.get(n, 1) for n in varied(row)}
+        result[name] = SMALL[(shift + 4 * j) % len(SMALL)] * row.multiples.get(name, 1)
+    while largest(row, result) > MOST:  # the size that is furthest above its least
+        times = {n: result[n] // row.multiples.get(n, 1) for n in varied(row)}
         top = max(times, key=times.__getitem__)
-        found[top] = max(times[top] // 16, 2) * row.multiples.get(top, 1)
-    return found
+        result[top] = max(times[top] // 16, 2) * row.multiples.get(top, 1)
+    return result
 
 
 def largest(row: Row, sizes: Mapping[str, int]) -> int:
@@ -176,7 +176,7 @@ def with_one(row: Row, n: int) -> Iterator[Sizes]:
 
 
 def stepped(a: Array) -> Array:
-    """The same elements, every second of a larger array."""
+    """Store the elements as every second one of a larger array."""
     if not a.ndim:
         return a
     big = np.zeros([2 * n + 1 for n in a.shape], a.dtype)
@@ -185,10 +185,10 @@ def stepped(a: Array) -> Array:
     return view
 
 
-def turned(a: Array) -> Array:
-    """The same elements, stored column by column from the last to the first."""
+def reversed_columns(a: Array) -> Array:
+    """Store the elements column by column, from the last to the first."""
     flip = (slice(None, None, -1),) * a.ndim
     return np.array(a[flip], order="F")[flip] if a.ndim else a
 
 
-LAYOUTS: dict[str, Callable[[Array], Array]] = {"stepped": stepped, "turned": turned}
+LAYOUTS: dict[str, Callable[[Array], Array]] = {"stepped": stepped, "turned": reversed_columns}

@@ -27,7 +27,7 @@ def two_readers(xp, x):
     return a + 1, xp.sqrt(a)
 
 
-def two_readers_turned(xp, y):
+def two_transposed_readers(xp, y):
     t = xp.exp(0.5 * y)
     second = xp.sqrt(t)
     first = 1 + t
@@ -41,11 +41,11 @@ def cheap(xp, x):
     return x * 2 + 1
 
 
-def dear(xp, x):
+def expensive(xp, x):
     return xp.erf(xp.tanh(xp.exp(xp.sin(x))))
 
 
-def two_places(f):
+def two_positions(f):
     """f(x) is read here, and again behind two products."""
 
     def code(xp, x, w):
@@ -55,7 +55,7 @@ def two_places(f):
     return code
 
 
-def two_places_otherwise(f):
+def two_positions_otherwise(f):
     def code(xp, t, u):
         inner = xp.tensordot(xp.tanh(xp.tensordot(f(xp, t), u, axes=1)), u, axes=((1,), (1,)))
         return f(xp, t) + inner
@@ -119,8 +119,8 @@ def views_grouped(xp, x, w, y):
 
 def rotary(xp, x, cos, sin):
     half = x.shape[-1] // 2
-    turned = xp.concat([-x[..., half:], x[..., :half]], axis=-1)
-    return x * cos + turned * sin
+    transposed = xp.concat([-x[..., half:], x[..., :half]], axis=-1)
+    return x * cos + transposed * sin
 
 
 def rotary_otherwise(xp, q, c, s):
@@ -230,15 +230,15 @@ ROWS = (
         also=(lambda xp, x: 1 + xp.where(x + x > 0, x + x, 0),
               lambda xp, t: 2 * relu(xp, t) + 1)),
     Row("A3", two_readers, ("T[r,c]",), MATRIX, fused="s*3*r*c", unfused="s*8*r*c",
-        also=(two_readers_turned,)),
-    Row("A4 cheap", two_places(cheap), ("T[r,c]", "T[c,k]"), NARROW,
+        also=(two_transposed_readers,)),
+    Row("A4 cheap", two_positions(cheap), ("T[r,c]", "T[c,k]"), NARROW,
         fused="s*(3*r*c + 2*c*k + 2*r*k)", unfused="s*(2*c*k + 9*r*c + 4*r*k)", kernels=2,
         stored=("tanh",),
-        also=(two_places_otherwise(cheap),)),
-    Row("A4 dear", two_places(dear), ("T[r,c]", "T[c,k]"), NARROW,
+        also=(two_positions_otherwise(cheap),)),
+    Row("A4 dear", two_positions(expensive), ("T[r,c]", "T[c,k]"), NARROW,
         fused="s*(5*r*c + 2*c*k + 2*r*k)", unfused="s*(2*c*k + 13*r*c + 4*r*k)", kernels=3,
         stored=("erf", "tanh"),
-        also=(two_places_otherwise(dear),)),
+        also=(two_positions_otherwise(expensive),)),
     Row("A6 views", views, ("T[r,c]", "T[c,r]"), MATRIX,
         fused="s*(2*(r-1)*c + 3*(r-1)*c)", unfused="s*13*(r-1)*c", also=(views_otherwise,)),
     Row("A6 concat", pieces, ("T[r,c]", "T[r,d]"), {"r": 8192, "c": 4096, "d": 1024},
@@ -287,17 +287,19 @@ def row(name: str) -> Row:
 
 def test_a2_step_by_step() -> None:
     """The values that the kernel's statements take for x = 3."""
-    made = make(row("A2"))
-    (cluster,) = made.sketch.plan.clusters
+    program = make(row("A2"))
+    (cluster,) = program.sketch.plan.clusters
     values = dict(zip(cluster.inputs, [np.full((1, 1), 3.0, np.float32)], strict=True))
     shown = [3.0]
     for node in cluster.nodes:
-        found = node.op.reference(made.sizes({"r": 1, "c": 1}), *(values[x] for x in node.inputs))
-        values[node] = found
+        result = node.op.reference(
+            program.sizes({"r": 1, "c": 1}), *(values[x] for x in node.inputs)
+        )
+        values[node] = result
         if not node.op.is_source:
-            shown.append(float(found[0, 0]))
+            shown.append(float(result[0, 0]))
     assert shown == [3.0, 6.0, 6.0, 7.0]
-    assert made.run([np.full((2, 5), 3.0, np.float32)])[0].tolist() == [[7.0] * 5] * 2
+    assert program.run([np.full((2, 5), 3.0, np.float32)])[0].tolist() == [[7.0] * 5] * 2
 
 
 def test_a4_the_decisions_say_why() -> None:
@@ -312,9 +314,9 @@ def test_a4_the_decisions_say_why() -> None:
     assert clusters_with("A4 cheap", "mul") == [True, True]
     assert clusters_with("A4 dear", "exp") == [False]
     split = [d for d in sketch(row("A4 dear")).sketch.plan.decisions if d.verdict == "split"]
-    asked = [d for d in split if d.reason == "recompute-dear" and d.fused_ns is not None]
-    assert asked
-    for d in asked:
+    requested = [d for d in split if d.reason == "recompute-dear" and d.fused_ns is not None]
+    assert requested
+    for d in requested:
         assert d.fused_ns > d.split_ns > 0
         assert d.saves_bytes > 0
 
@@ -328,18 +330,18 @@ def test_a5_a_hundred_small_arrays_are_one_launch() -> None:
     arrays = [np.zeros(50 + 7 * k, np.float32) for k in range(100)]
     recorded = record(updates, arrays + arrays)
     hints = matched(recorded, [a.size for a in arrays + arrays])
-    found = fusion.plan(recorded.graph, MACHINE, None, hints)
-    assert [len(launch) for launch in found.launches] == [100]
+    plan = fusion.plan(recorded.graph, MACHINE, None, hints)
+    assert [len(launch) for launch in plan.launches] == [100]
     assert all(
-        [n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"] for c in found.clusters
+        [n.op.name for n in c.nodes if not n.op.is_source] == ["mul", "sub"] for c in plan.clusters
     )
 
 
 def test_a5_runs() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 3, 17, 65, 2049) * 2]
-    found = sm.jit(lambda xs: updates(sm, *xs))(arrays)
-    for p, g, y in zip(arrays[:5], arrays[5:], found, strict=True):
+    result = sm.jit(lambda xs: updates(sm, *xs))(arrays)
+    for p, g, y in zip(arrays[:5], arrays[5:], result, strict=True):
         np.testing.assert_allclose(np.asarray(y), p - np.float32(0.1) * g, rtol=1e-6)
 
 
@@ -352,7 +354,7 @@ def test_a7_the_same_plan_before_and_after_grouping() -> None:
 
 
 def test_a12_one_seed_one_mask() -> None:
-    """The same bits with any number of threads, any tile and any fusion."""
+    """Masks have the same bits for any number of threads, any tile and any fusion."""
     arrays = draw(row("A12"), {"r": 301, "c": 517})
     masks = set()
     for settings in ({"threads": 1}, {"threads": 3}, {"fuse": False}, {"target": "portable"}):

@@ -353,11 +353,11 @@ class TestRows(EveryRow):
 @pytest.mark.parametrize("name", ["B4 rows", "B5 columns", "B5 all", "B6", "B7", "B9 sum"])
 def test_threads_do_not_change_a_bit(name: str) -> None:
     row = next(r for r in ROWS if r.id == name)
-    made = make(row)
+    program = make(row)
     arrays = draw(row, {"r": 1031, "c": 517})
     with knobs.config(threads=1):
-        alone = made.run(arrays)
+        alone = program.run(arrays)
     for threads in (2, 3):
         with knobs.config(threads=threads):
-            again = made.run(arrays)
+            again = program.run(arrays)
         assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]

@@ -1,4 +1,4 @@
-"""Section C: contractions with what surrounds them."""
+"""Section C: contractions with prologues and epilogues."""
 
 from __future__ import annotations
 

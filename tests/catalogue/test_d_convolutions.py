@@ -1,4 +1,4 @@
-"""Section D: convolutions with what surrounds them.
+"""Section D: convolutions with prologues and epilogues.
 
 A convolution reads its image, its kernels and what its epilogue adds once, and writes its result:
 no array of windows exists.
@@ -36,8 +36,8 @@ def conv(x, w, *, stride=1, padding=0, dilation=1, groups=1):
     windows = windows.reshape(x.shape[0], groups, x.shape[1] // groups, *windows.shape[2:])
     kernels = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y, k = string.ascii_uppercase[:count], string.ascii_lowercase[-count:]
-    found = np.einsum(f"bgc{y}{k},goc{k}->bgo{y}", windows, kernels, optimize=True)
-    return found.reshape(x.shape[0], w.shape[0], *found.shape[3:])
+    result = np.einsum(f"bgc{y}{k},goc{k}->bgo{y}", windows, kernels, optimize=True)
+    return result.reshape(x.shape[0], w.shape[0], *result.shape[3:])
 
 
 def relu(x):
@@ -57,8 +57,8 @@ def normal(x, mean, variance, gain, shift):
 def group_normal(x, groups):
     split = x.reshape(x.shape[0], groups, x.size // max(x.shape[0] * groups, 1))
     split = split - split.mean(2, keepdims=True)
-    found = split / np.sqrt((split * split).mean(2, keepdims=True) + 1e-5)
-    return found.reshape(x.shape)
+    result = split / np.sqrt((split * split).mean(2, keepdims=True) + 1e-5)
+    return result.reshape(x.shape)
 
 
 # ---- rows --------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def biased(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return xp.nn.relu(xp.nn.conv(x, w, b, **options))
 
     def reference(x: Any, w: Any, b: Any) -> Any:
-        found = conv(x, w, **options)
-        return relu(found + along(b, found))
+        result = conv(x, w, **options)
+        return relu(result + along(b, result))
 
     return code, reference
 
@@ -167,7 +167,7 @@ ROWS = (
         dtypes=("f64",), short=DEAR_ROOT,
         fused="s*(n*c*h*w + 9*o*c + 4*o + n*o*h*w)",
         unfused="s*(n*c*h*w + 9*o*c + 8*o + 11*n*o*h*w)"),
-    # Lines that tiles fill: with others two kernels are faster (`tests/fusion/test_walked.py`).
+    # Rows that fill tiles: with others two kernels are faster (`fusion/test_contraction_cost.py`).
     row("D3", (separable, separable_reference),
         ("T[n,64,h,w]", "T[64,1,3,3]", "T[64]", "T[o,64,1,1]", "T[o]"),
         {"n": 8, "o": 96, "h": 56, "w": 64}, dtypes=("f64",),
@@ -207,9 +207,9 @@ class TestRows(EveryRow):
 
 def chain(x: Any, w: Any, v: Any, *, last: bool) -> Any:
     """Two convolutions with a ReLU between, in either order of channels."""
-    turned, back = ((0, 3, 1, 2), (0, 2, 3, 1)) if last else ((0, 1, 2, 3), (0, 1, 2, 3))
+    transposed, back = ((0, 3, 1, 2), (0, 2, 3, 1)) if last else ((0, 1, 2, 3), (0, 1, 2, 3))
     for k in (w, v):
-        x = sm.permute_dims(x, turned)
+        x = sm.permute_dims(x, transposed)
         x = sm.permute_dims(sm.nn.relu(sm.nn.conv(x, k, padding=1)), back)
     return x
 
@@ -247,5 +247,5 @@ def test_a_part_of_a_convolution_is_all_that_is_computed() -> None:
     assert len(sm.explain(run, x, w).kernels) == 1
     odd = sm.jit(lambda x, w: sm.nn.conv(x, w, padding=1)[:, 1:, ::2, 1:-1])
     expected = conv(x, w.transpose(1, 0, 2, 3), padding=1)[:, 1:, ::2, 1:-1]
-    found = np.asarray(odd(x, np.ascontiguousarray(w.transpose(1, 0, 2, 3))))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    actual = np.asarray(odd(x, np.ascontiguousarray(w.transpose(1, 0, 2, 3))))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)

@@ -38,7 +38,7 @@ class Variant:
     code: Code
     more: tuple[str, ...] = ()
     """Further arguments: `slopes` [h], `lengths` [h], `bias` [m,n], `documents` [n], ..."""
-    told: str = ""
+    mask_facts: str = ""
     """What the stream says of blocks that the mask rules out (where it goes `from` and `to`, and
     `where` it takes a block up), and whether the mask is computed only in blocks that it `cut`s."""
     group: int = 1
@@ -64,7 +64,7 @@ def scores(xp: Any, q: Any, k: Any) -> Any:
     return xp.matmul(q, xp.matrix_transpose(k)) * 0.125
 
 
-def places(xp: Any, s: Any) -> tuple[Any, Any]:
+def positions(xp: Any, s: Any) -> tuple[Any, Any]:
     return xp.expand_dims(xp.arange(s.shape[-2]), axis=1), xp.arange(s.shape[-1])
 
 
@@ -78,7 +78,7 @@ def masked(xp: Any, s: Any, keep: Any, v: Any) -> Any:
 
 def causal(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, j <= i, v)
 
 
@@ -92,19 +92,19 @@ def causal_of_itself(xp: Any, q: Any, k: Any, v: Any) -> Any:
 def causal_of_few(xp: Any, q: Any, k: Any, v: Any) -> Any:
     """The queries stand at the end of the keys."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, j <= i + (s.shape[-1] - s.shape[-2]), v)
 
 
 def window(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & (i - j < 5), v)
 
 
 def prefix(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) | (j < 3), v)
 
 
@@ -116,26 +116,26 @@ def padded(xp: Any, q: Any, k: Any, v: Any, lengths: Any) -> Any:
 
 def near(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, xp.abs(i - j) < 5, v)
 
 
 def dilated(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & (i - j < 9) & ((i - j) % 2 == 0), v)
 
 
 def sinks(xp: Any, q: Any, k: Any, v: Any) -> Any:
     """A window, and the first positions for everyone."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (j <= i) & ((i - j < 5) | (j < 2)), v)
 
 
 def chunked(xp: Any, q: Any, k: Any, v: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, i // 64 == j // 64, v)
 
 
@@ -145,7 +145,7 @@ def documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
 
 def causal_documents(xp: Any, q: Any, k: Any, v: Any, ids: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return masked(xp, s, (xp.expand_dims(ids, axis=1) == ids) & (j <= i), v)
 
 
@@ -155,7 +155,7 @@ def chosen(xp: Any, q: Any, k: Any, v: Any, keep: Any) -> Any:
 
 def alibi(xp: Any, q: Any, k: Any, v: Any, slopes: Any) -> Any:
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     far = xp.astype(j - i, s.dtype)
     return masked(xp, s + far * xp.expand_dims(slopes, axis=(1, 2)), j <= i, v)
 
@@ -167,14 +167,14 @@ def biased(xp: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
 def relative(xp: Any, q: Any, k: Any, v: Any, table: Any) -> Any:
     """A number for each distance, found by its place in a table."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     return xp.matmul(weights(xp, s + xp.take(table, j - i + s.shape[-1] - 1, axis=0)), v)
 
 
 def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
     """A number of each head takes part in the sum, and leads nowhere."""
     s, c = scores(xp, q, k), xp.expand_dims(sink, axis=(1, 2))
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     s = xp.where(j <= i, s, -np.inf)
     top = xp.maximum(xp.max(s, axis=-1, keepdims=True), c)
     e = xp.exp(s - top)
@@ -182,9 +182,9 @@ def beside_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
 
 
 def joined_to_a_sink(xp: Any, q: Any, k: Any, v: Any, sink: Any) -> Any:
-    """The same as a column of its own, which the weights are cut from again (GPT-OSS, 2025)."""
+    """Add the sink as a column that is cut off the weights again (GPT-OSS, 2025)."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     s = xp.where(j <= i, s, -np.inf)
     c = xp.broadcast_to(xp.expand_dims(sink, axis=(1, 2)), (*s.shape[:-1], 1))
     row = xp.concat([s, c], axis=-1)
@@ -223,30 +223,30 @@ def talking(xp: Any, q: Any, k: Any, v: Any, before: Any, after: Any) -> Any:
 
 VARIANTS = (
     Variant("E1 plain", plain),
-    Variant("E1 causal", causal, told="to cut"),
-    Variant("E1 causal of itself", causal_of_itself, told="to cut"),
-    Variant("E1 window", window, told="from to cut"),
-    Variant("E1 near", near, told="from to cut"),
-    Variant("E1 dilated", dilated, told="from to where"),
-    Variant("E1 prefix", prefix, told="to where cut"),
-    Variant("E1 sinks", sinks, told="to where cut"),
-    Variant("E1 chunked", chunked, told="from to where cut"),
-    Variant("E1 padded", padded, ("lengths",), told="to cut"),
-    Variant("E1 documents", documents, ("ids",), told="from to where cut"),
-    Variant("E1 causal documents", causal_documents, ("ids",), told="from to where cut"),
-    Variant("E1 chosen", chosen, ("keep",), told="where cut"),
-    Variant("E2 alibi", alibi, ("slopes",), told="to cut"),
-    Variant("E2 bias", biased, ("bias",), told="where"),
+    Variant("E1 causal", causal, mask_facts="to cut"),
+    Variant("E1 causal of itself", causal_of_itself, mask_facts="to cut"),
+    Variant("E1 window", window, mask_facts="from to cut"),
+    Variant("E1 near", near, mask_facts="from to cut"),
+    Variant("E1 dilated", dilated, mask_facts="from to where"),
+    Variant("E1 prefix", prefix, mask_facts="to where cut"),
+    Variant("E1 sinks", sinks, mask_facts="to where cut"),
+    Variant("E1 chunked", chunked, mask_facts="from to where cut"),
+    Variant("E1 padded", padded, ("lengths",), mask_facts="to cut"),
+    Variant("E1 documents", documents, ("ids",), mask_facts="from to where cut"),
+    Variant("E1 causal documents", causal_documents, ("ids",), mask_facts="from to where cut"),
+    Variant("E1 chosen", chosen, ("keep",), mask_facts="where cut"),
+    Variant("E2 alibi", alibi, ("slopes",), mask_facts="to cut"),
+    Variant("E2 bias", biased, ("bias",), mask_facts="where"),
     Variant("E2 relative positions", relative, ("table",)),
-    Variant("E2 sink", beside_a_sink, ("slopes",), told="to cut"),
-    Variant("E2 joined to a sink", joined_to_a_sink, ("slopes",), told="to cut"),
+    Variant("E2 sink", beside_a_sink, ("slopes",), mask_facts="to cut"),
+    Variant("E2 joined to a sink", joined_to_a_sink, ("slopes",), mask_facts="to cut"),
     Variant("E2 softcap", capped),
     Variant("E3 grouped", grouped, group=3),
     Variant("E3 multi-query", grouped, group=HEADS, heads=1),
     Variant("E3 cross", plain, queries=97),
     Variant("E4 one query of a head", plain, queries=1, heads=1, parts=True),
     Variant("E4 one query of a group", grouped, group=4, queries=1, heads=1, parts=True),
-    Variant("E4 few queries", causal_of_few, queries=5, heads=1, parts=True, told="to cut"),
+    Variant("E4 few queries", causal_of_few, queries=5, heads=1, parts=True, mask_facts="to cut"),
     Variant("E6 differential", differential, ("q", "k", "slopes"), pairs=2),
     Variant("E6 talking heads", talking, ("mix", "mix")),
 )
@@ -261,7 +261,7 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     lead = (heads, v.group) if v.group > 1 else (heads,)
     m = v.queries or n
     shapes = [(*lead, m, DIM), (heads, n, DIM), (heads, n, DIM)]
-    found: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    results: list[Array] = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     more = {
         "slopes": lambda: 2.0 ** -np.arange(1.0, heads + 1),
         "lengths": lambda: rng.integers(1, n + 1, heads),
@@ -275,14 +275,14 @@ def arguments(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     }
     for name in v.more:
         a = np.asarray(more[name]())
-        found.append(a if a.dtype.kind in "ib" else a.astype(np.float32))
-    return found
+        results.append(a if a.dtype.kind in "ib" else a.astype(np.float32))
+    return results
 
 
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
 
 
-def made(v: Variant) -> tuple[Any, driver.Compiled]:
+def compiled_variant(v: Variant) -> tuple[Any, driver.Compiled]:
     """The recording of a variant, and its program for long sequences."""
     if v.name not in _MADE:
         trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*arguments(v, 2, 5)).trace
@@ -303,7 +303,7 @@ def elements(plan: Plan, sizes: dict[str, int]) -> int:
 
 @STREAMED
 def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
-    trace, program = made(variant)
+    trace, program = compiled_variant(variant)
     large = arguments(variant, variant.heads, LONG)
     sizes = dict(
         zip(program.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
@@ -319,18 +319,20 @@ def test_one_kernel_that_stores_its_result_alone(variant: Variant) -> None:
 
 @STREAMED
 def test_what_a_mask_rules_out_is_not_visited(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     stream = next(s for s in kernel.body if isinstance(s, Stream))
     (block,) = stream.blocks
     cut = any(isinstance(s, Let) and isinstance(s.value, If) for s in stream.body)
     said = {"from": block.start, "to": block.stop, "where": stream.where, "cut": cut or None}
-    assert {word for word, value in said.items() if value is not None} == set(variant.told.split())
+    assert {word for word, value in said.items() if value is not None} == set(
+        variant.mask_facts.split()
+    )
 
 
 @STREAMED
 def test_few_tasks_share_the_keys(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     visits = [n.partition("//")[2] for n in (expr_text(s.parts) for s in splits(kernel))]
     assert visits == (["512 + 1"] if variant.parts else [])
@@ -339,7 +341,7 @@ def test_few_tasks_share_the_keys(variant: Variant) -> None:
 def test_products_of_mixed_heads_are_blocked() -> None:
     """One kernel that walks them stores no scores, and takes many times as long.  In rounds over
     queries there are three, and no scores of all queries either."""
-    trace, compiled = made(MIXED)
+    trace, compiled = compiled_variant(MIXED)
     large = arguments(MIXED, HEADS, LONG)
     sizes = dict(
         zip(compiled.size_names, trace.match(*(n for a in large for n in a.shape)), strict=True)
@@ -347,7 +349,7 @@ def test_products_of_mixed_heads_are_blocked() -> None:
     (cluster,) = compiled.plan.clusters
     assert cluster.body is not None
     assert elements(compiled.plan, sizes) == HEADS * LONG * DIM
-    kernels = [k for k in made(MIXED)[1].kernels if k is not None]
+    kernels = [k for k in compiled_variant(MIXED)[1].kernels if k is not None]
     blocked = [c for k in kernels for p in program(k).phases for c in schedule(p, RUNS).blocked]
     dots = [
         v
@@ -377,13 +379,13 @@ def test_a_result_under_another_shape_is_no_kernel(shape: tuple[int, ...]) -> No
 
 @EVERY
 def test_numbers(variant: Variant) -> None:
-    trace, program = made(variant)
+    trace, program = compiled_variant(variant)
     for heads, n in ((1, 1), (2, 7), (3, 129)):
-        given = arguments(variant, heads, n, seed=n)
-        values = trace.match(*(d for a in given for d in a.shape))
-        arrays: Sequence[Array] = [given[k] for k in trace.arguments]
-        (found,) = program.run(list(arrays), tuple(values))
-        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+        inputs = arguments(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        arrays: Sequence[Array] = [inputs[k] for k in trace.arguments]
+        (actual,) = program.run(list(arrays), tuple(values))
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
         with np.errstate(all="ignore"):
             want = variant.code(REFERENCE, *wide)
-        assert np.allclose(found, want, rtol=2e-5, atol=2e-6, equal_nan=True)
+        assert np.allclose(actual, want, rtol=2e-5, atol=2e-6, equal_nan=True)

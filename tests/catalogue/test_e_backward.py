@@ -23,7 +23,7 @@ from tests.catalogue.test_e_attention import (
     arguments,
     causal,
     elements,
-    places,
+    positions,
     scores,
     weights,
 )
@@ -47,7 +47,7 @@ KEY = 20_11
 def dropped(xp: Any, q: Any, k: Any, v: Any, key: Any) -> Any:
     """A tenth of the weights is left out, told by a counter: the way back asks it again."""
     s = scores(xp, q, k)
-    i, j = places(xp, s)
+    i, j = positions(xp, s)
     w = weights(xp, xp.where(j <= i, s, -np.inf))
     return xp.matmul(xp.where(xp.random.uniform(key, s.shape) < 0.9, w / 0.9, 0.0), v)
 
@@ -76,16 +76,16 @@ MEASURED = ("E1 causal of itself", "E1 window", "E3 grouped", "E7 dropout")
 """Variants that are compiled and whose numbers are looked at."""
 
 
-def given(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
+def operands_of(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
     """The operands of a variant, and at the end what arrives at its result."""
     more = tuple(name for name in v.more if name != "key")
-    found = arguments(replace(v, more=more), heads, n, seed)
+    result = arguments(replace(v, more=more), heads, n, seed)
     if "key" in v.more:
-        found.append(np.asarray(KEY, np.uint64))
+        result.append(np.asarray(KEY, np.uint64))
     lead = (heads, v.group) if v.group > 1 else (heads,)
     rng = np.random.default_rng(seed + 1)
-    found.append(rng.standard_normal((*lead, v.queries or n, DIM)).astype(np.float32))
-    return found
+    result.append(rng.standard_normal((*lead, v.queries or n, DIM)).astype(np.float32))
+    return result
 
 
 def gradients(code: Code) -> Code:
@@ -103,8 +103,8 @@ _PLANNED: dict[str, tuple[Trace, Plan, list[Kernel | None], dict[str, int]]] = {
 def planned(v: Variant) -> tuple[Trace, Plan, list[Kernel | None], dict[str, int]]:
     """The recording of a variant's gradients, with its plan and kernels for long sequences."""
     if v.name not in _PLANNED:
-        trace = sm.jit(gradients(v.code)).lower(*given(v, 2, 5)).trace
-        values = trace.match(*(n for a in given(v, v.heads, LONG) for n in a.shape))
+        trace = sm.jit(gradients(v.code)).lower(*operands_of(v, 2, 5)).trace
+        values = trace.match(*(n for a in operands_of(v, v.heads, LONG) for n in a.shape))
         assert values is not None
         sizes = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
         with knobs.config(rounding="fast"):
@@ -126,13 +126,13 @@ def test_scores_are_never_stored(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", BACKWARD, ids=str)
 def test_blocks_see_what_masks_leave(variant: Variant) -> None:
     streams = [s for k in planned(variant)[2] if k for s in k.body if isinstance(s, Stream)]
-    told = [
+    reported = [
         {word for word, end in (("from", b.start), ("to", b.stop)) if end is not None}
         for s in streams
         for b in s.bounds
     ]
     wanted = set(SEEN.get(variant.name, "").split())
-    assert told == ([wanted] if wanted else [])
+    assert reported == ([wanted] if wanted else [])
 
 
 def test_what_masks_leave_is_what_is_charged() -> None:
@@ -155,14 +155,14 @@ def test_numbers(name: str) -> None:
     with knobs.config(rounding="fast"):
         compiled = driver.compile(trace.graph, hints=sizes, target=RUNS)
     for heads, n in ((2, 7), (1, 261)):
-        operands = given(variant, heads, n, seed=n)
+        operands = operands_of(variant, heads, n, seed=n)
         values = trace.match(*(d for a in operands for d in a.shape))
         assert values is not None
-        found = compiled.run([operands[k] for k in trace.arguments], tuple(values))
-        _compare(variant, operands, [found[r.position] for r in trace.results])
+        result = compiled.run([operands[k] for k in trace.arguments], tuple(values))
+        _compare(variant, operands, [result[r.position] for r in trace.results])
 
 
-def _compare(variant: Variant, operands: list[Array], found: list[Array]) -> None:
+def _compare(variant: Variant, operands: list[Array], actual: list[Array]) -> None:
     """Gradients along some directions, against differences in double precision."""
     rng = np.random.default_rng(3)
     wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in operands]
@@ -171,7 +171,7 @@ def _compare(variant: Variant, operands: list[Array], found: list[Array]) -> Non
         xs = [*wide[:k], moved, *wide[k + 1 : -1]]
         return float((variant.code(REFERENCE, *xs) * wide[-1]).sum())
 
-    for k, gradient in enumerate(found):
+    for k, gradient in enumerate(actual):
         for _ in range(3):
             to = rng.standard_normal(wide[k].shape) * 1e-5
             want = (total(k, wide[k] + to) - total(k, wide[k] - to)) / 2e-5
@@ -200,13 +200,13 @@ def test_queries_beyond_a_length_look_at_all_keys_where_their_scores_are_finite(
 
     def code(xp: Any, q: Any, k: Any, v: Any, n: Any) -> Any:
         s = scores(xp, q, k)
-        i, j = places(xp, s)
+        i, j = positions(xp, s)
         return xp.matmul(weights(xp, xp.where((i < n) & (j < n) & (j <= i), s, -1e9)), v)
 
     rng = np.random.default_rng(3)
     q, k, v, g = (rng.normal(size=(23, 8)).astype(np.float32) for _ in range(4))
     back = sm.jit(lambda *a: sm.vjp(lambda v: code(sm, *a[:2], v, a[3]), a[2])[1](a[4]))
-    (found,) = back(q, k, v, np.asarray(length), g)
+    (actual,) = back(q, k, v, np.asarray(length), g)
     wide = [x.astype(np.float64) for x in (q, k, np.eye(23))]
     wanted = np.matrix_transpose(code(REFERENCE, *wide, length)) @ g
-    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(actual), wanted, rtol=0, atol=1e-5)

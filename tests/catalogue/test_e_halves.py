@@ -42,9 +42,9 @@ from smelt.types.dtype import bf16
 Array = np.ndarray[Any, Any]
 VARIANTS = (
     Variant("plain", plain),
-    Variant("causal", causal, told="to"),
-    Variant("window", window, told="from to"),
-    Variant("padded", padded, ("lengths",), told="to"),
+    Variant("causal", causal, mask_facts="to"),
+    Variant("window", window, mask_facts="from to"),
+    Variant("padded", padded, ("lengths",), mask_facts="to"),
     Variant("grouped", grouped, group=3),
 )
 AMX = ("avx512bf16", "amx-bf16", "amx-tile")
@@ -53,11 +53,11 @@ _MADE: dict[tuple[str, Target], tuple[Any, driver.Compiled]] = {}
 
 
 def halves(v: Variant, heads: int, n: int, seed: int = 0) -> list[Array]:
-    given = arguments(v, heads, n, seed)
-    return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in given]
+    inputs = arguments(v, heads, n, seed)
+    return [a if a.dtype.kind in "ib" else a.astype(ml_dtypes.bfloat16) for a in inputs]
 
 
-def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
+def compiled_variant(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
     if (v.name, machine) not in _MADE:
         with knobs.config(rounding="fast"):
             trace = sm.jit(lambda *xs: v.code(sm, *xs)).lower(*halves(v, 2, 5)).trace
@@ -70,20 +70,22 @@ def made(v: Variant, machine: Target = RUNS) -> tuple[Any, driver.Compiled]:
 
 @EVERY
 def test_one_stream_and_two_products_by_pairs(variant: Variant) -> None:
-    _, program = made(variant)
+    _, program = compiled_variant(variant)
     (kernel,) = program.kernels
     assert kernel is not None
     stream = next(s for s in kernel.body if isinstance(s, Stream))
     (block,) = stream.blocks
     ends = {"from": block.start, "to": block.stop}
-    assert {word for word, end in ends.items() if end is not None} == set(variant.told.split())
+    assert {word for word, end in ends.items() if end is not None} == set(
+        variant.mask_facts.split()
+    )
     values = [v for s in statements(kernel) for r in values_of(s) for v in visit(r)]
     assert [v.dtype for v in values if isinstance(v, Dot)] == [bf16, bf16]
 
 
 @EVERY
 def test_numbers(variant: Variant) -> None:
-    are_right(variant, *made(variant), ((1, 1), (2, 7), (3, 129)), 0.0)
+    are_right(variant, *compiled_variant(variant), ((1, 1), (2, 7), (3, 129)), 0.0)
 
 
 @pytest.mark.skipif(
@@ -92,20 +94,22 @@ def test_numbers(variant: Variant) -> None:
 @EVERY
 def test_numbers_by_matrices(variant: Variant) -> None:
     machine = replace(RUNS, features=(*RUNS.features, *AMX))
-    are_right(variant, *made(variant, machine), ((1, 1), (2, 31), (2, 129), (1, 590)), 2.0**-8)
+    are_right(
+        variant, *compiled_variant(variant, machine), ((1, 1), (2, 31), (2, 129), (1, 590)), 2.0**-8
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS[1:3], ids=str)
-def test_bands_of_rows_are_as_high_as_tiles(variant: Variant) -> None:
-    (kernel,) = made(variant)[1].kernels
+def test_row_bands_are_as_high_as_tiles(variant: Variant) -> None:
+    (kernel,) = compiled_variant(variant)[1].kernels
     assert kernel is not None
     plain = Target.for_isa("avx512")
     for features, rows in ((AMX[:1], (24, 12)), (AMX, (32, 16))):
         target = replace(plain, features=(*plain.features, *features))
-        found = [
+        actual = [
             b for p in code.program(kernel).phases for b in find_row_groups(schedule(p, target))
         ]
-        assert {(b.size, b.fine) for b in found} == {rows}
+        assert {(b.size, b.fine) for b in actual} == {rows}
 
 
 def are_right(
@@ -117,21 +121,21 @@ def are_right(
 ) -> None:
     """At heads and positions; `weights` are within so much of their size."""
     for heads, n in counts:
-        given = halves(variant, heads, n, seed=n)
-        values = trace.match(*(d for a in given for d in a.shape))
-        (found,) = program.run([given[k] for k in trace.arguments], tuple(values))
-        wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in given]
+        inputs = halves(variant, heads, n, seed=n)
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        (actual,) = program.run([inputs[k] for k in trace.arguments], tuple(values))
+        wide = [a if a.dtype.kind in "ib" else a.astype(np.float64) for a in inputs]
         with np.errstate(all="ignore"):
             want = variant.code(REFERENCE, *wide)
             sizes = variant.code(REFERENCE, *wide[:2], abs(wide[2]), *wide[3:])
         allowed = 2.0**-8 * abs(want) + weights * sizes + 1e-5
-        assert np.all(abs(found.astype(np.float64) - want) <= allowed)
+        assert np.all(abs(actual.astype(np.float64) - want) <= allowed)
 
 
 def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
     """Their sum and the second product both want them: they lie in scratch, and are rounded from
     there by the processor's own conversion."""
-    _, program = made(VARIANTS[0])
+    _, program = compiled_variant(VARIANTS[0])
     (kernel,) = program.kernels
     assert kernel is not None
     target = Target.for_isa("avx512")
@@ -145,7 +149,7 @@ def test_weights_are_computed_once_and_multiplied_by_pairs() -> None:
     assert not any("vscalefps" in x for x in rounding), "no exponential again"
 
 
-def test_explicit_roundings_stay_unless_told_otherwise() -> None:
+def test_explicit_roundings_stay_by_default() -> None:
     """Only `rounding="fast"` looks through conversions; what is stored is rounded even then."""
     x = np.linspace(1, 2, 1001, dtype=np.float32)
 
@@ -177,6 +181,6 @@ def test_gradients_of_plain_attention_in_one_kernel():
     ones = np.repeat(c.sum(1)[None], len(a), 0)
     ds = p * (ones - (p * ones).sum(1, keepdims=True)) / 4
     wanted = ds @ b, ds.T @ a, np.repeat(p.sum(0)[:, None], 16, 1)
-    for found, w in zip(step(q, k, v), wanted, strict=True):
-        off = np.abs(np.asarray(found).astype(np.float64) - w)
+    for result, w in zip(step(q, k, v), wanted, strict=True):
+        off = np.abs(np.asarray(result).astype(np.float64) - w)
         assert off.max() <= 0.05 * np.abs(w).max()

@@ -1,4 +1,4 @@
-"""E5: sequences of unequal lengths packed behind one another, told apart by offsets.
+"""E5: packed sequences of unequal lengths, separated by offsets.
 
 However the offsets become a mask, attention is one kernel that visits only the tiles of a row's own
 sequence; what turns offsets into ids works on positions alone.
@@ -29,7 +29,7 @@ def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return sm.nn.softmax(sm.where(mask, s, -np.inf)) @ v
 
 
-def places(q: Any) -> Any:
+def positions(q: Any) -> Any:
     return sm.arange(q.shape[1])
 
 
@@ -38,16 +38,16 @@ def by_ids(q: Any, k: Any, v: Any, ids: Any) -> Any:
 
 
 def causal(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    p = places(q)
+    p = positions(q)
     return attend(q, k, v, (ids[:, None] == ids[None, :]) & (p[None, :] <= p[:, None]))
 
 
 def by_search(q: Any, k: Any, v: Any, offsets: Any) -> Any:
-    return by_ids(q, k, v, sm.searchsorted(offsets, places(q), side="right"))
+    return by_ids(q, k, v, sm.searchsorted(offsets, positions(q), side="right"))
 
 
 def by_counting(q: Any, k: Any, v: Any, offsets: Any) -> Any:
-    return by_ids(q, k, v, sm.sum(sm.astype(places(q)[:, None] >= offsets, sm.int32), axis=1))
+    return by_ids(q, k, v, sm.sum(sm.astype(positions(q)[:, None] >= offsets, sm.int32), axis=1))
 
 
 def by_marks(q: Any, k: Any, v: Any, first: Any) -> Any:
@@ -56,7 +56,7 @@ def by_marks(q: Any, k: Any, v: Any, first: Any) -> Any:
 
 
 def by_ends(q: Any, k: Any, v: Any, start: Any, stop: Any) -> Any:
-    p = places(q)
+    p = positions(q)
     return attend(q, k, v, (p[None, :] >= start[:, None]) & (p[None, :] < stop[:, None]))
 
 
@@ -88,12 +88,12 @@ def test_only_a_sequence_s_own_tiles_are_visited(code: Callable[..., Any]) -> No
     q, k, v = (rng.standard_normal((HEADS, 1024, DIM)).astype(np.float32) for _ in range(3))
     f = sm.jit(code)
     for lengths in LENGTHS.values():
-        given = arrays_for(code, lengths)
+        inputs = arrays_for(code, lengths)
         np.testing.assert_allclose(
-            np.asarray(f(q, k, v, *given)), wanted(code, q, k, v, lengths), rtol=1e-4, atol=1e-5
+            np.asarray(f(q, k, v, *inputs)), wanted(code, q, k, v, lengths), rtol=1e-4, atol=1e-5
         )
-    made = sm.explain(code, q, k, v, *arrays_for(code, LENGTHS["unequal"]))
-    texts = [kernel.text for kernel in made.kernels]
+    built = sm.explain(code, q, k, v, *arrays_for(code, LENGTHS["unequal"]))
+    texts = [kernel.text for kernel in built.kernels]
     (attention,) = [t for t in texts if "stream" in t]
     (line,) = [s.strip() for s in attention.splitlines() if s.strip().startswith("stream")]
     assert " from " in line and " to " in line

@@ -1,4 +1,4 @@
-"""Attention with a sink at the edges: nothing to see, and sinks that outdo everything or nothing.
+"""Attention with extreme sinks, and with nothing visible.
 
 The sink is a term of the sum or a column of the row, and scores lie near it or far beyond.  NaN is
 where NumPy has it in single precision; elsewhere the error is at most a few times as large as
@@ -65,9 +65,9 @@ def test_edges_are_numpy_s(attention: Attention, sink: str, scale: float, off: f
     with np.errstate(all="ignore"):
         narrow = attention(np, *arrays)
         wide = attention(np, *(a.astype(float) if a.dtype == np.float32 else a for a in arrays))
-    found = np.asarray(sm.jit(lambda *a: attention(sm, *a))(*arrays))
-    assert np.array_equal(np.isnan(found), np.isnan(narrow))
+    actual = np.asarray(sm.jit(lambda *a: attention(sm, *a))(*arrays))
+    assert np.array_equal(np.isnan(actual), np.isnan(narrow))
     there = ~np.isnan(narrow)
-    ours, theirs = (np.abs(x - wide)[there].max(initial=0) for x in (found, narrow))
+    ours, theirs = (np.abs(x - wide)[there].max(initial=0) for x in (actual, narrow))
     assert ours <= 4 * theirs + 1e-5
     assert np.isnan(narrow).any() == (sink not in ("near", "far"))

@@ -1,5 +1,7 @@
-"""Attention and regression whose weights are divided by their sum, with no maximum: one kernel that
-stores no weight, and numbers where plain code has them, however large or small the weights are.
+"""Attention and regression with weights divided by their sum, without a maximum.
+
+They are one kernel that stores no weight, with numbers wherever plain code has them, however large
+or small the weights are.
 
 Weights are carried under a power of 2 near their running sum (`fusion/cascade/weighted_means.py`):
 without it, products of large ones would be infinite and those of small ones vanish.

@@ -36,7 +36,7 @@ def shifted(xp, x, labels):
     return xp.log(xp.sum(xp.exp(low), axis=1)) - hit[:, 0]
 
 
-def picked(xp, x, labels):
+def gathered(xp, x, labels):
     """The label's logit by comparing places instead of by an index."""
     places = xp.arange(x.shape[1], dtype=xp.int64)
     low = x - xp.max(x, axis=1, keepdims=True)
@@ -96,7 +96,7 @@ def distill_in_parts(xp, x, w, y, u):
 
 
 def distill_by_rows(xp, x, w, y, u):
-    """The same by the probabilities of either head, token by token."""
+    """Distillation loss from the probabilities of either head, token by token."""
     z, t = x @ w.T, y @ u.T
     z, t = (a - xp.max(a, axis=1, keepdims=True) for a in (z, t))
     e = xp.exp(t)
@@ -112,7 +112,7 @@ ROWS = (
     Row("F1", each, INPUTS, MATRIX, fused="s*(r*c + r) + 8*r", unfused="24*r*c + 110*r",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels, reduction="none"),
-              shifted, picked)),
+              shifted, gathered)),
     Row("F1 mean", mean, INPUTS, MATRIX, fused="s*(r*c + 1) + 8*r", unfused="24*r*c + 114*r + 12",
         bounded=True,
         also=(lambda xp, x, labels: xp.nn.cross_entropy(x, labels),),
@@ -121,7 +121,7 @@ ROWS = (
         other={"f64": {"sweeps": 2}}),
     Row("F2", head, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
         unfused="4*r*k + 4*c*k + 42*r*c + 106*r", bounded=True, dtypes=("f64",),
-        also=(lambda xp, x, w, labels: picked(xp, x @ w.T, labels),
+        also=(lambda xp, x, w, labels: gathered(xp, x @ w.T, labels),
               lambda xp, x, w, labels: shifted(xp, x @ w.T, labels))),
     Row("F2 softcap", head_softcapped, HEAD_INPUTS, HEAD, fused="s*(r*k + c*k + r) + 8*r",
         unfused="4*r*k + 4*c*k + 66*r*c + 106*r", bounded=True, dtypes=("f64",), layouts=()),
@@ -155,14 +155,14 @@ class TestRows(EveryRow):
 
 def by_sums(x: Any, y: Any, t: Any) -> Any:
     z = x @ sm.matrix_transpose(y) * t
-    own = sm.sum(x * y, axis=1) * t
-    rows, columns = (sm.mean(sm.nn.logsumexp(z, axis=a) - own) for a in (1, 0))
+    diagonal = sm.sum(x * y, axis=1) * t
+    rows, columns = (sm.mean(sm.nn.logsumexp(z, axis=a) - diagonal) for a in (1, 0))
     return rows + columns
 
 
 def by_labels(x: Any, y: Any, t: Any) -> Any:
-    z, own = t * (x @ y.T), sm.arange(x.shape[0])
-    return (sm.nn.cross_entropy(z, own) + sm.nn.cross_entropy(z.T, own)) / 2
+    z, diagonal = t * (x @ y.T), sm.arange(x.shape[0])
+    return (sm.nn.cross_entropy(z, diagonal) + sm.nn.cross_entropy(z.T, diagonal)) / 2
 
 
 def dual(x: Any, y: Any, t: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Section F: the largest logit of each word over a text, padding left out, in any spelling.
+"""Section F: SPLADE's largest logit of each word over a text, in any spelling.
 
 One kernel; tokens times words is never stored; what follows the product and never falls is computed
 once for a text and a word; tokens behind the last that counts are not even multiplied.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.catalogue.harness import REFERENCE, RUNS
-from tests.property.judges import kernels_agree, spread
+from tests.property.oracles import kernels_agree, spread
 
 import smelt as sm
 from smelt import driver
@@ -65,7 +65,7 @@ def added(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
     return xp.log1p(relu(xp, xp.max(logits(xp, h, e, b) + xp.astype(far, h.dtype), axis=1)))
 
 
-def turned(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
+def negated_minimum(xp: Any, h: Any, e: Any, b: Any, keep: Any) -> Any:
     """The least of what falls, in place of the largest of what rises."""
     z = -xp.log1p(relu(xp, logits(xp, h, e, b)))
     return -xp.min(xp.where(keep[:, :, None], z, 0), axis=1)
@@ -88,7 +88,7 @@ FORMS = (
     masked_first,
     masked_by_much,
     added,
-    turned,
+    negated_minimum,
     by_length,
     by_length_multiplied,
 )
@@ -98,18 +98,18 @@ EVERY = pytest.mark.parametrize("code", FORMS, ids=lambda c: c.__name__)
 def arguments(code: Code, shape: tuple[int, ...], lengths: Array) -> list[Array]:
     n, s, k, v = shape
     rng = np.random.default_rng(sum(shape))
-    found: list[Array] = [rng.standard_normal(d).astype(np.float32) for d in ((n, s, k), (v, k))]
-    found.append(rng.standard_normal(v).astype(np.float32))
-    told = (
+    results: list[Array] = [rng.standard_normal(d).astype(np.float32) for d in ((n, s, k), (v, k))]
+    results.append(rng.standard_normal(v).astype(np.float32))
+    reported = (
         lengths if code.__name__.startswith("by_length") else np.arange(s)[None] < lengths[:, None]
     )
-    return [*found, told]
+    return [*results, reported]
 
 
 _MADE: dict[str, tuple[Any, driver.Compiled]] = {}
 
 
-def made(code: Code) -> tuple[Any, driver.Compiled]:
+def compiled_code(code: Code) -> tuple[Any, driver.Compiled]:
     """The recording of a form, and its program for long texts."""
     if code.__name__ not in _MADE:
         small = arguments(code, SMALL, np.array([7, 2, 0]))
@@ -124,7 +124,7 @@ def made(code: Code) -> tuple[Any, driver.Compiled]:
 
 
 def of(code: Code) -> tuple[Kernel, Stream]:
-    (kernel,) = made(code)[1].kernels
+    (kernel,) = compiled_code(code)[1].kernels
     assert kernel is not None
     return kernel, next(s for s in kernel.body if isinstance(s, Stream))
 
@@ -152,16 +152,16 @@ def test_functions_are_computed_once_for_a_text_and_a_word(code: Code) -> None:
 
 @EVERY
 def test_padding_is_not_read(code: Code) -> None:
-    trace, program = made(code)
+    trace, program = compiled_code(code)
     kernel, _ = of(code)
     lengths = np.array([16, 3, 0])
-    given = arguments(code, (3, 16, 6, 11), lengths)
-    arrays = [given[k] for k in trace.arguments]
-    values = trace.match(*(d for a in given for d in a.shape))
+    inputs = arguments(code, (3, 16, 6, 11), lengths)
+    arrays = [inputs[k] for k in trace.arguments]
+    values = trace.match(*(d for a in inputs for d in a.shape))
     seen = interp.Trace()
     sizes = dict(zip(program.size_names, values, strict=True))
     interp.run(kernel, arrays, sizes, trace=seen, grid_sizes={a.name: 11 for a in kernel.axes})
-    name = next(p.name for p, a in zip(kernel.inputs, arrays, strict=True) if a is given[0])
+    name = next(p.name for p, a in zip(kernel.inputs, arrays, strict=True) if a is inputs[0])
     assert seen.loads[name].elements <= lengths.sum() * 6
 
 
@@ -169,32 +169,32 @@ def test_padding_is_not_read(code: Code) -> None:
 @pytest.mark.parametrize("lengths", [(7, 2, 0), (1, 7, 7), (0, 0, 0)])
 def test_numbers(code: Code, lengths: tuple[int, ...]) -> None:
     """Three judges and double precision; a text without tokens has zeros."""
-    trace, program = made(code)
+    trace, program = compiled_code(code)
     for shape in ((3, 7, 6, 11), (3, 33, 17, 70)):
-        given = arguments(code, shape, np.array(lengths) * (shape[1] // 7))
-        values = trace.match(*(d for a in given for d in a.shape))
-        arrays = [given[k] for k in trace.arguments]
-        (found,) = program.run(arrays, tuple(values))
+        inputs = arguments(code, shape, np.array(lengths) * (shape[1] // 7))
+        values = trace.match(*(d for a in inputs for d in a.shape))
+        arrays = [inputs[k] for k in trace.arguments]
+        (actual,) = program.run(arrays, tuple(values))
         sizes = dict(zip(program.size_names, values, strict=True))
         allowed = spread(program.graph, arrays, sizes)
         assert not (problem := kernels_agree(program, arrays, sizes, allowed)), problem
-        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in inputs]
         with np.errstate(all="ignore"):
             want = code(REFERENCE, *wide)
-        assert np.allclose(found, want, rtol=1e-5, atol=1e-5)
+        assert np.allclose(actual, want, rtol=1e-5, atol=1e-5)
 
 
 def test_holes_and_what_is_not_finite() -> None:
     """Masks that are no lengths; infinities and NaN where they count."""
-    trace, program = made(masked_last)
+    trace, program = compiled_code(masked_last)
     h, e, b, keep = arguments(masked_last, (3, 33, 17, 70), np.array([33, 33, 33]))
     keep = np.random.default_rng(1).random(keep.shape) < 0.3
     h[0, 5, 2], h[1, 7, 1] = np.inf, np.nan
     keep[0, 5] = keep[1, 7] = True
-    given = [h, e, b, keep]
-    values = trace.match(*(d for a in given for d in a.shape))
-    (found,) = program.run([given[k] for k in trace.arguments], tuple(values))
+    inputs = [h, e, b, keep]
+    values = trace.match(*(d for a in inputs for d in a.shape))
+    (actual,) = program.run([inputs[k] for k in trace.arguments], tuple(values))
     with np.errstate(all="ignore"):
         want = masked_last(REFERENCE, h.astype(np.float64), e, b, keep)
-    assert np.isnan(want[1]).all() and np.isnan(found[1]).all()
-    assert np.allclose(found, want, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert np.isnan(want[1]).all() and np.isnan(actual[1]).all()
+    assert np.allclose(actual, want, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Section G: what training adds, the way back through losses, norms and products."""
+"""Section G: training, with backward passes through losses, norms and products."""
 
 from __future__ import annotations
 

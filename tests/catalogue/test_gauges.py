@@ -14,7 +14,7 @@ import pytest
 from tests.catalogue import test_f_losses as losses
 from tests.catalogue.harness import make
 from tests.catalogue.rows import Row, draw
-from tests.catalogue.test_e_attention import VARIANTS, Array, Variant, arguments, made
+from tests.catalogue.test_e_attention import VARIANTS, Array, Variant, arguments, compiled_variant
 from tests.catalogue.test_e_weights import WEIGHTS, attention, operands
 from tests.lower.test_gauges import changed, forget, gauges, jump, power, unmoved
 
@@ -41,13 +41,13 @@ def results(kernel: Kernel, arrays: list[Array], sizes: dict[str, int]) -> list[
 
 
 def of_attention(v: Variant) -> tuple[Kernel, list[Array], dict[str, int]]:
-    trace, program = made(v)
+    trace, program = compiled_variant(v)
     (kernel,) = program.kernels
     assert kernel is not None
-    given = arguments(v, 2, 23, seed=4)
-    values = trace.match(*(d for a in given for d in a.shape))
+    inputs = arguments(v, 2, 23, seed=4)
+    values = trace.match(*(d for a in inputs for d in a.shape))
     sizes = dict(zip(program.size_names, values, strict=True))
-    return kernel, [given[k] for k in trace.arguments], sizes
+    return kernel, [inputs[k] for k in trace.arguments], sizes
 
 
 def of_loss(row: Row) -> tuple[Kernel, list[Array], dict[str, int]]:
@@ -90,8 +90,10 @@ def test_weights_under_any_power(weight: str, masked: bool) -> None:
     """Weights over their sum are carried under a power of 2 near it: any other power does too, if
     sums are brought from one to the next."""
     arrays = [a[:, :23] for a in operands(40)]
-    (made,) = sm.explain(attention(weight, masked), *[sm.spec("f32[h,n,16]")] * 3).kernels
-    kernel = parse(made.text)
+    (compiled_variant,) = sm.explain(
+        attention(weight, masked), *[sm.spec("f32[h,n,16]")] * 3
+    ).kernels
+    kernel = parse(compiled_variant.text)
     sizes = {"h": len(arrays[0]), "n": 23}
     other = map_values(kernel, lambda v: transform(v, power))
     assert other != kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.catalogue.harness import EveryRow, Made, make, sketch
+from tests.catalogue.harness import EveryRow, PlannedRow, make, sketch
 from tests.catalogue.rows import Row, draw
 
 import smelt as sm
@@ -38,7 +38,7 @@ def extremes_otherwise(xp, t):
 # ---- H2 ----------------------------------------------------------------------------------------
 
 
-def dear(xp, x):
+def expensive(xp, x):
     return xp.tanh(xp.exp(xp.sin(x)))
 
 
@@ -57,7 +57,7 @@ def rows_of(f):
 
 
 def one_by_one(f):
-    """The same in other words: each reader asks for the producer again."""
+    """Spell the program so that each reader recomputes the producer."""
 
     def code(xp, x, i, j, k):
         third = -xp.take(f(xp, x), k, axis=0)
@@ -106,7 +106,7 @@ def sorted_between_otherwise(xp, t):
     return 3 * xp.exp(-xp.abs(-1 + s))
 
 
-def places_between(xp, x):
+def argsort_between(xp, x):
     return xp.argsort(-x * 2, axis=1, stable=True) * 3 + 1
 
 
@@ -122,10 +122,10 @@ ROWS = (
         also=(extremes_otherwise,)),
     Row("H1 argmax", lambda xp, x: xp.argmax(x), ("T[n]",), LINE, fused="s*n + 8",
         unfused="s*n + 8", also=(lambda xp, t: xp.argmin(-t),)),
-    Row("H2 dear", rows_of(dear), PICKS, PICKED,
+    Row("H2 dear", rows_of(expensive), PICKS, PICKED,
         fused="s*c*(3*r + i + j + k) + 8*(i + j + k)",
         unfused="s*c*(7*r + 4*i + 4*j + 3*k) + 58*(i + j + k)", kernels=2, sweeps=3,
-        stored=("tanh",), bounded=True, also=(one_by_one(dear),)),
+        stored=("tanh",), bounded=True, also=(one_by_one(expensive),)),
     Row("H2 cheap", rows_of(cheap), PICKS, PICKED,
         fused="s*c*(r + i + j + k) + 8*(i + j + k)",
         unfused="s*c*(5*r + 4*i + 4*j + 3*k) + 58*(i + j + k)", sweeps=3,
@@ -137,8 +137,8 @@ ROWS = (
     Row("H5 sort", sorted_between, ("T[r,c]",), {"r": 8192, "c": 4096}, fused="s*6*r*c",
         unfused="s*16*r*c", kernels=2, calls=1, stored=("add", "extern.sort"),
         also=(sorted_between_otherwise,),
-        fixed=("c",)),  # short rows are sorted by kernels (tests/frontends/array/test_networks.py)
-    Row("H5 argsort", places_between, ("T[r,c]",), {"r": 8192, "c": 4096},
+        fixed=("c",)),  # kernels sort short rows (frontends/array/test_sorting_networks.py)
+    Row("H5 argsort", argsort_between, ("T[r,c]",), {"r": 8192, "c": 4096},
         fused="(3*s + 24)*r*c", unfused="60*r*c",
         also=(lambda xp, t: 1 + 3 * xp.argsort(-(t + t), axis=-1, stable=True),), kernels=2,
         calls=1, stored=("mul", "extern.argsort"), fixed=("c",)),
@@ -156,8 +156,8 @@ def row(name: str) -> Row:
     return next(r for r in ROWS if r.id == name)
 
 
-def kernels_of(made: Made):
-    return [k for k in made.sketch.kernels if k is not None]
+def kernels_of(built: PlannedRow):
+    return [k for k in built.sketch.kernels if k is not None]
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ def test_one_long_row_is_split_over_the_grid(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["H1 sum", "H1 norm", "H1 extremes", "H1 argmax"])
 def test_parts_merge_in_an_order_that_threads_do_not_change(name: str) -> None:
-    made = make(row(name))
+    program = make(row(name))
     for n in (100_003, 1 << 19):
         arrays = draw(row(name), {"n": n})
         with knobs.config(threads=1):
-            alone = made.run(arrays)
+            alone = program.run(arrays)
         for threads in (2, 3):
             with knobs.config(threads=threads):
                 for _ in range(3):
-                    again = made.run(arrays)
+                    again = program.run(arrays)
                     assert [a.tobytes() for a in again] == [a.tobytes() for a in alone]
 
 
-def test_a_dear_producer_is_computed_once_and_a_cheap_one_at_each_place() -> None:
+def test_expensive_producers_are_stored_and_cheap_ones_recomputed() -> None:
     """Three gathers pick from 512 columns at a time, which rest in the third-level cache."""
 
     def computing(name: str, operator: str) -> list[tuple[str, ...]]:
@@ -228,6 +228,6 @@ def test_a_set_function_outside_jit_lets_both_sides_fuse(monkeypatch: pytest.Mon
     monkeypatch.setattr(evaluate_pending, "compile_graph", compile_graph)
     x = np.round(np.random.default_rng(0).standard_normal((31, 70)).astype(np.float32), 1)
     values = sm.unique_values(sm.asarray(x) * 2 + 1)
-    found = np.asarray(sm.exp(values - 1) * 3)
-    np.testing.assert_allclose(found, np.exp(np.unique(x * 2 + 1) - 1) * 3, rtol=1e-6)
+    actual = np.asarray(sm.exp(values - 1) * 3)
+    np.testing.assert_allclose(actual, np.exp(np.unique(x * 2 + 1) - 1) * 3, rtol=1e-6)
     assert [len(p.clusters) for p in plans] == [1, 1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.catalogue import test_a_elementwise, test_b_reductions, test_c_contractions
+from tests.catalogue.array_passes import reads
 from tests.catalogue.harness import MACHINE, differ, expected, inputs, sketch
 from tests.catalogue.rounding import tolerances
 from tests.catalogue.rows import Row, draw, many_sizes, small, varied
-from tests.catalogue.sweeps import reads
 
 from smelt.kernel.text import parse
 
@@ -18,11 +18,11 @@ ROWS = (*test_a_elementwise.ROWS, *test_b_reductions.ROWS, *test_c_contractions.
 @pytest.mark.parametrize("wrong", [r for r in ROWS if r.id[:2] in ("A1", "B1", "B4", "B8", "C2")])
 def test_results_that_are_slightly_wrong_are_noticed(wrong: Row) -> None:
     row = wrong
-    made = sketch(row)
+    program = sketch(row)
     arrays = draw(row, small(row, 3))
-    given = inputs(made.recorded, arrays)
+    arguments = inputs(program.recorded, arrays)
     at = {n: small(row, 3)[n] for n in row.sizes}
-    allowed = tolerances(made.recorded.graph, given, made.sizes(at))
+    allowed = tolerances(program.recorded.graph, arguments, program.sizes(at))
     (want,) = expected(row, arrays)[:1]
     scale = np.abs(want[np.isfinite(want)]).max()
     wrong = (want + 1e-3 * scale).astype(np.float32)
@@ -37,7 +37,7 @@ def test_a_wrong_shape_and_a_lost_number_are_noticed() -> None:
 
 
 @pytest.mark.parametrize(("columns", "times"), [(4096, 1), (1 << 22, 3)])
-def test_sweeps_are_counted_where_no_cache_holds_a_row(columns: int, times: int) -> None:
+def test_passes_are_counted_where_no_cache_holds_a_row(columns: int, times: int) -> None:
     kernel = parse(
         "kernel k(x: f32[r,c]) -> y: f32[r,c]\n  grid r\n  t = x[r,c]\n  m = max(t over c)\n"
         "  e = t - m\n  s = sum(e over c)\n  y[r,c] = e - s"

@@ -66,9 +66,9 @@ def test_command_help_begins_with_its_line(name, run):
 
 
 def test_help_lists_everything(run):
-    told = run("--help")
-    assert all(f"  {name} " in told and line in told for name, line in COMMANDS.items())
-    assert run("-h") == told
+    text = run("--help")
+    assert all(f"  {name} " in text and line in text for name, line in COMMANDS.items())
+    assert run("-h") == text
 
 
 def test_version(run):
@@ -76,8 +76,8 @@ def test_version(run):
 
 
 def test_unknown_command_lists_the_known(run):
-    told = run("dcotor", code=2)
-    assert "No such command 'dcotor'" in told and "doctor" in told
+    text = run("dcotor", code=2)
+    assert "No such command 'dcotor'" in text and "doctor" in text
 
 
 def test_help_loads_no_command():
@@ -121,7 +121,7 @@ def test_wrong_setting_prints_without_traceback():
 
 def test_an_answer_that_nobody_can_take_prints_without_traceback():
     shell = f"{sys.executable} -m smelt errors"
-    for where, told in (
+    for where, reported in (
         ("> /dev/full", "Error: [Errno 28] No space left on device\n"),
         ("| :", ""),
     ):
@@ -131,7 +131,7 @@ def test_an_answer_that_nobody_can_take_prints_without_traceback():
             text=True,
             check=False,
         )
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", reported)
 
 
 # --- why, errors --------------------------------------------------------------------------------
@@ -139,15 +139,15 @@ def test_an_answer_that_nobody_can_take_prints_without_traceback():
 
 @pytest.mark.parametrize("page", errors.pages(), ids=lambda page: page.code)
 def test_why_prints_the_whole_page(page, run):
-    told = " ".join(run("why", page.code).split())
+    output = " ".join(run("why", page.code).split())
     for text in (page.title, page.summary, page.meaning, page.why, page.example, page.fix):
-        assert " ".join(text.split()) in told
+        assert " ".join(text.split()) in output
     assert json.loads(run("why", page.code, "--json"))["fix"] == page.fix
 
 
 def test_errors_lists_every_code(run):
-    told = run("errors")
-    assert all(f"{page.code}  " in told for page in errors.pages())
+    text = run("errors")
+    assert all(f"{page.code}  " in text for page in errors.pages())
     assert [row["code"] for row in json.loads(run("errors", "--json"))] == [
         page.code for page in errors.pages()
     ]
@@ -157,13 +157,13 @@ def test_errors_lists_every_code(run):
 
 
 def test_doctor(run, tmp_path):
-    told = run("doctor")
+    text = run("doctor")
     groups = ("versions", "processor", "threads", "cache", "cost model")
-    titles = [line.strip() for line in told.splitlines()]
+    titles = [line.strip() for line in text.splitlines()]
     assert [title for title in titles if title in groups] == list(groups)
-    assert ["smelt", "ok", __version__] in [line.split() for line in told.splitlines()]
-    assert "cache" in told and str(tmp_path)[:20] in told
-    assert "(from " in told, "threads name their source"
+    assert ["smelt", "ok", __version__] in [line.split() for line in text.splitlines()]
+    assert "cache" in text and str(tmp_path)[:20] in text
+    assert "(from " in text, "threads name their source"
 
 
 def test_doctor_as_data(run):
@@ -179,8 +179,8 @@ def test_doctor_reports_a_broken_check_and_fails(run, monkeypatch):
         raise OSError("no such machine")
 
     monkeypatch.setattr(doctor.Target, "host", broken)
-    told = run("doctor", code=1)
-    assert "OSError: no such machine" in told and "versions" in told
+    text = run("doctor", code=1)
+    assert "OSError: no such machine" in text and "versions" in text
 
 
 def test_doctor_names_the_source_of_threads(tmp_path):
@@ -194,9 +194,9 @@ def test_knobs_table(run, monkeypatch):
     rows = {row["name"]: row for row in json.loads(run("doctor", "--knobs", "--json"))}
     assert set(rows) == set(KNOBS)
     assert (rows["opt_level"]["value"], rows["opt_level"]["source"]) == ("1", "environment")
-    told = " ".join(run("doctor", "--knobs").split())
-    assert all(knob.env in told for knob in KNOBS.values())
-    assert all(name in told for name in knobs.FOREIGN)
+    text = " ".join(run("doctor", "--knobs").split())
+    assert all(knob.env in text for knob in KNOBS.values())
+    assert all(name in text for name in knobs.FOREIGN)
 
 
 # --- cache --------------------------------------------------------------------------------------
@@ -221,19 +221,19 @@ def test_cache_verify_finds_and_removes_damage(run, filled):
     assert run("cache", "verify") == "3 entries checked, 0 damaged\n"
     victim = sorted(filled.glob(f"*{SUFFIX}"))[1]
     victim.write_bytes(victim.read_bytes()[:-1])
-    told = run("cache", "verify", "--keep", code=1)
-    assert victim.name in told and "1 damaged and found" in told and victim.exists()
+    text = run("cache", "verify", "--keep", code=1)
+    assert victim.name in text and "1 damaged and found" in text and victim.exists()
     assert "1 damaged and removed" in run("cache", "verify", code=1)
     assert not victim.exists()
     assert run("cache", "verify") == "2 entries checked, 0 damaged\n"
 
 
-def test_cache_list_tells_kinds(run, filled):
+def test_cache_list_shows_kinds(run, filled):
     cache = Cache.default()
     cache.put(b"plan", {"what": "plan", "recipe": {"steps": [1, 2]}}, b"")
     cache.put(b"code", {"functions": [["k0", "n", "0", "n"]]}, b"code")
-    told = run("cache", "list")
-    assert "plan" in told and "2 steps" in told and "kernel" in told and "k0" in told
+    text = run("cache", "list")
+    assert "plan" in text and "2 steps" in text and "kernel" in text and "k0" in text
     next(iter(filled.iterdir())).write_bytes(b"nonsense")
     rows = json.loads(run("cache", "list", "--json"))
     assert len(rows) == 5
@@ -296,10 +296,10 @@ def test_rows_of_the_benchmark_are_listed_whole_when_narrow(run, monkeypatch):
 def test_a_table_of_the_benchmark_is_whole_in_a_pipe_and_fits_a_terminal():
     """Names of rows were folded to a few letters a line wherever the numbers took the width."""
     name = "nearest of 100000 to each of 1000, 128 numbers"
-    found = Table("Products", ("product", *"abcdefgh"), ((name, *(8 * ["12.5 ms"])),))
+    result = Table("Products", ("product", *"abcdefgh"), ((name, *(8 * ["12.5 ms"])),))
     for is_terminal, longest in ((False, 140), (True, 80)):
         screen = Console(file=StringIO(), force_terminal=is_terminal, width=80, color_system=None)
-        _print(screen, found)
+        _print(screen, result)
         lines = screen.file.getvalue().splitlines()
         assert max(len(line) for line in lines) <= longest
         assert any(line.startswith(name) for line in lines)

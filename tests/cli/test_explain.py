@@ -1,4 +1,4 @@
-"""`smelt explain` and `smelt run`: from files to answers, and mistakes in the call told plainly."""
+"""`smelt explain` and `smelt run`: from files to answers, and errors of the call."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(FUNCTIONS)
     runner = CliRunner()
 
-    def call(*words: str, code: int = 0, given: str | None = None) -> str:
-        result = runner.invoke(main.smelt, list(words), input=given, catch_exceptions=True)
+    def call(*words: str, code: int = 0, inputs: str | None = None) -> str:
+        result = runner.invoke(main.smelt, list(words), input=inputs, catch_exceptions=True)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code, result.output
@@ -57,14 +57,14 @@ def run(tmp_path, monkeypatch):
 
 
 def test_explain_a_graph(run):
-    told = run("explain", "softmax.smelt", "--size", "r=30", "--size", "c=1_000")
-    assert told.startswith("softmax: 5 operators in 1 kernel   r=30 c=1000")
-    assert "us a call" in told and "kernel k0(x: f32[r,c])" in told
+    text = run("explain", "softmax.smelt", "--size", "r=30", "--size", "c=1_000")
+    assert text.startswith("softmax: 5 operators in 1 kernel   r=30 c=1000")
+    assert "us a call" in text and "kernel k0(x: f32[r,c])" in text
 
 
 def test_explain_predicts_without_running(run):
-    told = run("explain", "softmax.smelt", "--predict", "--level", "1")
-    assert "a call" not in told and "predicted" in told and "kernel k0(" not in told
+    text = run("explain", "softmax.smelt", "--predict", "--level", "1")
+    assert "a call" not in text and "predicted" in text and "kernel k0(" not in text
 
 
 def test_explain_json(run):
@@ -80,13 +80,13 @@ def test_explain_writes_the_page(run, tmp_path):
 
 
 def test_explain_why(run):
-    told = run("explain", "softmax.smelt", "--why", "sub", "exp")
-    assert told.startswith("sub#2 and exp#3 are in one kernel") and "never_fuse" in told
+    text = run("explain", "softmax.smelt", "--why", "sub", "exp")
+    assert text.startswith("sub#2 and exp#3 are in one kernel") and "never_fuse" in text
     data = json.loads(run("explain", "softmax.smelt", "--why", "sub", "exp", "--json"))
     assert data["together"] and data["reasons"] == [data["decisions"][0]["code"]]
 
 
-def test_sizes_that_are_not_given_are_told(run, tmp_path):
+def test_missing_sizes_are_reported(run, tmp_path):
     result = CliRunner().invoke(
         main.smelt, ["explain", "apart.smelt", "--predict", "--size", "r=8"]
     )
@@ -95,7 +95,7 @@ def test_sizes_that_are_not_given_are_told(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("nothing.smelt",), "nothing.smelt: No such file"),
         (("nothing.py:f",), "there is no file 'nothing.py'"),
@@ -116,12 +116,12 @@ def test_sizes_that_are_not_given_are_told(run, tmp_path):
         (("model.py:plain", "--arg", "a=f32[n", "--arg", "b=1"), "neither a type"),
     ],
 )
-def test_mistakes_in_the_call(run, words, told):
-    assert told in " ".join(run("explain", *words, code=2).split())
+def test_mistakes_in_the_call(run, words, message):
+    assert message in " ".join(run("explain", *words, code=2).split())
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("def f(x:", "SyntaxError: '(' was never closed"),
         ("raise ValueError('boom')", "line 1, in <module> raise ValueError('boom')"),
@@ -132,10 +132,10 @@ def test_mistakes_in_the_call(run, words, told):
         ),
     ],
 )
-def test_what_a_user_s_code_raises_is_told_without_our_lines(run, tmp_path, code, told):
+def test_errors_of_user_code_are_shown_without_our_frames(run, tmp_path, code, message):
     (tmp_path / "mistaken.py").write_text(code)
     text = run("explain", f"{tmp_path}/mistaken.py:f", "--arg", "x=f32[4]", code=1)
-    assert told in " ".join(text.split())
+    assert message in " ".join(text.split())
     assert "click" not in text and "smelt/" not in text
 
 
@@ -160,8 +160,8 @@ def test_unknown_operator(run):
 
 
 def test_explain_a_function_by_its_annotations(run):
-    told = run("explain", "model.py:norm", "--size", "n=100")
-    assert told.startswith("norm: ") and "model.py:7" in told and "a call" in told
+    text = run("explain", "model.py:norm", "--size", "n=100")
+    assert text.startswith("norm: ") and "model.py:7" in text and "a call" in text
 
 
 @pytest.mark.parametrize("name", ["plain", "jitted"])
@@ -176,7 +176,7 @@ def test_explain_a_function_by_options(run, name):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_all_judges_agree(run, name):
+def test_all_interpreters_agree(run, name):
     data = json.loads(
         run("run", f"{name}.smelt", "--judge", "all", "--size", "r=12", "--size", "c=10", "--json")
     )
@@ -186,13 +186,13 @@ def test_all_judges_agree(run, name):
 
 
 def test_run_a_kernel(run):
-    told = run("run", "rows.smelt", "--judge", "all", "--size", "r=5", "--size", "c=7")
-    assert "native agrees" in told and "f32[5]" in told
+    text = run("run", "rows.smelt", "--judge", "all", "--size", "r=5", "--size", "c=7")
+    assert "native agrees" in text and "f32[5]" in text
     assert "there is no graph" in run("run", "rows.smelt", "--judge", "graph", code=2)
 
 
 def test_run_from_stdin(run):
-    assert "rows  r=1024 c=1024" in run("run", "-", given=KERNEL)
+    assert "rows  r=1024 c=1024" in run("run", "-", inputs=KERNEL)
 
 
 def test_run_on_files_and_save(run, tmp_path):
@@ -203,12 +203,12 @@ def test_run_on_files_and_save(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "message"),
     [(np.zeros(3, np.float32), "not f32[r,c]"), (np.zeros((2, 2)), "not f32[r,c]")],
 )
-def test_run_refuses_arrays_that_do_not_fit(run, tmp_path, array, told):
+def test_run_refuses_arrays_that_do_not_fit(run, tmp_path, array, message):
     np.save(tmp_path / "x.npy", array)
-    assert told in run("run", "rows.smelt", "--input", "x=x.npy", code=2)
+    assert message in run("run", "rows.smelt", "--input", "x=x.npy", code=2)
 
 
 def test_run_refuses_files_that_are_no_arrays(run, tmp_path):
@@ -219,8 +219,8 @@ def test_run_refuses_files_that_are_no_arrays(run, tmp_path):
 
 def test_run_refuses_sizes_that_contradict_an_array(run, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
-    told = run("run", "rows.smelt", "--input", "x=x.npy", "--size", "r=5", code=2)
-    assert "x is [3, 4], not [5, 4]" in told
+    text = run("run", "rows.smelt", "--input", "x=x.npy", "--size", "r=5", code=2)
+    assert "x is [3, 4], not [5, 4]" in text
 
 
 def test_run_exits_with_1_where_results_differ(run, monkeypatch):

@@ -25,10 +25,10 @@ def call_opt(*arguments: str, source: str = GRAPH) -> Result:
 
 
 def test_opt_runs_named_passes_in_order() -> None:
-    found = call_opt("--pass", "simplify", "--pass", "cse")
-    assert found.exit_code == 0
+    output = call_opt("--pass", "simplify", "--pass", "cse")
+    assert output.exit_code == 0
     lines = ["graph f(x: f32[n]) {", "  v0 = div(x, 10.0:f32) : f32[n]", "  return v0", "}"]
-    assert found.stdout.split("\n") == [*lines, ""]
+    assert output.stdout.split("\n") == [*lines, ""]
 
 
 def test_opt_runs_the_pipeline_by_rounding() -> None:
@@ -36,7 +36,7 @@ def test_opt_runs_the_pipeline_by_rounding() -> None:
     assert "mul(x, 0.1:f32)" in call_opt("--rounding", "fast").stdout
 
 
-def test_opt_tells_what_passes_did() -> None:
+def test_opt_reports_what_passes_did() -> None:
     assert "simplify: 5 -> 3 nodes" in call_opt("--time").stderr
 
 
@@ -46,9 +46,9 @@ def test_opt_lists_passes_and_rules() -> None:
 
 
 def test_opt_refuses_unknown_passes_and_bad_graphs() -> None:
-    found = call_opt("--pass", "simplfy")
-    assert isinstance(found.exception, UnknownNameError)
-    assert "did you mean simplify?" in str(found.exception)
+    output = call_opt("--pass", "simplfy")
+    assert isinstance(output.exception, UnknownNameError)
+    assert "did you mean simplify?" in str(output.exception)
     assert isinstance(
         call_opt(source=GRAPH.replace("v0 = neg(x) : f32[n]", "v0 = neg(x) : f32[4]")).exception,
         VerifyError,
@@ -75,16 +75,19 @@ def test_ops_describes_one() -> None:
     assert "did you mean permute?" in str(call_ops("permut").exception)
 
 
-def test_files_that_hold_no_text_are_told(tmp_path: Path) -> None:
+def test_binary_files_are_reported(tmp_path: Path) -> None:
     """A mistake in the call, with the byte, for every command that reads a program."""
-    for data, told in ((b"graph \xff", "byte 6 is 0xff"), ("graph f".encode("utf-16"), "byte 0")):
+    for data, reported in (
+        (b"graph \xff", "byte 6 is 0xff"),
+        ("graph f".encode("utf-16"), "byte 0"),
+    ):
         file = tmp_path / "data.smelt"
         file.write_bytes(data)
         for command in (opt.command, run.command, explain.command):
-            found = CliRunner().invoke(command, [str(file)])
-            assert found.exit_code == 2
-            assert f"{file} is no text: {told}" in found.stderr
-            assert "UTF-8" in found.stderr
+            actual = CliRunner().invoke(command, [str(file)])
+            assert actual.exit_code == 2
+            assert f"{file} is no text: {reported}" in actual.stderr
+            assert "UTF-8" in actual.stderr
 
 
 def test_text_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:

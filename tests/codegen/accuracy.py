@@ -116,8 +116,11 @@ def _circle(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
 
 
 def _powers(rng: np.random.Generator, n: int) -> tuple[Array, ...]:
-    """Ordinary bases and exponents; bases near 1, next to where tables change places, and of all
-    sizes, subnormals too, with exponents that fill the range of results."""
+    """Bases and exponents of powers.
+
+    Ordinary ones; bases near 1 and where tables change position; all magnitudes with subnormals,
+    with exponents that fill the range of results.
+    """
     part = n // 5
     at = 1 + (rng.integers(-5, 11, part) + rng.choice([-0.5, 0.5], part)) / 20
     near = 1 + rng.choice([-1, 1], part) * 2.0 ** rng.uniform(-50, -2, part)
@@ -212,8 +215,8 @@ def table(names: list[str], stride: int, count: int) -> Iterator[str]:
     for name in names:
         single, double = measure_single(name, stride), measure_double(name, count)
         yield (
-            f"| {name} | {single.ulps:.2f} | {ULP_F32[name]} | {_place(single)}"
-            f" | {double.ulps:.2f} | {ULP_F64[name]} | {_place(double)} |"
+            f"| {name} | {single.ulps:.2f} | {ULP_F32[name]} | {_position(single)}"
+            f" | {double.ulps:.2f} | {ULP_F64[name]} | {_position(double)} |"
         )
 
 
@@ -229,11 +232,12 @@ SUMS = (
     "as in NumPy and PyTorch. The matrix instructions of Intel (AMX) add pairs of bfloat16",
     "products one after the other, in float32; the result is rounded to bfloat16 at the end.",
 )
-"""The page's text on sums, which `tests/codegen/llvm/test_folds.py` and `test_long_sums.py`
-check."""
+"""The page's text on sums.
+
+`tests/codegen/llvm/test_reductions.py` and `test_summation_error.py` check it."""
 
 
-def _place(worst: Worst) -> str:
+def _position(worst: Worst) -> str:
     return ", ".join(f"{x:.9g}" for x in worst.at)
 
 

@@ -1,4 +1,4 @@
-"""Compiles one scalar row as `void f(ptr in..., ptr out, i64 n)` and runs it on NumPy arrays.
+"""Compile one scalar row as `void f(ptr in..., ptr out, i64 n)` and run it on arrays.
 
 The main loop works on vectors of any width, the rest one element at a time, so both faces of the
 LLVM machine are tested together.

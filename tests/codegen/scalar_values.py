@@ -57,7 +57,7 @@ def special(dtype: DType) -> Array:
 
 def operands(op: ScalarOp) -> list[tuple[DType, ...]]:
     """Every combination of operand types that a row takes (promotion done)."""
-    found = []
+    results = []
     for dtype in COMPUTABLE:
         lead = op.rule.accepts[op.rule.lead]
         if dtype.kind not in lead:
@@ -65,8 +65,8 @@ def operands(op: ScalarOp) -> list[tuple[DType, ...]]:
         types = [dtype if kinds == lead else _single(kinds) for kinds in op.rule.accepts]
         if op.name == "philox" and dtype.bits != 64:
             continue
-        found.append(tuple(types))
-    return found
+        results.append(tuple(types))
+    return results
 
 
 def _single(kinds: tuple[str, ...]) -> DType:

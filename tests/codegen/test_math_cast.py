@@ -15,13 +15,13 @@ from smelt.types.dtype import COMPUTABLE, DType, bool_, f16
 
 def values(source: DType) -> Array:
     """Special values, and for floats those around the limits of the integer types."""
-    found = special(source)
+    result = special(source)
     if not source.is_float:
-        return found
+        return result
     with np.errstate(over="ignore"):
         ends = np.array([s * 2.0**k for k in (7, 8, 15, 16, 31, 32, 63, 64) for s in (1, -1)])
         ends = np.concatenate([ends, ends - 1, ends + 1, ends * 0.999, ends * 1.001])
-        return np.concatenate([found, ends.astype(source.numpy)])
+        return np.concatenate([result, ends.astype(source.numpy)])
 
 
 @pytest.mark.parametrize("isa", LEVELS)
@@ -32,10 +32,10 @@ def test_cast(source: DType, isa: str) -> None:
         want = cast_reference(x, target)
         got = compile_cast(source, target, LANES[isa], isa)(x)
         np.testing.assert_array_equal(bits(got, target), bits(want, target), str(target))
-        own = np.asarray(cast(NumpyMachine(), x.astype(source.compute.numpy), source, target))
+        reference = np.asarray(cast(NumpyMachine(), x.astype(source.compute.numpy), source, target))
         with np.errstate(over="ignore"):
-            own = own.astype(target.numpy)
-        np.testing.assert_array_equal(bits(own, target), bits(want, target), str(target))
+            reference = reference.astype(target.numpy)
+        np.testing.assert_array_equal(bits(reference, target), bits(want, target), str(target))
 
 
 @pytest.mark.parametrize("source", COMPUTABLE, ids=str)

@@ -1,4 +1,4 @@
-"""What the rows become: no calls out of a kernel's loop, no surprises in the hot functions."""
+"""Code of the scalar rows: no calls out of a kernel's loop, no surprises in hot functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ADDRESS = r"movabsq\s+\$([A-Za-z_]\w*),"
 def calls(assembly: str, isa: str) -> set[str]:
     """Names of the functions that code jumps to or takes the address of."""
     pattern = _CALL["neon" if isa == "neon" else "avx512"]
-    found = set(re.findall(pattern, assembly)) | set(re.findall(_ADDRESS, assembly))
-    return {n for n in found if not re.match(r"smelt|\.L|f\d", n)}
+    result = set(re.findall(pattern, assembly)) | set(re.findall(_ADDRESS, assembly))
+    return {n for n in result if not re.match(r"smelt|\.L|f\d", n)}
 
 
 def loop(assembly: str) -> list[str]:

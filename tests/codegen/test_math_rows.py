@@ -60,7 +60,7 @@ def test_special_values(name: str) -> None:
     """The cross product of special values of all operands, for all types and instruction sets."""
     op = SCALARS[name]
     for dtypes in operands(op):
-        arrays = _asked(op, grid(dtypes), dtypes[0])
+        arrays = _requested(op, grid(dtypes), dtypes[0])
         result = op.result(*dtypes)
         want = op.numpy(*arrays)
         assert want.dtype == result.numpy, dtypes
@@ -70,24 +70,24 @@ def test_special_values(name: str) -> None:
                 np.asarray(op.apply(NumpyMachine(picks=picks), dtypes, registers))
                 for picks in (False, True)
             ]
-            references = [own.astype(result.numpy) for own in references]
-        for own in references:
-            same(op, own, want, result, arrays)
+            references = [reference.astype(result.numpy) for reference in references]
+        for reference in references:
+            same(op, reference, want, result, arrays)
         usual = _without_libm(op, arrays)
         for isa in LEVELS:
             got = compile_row(op, dtypes, LANES[isa], isa)(*arrays)
             same(op, got, want, result, arrays)
-            own = references[isa == "avx512"]
-            different = (bits(got, result) != bits(own, result)) & usual
+            reference = references[isa == "avx512"]
+            different = (bits(got, result) != bits(reference, result)) & usual
             assert not different.any(), (isa, dtypes, [a[different][0] for a in arrays])
 
 
-def _asked(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
+def _requested(op: ScalarOp, arrays: list[Array], dtype: DType) -> list[Array]:
     """Of operands, those that kernels ask for."""
     if not op.name.endswith("_over"):
         return arrays
-    asked = ~(arrays[0].astype(np.float64) > max_over_argument(dtype.compute))
-    return [a[asked] for a in arrays]
+    overflows = ~(arrays[0].astype(np.float64) > max_over_argument(dtype.compute))
+    return [a[overflows] for a in arrays]
 
 
 def _without_libm(op: ScalarOp, arrays: list[Array]) -> Array:
@@ -150,7 +150,7 @@ def test_division_by_a_constant(divisor: int, dtype: DType) -> None:
         np.testing.assert_array_equal(got, op.numpy(x, wrapped))
 
 
-def test_tanh_rises_through_all_of_its_places() -> None:
+def test_tanh_is_monotone() -> None:
     """Polynomials around neighbouring places meet: no number falls, none is beyond 1, and the
     errors are less than one in the last place."""
     at = [np.float32(2.0**e * q) for e in range(-4, 4) for q in (1, 1.25, 1.5, 1.75)]

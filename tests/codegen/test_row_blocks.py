@@ -1,4 +1,4 @@
-"""Short rows that folds end are taken several to a task: the same numbers, row by row."""
+"""Reductions of short rows take several rows per task, with unchanged numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def standardised(xp: Any, x: Any) -> Any:
     return d / xp.sqrt(xp.mean(d * d, axis=-1, keepdims=True) + 1e-5)
 
 
-def places(xp: Any, x: Any) -> Any:
+def argmax_and_sum(xp: Any, x: Any) -> Any:
     return xp.argmax(x, axis=-1), xp.max(x, axis=-1) - xp.sum(x, axis=-1)
 
 
@@ -46,32 +46,32 @@ def grouped(xp: Any, x: Any) -> Any:
     return standardised(xp, xp.reshape(x, (rows, columns // 5, 5))) + x[:, :1, None]
 
 
-def made(text: str) -> Schedule:
+def nests_of(text: str) -> Schedule:
     return schedule(program(parse(text)).phases[0], MACHINE)
 
 
-@pytest.mark.parametrize("f", [softmax, standardised, places, grouped])
+@pytest.mark.parametrize("f", [softmax, standardised, argmax_and_sum, grouped])
 @pytest.mark.parametrize("columns", [5, 15, 20, 65, 130, 700, 2050, 5000])
 def test_numbers(f: Callable[..., Any], columns: int) -> None:
     for rows in (0, 1, 2, 17, 33):
         x = np.random.default_rng(columns).standard_normal((rows, columns)).astype("f4")
         for threads in (1, 2):
             with knobs.config(threads=threads):
-                found = sm.jit(lambda a: f(sm, a))(x)
+                result = sm.jit(lambda a: f(sm, a))(x)
             want = f(np, x.astype("f8"))
-            pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+            pairs = zip(result, want, strict=True) if isinstance(want, tuple) else [(result, want)]
             for a, b in pairs:
                 np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=2e-5)
 
 
 def test_short_rows_share_a_task_and_long_ones_do_not() -> None:
-    s = made(SOFTMAX)
+    s = nests_of(SOFTMAX)
     together = {c: int(evaluate(s.block["r"], {"r": 4096, "c": c})) for c in (8, 128, 4096)}
     assert together[8] > together[128] > together[4096] == 1
 
 
 def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
-    kept = made("""kernel k(x: f32[r,c]) -> y: f32[r,c]
+    kept = nests_of("""kernel k(x: f32[r,c]) -> y: f32[r,c]
   grid r
   v = x[r,c]
   d = v - sum(v over c) / f32(size(c))
@@ -80,8 +80,8 @@ def test_what_only_rows_decide_is_no_reason_to_keep_their_elements() -> None:
     assert set(kept.values()) == {("r",)}
 
 
-def test_every_nest_asks_for_the_rows_of_the_next_task() -> None:
-    s = made(SOFTMAX)
+def test_every_nest_prefetches_the_rows_of_the_next_task() -> None:
+    s = nests_of(SOFTMAX)
     assert [nest.order for nest in s.nests] == [("r", "c")] * 3
     assert sum(ask.share for asks in assign_row_shares(s).values() for ask in asks) == 1
 
@@ -106,5 +106,5 @@ KEPT = """kernel k(x: {0}[r,c], q: {0}[r,c], b: {0}[c]) -> y: {0}[r,c]
 def test_what_costs_more_than_a_store_and_a_load_is_kept_for_the_next_visit(
     dtype: str, value: str, kept: bool
 ) -> None:
-    found = made(KEPT.format(dtype, value)).materialised
-    assert any("c" in item.axes for item in found) == kept
+    actual = nests_of(KEPT.format(dtype, value)).materialised
+    assert any("c" in item.axes for item in actual) == kept

@@ -1,4 +1,4 @@
-"""Short sums of products that no product can be made of: written out, vectors along results."""
+"""Short sums of products that are no contraction are unrolled along the results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ STATES = """kernel states(s: f32[32,96,12], c: f32[64,12]) -> y: f32[96,64]
 
 
 def test_vectors_run_along_an_axis_that_is_left() -> None:
-    """What the sum was written out of has its axis, which none of the loops walks any more."""
-    made = schedule(program(parse(STATES)).phases[0], Target.host())
-    assert {n.vector for n in made.nests} <= {"i", "j"}
-    assert made.block  # not one result for each task
+    """Vectors run along a remaining axis.
+
+    What was unrolled keeps the axis of the sum, which no loop walks any more.
+    """
+    nests = schedule(program(parse(STATES)).phases[0], Target.host())
+    assert {n.vector for n in nests.nests} <= {"i", "j"}
+    assert nests.block  # not one result for each task
 
 
 PICKED = """kernel picked(s: f32[32,{k}], c: f32[{k}], at: i64[64]) -> y: f32[64]

@@ -1,4 +1,4 @@
-"""Exact numbers of a fixed corpus: what a change did to kernels, bytes, memory and code.
+"""Exact counts of a fixed corpus: kernels, bytes, memory and code size.
 
     python -m tests.counters.corpus             print them, and what differs from those stored
     python -m tests.counters.corpus --update    store them
@@ -96,9 +96,11 @@ def programs() -> dict[str, Callable[[], Program]]:
         "embedding_norm": (_embedding, (_empty(30000, k), _empty(4096, dtype="int64"), vector)),
         "running_sum": (_running, (_empty(m, n),)),
     }
-    found: dict[str, Callable[[], Program]] = {name: partial(_workload, name) for name in WORKLOADS}
-    found |= {name: lambda made=made: made for name, made in extra.items()}
-    return found | {f"encoder_{layers}": partial(_encoder, layers) for layers in (1, 2)}
+    results: dict[str, Callable[[], Program]] = {
+        name: partial(_workload, name) for name in WORKLOADS
+    }
+    results |= {name: lambda built=built: built for name, built in extra.items()}
+    return results | {f"encoder_{layers}": partial(_encoder, layers) for layers in (1, 2)}
 
 
 def count(program: Program) -> Counters:
@@ -106,18 +108,18 @@ def count(program: Program) -> Counters:
     function, arrays = program
     with sm.config(target=TARGET, cache=False, must_fuse="", never_fuse="", rounding="eager"):
         trace = sm.jit(function).lower(*arrays).trace
-        made = report(trace.executable, trace.hints)
-    total = made.data.total
+        compiled_report = report(trace.executable, trace.hints)
+    total = compiled_report.data.total
     return {
         "operators": total.operators,
         "kernels": total.kernels,
         "calls": total.calls,
-        "launches": len(made.data.launches),
-        "checks": len(made.checks),
+        "launches": len(compiled_report.data.launches),
+        "checks": len(compiled_report.checks),
         "bytes": total.bytes,
         "bytes_unfused": total.bytes_unfused,
-        "arena_bytes": made.data.memory.temp,
-        "ir_lines": sum(k.ir_size for k in made.kernels if k.kernel is not None),
+        "arena_bytes": compiled_report.data.memory.temp,
+        "ir_lines": sum(k.ir_size for k in compiled_report.kernels if k.kernel is not None),
     }
 
 

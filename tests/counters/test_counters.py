@@ -17,13 +17,13 @@ def test_every_program_is_stored():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_counters(name):
-    found = corpus.differences(name, corpus.stored()[name], corpus.count(PROGRAMS[name]()))
-    assert not found, "\n".join([*found, "if that is meant: make counters"])
+    actual = corpus.differences(name, corpus.stored()[name], corpus.count(PROGRAMS[name]()))
+    assert not actual, "\n".join([*actual, "if that is meant: make counters"])
 
 
-def test_a_difference_is_told():
-    found = corpus.differences("f", {"kernels": 1, "bytes": 8}, {"kernels": 2, "bytes": 8})
-    assert found == ["f: kernels 1 -> 2"]
+def test_a_difference_is_reported():
+    actual = corpus.differences("f", {"kernels": 1, "bytes": 8}, {"kernels": 2, "bytes": 8})
+    assert actual == ["f: kernels 1 -> 2"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

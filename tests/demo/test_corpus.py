@@ -67,7 +67,7 @@ def test_our_process_imports_nothing_for_it():
     assert done.stdout.strip() == "0"
 
 
-def test_a_failing_interpreter_is_told_of(monkeypatch, tmp_path):
+def test_a_failing_interpreter_is_reported(monkeypatch, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('out of order')")
     monkeypatch.setattr(corpus, "__file__", str(broken))

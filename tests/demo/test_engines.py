@@ -40,8 +40,8 @@ def test_the_reference_comes_first():
 
 
 def test_an_unknown_engine_lists_those_there_are():
-    known = ", ".join(engine.name for engine in engines.ENGINES)
-    with pytest.raises(KeyError, match=f"no engine is called 'jax'; there are: {known}"):
+    names = ", ".join(engine.name for engine in engines.ENGINES)
+    with pytest.raises(KeyError, match=f"no engine is called 'jax'; there are: {names}"):
         engines.by_name("jax")
 
 

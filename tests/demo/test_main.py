@@ -22,8 +22,8 @@ def text_of(outcome, width=100):
 
 
 def outcome(*results, **fields):
-    found = [("what?", [Answer(0.5, Passage("csv.reader", "Read [rows].\nAll."))])]
-    return job.Outcome(9, 4, 40, 0.05, list(results), 4, results[0], found, **fields)
+    collected = [("what?", [Answer(0.5, Passage("csv.reader", "Read [rows].\nAll."))])]
+    return job.Outcome(9, 4, 40, 0.05, list(results), 4, results[0], collected, **fields)
 
 
 NUMPY = Result("numpy", "NumPy", None, None, 0.2, [2.0, 4.0], 3 << 20, 1 << 20, agreement=1.0)
@@ -94,7 +94,7 @@ def test_the_page_shows_the_measurements():
     assert "csv.reader  Read [rows]. All." in shown
 
 
-def test_what_a_compiler_does_not_say_is_not_made_up():
+def test_missing_compiler_facts_are_not_invented():
     smelt = Result("smelt", "Smelt", None, None, 0.05, [1.0], 2, 1, agreement=1.0)
     assert "before fusion not reported, after not reported" in text_of(outcome(NUMPY, smelt))
     assert facts.from_report("{}") == facts.Facts()

@@ -109,9 +109,9 @@ def test_matches_a_literal_definition_in_float64():
         q, k, v = (linear(x, f"layer0.{part}") for part in ("query", "key", "value"))
         heads = []
         for h in range(4):
-            own = slice(6 * h, 6 * h + 6)
-            scores = np.exp(q[:, own] @ k[:, own].T / math.sqrt(6))
-            heads.append(scores / scores.sum(1, keepdims=True) @ v[:, own])
+            head = slice(6 * h, 6 * h + 6)
+            scores = np.exp(q[:, head] @ k[:, head].T / math.sqrt(6))
+            heads.append(scores / scores.sum(1, keepdims=True) @ v[:, head])
         x = norm(x + linear(np.concatenate(heads, 1), "layer0.attended"), "layer0.attention_norm")
         y = linear(x, "layer0.widen")
         y = y * np.vectorize(lambda t: 0.5 * (1 + math.erf(t / math.sqrt(2))))(y)
@@ -144,8 +144,8 @@ def test_erf_at_the_edges():
 
 
 def test_erf_prefers_the_namespaces_own():
-    own = types.SimpleNamespace(erf=lambda x: ("own", x))
-    assert erf(own, 2) == ("own", 2)
+    head = types.SimpleNamespace(erf=lambda x: ("own", x))
+    assert erf(head, 2) == ("own", 2)
 
 
 def test_random_weights_have_the_names_of_the_real_ones():

@@ -56,9 +56,9 @@ def stand(monkeypatch):
 
 def test_engines_take_turns(stand):
     race.run([engine("a"), engine("b")], BATCHES, turns=2)
-    told = [entry for entry in stand.log if entry[1] != "ended"]
+    reported = [entry for entry in stand.log if entry[1] != "ended"]
     steps = ["start", "turn", "turn", "finish", "describe"]
-    assert told == [(name, step) for step in steps for name in ("a", "b")]
+    assert reported == [(name, step) for step in steps for name in ("a", "b")]
     assert [entry for entry in stand.log if entry[1] == "ended"] == [("b", "ended"), ("a", "ended")]
 
 
@@ -110,12 +110,12 @@ def test_nan_is_no_agreement():
 
 
 def test_the_childs_exception_reaches_the_parent():
-    asked = pytest.raises(race.EngineFailedError, match="no engine is called 'nonesuch'")
-    with race.Worker(engine("nonesuch"), BATCHES) as worker, asked:
+    requested = pytest.raises(race.EngineFailedError, match="no engine is called 'nonesuch'")
+    with race.Worker(engine("nonesuch"), BATCHES) as worker, requested:
         worker.command("start")
 
 
-def test_a_child_that_dies_is_told_of():
+def test_a_child_that_dies_is_reported():
     with race.Worker(engine("numpy"), BATCHES) as worker:
         worker._process.kill()
         worker._process.wait()

@@ -11,9 +11,9 @@ from smelt.demo.search import Index
 def test_best_first_and_ties_in_order():
     passages = [Passage(name, name) for name in "abcd"]
     embeddings = np.asarray([[0, 1], [1, 0], [1, 0], [-1, 0]], dtype=np.float32)
-    found = Index(passages, embeddings).nearest(np.asarray([1, 0], dtype=np.float32), 4)
-    assert [answer.passage.name for answer in found] == ["b", "c", "a", "d"]
-    assert [answer.score for answer in found] == [1.0, 1.0, 0.0, -1.0]
+    actual = Index(passages, embeddings).nearest(np.asarray([1, 0], dtype=np.float32), 4)
+    assert [answer.passage.name for answer in actual] == ["b", "c", "a", "d"]
+    assert [answer.score for answer in actual] == [1.0, 1.0, 0.0, -1.0]
 
 
 def test_asking_for_more_than_there_are_gives_all():
@@ -44,8 +44,8 @@ def test_questions_find_their_modules():
     for batch in tokenise.make_batches(tokenise.tokenise(texts)):
         vectors[list(batch.rows)] = running.encode(batch.ids, batch.mask)
     index = search.Index(passages, vectors[: len(passages)])
-    found = [index.nearest(vector, 3) for vector in vectors[len(passages) :]]
-    assert found[0][0].passage.name == "csv.reader"
+    actual = [index.nearest(vector, 3) for vector in vectors[len(passages) :]]
+    assert actual[0][0].passage.name == "csv.reader"
     # Others may have a rival: threading.Timer, too, waits for some seconds.
-    for name, answers in zip(wanted.values(), found, strict=True):
+    for name, answers in zip(wanted.values(), actual, strict=True):
         assert name in [answer.passage.name for answer in answers]

@@ -1,4 +1,4 @@
-"""The pages that people write: which they are, and what is in them.
+"""List and read the hand-written pages.
 
 >>> commands("```console\\n$ make demo   # a job\\n```\\nor `smelt why F010`\\n")
 ['make demo', 'smelt why F010']
@@ -41,4 +41,4 @@ def commands(page: str) -> list[str]:
     """Calls of `smelt` and `make` that a page shows: lines of blocks, or inline."""
     lines = [line for block in _CONSOLE.findall(page) for line in block.splitlines()]
     lines += [" ".join(code.split()) for code in _CODE.findall(prose(page))]
-    return [found[1].strip() for line in lines if (found := _COMMAND.match(line))]
+    return [result[1].strip() for line in lines if (result := _COMMAND.match(line))]

@@ -1,4 +1,4 @@
-"""Everything that a page tells people to type: Python blocks are run, commands exist."""
+"""Python blocks of pages run, and their commands exist."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_commands_exist(page, call):
         )
         assert command is not None, f"{page}: {call}"
     options = {option for parameter in command.params for option in parameter.opts}
-    given = {word.partition("=")[0] for word in words if word.startswith("--")}
-    assert given <= options | {"--help"}, f"{page}: {call}"
+    inputs = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert inputs <= options | {"--help"}, f"{page}: {call}"

@@ -1,4 +1,4 @@
-"""What the compiler writes on the pages is what it says now."""
+"""Generated parts of the pages are up to date."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_part_that_differs_is_stale(tmp_path):
     assert (tmp_path / name).read_text() == read(name)
 
 
-def test_parts_that_are_missing_or_unknown_are_told(tmp_path):
+def test_missing_and_unknown_parts_are_reported(tmp_path):
     (tmp_path / "docs").mkdir()
     text = read("docs/fusion.md").replace("generated: row", "generated: odd")
     (tmp_path / "docs" / "fusion.md").write_text(text.replace("end: row", "end: odd"))

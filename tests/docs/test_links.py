@@ -1,4 +1,4 @@
-"""What the pages point at exists, headings and modules included; other sites by https alone."""
+"""Links of the pages exist, with headings and modules; other sites by https only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about the planner: which rows it takes, and what it says of them."""
+"""The page about the planner: its rows and its text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_rows_are_those_of_the_catalogue() -> None:
     assert [row.id for row in planner.rows(["B4 r"])] == ["B4 rows"]
 
 
-def test_what_is_slower_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slower_rows_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"B4 rows": (1e6, 3e6), "B4 columns": (2e6, 1e6), "B4 log": (1.04e6, 1e6)}
     monkeypatch.setattr(planner, "timed", lambda row: times[row.id])
     said: list[str] = []
@@ -25,6 +25,6 @@ def test_what_is_slower_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_plans_of_graphs_are_compared_with_the_best_ones() -> None:
-    found = planner.ratios(6)
-    assert len(found) >= 4
-    assert all(0.9 < r <= 1.25 for r in found)
+    actual = planner.ratios(6)
+    assert len(actual) >= 4
+    assert all(0.9 < r <= 1.25 for r in actual)

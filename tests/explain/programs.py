@@ -66,10 +66,10 @@ SIZES = {"r": 48, "c": 40}
 
 def graph(name: str) -> Graph:
     """A graph whose operators come from lines of an imaginary program, one after another."""
-    found = parse(TEXTS[name])
-    for k, node in enumerate(n for n in found.nodes() if n not in found.inputs):
+    result = parse(TEXTS[name])
+    for k, node in enumerate(n for n in result.nodes() if n not in result.inputs):
         node.origin = Origin("/home/ann/model.py", 10 + k, "f", f"v{k} = ...")
-    return found
+    return result
 
 
 def compiled(name: str, sizes: Mapping[str, int] = SIZES, **options) -> driver.Compiled:
@@ -79,14 +79,14 @@ def compiled(name: str, sizes: Mapping[str, int] = SIZES, **options) -> driver.C
 
 def arrays(inputs: tuple[Node, ...], sizes: Mapping[str, int] = SIZES) -> list[np.ndarray]:
     rng = np.random.default_rng(5)
-    made = []
+    built = []
     for node in inputs:
         shape = dims_at(node.type.shape, sizes)
         if node.type.dtype.is_float:
-            made.append(np.abs(rng.standard_normal(shape)).astype(node.type.dtype.numpy) + 0.5)
+            built.append(np.abs(rng.standard_normal(shape)).astype(node.type.dtype.numpy) + 0.5)
         else:
-            made.append(rng.integers(0, 8, shape).astype(node.type.dtype.numpy))
-    return made
+            built.append(rng.integers(0, 8, shape).astype(node.type.dtype.numpy))
+    return built
 
 
 ANYWHERE = Target.for_isa("avx2")

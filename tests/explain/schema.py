@@ -14,12 +14,12 @@ PATH = Path(data.__file__).with_name("report.schema.json")
 
 def schema_text() -> str:
     """The schema as the shipped file has it."""
-    found = msgspec.json.schema(data.ReportData)
+    result = msgspec.json.schema(data.ReportData)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{data.FORMAT} {data.VERSION}",
     }
-    return json.dumps(head | found, indent=1, sort_keys=False) + "\n"
+    return json.dumps(head | result, indent=1, sort_keys=False) + "\n"
 
 
 if __name__ == "__main__":

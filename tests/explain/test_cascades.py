@@ -1,4 +1,4 @@
-"""What `report.why` says of folds that read one another: how each is carried, or why it is not."""
+"""`report.why` says how dependent reductions are carried, or why they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of plans with chunks of rows, by every front end, for machines with small caches."""
+"""Reports of chunked plans, by every front end, for machines with small caches."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def report_of(name: str, target: Target, memory: int | None = None) -> Report:
     return report(compiled, trace.hints)
 
 
-def check(made: Report) -> None:
+def check(built: Report) -> None:
     """Every form of a report can be had, and its references resolve."""
-    data = msgspec.json.decode(made.to_json(), type=ReportData, strict=True)
-    assert json.loads(made.to_json()) == json.loads(msgspec.json.encode(data))
-    assert all(made.text(level) for level in (1, 2, 3, 4))
-    memory_analysis(made.compiled, data.sizes)
-    cost_analysis(made.compiled, data.sizes)
+    data = msgspec.json.decode(built.to_json(), type=ReportData, strict=True)
+    assert json.loads(built.to_json()) == json.loads(msgspec.json.encode(data))
+    assert all(built.text(level) for level in (1, 2, 3, 4))
+    memory_analysis(built.compiled, data.sizes)
+    cost_analysis(built.compiled, data.sizes)
     chunked = {k.id for k in data.kernels if k.kind == "rounds"}
     assert chunked
-    for k, entry in zip(data.kernels, made.entries, strict=True):
+    for k, entry in zip(data.kernels, built.entries, strict=True):
         assert k.within is None or k.within in chunked
         if entry.kernel is None:
             continue
@@ -94,10 +94,10 @@ def check(made: Report) -> None:
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "divergence"])
-def test_every_report_has_all_its_forms(name: str, isa: str) -> None:
-    made = report_of(name, small(isa))
-    check(made)
-    assert made.data.total.bytes <= made.data.total.bytes_unfused
+def test_every_report_has_all_formats(name: str, isa: str) -> None:
+    compiled_report = report_of(name, small(isa))
+    check(compiled_report)
+    assert compiled_report.data.total.bytes <= compiled_report.data.total.bytes_unfused
 
 
 @pytest.mark.nightly
@@ -108,15 +108,15 @@ def test_a_divergence_of_two_heads_too(isa: str) -> None:
 
 def test_values_that_only_chunks_have_are_no_values_of_the_graph() -> None:
     """The first row's number, and whether it is 0: a kernel of their own reads and writes them."""
-    made = report_of("mlp", small("avx512"))
-    alone = [k for k in made.data.kernels if k.within is not None and not k.operators]
+    compiled_report = report_of("mlp", small("avx512"))
+    alone = [k for k in compiled_report.data.kernels if k.within is not None and not k.operators]
     assert [(p.dtype, p.shape, p.node) for k in alone for p in k.params] == [
         ("i64", "", None),
         ("bool", "", None),
     ]
-    assert "prepares a chunk" in str(made)
-    names = {n.name for n in made.data.nodes}
-    for decision in made.decisions:
+    assert "prepares a chunk" in str(compiled_report)
+    names = {n.name for n in compiled_report.data.nodes}
+    for decision in compiled_report.decisions:
         for name in (decision.a, decision.b):
             assert name in names or name.startswith("chunk.")
 
@@ -124,17 +124,19 @@ def test_values_that_only_chunks_have_are_no_values_of_the_graph() -> None:
 def test_what_stays_in_the_cache_between_chunks_counts_once() -> None:
     """The operands and sums of a few rows, however many chunks a limit on memory asks for."""
     tight, roomy = small("avx512", 1 << 12), small("avx512", 1 << 20)
-    made = report_of("mlp", roomy, 20_000)
-    ((number, body),) = made.compiled.plan.chunked_clusters
-    cluster = made.compiled.plan.clusters[number]
-    count = sum(1 for _ in body.chunks.ranges(made.data.sizes))
+    compiled_report = report_of("mlp", roomy, 20_000)
+    ((number, body),) = compiled_report.compiled.plan.chunked_clusters
+    cluster = compiled_report.compiled.plan.clusters[number]
+    count = sum(1 for _ in body.chunks.ranges(compiled_report.data.sizes))
     x, u, v = (n * 4 for n in (ROWS * DEPTH, DEPTH * COLUMNS, COLUMNS * DEPTH))
-    sizes = made.data.sizes
+    sizes = compiled_report.data.sizes
     assert count > 2
     assert chunked_traffic(cluster, sizes, roomy.l3_bytes) == ((x, u, v), (x,))
     uncached = chunked_traffic(cluster, sizes, tight.l3_bytes)
     assert uncached == ((x * count, u, v), (2 * x * count,))
-    assert made.data.total.bytes == x + u + v + x < made.data.total.bytes_unfused
+    assert (
+        compiled_report.data.total.bytes == x + u + v + x < compiled_report.data.total.bytes_unfused
+    )
 
 
 @pytest.mark.parametrize("isa", ["avx2"])
@@ -155,9 +157,9 @@ def test_the_record_of_a_compiled_module(isa: str, monkeypatch: pytest.MonkeyPat
             torch.compile(layers, backend="smelt")(x)
         torch.compile(loss, backend="smelt")(x, labels).backward()
     torch._dynamo.reset()
-    made = [r for graph in record.graphs for r in graph.reports()]
+    built = [r for graph in record.graphs for r in graph.reports()]
     assert [k for graph in record.graphs for k in graph.kernels()] and str(record)
-    chunked = [r for r in made if any(k.kind == "rounds" for k in r.data.kernels)]
+    chunked = [r for r in built if any(k.kind == "rounds" for k in r.data.kernels)]
     assert chunked
     for r in chunked:
         check(r)

@@ -77,10 +77,10 @@ def test_it_is_explained_and_moves_no_more_than_its_operators(name: str) -> None
     if not any(n.inputs for n in trace.graph.nodes()):
         pytest.skip("it computes nothing")
     compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
-    made = report(compiled, sizes)
-    assert made.text(4) and memory_analysis(compiled, sizes).argument_size_in_bytes >= 0
-    msgspec.json.decode(made.to_json(), type=ReportData, strict=True)
-    total = made.data.total
+    compiled_report = report(compiled, sizes)
+    assert compiled_report.text(4) and memory_analysis(compiled, sizes).argument_size_in_bytes >= 0
+    msgspec.json.decode(compiled_report.to_json(), type=ReportData, strict=True)
+    total = compiled_report.data.total
     assert total.bytes <= total.bytes_unfused, f"{total.bytes:,} of {total.bytes_unfused:,} bytes"
 
 

@@ -44,8 +44,8 @@ def report(case: Case) -> Report:
         trace = sm.jit(case.code).lower(*small).trace
         names = driver.input_size_names(trace.graph)
         dims = [n for s in case.sizes for n in s]
-        known = trace.match(*dims)
-        sizes = dict(zip(names, known, strict=True)) if known is not None else {}
+        extents = trace.match(*dims)
+        sizes = dict(zip(names, extents, strict=True)) if extents is not None else {}
         assert len(sizes) == len(names), f"recorded for other sizes than {dims}"
         compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
         return report_of(compiled, sizes)
@@ -70,7 +70,7 @@ def sort_before(x):
     return sm.sort(x, axis=1) + 1
 
 
-def places_before(x):
+def argsort_before(x):
     return sm.argsort(x, axis=1) * 2
 
 
@@ -103,7 +103,7 @@ def spread(x):
     return sm.exp(sm.repeat(r, 2))
 
 
-def running_then_turned(x):
+def scan_then_transpose(x):
     return sm.exp(sm.flip(sm.cumulative_sum(x, axis=1), axis=1))
 
 
@@ -116,17 +116,17 @@ def long_softmax(x):
     return e / sm.sum(e, axis=1, keepdims=True)
 
 
-def dear_rows(x, i, j, k):
+def expensive_rows(x, i, j, k):
     a = sm.tanh(sm.exp(sm.sin(x)))
     return sm.take(a, i, axis=0) + 1, sm.take(a, j, axis=0) * 2, -sm.take(a, k, axis=0)
 
 
-def dear_columns(x):
+def expensive_columns(x):
     e = sm.tanh(sm.exp(sm.sin(x)))
     return sm.matmul(e, sm.permute_dims(e, (1, 0)))
 
 
-def picked_rows(x, i):
+def gathered_rows(x, i):
     return sm.take(sm.tanh(sm.exp(sm.sin(x))), i, axis=0) * 2
 
 
@@ -191,7 +191,7 @@ CASES = [
     Case("sort reads", sort_after, (BIG,), ("exp", "extern.sort"), "F004",
          ("extern.sort", "runs outside the compiler", "test_refusals.py")),
     Case("sort writes", sort_before, (BIG,), ("extern.sort", "add"), "F004", ("add",)),
-    Case("argsort writes", places_before, (BIG,), ("extern.argsort", "mul"), "F004"),
+    Case("argsort writes", argsort_before, (BIG,), ("extern.argsort", "mul"), "F004"),
     Case("a call in between", residual_over_sort, (BIG,), ("erf#7", "add"), "F001",
          ("extern.sort",)),
     Case("sums in pairs", pairs_of_sums, (BIG,), ("reduce.sum", "sub"), "F003",
@@ -202,7 +202,7 @@ CASES = [
          ("contract#0", "contract#1"), "F010", ("would save", "131 kB")),
     Case("maxima in pairs", pairs_of_largest, (BIG,), ("reduce.max", "mul"), "F003"),
     Case("a sum spread", spread, (BIG,), ("reduce.sum", "exp"), "F003"),
-    Case("a running sum turned", running_then_turned, (BIG,), ("scan.sum", "exp"), "F003"),
+    Case("a running sum turned", scan_then_transpose, (BIG,), ("scan.sum", "exp"), "F003"),
     Case("running sums along two axes", running_twice, (BIG,), ("v0", "v2"), "F003"),
     Case("softmax, fusion off", long_softmax, ((64, 1 << 10),), ("exp", "div"), "F022",
          ("switched off",), {"fuse": False}),
@@ -218,14 +218,14 @@ CASES = [
          (), {"fuse": False}),
     Case("less its mean", less_its_mean, ((8192, 8192),), ("div", "sub"), "F016", ("faster",)),
     Case("over its largest", over_its_largest, ((8192, 8192),), ("reduce.max", "div"), "F016"),
-    Case("picked rows", picked_rows, (BIG, (9000,)), ("tanh", "gather"), "F015",
+    Case("picked rows", gathered_rows, (BIG, (9000,)), ("tanh", "gather"), "F015",
          ("computed", "faster"), dtypes=(np.float32, np.int64)),
-    Case("a dear operand of a product", dear_columns, ((1024, 513),), ("tanh", "contract"), "F015",
-         ("times", "faster")),
+    Case("a dear operand of a product", expensive_columns, ((1024, 513),), ("tanh", "contract"),
+         "F015", ("times", "faster")),
     Case("a dear row", small_then_large, (BIG, (2048,)), ("erf", "add"), "F015", ("faster",)),
-    Case("dear rows", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)), ("tanh", "mul"),
+    Case("dear rows", expensive_rows, ((8192, 4096), (8000,), (7000,), (9000,)), ("tanh", "mul"),
          "F015", ("computed", "faster"), dtypes=(np.float32, np.int64, np.int64, np.int64)),
-    Case("dear rows, the other reader", dear_rows, ((8192, 4096), (8000,), (7000,), (9000,)),
+    Case("dear rows, the other reader", expensive_rows, ((8192, 4096), (8000,), (7000,), (9000,)),
          ("tanh", "add"), "F015", ("times",),
          dtypes=(np.float32, np.int64, np.int64, np.int64)),
     Case("rows that wait", running, ((8192, 64), (8192, 64)), ("scan.sum", "reduce.max"),
@@ -247,8 +247,8 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_a_planted_refusal_is_explained(case: Case) -> None:
-    found = report(case)
-    answer = found.why(*case.ask)
+    result = report(case)
+    answer = result.why(*case.ask)
     text = str(answer)
     print(text)
     assert not answer.together

@@ -1,4 +1,4 @@
-"""Reports of compiled graphs: numbers add up, the JSON has its schema, texts come when asked."""
+"""Reports of compiled graphs: numbers add up, JSON fits its schema, texts are lazy."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_schema_file_is_that_of_the_classes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json_has_the_schema(name):
-    made = compiled(name)
-    found = report_of(made, SIZES, arrays(made.graph.inputs))
-    text = found.to_json()
+    program = compiled(name)
+    result = report_of(program, SIZES, arrays(program.graph.inputs))
+    text = result.to_json()
     data = msgspec.json.decode(text, type=ReportData, strict=True)
     assert json.loads(text) == json.loads(msgspec.json.encode(data)), "keys beyond the schema"
     assert (data.format, data.version) == ("smelt-report", "1.7")
@@ -76,7 +76,7 @@ def test_references_resolve_and_sums_add_up(name):
         assert (b.place == "within") == (b.within in data.outputs)
 
 
-def test_virtual_values_are_told_from_stored_ones():
+def test_virtual_values_are_distinguished_from_stored_ones():
     data = report_of(compiled("library"), SIZES).data
     kinds = {(data.nodes[e.producer].op, data.nodes[e.reader].op): e.kind for e in data.edges}
     assert kinds["exp", "extern.sort"] == kinds["extern.sort", "mul"] == "memory"
@@ -109,11 +109,11 @@ def test_lines_of_the_program():
 # --- traffic ------------------------------------------------------------------------------------
 
 
-def counted(made: driver.Compiled, given_, sizes) -> int:
+def counted(built: driver.Compiled, given_, sizes) -> int:
     """Bytes that the interpreter of kernels sees in a whole plan; calls move theirs whole."""
-    values = dict(zip(made.plan.graph.inputs, given_, strict=True))
+    values = dict(zip(built.plan.graph.inputs, given_, strict=True))
     total = 0
-    for cluster, kernel in zip(made.plan.clusters, made.kernels, strict=True):
+    for cluster, kernel in zip(built.plan.clusters, built.kernels, strict=True):
         if kernel is None:
             local = {n: values[n] for n in cluster.inputs}
             for node in cluster.nodes:
@@ -123,9 +123,9 @@ def counted(made: driver.Compiled, given_, sizes) -> int:
             continue
         trace = interp.Trace()
         with np.errstate(all="ignore"):
-            found = interp.run(kernel, [values[n] for n in cluster.inputs], sizes, trace=trace)
+            result = interp.run(kernel, [values[n] for n in cluster.inputs], sizes, trace=trace)
         for n, p in zip(cluster.outputs, kernel.outputs, strict=True):
-            values[n] = found[p.name].reshape(dims_at(n.type.shape, sizes))
+            values[n] = result[p.name].reshape(dims_at(n.type.shape, sizes))
         total += trace.nbytes
     return total
 
@@ -167,10 +167,10 @@ def test_softmax_moves_two_arrays_instead_of_eight():
 
 
 def test_sizes_of_another_call():
-    made = compiled("softmax")
-    t = report_of(made, {"r": 1000, "c": 2000}).data.total
+    program = compiled("softmax")
+    t = report_of(program, {"r": 1000, "c": 2000}).data.total
     assert t.bytes == 2 * 4 * 1000 * 2000
-    assert report_of(made, (1000, 2000)).data.total.bytes == t.bytes
+    assert report_of(program, (1000, 2000)).data.total.bytes == t.bytes
 
 
 @pytest.mark.parametrize("wrong", [{"r": 4}, {"r": 4, "c": 4, "z": 4}, {"r": -1, "c": 2}, (4,)])
@@ -182,7 +182,7 @@ def test_wrong_sizes_are_refused(wrong):
 # --- texts and caches ---------------------------------------------------------------------------
 
 
-def test_texts_are_made_when_asked_for():
+def test_texts_are_rendered_on_demand():
     report = report_of(compiled("library"), SIZES)
     _, call, kernel = report.kernels
     assert (call.text, call.llvm, call.asm) == ("", "", "")
@@ -221,10 +221,10 @@ def test_equal_programs_give_equal_texts(name):
 
 @pytest.mark.parametrize("name", ["softmax", "layer", "twice", "table", "library"])
 def test_every_step_is_measured_on_its_own_data(name):
-    made = compiled(name)
-    given_ = arrays(made.graph.inputs)
+    program = compiled(name)
+    given_ = arrays(program.graph.inputs)
     before = [a.copy() for a in given_]
-    report = report_of(made, SIZES, given_)
+    report = report_of(program, SIZES, given_)
     for k in report.data.kernels:
         assert k.measured.runs >= 6 and 0 <= k.measured.least_ns <= k.measured.median_ns
     assert report.data.total.measured.median_ns > 0
@@ -240,8 +240,8 @@ def test_kernels_without_results_run_when_they_are_measured():
       v3 = contract(v2, v) {spec="m,k; k,n -> m,n"}
       return v3
     }"""
-    made = driver.compile(parse(source), hints={"r": 256}, journal=Journal())
-    report = report_of(made, {"r": 256}, arrays(made.graph.inputs, {"r": 256}))
+    program = driver.compile(parse(source), hints={"r": 256}, journal=Journal())
+    report = report_of(program, {"r": 256}, arrays(program.graph.inputs, {"r": 256}))
     assert len(report.data.kernels) > 1
     assert report.data.kernels[0].measured.median_ns > 20_000  # 134 million operations
 
@@ -249,15 +249,15 @@ def test_kernels_without_results_run_when_they_are_measured():
 def test_steps_alone_compute_what_they_compute_together():
     from smelt.explain.measure import _SingleStep
 
-    made = compiled("twice")
-    given_ = arrays(made.graph.inputs)
-    exe = made.executable
+    program = compiled("twice")
+    given_ = arrays(program.graph.inputs)
+    exe = program.executable
     numbers = tuple(SIZES[n] for n in exe.size_names)
-    known = {n: given_[v.number] for n, v in enumerate(exe.values) if v.place == "input"}
+    inputs_by_value = {n: given_[v.number] for n, v in enumerate(exe.values) if v.place == "input"}
     for step in (s for group in exe.launches for s in group):
-        known.update(_SingleStep(exe, step, known, given_).results(numbers))
+        inputs_by_value.update(_SingleStep(exe, step, inputs_by_value, given_).results(numbers))
     for number, whole in zip(exe.outputs, exe.run(given_, numbers), strict=True):
-        assert np.array_equal(known[number], whole)
+        assert np.array_equal(inputs_by_value[number], whole)
 
 
 # --- operations ---------------------------------------------------------------------------------
@@ -300,14 +300,14 @@ def test_memory_analysis():
 
 
 def test_as_text():
-    made = compiled("library")
-    assert as_text(made, "graph").startswith("graph library(")
-    assert ") -> v1 = v1\n" in as_text(made, "plan")
-    assert as_text(made).startswith("kernel k0(")
-    assert "define" in as_text(made, "llvm")
-    assert as_text(made, "asm")
+    program = compiled("library")
+    assert as_text(program, "graph").startswith("graph library(")
+    assert ") -> v1 = v1\n" in as_text(program, "plan")
+    assert as_text(program).startswith("kernel k0(")
+    assert "define" in as_text(program, "llvm")
+    assert as_text(program, "asm")
     with pytest.raises(ArgumentError, match="graph, plan, kernel, llvm, asm"):
-        as_text(made, "html")
+        as_text(program, "html")
 
 
 def test_nothing_to_do():
@@ -317,9 +317,9 @@ def test_nothing_to_do():
 
 
 def test_sizes_of_zero():
-    made = compiled("softmax")
+    program = compiled("softmax")
     empty = {"r": 0, "c": 40}
     x = np.zeros((0, 40), np.float32)
-    report = report_of(made, empty, [x])
+    report = report_of(program, empty, [x])
     assert report.data.total.bytes == 0 and "0 B" in str(report)
     assert programs.ANYWHERE.isa == "avx2"

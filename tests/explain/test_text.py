@@ -1,4 +1,4 @@
-"""The page: a golden of each level, lines that fit, the report that was stored reads the same."""
+"""Text reports: a golden of each level, line widths, and the same text when reloaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.explain.made import DATA, KERNELS
+from tests.explain.handwritten_report import DATA, KERNELS
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 
 from smelt import knobs
@@ -36,7 +36,7 @@ def test_a_report_that_was_stored_reads_the_same(version):
     assert replace(data, version=DATA.version) == DATA and page(data) == page(DATA)
 
 
-def test_constants_without_room_are_told():
+def test_constants_without_room_are_reported():
     one = ConstantData(value="w", what="packed", nbytes=3_000_000, saves_ns=2e5, kept=False, room=9)
     few = replace(DATA, constants=(one, one, replace(one, kept=True)))
     line = "once     6.00 MB of constants, kept, would save 400 us a call (constants_extra)"
@@ -46,7 +46,7 @@ def test_constants_without_room_are_told():
     assert line in page(few)
 
 
-def test_an_order_that_data_did_not_come_in_is_told():
+def test_an_input_layout_other_than_planned_is_reported():
     one = OrderData(windows=2, last=True, first_ns=3e6, last_ns=2.5e6)
     line = "order    channels last between kernels: 2.50 ms instead of 3.00 ms (predicted)"
     assert line in page(replace(DATA, orders=(one,)))
@@ -61,8 +61,8 @@ def test_lines_fit():
 @pytest.mark.parametrize("name", TEXTS)
 def test_small_programs_fit_a_screen(name):
     with knobs.config(cache=False):
-        made = compiled(name)
-        report = report_of(made, SIZES, arrays(made.graph.inputs))
+        program = compiled(name)
+        report = report_of(program, SIZES, arrays(program.graph.inputs))
     lines = str(report).splitlines()
     assert len(lines) <= 25, len(lines)
     assert max(map(len, lines)) <= 110
@@ -83,13 +83,13 @@ def test_refusals_leave_out_pairs_that_met():
 
 def test_predictions_are_marked():
     kernels = tuple(replace(k, measured=None) for k in KERNELS)
-    told = page(replace(DATA, kernels=kernels), 1)
-    assert "~396 us" in told
+    text = page(replace(DATA, kernels=kernels), 1)
+    assert "~396 us" in text
 
 
 def test_upper_bounds_are_marked():
-    told = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
-    assert "moves    at most 50.4 MB" in told
+    text = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
+    assert "moves    at most 50.4 MB" in text
 
 
 def test_unknown_level():

@@ -32,8 +32,8 @@ def counted(kernel, arrays, sizes):
 
 def check(kernel, arrays, sizes):
     """Compare by parameter; returns whether every number was exact."""
-    found, seen = traffic(kernel, sizes), counted(kernel, arrays, sizes)
-    for mine, theirs in ((found.loads, seen.loads), (found.stores, seen.stores)):
+    result, seen = traffic(kernel, sizes), counted(kernel, arrays, sizes)
+    for mine, theirs in ((result.loads, seen.loads), (result.stores, seen.stores)):
         for name, touched in mine.items():
             unique = theirs[name].unique
             if touched.exact:
@@ -41,7 +41,7 @@ def check(kernel, arrays, sizes):
                 assert touched.nbytes == theirs[name].unique_nbytes
             else:
                 assert touched.elements >= unique, name
-    return found.exact
+    return result.exact
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -122,14 +122,14 @@ def test_patterns(case, n):
     if case == "overlap" and n < 3:
         n = 3
     sizes = {s: n + k for k, s in enumerate("rcn")}
-    found = traffic(kernel, sizes)
+    actual = traffic(kernel, sizes)
     arrays = [
         np.ones([int(_number(d, sizes)) for d in p.shape], p.dtype.numpy) for p in kernel.inputs
     ]
     seen = counted(kernel, arrays, sizes)
-    assert found.exact
-    assert found.nbytes == seen.nbytes
-    assert {k: t.elements for k, t in found.loads.items()} == {
+    assert actual.exact
+    assert actual.nbytes == seen.nbytes
+    assert {k: t.elements for k, t in actual.loads.items()} == {
         k: a.unique for k, a in seen.loads.items()
     }
 
@@ -143,10 +143,10 @@ def _number(d, sizes):
 def test_large_sizes_cost_nothing():
     """No list of 64 billion elements is made."""
     kernel = parse(CASES["split"])
-    found = traffic(kernel, {"n": 10**10})
-    assert found.exact and found.nbytes == 2 * 4 * 6 * 10**10
-    found = traffic(parse(CASES["even and odd"]), {"n": 10**12})
-    assert found.exact and found.read == 8 * 10**12
+    actual = traffic(kernel, {"n": 10**10})
+    assert actual.exact and actual.nbytes == 2 * 4 * 6 * 10**10
+    actual = traffic(parse(CASES["even and odd"]), {"n": 10**12})
+    assert actual.exact and actual.read == 8 * 10**12
 
 
 def test_positions_from_data_are_bounds():
@@ -154,9 +154,9 @@ def test_positions_from_data_are_bounds():
         "kernel rows(x: f32[r,c], i: i64[n]) -> y: f32[n,c]\n"
         "  axis n, c, r\n  grid n, c\n  p = position(i[n], size(r))\n  y[n,c] = x[p,c]"
     )
-    found = traffic(kernel, {"r": 1000, "c": 4, "n": 10})
-    assert not found.exact
-    assert found.loads["x"].elements == 40  # ten rows at most
+    actual = traffic(kernel, {"r": 1000, "c": 4, "n": 10})
+    assert not actual.exact
+    assert actual.loads["x"].elements == 40  # ten rows at most
     assert traffic(kernel, {"r": 3, "c": 4, "n": 10}).loads["x"].elements == 12  # all there is
     bound = parse(
         "kernel rows(x: f32[r,c], i: i64[n]) -> y: f32[n,c]\n"

@@ -1,4 +1,4 @@
-"""`report.why`: decisions are found by every kind of name and told with their numbers."""
+"""`report.why` finds decisions by every kind of name and gives their numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explain import made
-from tests.explain.made import DATA, NODES
+from tests.explain import handwritten_report
+from tests.explain.handwritten_report import DATA, NODES
 from tests.explain.programs import SIZES, compiled
 
 from smelt import knobs
@@ -47,7 +47,7 @@ def test_names(name, numbers):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("expo", "did you mean exp"),
         ("other.py:42", "operator or line"),
@@ -55,10 +55,10 @@ def test_names(name, numbers):
         ("zzzzzzzzz", "there are exp#0, gather#1"),
     ],
 )
-def test_unknown_names_are_refused_with_the_known(name, told):
+def test_unknown_names_are_refused_with_the_known(name, message):
     with pytest.raises(UnknownNameError, match="no operator or line is called") as caught:
         find(NODES, name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ def test_refused_with_numbers_and_override():
 def test_fused_with_numbers():
     answer = ask("gather", "model.py:42")
     assert (answer.together, answer.kernels, answer.reasons) == (True, (1,), ("F101",))
-    told = str(answer)
-    assert told.startswith(
+    message = str(answer)
+    assert message.startswith(
         "gather#1 (model.py:41) and reduce.sum#2 (model.py:42) are in one kernel: k1"
     )
-    assert "saves        25.2 MB" in told and "fused is 376 us faster" in told
-    assert 'never_fuse=[("v1", "v2")]' in told and "The names mean 2 pairs" in told
+    assert "saves        25.2 MB" in message and "fused is 376 us faster" in message
+    assert 'never_fuse=[("v1", "v2")]' in message and "The names mean 2 pairs" in message
 
 
 def test_a_chain_of_decisions_to_fuse():
@@ -101,7 +101,7 @@ def test_a_view_answers_through_what_it_looks_at():
 
 @pytest.mark.parametrize("both", [("exp", "log"), ("log", "exp")])
 def test_nothing_in_common(both):
-    answer = ask(*both, made.without(2))
+    answer = ask(*both, handwritten_report.without(2))
     assert answer.reasons == ("F024",) and "no-shared-data" in str(answer)
 
 
@@ -118,13 +118,13 @@ def test_one_operator_twice():
 
 def test_calls_are_barriers_even_without_a_decision():
     nodes = tuple(replace(n, kind="call") if n.op == "gather" else n for n in NODES)
-    data = replace(made.without(2), nodes=nodes)
+    data = replace(handwritten_report.without(2), nodes=nodes)
     answer = ask("exp", "gather", data)
     assert answer.reasons == ("F004",) and "gather#1 runs outside the compiler" in str(answer)
 
 
 def test_together_without_a_decision():
-    data = made.without(0, 1, 2)
+    data = handwritten_report.without(0, 1, 2)
     assert ask("gather", "reshape", data).reasons == ("F103",)
     assert "Nothing had to be decided" in str(ask("gather", "sub", data))
 
@@ -142,7 +142,7 @@ def test_the_last_verdict_counts():
     st.sets(st.sampled_from(range(3))),
 )
 def test_any_question_has_an_answer(a, b, gone):
-    answer = why(made.without(*gone), (a,), (b,))
+    answer = why(handwritten_report.without(*gone), (a,), (b,))
     assert answer.together == bool(set(NODES[a].kernels) & set(NODES[b].kernels))
     assert str(answer).strip() and "None" not in str(answer)
 

@@ -31,7 +31,7 @@ def test_what_does_not_vary_is_counted_once():
     assert work(parse(text), SIZES) == Work(11 * 13, 13)
 
 
-def test_folds_count_their_elements():
+def test_reductions_count_their_elements():
     text = (
         "kernel k(x: f32[r,c], w: f32[c,d]) -> y: f32[r,d]\n  axis r, c, d\n  grid r\n"
         "  y[r,d] = dot(x[r,c], w[c,d] over c) + max(x[r,c] over c)"
@@ -59,7 +59,7 @@ def test_parts_and_their_merge():
     assert work(parse(text), SIZES) == Work(13 + parts + merges)
 
 
-def test_what_joins_is_counted_once():
+def test_scatters_are_counted_once():
     text = (
         "kernel k(x: f32[c], i: i64[c]) -> y: f32[r]\n  axis r, c\n  y[r] = 0\n  stream c\n"
         "    at = position(i[c], size(r))\n    y[at] add= x[c]"
@@ -83,8 +83,8 @@ def test_no_more_than_an_interpreter_does(name, monkeypatch):
     if any(isinstance(s, Stream) and s.where is not None for s in statements(kernel)):
         pytest.skip("a stream that passes over blocks does less than its text says")
     arrays = REFERENCES[name].inputs(np.random.default_rng(1), 2)
-    given = {k: v[0] for k, v in input_arrays(kernel, arrays).items()}
-    sizes = sizes_of_call(kernel, given, extra_sizes(name, arrays))
+    inputs = {k: v[0] for k, v in input_arrays(kernel, arrays).items()}
+    sizes = sizes_of_call(kernel, inputs, extra_sizes(name, arrays))
     done = [0]
     for method in ("apply", "_reduce", "_scan", "_dot"):
         monkeypatch.setattr(Evaluator, method, _counting(getattr(Evaluator, method), done))

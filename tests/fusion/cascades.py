@@ -1,4 +1,4 @@
-"""A corpus of folds that read other folds over the same axis, with what becomes of them.
+"""A corpus of dependent reductions over one axis, with what becomes of them.
 
 Each program is one function of rows; `sweeps` says in how many visits of a row it is done, and
 `blocker` which operator nothing sees through where that is more than one.

@@ -22,8 +22,11 @@ def random_graph(
     cuts: float = 0.0,
     results: int = 3,
 ) -> tuple[Formula, Graph]:
-    """About `operators` operators; `folds`, `sorts` and `cuts` of them are broadcast sums, calls,
-    and calls on what a slice has left, padded again."""
+    """Draw a graph of about `operators` operators.
+
+    `folds`, `sorts` and `cuts` of them are broadcast sums, library calls, and library calls on a
+    slice that is padded again.
+    """
     r = random.Random(seed)
     g = Formula(n=r.choice((64, 1000, 4096)), m=r.choice((64, 777, 2048)))
     values = [g.input(f"x{k}", "n", "m") for k in range(r.randint(1, 4))]

@@ -89,10 +89,10 @@ class Formula:
         return self.op(Slice(starts, sizes, steps), x)
 
     def fold(self, name: str, x: Node, *axes: int, keep: bool = False) -> Node:
-        found = self.op(Reduce(name, axes), x)
+        result = self.op(Reduce(name, axes), x)
         if not keep:
-            return found
-        return self.reshape(found, *(1 if a in axes else d for a, d in enumerate(x.type.shape)))
+            return result
+        return self.reshape(result, *(1 if a in axes else d for a, d in enumerate(x.type.shape)))
 
     def scan(self, name: str, x: Node, axis: int) -> Node:
         return self.op(Scan(name, axis), x)
@@ -151,47 +151,47 @@ class Formula:
         """The verified plan of the values."""
         return verify(plan(self.graph(*outputs), target, None, self.sizes, **options))
 
-    def bytes(self, found: Plan) -> tuple[int, int]:
+    def bytes(self, actual: Plan) -> tuple[int, int]:
         """Bytes moved with and without fusion."""
-        rows = traffic(found, self.sizes)
+        rows = traffic(actual, self.sizes)
         return sum(a for a, _ in rows), sum(b for _, b in rows)
 
 
-def kernels(found: Plan) -> int:
+def kernels(actual: Plan) -> int:
     """Clusters that are kernels."""
-    return len(found.clusters) - calls(found)
+    return len(actual.clusters) - calls(actual)
 
 
-def calls(found: Plan) -> int:
+def calls(actual: Plan) -> int:
     """Clusters that are library calls."""
-    return sum(any(is_library(n) for n in c.nodes) for c in found.clusters)
+    return sum(any(is_library(n) for n in c.nodes) for c in actual.clusters)
 
 
-def reasons(found: Plan, verdict: str) -> set[str]:
-    return {d.reason for d in found.decisions if d.verdict == verdict}
+def reasons(actual: Plan, verdict: str) -> set[str]:
+    return {d.reason for d in actual.decisions if d.verdict == verdict}
 
 
-def between(found: Plan, a: str, b: str) -> list[Decision]:
+def between(actual: Plan, a: str, b: str) -> list[Decision]:
     """Decisions about two operators by name."""
-    return [d for d in found.decisions if (d.details["a_op"], d.details["b_op"]) == (a, b)]
+    return [d for d in actual.decisions if (d.details["a_op"], d.details["b_op"]) == (a, b)]
 
 
 def execute(
-    found: Plan, arrays: Sequence[Array], sizes: Mapping[str, int], arena: Array | None = None
+    actual: Plan, arrays: Sequence[Array], sizes: Mapping[str, int], arena: Array | None = None
 ) -> list[Array]:
     """Runs a plan cluster by cluster: a cluster sees its inputs, and leaves its outputs.
 
     With `arena`, bytes, values between clusters live where the plan puts them, and nowhere else:
     there, or in the memory of results.
     """
-    memory: dict[Node, Array] = dict(zip(found.graph.inputs, arrays, strict=True))
-    slots = {slot.node: slot for slot in found.slots}
+    memory: dict[Node, Array] = dict(zip(actual.graph.inputs, arrays, strict=True))
+    slots = {slot.node: slot for slot in actual.slots}
     hosts = {
         s.within: np.empty(int(evaluate(s.within.type.nbytes, sizes)), np.uint8)
-        for s in found.slots
+        for s in actual.slots
         if s.within is not None
     }
-    for cluster in found.clusters:
+    for cluster in actual.clusters:
         values = {node: memory[node] for node in cluster.inputs}
         for node in cluster.nodes:
             values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
@@ -205,4 +205,4 @@ def execute(
             part = home[start : start + values[node].nbytes].view(values[node].dtype)
             part[...] = np.ascontiguousarray(values[node]).reshape(-1)
             memory[node] = part.reshape(values[node].shape)
-    return [memory[node] for node in found.graph.outputs]
+    return [memory[node] for node in actual.graph.outputs]

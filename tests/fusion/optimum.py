@@ -55,10 +55,10 @@ class Optimum:
     def _near(self, u: int) -> int:
         """Units that may stand beside one in a kernel: readers, operands, readers of the same."""
         units = self.units
-        found = units.users[u] | units.operands[u]
+        result = units.users[u] | units.operands[u]
         for v in bits(units.operands[u]):
-            found |= units.users[v]
-        return found & self.all & ~(1 << u)
+            result |= units.users[v]
+        return result & self.all & ~(1 << u)
 
     def _sets(self) -> Iterator[int]:
         """Every set of units that hangs together, once."""
@@ -85,9 +85,9 @@ class Optimum:
                 if self.units.users[u] & ~members or self.units.outputs >> u & 1
             )
             for more in _subsets(may):
-                found = self.state.evaluate(members, must | more)
-                if found.cost is not None and found.refusal is None:
-                    yield Kernel(members, must | more, reads, found.cost.objective_ns)
+                result = self.state.evaluate(members, must | more)
+                if result.cost is not None and result.refusal is None:
+                    yield Kernel(members, must | more, reads, result.cost.objective_ns)
 
     # ---- search --------------------------------------------------------------------------------
 
@@ -122,10 +122,10 @@ def _subsets(mask: int) -> Iterator[int]:
 
 
 def _way(least: Mapping[int, tuple[float, int, Kernel | None]], state: int) -> list[Kernel]:
-    found: list[Kernel] = []
+    results: list[Kernel] = []
     while True:
         _, before, kernel = least[state]
         if kernel is None:
-            return found[::-1]
-        found.append(kernel)
+            return results[::-1]
+        results.append(kernel)
         state = before

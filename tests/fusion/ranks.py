@@ -46,11 +46,11 @@ def programs() -> dict[str, Program]:
     def some(*shape: int) -> Array:
         return r.standard_normal(shape).astype(np.float32)
 
-    found: dict[str, Program] = {
+    results: dict[str, Program] = {
         name: (partial(row.call, smelt_namespace(sm)), row.arrays(small=False))
         for name, row in WORKLOADS.items()
     }
-    found |= {
+    results |= {
         "product": (lambda x, w: x @ w, (some(256, 256), some(256, 256))),
         "wide product": (lambda x, w: x @ w, (some(384, 512), some(512, 768))),
         "gelu of a product": (
@@ -67,7 +67,7 @@ def programs() -> dict[str, Program]:
         ),
         "running": (lambda x: sm.cumulative_sum(x, axis=1), (some(600, 1000),)),
     }
-    return found
+    return results
 
 
 def timed(name: str, program: Program, *, fuse: bool) -> Timed:
@@ -75,10 +75,10 @@ def timed(name: str, program: Program, *, fuse: bool) -> Timed:
     function, arrays = program
     with sm.config(threads=1, fuse=fuse):
         jitted = sm.jit(function)
-        made = sm.explain(jitted, *(sm.spec(a.shape, a.dtype) for a in arrays)).compiled
+        built = sm.explain(jitted, *(sm.spec(a.shape, a.dtype) for a in arrays)).compiled
         target = replace(driver.host(), cores=1)
         hints = jitted.lower(*arrays).trace.hints
-        costs = predict(made.plan, target, hints)
+        costs = predict(built.plan, target, hints)
         jitted(*arrays)
         repeat, best = 1, float("inf")
         for _ in range(ROUNDS):
@@ -100,13 +100,13 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def correlations(found: Sequence[tuple[Timed, Timed]]) -> tuple[float, float]:
+def correlations(actual: Sequence[tuple[Timed, Timed]]) -> tuple[float, float]:
     """Of times, and of what fusing saves: pairs of a program fused and not fused."""
-    flat = [t for pair in found for t in pair]
+    flat = [t for pair in actual for t in pair]
     times = spearman([t.predicted for t in flat], [t.measured for t in flat])
     gains = spearman(
-        [off.predicted / on.predicted for on, off in found],
-        [off.measured / on.measured for on, off in found],
+        [off.predicted / on.predicted for on, off in actual],
+        [off.measured / on.measured for on, off in actual],
     )
     return times, gains
 
@@ -119,12 +119,12 @@ def run() -> list[tuple[Timed, Timed]]:
 
 
 def main() -> None:
-    found = run()
-    for on, off in found:
+    result = run()
+    for on, off in result:
         line = "".join(f"{t.predicted / 1e3:10.1f} {t.measured / 1e3:10.1f}" for t in (on, off))
         sys.stdout.write(f"{on.name:28}{line}\n")
     sys.stdout.write(
-        "rank correlation of times {:.3f}, of gains {:.3f}\n".format(*correlations(found))
+        "rank correlation of times {:.3f}, of gains {:.3f}\n".format(*correlations(result))
     )
 
 

@@ -1,4 +1,4 @@
-"""Checks are planned beside what they are about: the rest is planned as if there were none."""
+"""Bounds checks do not change the plan of the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.substituted import substitute_sizes
+from tests.graph.substitute_sizes import substitute_sizes
 
 import smelt as sm
 from smelt import driver, passes
@@ -38,7 +38,7 @@ X = np.random.default_rng(0).standard_normal((100, 64), dtype=np.float32)
 AT = np.arange(512) % 100
 
 
-def test_text_tells_what_is_a_check() -> None:
+def test_text_marks_checks() -> None:
     assert text(parse(text(ROWS))) == text(ROWS)
     assert text(ROWS).endswith("return v4, v0; check v6\n}") or "; check " in text(ROWS)
     assert (len(ROWS.results), len(ROWS.check_outputs), ROWS.checks) == (2, 1, 1)
@@ -61,14 +61,14 @@ def test_passes_and_rewrites_keep_the_count() -> None:
 
 
 def test_rest_is_planned_as_without() -> None:
-    made = plan(ROWS, AVX2, None, SIZES)
-    verify(made)
+    fused_plan = plan(ROWS, AVX2, None, SIZES)
+    verify(fused_plan)
     alone = plan(replace(ROWS, outputs=ROWS.results, checks=0), AVX2, None, SIZES)
-    kept = [c.name for k, c in enumerate(made.clusters) if k not in made.checks]
-    assert [c.nodes for c in made.clusters][: len(kept)] == [c.nodes for c in alone.clusters]
-    assert [made.clusters[k].name for k in made.checks] == ["check0"]
-    assert made.decisions == alone.decisions
-    assert plan_text(plan_parse(plan_text(made), made.graph)) == plan_text(made)
+    kept = [c.name for k, c in enumerate(fused_plan.clusters) if k not in fused_plan.checks]
+    assert [c.nodes for c in fused_plan.clusters][: len(kept)] == [c.nodes for c in alone.clusters]
+    assert [fused_plan.clusters[k].name for k in fused_plan.checks] == ["check0"]
+    assert fused_plan.decisions == alone.decisions
+    assert plan_text(plan_parse(plan_text(fused_plan), fused_plan.graph)) == plan_text(fused_plan)
 
 
 def test_long_positions_are_looked_at_where_they_are_read() -> None:
@@ -80,13 +80,13 @@ def test_long_positions_are_looked_at_where_they_are_read() -> None:
   return v0; check v2
 }""")
     assert split_checks(flat, Hints({"n": 100, "k": 100_000})) is None
-    made = plan(flat, AVX2, None, {"n": 100, "k": 100_000})
-    assert not made.checks and len(made.clusters) == 1
-    made = plan(flat, AVX2, None, {"n": 100_000, "k": 100})
-    assert len(made.checks) == 1 and len(made.clusters) == 2
+    fused_plan = plan(flat, AVX2, None, {"n": 100, "k": 100_000})
+    assert not fused_plan.checks and len(fused_plan.clusters) == 1
+    fused_plan = plan(flat, AVX2, None, {"n": 100_000, "k": 100})
+    assert len(fused_plan.checks) == 1 and len(fused_plan.clusters) == 2
 
 
-def test_what_is_dear_is_not_computed_twice() -> None:
+def test_expensive_values_are_not_computed_twice() -> None:
     """Positions behind a fold are the program's: they are looked at where they come from."""
     graph = parse("""graph f(x: f32[n,m], y: f32[k,m]) {
   v0 = reduce.sum(y) {axes=(1,)}
@@ -105,8 +105,8 @@ def test_it_runs(bad: bool) -> None:
     at[17] = 98 + bad
     compiled = driver.compile(ROWS, hints=SIZES)
     assert len(compiled.plan.checks) == 1
-    sums, moved, told = compiled.run([X, at], tuple(SIZES[n] for n in compiled.size_names))
-    assert bool(told) is bad
+    sums, moved, output = compiled.run([X, at], tuple(SIZES[n] for n in compiled.size_names))
+    assert bool(output) is bad
     np.testing.assert_array_equal(moved, at + 1)
     np.testing.assert_allclose(sums, X[np.minimum(at + 1, 99)].sum(1), rtol=1e-4, atol=1e-4)
 
@@ -116,23 +116,23 @@ def _loss(x: Any, labels: Any) -> Any:
 
 
 def test_a_report_counts_what_computes() -> None:
-    told = sm.explain(_loss, X, AT[:100] % 64)
+    output = sm.explain(_loss, X, AT[:100] % 64)
     with sm.config(check_positions=False):
         promised = sm.explain(_loss, X, AT[:100] % 64)
-    assert [k.name for k in told.kernels] == [k.name for k in promised.kernels] == ["k0"]
-    assert told.kernels[0].text == promised.kernels[0].text
-    assert [k.name for k in told.checks] == ["check0"] and not promised.checks
+    assert [k.name for k in output.kernels] == [k.name for k in promised.kernels] == ["k0"]
+    assert output.kernels[0].text == promised.kernels[0].text
+    assert [k.name for k in output.checks] == ["check0"] and not promised.checks
     for field in ("operators", "kernels", "bytes", "bytes_unfused", "transfers"):
-        assert getattr(told.data.total, field) == getattr(promised.data.total, field)
-    assert told.data.outputs == promised.data.outputs and len(told.data.checks) == 1
-    page = str(told)
+        assert getattr(output.data.total, field) == getattr(promised.data.total, field)
+    assert output.data.outputs == promised.data.outputs and len(output.data.checks) == 1
+    page = str(output)
     assert "in 1 kernel " in page and "looks at positions" in page
-    names = told.compiled.size_names
-    assert [told.sizes[n] for n in names] == [100, 64]
+    names = output.compiled.size_names
+    assert [output.sizes[n] for n in names] == [100, 64]
 
 
 def test_no_gradient_of_a_label_that_is_none() -> None:
-    """Nobody asks for the value, and so nobody reads at the label; it is looked at all the same."""
+    """An unread label is checked, although nobody reads its value."""
 
     def slope(x: Any, labels: Any) -> Any:
         return sm.grad(lambda x: sm.mean(_loss(x, labels)))(x)
@@ -168,9 +168,9 @@ def test_donated_positions_stay_until_they_are_looked_at() -> None:
   return v8; check v10
 }""")
     sizes = {"n": 4000, "m": 1000, "k": 20_000}
-    made = plan(graph, AVX2, None, sizes, donated={graph.inputs[1]: None})
-    verify(made)
-    assert len(made.checks) == 1 and not any(s.reuses for s in made.slots)
+    fused_plan = plan(graph, AVX2, None, sizes, donated={graph.inputs[1]: None})
+    verify(fused_plan)
+    assert len(fused_plan.checks) == 1 and not any(s.reuses for s in fused_plan.slots)
     free = plan(
         replace(graph, outputs=graph.results, checks=0),
         AVX2,
@@ -181,9 +181,9 @@ def test_donated_positions_stay_until_they_are_looked_at() -> None:
     assert any(s.reuses is graph.inputs[1] for s in free.slots)
     at = np.arange(20_000) % 4000
     compiled = driver.compile(graph, hints=sizes, donate=(1,))
-    given = [np.zeros((4000, 1000), dtype=np.float32), at]
-    moved, told = compiled.run(given, tuple(sizes[n] for n in compiled.size_names))
-    assert not bool(told)
+    inputs = [np.zeros((4000, 1000), dtype=np.float32), at]
+    moved, output = compiled.run(inputs, tuple(sizes[n] for n in compiled.size_names))
+    assert not bool(output)
     np.testing.assert_array_equal(moved, np.arange(20_000) % 4000 + 4900)
 
 

@@ -1,4 +1,4 @@
-"""Cascades beyond the table: what streams, what does not and why, and that numbers are right."""
+"""Derived cascades: which stream, why others do not, and their numbers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def rows(program: Program, columns: int) -> list[Any]:
 @pytest.fixture
 def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Cascade]:
     """The cascades that lowering asks for."""
-    found: list[Cascade] = []
+    results: list[Cascade] = []
 
     def noted(*args: Any) -> Cascade:
-        found.append(analyse(*args))
-        return found[-1]
+        results.append(analyse(*args))
+        return results[-1]
 
     monkeypatch.setattr(import_module("smelt.lower.stream"), "analyse", noted)
-    return found
+    return results
 
 
 @EVERY
@@ -70,7 +70,7 @@ def test_odd_rows(program: Program, how: str) -> None:
 
 
 @pytest.mark.parametrize("program", DERIVED, ids=str)
-def test_nan_at_each_place(program: Program) -> None:
+def test_nan_at_each_position(program: Program) -> None:
     first, *rest = rows(program, 11)
     for k in range(11):
         a = first.copy()
@@ -106,7 +106,7 @@ def test_rows_of_zeros_before_numbers() -> None:
 
 
 def leap(update: Update, stream: Stream) -> Statement:
-    """As `jump`, for gauges of magnitudes: to any positive number."""
+    """Move a magnitude gauge to any positive number, like `jump`."""
     value = update.value
     if update.state not in gauges(stream) or not isinstance(value, Apply):
         return update
@@ -178,10 +178,10 @@ def test_sums_whose_elements_only_a_quotient_keeps_in_range(
     code: Any, dtype: Any, low: float, high: float
 ) -> None:
     x = np.random.default_rng(0).uniform(low, high, (3, 37)).astype(dtype)
-    made = Case(f"{code.__name__} {dtype.__name__}", code, ((3, 37),), ())
+    built = Case(f"{code.__name__} {dtype.__name__}", code, ((3, 37),), ())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.lower.test_stream.drawn", lambda *_: [x])
-        check(made, [x], 8)
+        check(built, [x], 8)
 
 
 def test_a_variance_under_weights_is_taken_about_an_element() -> None:
@@ -195,7 +195,7 @@ def test_a_variance_under_weights_is_taken_about_an_element() -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just begun."""
+    """Empty the caches of proofs, as in a new process."""
     for module, name in ((proofs, "_RESULTS"), (derive, "_GAUGED"), (derive, "_RANKED")):
         monkeypatch.setattr(module, name, {})
 
@@ -214,12 +214,12 @@ def fresh(program: Program, name: str) -> Kernel:
 
 @pytest.mark.usefixtures("unknown")
 def test_known_proofs_are_proved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, bool] = {}
+    results: dict[str, bool] = {}
     prove = proofs.prove
 
     def noted(claim: proofs.Claim) -> bool:
-        found[claim.text] = prove(claim)
-        return found[claim.text]
+        results[claim.text] = prove(claim)
+        return results[claim.text]
 
     assert not proofs.PROVED
     monkeypatch.setattr(proofs, "prove", noted)
@@ -227,8 +227,8 @@ def test_known_proofs_are_proved_again(monkeypatch: pytest.MonkeyPatch) -> None:
         fresh(p, "proved again")
     for k, code in enumerate(MORE):
         fresh(Program(f"more {k}", code), "proved again")
-    told = {text for text, holds in found.items() if holds}
-    assert told >= LISTED, LISTED - told
+    reported = {text for text, holds in results.items() if holds}
+    assert reported >= LISTED, LISTED - reported
     assert {p.name for p in DERIVED if len(streams(fresh(p, "proved again"))) == 1} == {
         p.name for p in DERIVED
     }
@@ -279,15 +279,18 @@ def test_proofs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None
 def test_meanings_are_those_of_the_rows(op: str) -> None:
     row = SCALARS[op]
     symbols = sympy.symbols("x y")[: row.arity]
-    made = MEANINGS[op](sympy, *symbols)
+    built = MEANINGS[op](sympy, *symbols)
     for at in ((0.3, 1.7), (2.5, -0.4), (0.9, 3.0)):
         want = float(row.numpy(*map(np.float64, at[: row.arity])))
-        found = float(made.subs(dict(zip(symbols, at[: row.arity], strict=True))))
-        assert found == pytest.approx(want, rel=1e-12)
+        actual = float(built.subs(dict(zip(symbols, at[: row.arity], strict=True))))
+        assert actual == pytest.approx(want, rel=1e-12)
 
 
 def test_false_claims_are_not_proved() -> None:
-    """A difference under tanh has no rank; and looking for a proof of it comes to an end."""
+    """A false claim has no proof, and looking for one ends.
+
+    A difference under tanh has no rank.
+    """
     program = Program("tanh", lambda x: sm.sum(sm.tanh(x - sm.max(x, **ROW)), axis=-1))
     seen: list[Any] = []
     gauged = derive.find_gauge

@@ -1,4 +1,4 @@
-"""Buffers: never two live values in one place, at any sizes; little more memory than must be."""
+"""Buffers: no two live values overlap, at any sizes, in little memory."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from smelt.types.expr import Index, add, evaluate, mul, size
 from smelt.types.tensor import TensorType
 
 
-def arena(found: Plan, sizes: dict[str, int]) -> int:
+def arena(actual: Plan, sizes: dict[str, int]) -> int:
     ends = [
         evaluate(s.offset, sizes) + evaluate(s.nbytes, sizes)
-        for s in found.slots
+        for s in actual.slots
         if s.offset is not None and s.within is None
     ]
     return int(max(ends, default=0))
 
 
-def fullest(found: Plan, sizes: dict[str, int]) -> int:
+def fullest(actual: Plan, sizes: dict[str, int]) -> int:
     """The most bytes that live at one time, one buffer for values that share one."""
-    step = {k: s for s, group in enumerate(found.launches) for k in group}
+    step = {k: s for s, group in enumerate(actual.launches) for k in group}
     homes: dict[object, list[Slot]] = {}
-    for s in found.slots:
+    for s in actual.slots:
         if s.offset is not None and s.within is None:
             root: Slot = s
             while root.reuses is not None:
-                root = next(o for o in found.slots if o.node is root.reuses)
+                root = next(o for o in actual.slots if o.node is root.reuses)
             homes.setdefault(root.node, []).append(s)
     most = 0
-    for now in range(len(found.launches)):
+    for now in range(len(actual.launches)):
         live = 0
         for group in homes.values():
             if any(step[s.first] <= now <= step[s.last] for s in group):
@@ -62,41 +62,42 @@ def fullest(found: Plan, sizes: dict[str, int]) -> int:
 @pytest.mark.parametrize("seed", range(25))
 def test_live_values_never_share_memory(seed: int):
     g, graph = random_graph(seed, 50, sorts=0.15, results=2)
-    found = plan(graph, MACHINE, None, g.sizes)
+    fused_plan = plan(graph, MACHINE, None, g.sizes)
     r = random.Random(seed)
     for _ in range(20):
         sizes = {name: r.choice((1, 2, 3, 17, 64, 100, 1001, 50000)) for name in g.sizes}
-        assert overlapping(found, sizes) is None, sizes
+        assert overlapping(fused_plan, sizes) is None, sizes
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_slices_leave_is_as_large_as_it_says(seed: int):
     """Sizes such as m - 2 take away: what is as long as m does not fit there."""
     g, graph = random_graph(seed, 20, sorts=0.1, cuts=0.3, results=2)
-    found = plan(graph, MACHINE, None, g.sizes)
+    fused_plan = plan(graph, MACHINE, None, g.sizes)
     r = random.Random(seed)
     for _ in range(20):
         sizes = {name: r.choice((5, 6, 17, 64, 100, 1001, 50000)) for name in g.sizes}
-        assert overlapping(found, sizes) is None, sizes
+        assert overlapping(fused_plan, sizes) is None, sizes
 
 
 def test_a_value_does_not_live_in_a_shorter_result():
     g = Formula(n=1000, m=100)
     whole = g.sort(g.sort(g.input("x", "n", "m")))
-    found = g.plan(g.sort(g.cut(whole, 1, 0, add(g.dim("m"), -2))))
-    for slot in found.slots:
+    fused_plan = g.plan(g.sort(g.cut(whole, 1, 0, add(g.dim("m"), -2))))
+    for slot in fused_plan.slots:
         assert slot.within is None or slot.node.type == slot.within.type
-    assert overlapping(found, {"n": 1000, "m": 100}) is None
+    assert overlapping(fused_plan, {"n": 1000, "m": 100}) is None
 
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_the_arena_is_nearly_as_small_as_it_can_be(seed: int, fuse: bool):
     g, graph = random_graph(seed, 60, sorts=0.2, results=1)
-    found = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
-    bound = fullest(found, g.sizes)
+    fused_plan = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
+    bound = fullest(fused_plan, g.sizes)
     assert (
-        bound <= arena(found, g.sizes) + CACHE_LINE_BYTES and arena(found, g.sizes) <= 1.2 * bound
+        bound <= arena(fused_plan, g.sizes) + CACHE_LINE_BYTES
+        and arena(fused_plan, g.sizes) <= 1.2 * bound
     )
 
 
@@ -157,13 +158,13 @@ def test_a_ceiling_covers_every_sum():
 def test_values_before_a_large_result_live_in_it():
     g = Formula(n=1000, m=1000)
     s = g.sort(g.sort(g.sort(g.input("x", "n", "m"))))
-    found = g.plan(g.of("exp", s))
-    first, *_, last, result = found.slots
+    fused_plan = g.plan(g.of("exp", s))
+    first, *_, last, result = fused_plan.slots
     assert first.within is result.node
     assert last.within is None  # the result is made from it
-    assert text(parse(text(found), found.graph)) == text(found)
+    assert text(parse(text(fused_plan), fused_plan.graph)) == text(fused_plan)
     for sizes in ({"n": 3, "m": 5}, {"n": 0, "m": 5}, {"n": 1, "m": 1}):
-        assert overlapping(found, sizes) is None
+        assert overlapping(fused_plan, sizes) is None
 
 
 def test_what_a_result_cannot_hold_at_all_sizes_lives_in_the_arena():
@@ -207,26 +208,26 @@ def chain_of_calls(g: Formula, count: int):
 
 def test_results_take_over_dying_inputs():
     g = Formula(n=1000, m=1000)
-    found = g.plan(chain_of_calls(g, 3))
-    over = [s for s in found.slots if s.reuses is not None]
+    fused_plan = g.plan(chain_of_calls(g, 3))
+    over = [s for s in fused_plan.slots if s.reuses is not None]
     assert [s.node.op.name for s in over] == ["exp"] * 3
-    assert arena(found, g.sizes) == 2 * 4 * 1000 * 1000
+    assert arena(fused_plan, g.sizes) == 2 * 4 * 1000 * 1000
 
 
 def test_nothing_is_taken_over_that_is_read_again():
     g = Formula(n=1000, m=1000)
     s = g.sort(g.input("x", "n", "m"))
-    found = g.plan(g.of("add", g.sort(g.of("exp", s)), s))
-    assert [s.reuses for s in found.slots] == [None] * len(found.slots)
+    fused_plan = g.plan(g.of("add", g.sort(g.of("exp", s)), s))
+    assert [s.reuses for s in fused_plan.slots] == [None] * len(fused_plan.slots)
 
 
 def test_nothing_is_taken_over_that_is_read_elsewhere_in_the_array():
     g = Formula(n=1000, m=1000)
     s = g.sort(g.input("x", "n", "m"))
-    found = g.plan(g.sort(g.of("add", s, g.flip(s, 0))))
-    assert all(slot.reuses is None for slot in found.slots)
-    found = g.plan(g.sort(g.flip(g.of("exp", s), 1)))  # a view of the result, made by the call
-    assert sum(slot.reuses is s for slot in found.slots) == 1
+    fused_plan = g.plan(g.sort(g.of("add", s, g.flip(s, 0))))
+    assert all(slot.reuses is None for slot in fused_plan.slots)
+    fused_plan = g.plan(g.sort(g.flip(g.of("exp", s), 1)))  # a view of the result, made by the call
+    assert sum(slot.reuses is s for slot in fused_plan.slots) == 1
 
 
 def test_no_type_takes_over_another():
@@ -235,17 +236,17 @@ def test_no_type_takes_over_another():
 
     g = Formula(n=1000, m=1000)
     s = g.sort(g.input("x", "n", "m"))
-    found = g.plan(g.sort(build.cast(s, i32)))
-    assert all(s.reuses is None for s in found.slots)
+    fused_plan = g.plan(g.sort(build.cast(s, i32)))
+    assert all(s.reuses is None for s in fused_plan.slots)
 
 
 def test_buffers_are_facts():
     g = Formula(n=1000, m=1000)
     x = chain_of_calls(g, 2)
     journal = Journal()
-    found = plan(g.graph(x), MACHINE, journal, g.sizes)
+    fused_plan = plan(g.graph(x), MACHINE, journal, g.sizes)
     facts = {f.value: f for f in journal.of(BufferPlanned)}
-    assert len(facts) == len(found.slots)
+    assert len(facts) == len(fused_plan.slots)
     assert [f.place for f in facts.values()].count("output") == 1
     assert {f.reuses for f in facts.values()} - {""} <= set(facts)
     assert all(f.bytes == 4 * 1000 * 1000 and f.first <= f.last for f in facts.values())
@@ -256,9 +257,9 @@ def test_inputs_and_results_are_never_in_the_arena():
     x = g.input("x", "n", "m")
     a = g.of("exp", x)
     b = g.sort(a)
-    found = g.plan(a, b, x)
-    assert {s.node for s in found.slots} == {a, b}
-    assert all(s.offset is None for s in found.slots)
+    fused_plan = g.plan(a, b, x)
+    assert {s.node for s in fused_plan.slots} == {a, b}
+    assert all(s.offset is None for s in fused_plan.slots)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -267,14 +268,14 @@ def test_plans_run_from_the_arena(seed: int):
     import numpy as np
 
     g, graph = random_graph(seed, 30, sorts=0.2, results=2)
-    found = plan(graph, MACHINE, None, g.sizes)
+    fused_plan = plan(graph, MACHINE, None, g.sizes)
     sizes = {"n": 7, "m": 5}
     rng = np.random.default_rng(seed)
     arrays = [
         rng.standard_normal([int(evaluate(d, sizes)) for d in x.type.shape]).astype(np.float32)
         for x in graph.inputs
     ]
-    block = np.full(arena(found, sizes), 255, np.uint8)
-    got = execute(found, arrays, sizes, block)
+    block = np.full(arena(fused_plan, sizes), 255, np.uint8)
+    got = execute(fused_plan, arrays, sizes, block)
     for one, other in zip(got, run(graph, arrays, sizes), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -1,4 +1,4 @@
-"""What leaves a fold changes nothing: random chains of operators under random masks."""
+"""Simplified reductions give the same results: random chains under random masks."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ def chains(draw: Any) -> tuple[Terms, Term]:
 
 @given(chains(), st.integers(0, 2**32 - 1))
 def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
-    """Bit for bit but for the last ones of functions that are not rounded correctly, and for a NaN
-    that 0 times infinity is where a mask is a factor."""
+    """Rewritten chains give the same bits.
+
+    Exceptions are the last bits of functions that are not rounded correctly, and a NaN from 0 times
+    infinity where a mask is a factor.
+    """
     terms, fold = chain
     way = hoist_monotone(terms, fold)
     rng = np.random.default_rng(seed)
@@ -69,11 +72,13 @@ def test_nothing_changes(chain: tuple[Terms, Term], seed: int) -> None:
         inner = COMBINES[way.combine].reduce(
             np.broadcast_to(evaluate(way.element, leaf), 9), axis=0
         )
-        made = terms.leaf("result", (), way.element.dtype)
-        found = evaluate(way.apply_layers(terms, made), lambda t: inner if t is made else leaf(t))
+        built = terms.leaf("result", (), way.element.dtype)
+        actual = evaluate(
+            way.apply_layers(terms, built), lambda t: inner if t is built else leaf(t)
+        )
     if "mul" in repr(fold) and np.isnan(want):
         return
-    assert np.allclose(found, want, rtol=1e-6, atol=0, equal_nan=True)
+    assert np.allclose(actual, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def x_of(terms: Terms) -> Term:
@@ -105,7 +110,7 @@ def test_only_what_is_defined_everywhere_and_goes_one_way_leaves(
     assert way.combine == ("min" if "neg" in ops else "max")
 
 
-def test_another_number_than_what_lies_below_stays() -> None:
+def test_other_numbers_than_the_mask_value_stay() -> None:
     """log1p(max(z, 0)) is never -1, hence -1 is nothing that a maximum may forget."""
     terms = Terms()
     keep, zero = terms.leaf("m", {"n"}, bool_), terms.const(0.0, f32)
@@ -116,7 +121,7 @@ def test_another_number_than_what_lies_below_stays() -> None:
         assert (way.layers != ()) == forgotten
 
 
-def test_sums_and_folds_that_others_read_stay_as_they_are() -> None:
+def test_sums_and_reductions_with_other_readers_are_unchanged() -> None:
     """A softmax is bounded by the maximum of its own exponents, not of something below them."""
     terms = Terms()
     z = terms.apply("max", x_of(terms), terms.const(0.0, f32))
@@ -127,5 +132,5 @@ def test_sums_and_folds_that_others_read_stay_as_they_are() -> None:
         "plain",
         "dynamic",
     ]
-    found = analyse(terms, [top], "n")
-    assert found.states[0].block.args == (x_of(terms),)
+    actual = analyse(terms, [top], "n")
+    assert actual.states[0].block.args == (x_of(terms),)

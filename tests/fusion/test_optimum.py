@@ -29,13 +29,13 @@ def test_plans_are_near_the_optimum(block: int, monkeypatch: pytest.MonkeyPatch)
             continue
         best = Optimum(graph, g.sizes)
         clusters = plan(graph, MACHINE, None, g.sizes).clusters
-        found = 0.0
+        result = 0.0
         for c in clusters:
             region = region_of(best.units, c)
             cost = best.state.evaluate(region.members, region.stored).cost  # streamed, if that wins
             assert cost is not None
-            found += cost.objective_ns
-        ratios[seed] = found / best.burden
+            result += cost.objective_ns
+        ratios[seed] = result / best.burden
         most = 1.15 if len(clusters) >= len(best.kernels) else 1 / (1 - MIN_SPLIT_GAIN_SHARE)
         if ratios[seed] > most:
             far[seed] = ratios[seed]

@@ -1,4 +1,4 @@
-"""What planning costs, in units that do not depend on the machine: questions asked of the model.
+"""Planning costs in machine-independent units: queries of the model.
 
 A set of units is looked at and priced once for all sets that look alike, so that the layers of a
 network cost little more than one of them.  Times are generous: they catch what got out of hand.
@@ -99,7 +99,7 @@ def powers() -> Graph:
 
 
 def updates(count: int = 60) -> Graph:
-    """The same update of many parameters."""
+    """Update many parameters by one rule."""
 
     def run(*arrays: Any) -> Any:
         triples = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
@@ -127,7 +127,7 @@ def integration(steps: int = 16) -> Graph:
 
 
 @dataclass
-class Asked:
+class Queries:
     """How often the planner looked at a set of units, and how often it priced one."""
 
     looks: int = 0
@@ -135,21 +135,21 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    found = Asked()
+def queries(monkeypatch: pytest.MonkeyPatch) -> Queries:
+    result = Queries()
     look, cost = state.build_region, Model.cost
 
     def counted_look(*args: Any) -> Any:
-        found.looks += 1
+        result.looks += 1
         return look(*args)
 
     def counted_cost(*args: Any) -> Any:
-        found.prices += 1
+        result.prices += 1
         return cost(*args)
 
     monkeypatch.setattr(state, "build_region", counted_look)
     monkeypatch.setattr(Model, "cost", counted_cost)
-    return found
+    return result
 
 
 GRAPHS = {
@@ -166,18 +166,17 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_few_questions_are_asked_for_each_operator(name: str, asked: Asked) -> None:
+def test_few_queries_are_made_for_each_operator(name: str, queries: Queries) -> None:
     make, looks, prices = GRAPHS[name]
     graph = make()
     hints = dict.fromkeys(driver.input_size_names(graph), 512)
     count = len(Units(graph).units)
     with hide_live_objects():  # as the driver plans: what other tests hold is not looked through
         plan(graph, MACHINE, Journal(), hints)
-    print(
-        f"{name}: {count} units, {asked.looks / count:.2f} looks, {asked.prices / count:.2f} prices"
-    )
-    assert asked.looks <= looks * count
-    assert asked.prices <= prices * count
+    looked, priced = queries.looks / count, queries.prices / count
+    print(f"{name}: {count} units, {looked:.2f} looks, {priced:.2f} prices")
+    assert queries.looks <= looks * count
+    assert queries.prices <= prices * count
 
 
 @pytest.mark.clock
@@ -208,25 +207,25 @@ def masked(length: int) -> Graph:
 
 def test_a_stream_is_derived_once_for_all_sizes() -> None:
     """A small first call has kernels looked for at larger sizes too, of the same operators."""
-    asked: list[tuple[int, int, int]] = []
+    queries: list[tuple[int, int, int]] = []
     collect = derived_stream.collect
 
     def counted(units: Any, region: Any, a: int, rounding: str) -> Any:
-        asked.append((region.members, region.stored, a))
+        queries.append((region.members, region.stored, a))
         return collect(units, region, a, rounding)
 
     graph = masked(64)
     hints = dict.fromkeys(driver.input_size_names(graph), 64)
-    found: list[int] = []
+    actual: list[int] = []
     for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
-        asked.clear()
+        queries.clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(derived_stream, "collect", counted)
             patch.setattr(plan_for_sizes, "SMALL_CALL", most)
             plan(graph, MACHINE, Journal(), hints)
-        assert len(asked) == len(set(asked))
-        found.append(len(asked))
-    assert found[0] >= found[1] > 0
+        assert len(queries) == len(set(queries))
+        actual.append(len(queries))
+    assert actual[0] >= actual[1] > 0
 
 
 _WITHOUT = """
@@ -251,9 +250,9 @@ def test_planning_imports_nothing_of_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_more_layers_ask_no_more() -> None:
+def test_more_layers_make_no_more_queries() -> None:
     """Questions grow much less than the number of equal layers."""
-    found: list[int] = []
+    actual: list[int] = []
     for layers in (4, 12):
         with pytest.MonkeyPatch.context() as patch:
             prices: list[None] = []
@@ -261,14 +260,17 @@ def test_more_layers_ask_no_more() -> None:
             patch.setattr(Model, "cost", lambda *a, p=prices, c=cost: (p.append(None), c(*a))[1])
             graph = encoder(layers)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
-            found.append(len(prices))
-    assert found[1] <= found[0] * 1.75
+            actual.append(len(prices))
+    assert actual[1] <= actual[0] * 1.75
 
 
-def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
-    """Runs of long clusters look like one another too; where each operator is read at many places,
-    an expression is rewritten once for each."""
-    asked: list[int] = []
+def test_more_loop_steps_make_no_more_queries() -> None:
+    """Planning queries do not grow with equal loop steps.
+
+    Long clusters look like one another too; an operator that is read at many positions is rewritten
+    once for each.
+    """
+    queries: list[int] = []
     for steps in (8, 16):
         with pytest.MonkeyPatch.context() as patch:
             looks: list[None] = []
@@ -286,8 +288,8 @@ def test_more_steps_of_a_loop_ask_no_more_and_follow_few_places() -> None:
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             print(steps, len(looks), len(rewritten))
             assert len(rewritten) <= 40 * steps
-            asked.append(len(looks))
-    assert asked[1] <= asked[0] * 1.25 + 8
+            queries.append(len(looks))
+    assert queries[1] <= queries[0] * 1.25 + 8
 
 
 def transport(steps: int) -> Graph:
@@ -303,7 +305,7 @@ def transport(steps: int) -> Graph:
 
 
 def softened(steps: int) -> Graph:
-    """The same of logarithms: every step looks at all of one matrix, through the last step."""
+    """Chain log-softmax steps: each reads all of one matrix, through the last step."""
 
     def run(c: Any) -> Any:
         u = v = sm.zeros((8,), dtype=sm.float32)
@@ -319,11 +321,11 @@ def recurrence(steps: int) -> Graph:
     """A state that is carried along, summed up in every step: one kernel that grows."""
 
     def run(x: Any, a: Any, b: Any) -> Any:
-        h, found = x[:, 0, None] * b, list[Any]()
+        h, result = x[:, 0, None] * b, list[Any]()
         for t in range(steps):
             h = sm.exp(x[:, t, None] * a) * h + x[:, t, None] * b
-            found.append(sm.sum(h * b, axis=-1))
-        return sm.stack(found, axis=1)
+            result.append(sm.sum(h * b, axis=-1))
+        return sm.stack(result, axis=1)
 
     x = np.zeros((8, steps), np.float32)
     return recorded(run, x, np.zeros(6, np.float32), np.zeros(6, np.float32))
@@ -368,10 +370,13 @@ GROWING = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_work_grows_with_the_graph(name: str) -> None:
-    """Units of all sets that are looked at, and terms of all streams that are derived, are as many
-    for each operator of a program that is twice as long, or hardly more."""
+    """Planning work per operator hardly grows with the program.
+
+    Counted are the units of all sets that are looked at, and the terms of all streams that are
+    derived.
+    """
     make, length = GROWING[name]
-    found: list[float] = []
+    actual: list[float] = []
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
@@ -382,13 +387,13 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return f(units, members, *args)
 
             def counted_terms(*args: Any, k: Any = work, f: Any = collect) -> Any:
-                made = f(*args)
-                k.append(len(made.terms.interned))
-                return made
+                built = f(*args)
+                k.append(len(built.terms.interned))
+                return built
 
             patch.setattr(state, "build_region", counted)
             patch.setattr(derived_stream, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
-            found.append(sum(work) / len(Units(graph).units))
-    print(f"{name}: {found[0]:.1f}, then {found[1]:.1f} for each operator")
-    assert found[1] <= 1.35 * found[0] + 2
+            actual.append(sum(work) / len(Units(graph).units))
+    print(f"{name}: {actual[0]:.1f}, then {actual[1]:.1f} for each operator")
+    assert actual[1] <= 1.35 * actual[0] + 2

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from tests.fusion.dags import random_graph
 from tests.fusion.formulas import MACHINE, execute
+from tests.strategies.comparison import same_bits
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 from smelt.fusion import plan, traffic
 from smelt.fusion.bitsets import bits
@@ -28,9 +28,9 @@ def test_plans_of_programs(program: Program):
     want = run(graph, arrays)
     for hints in (sizes, {}, dict.fromkeys(sizes, 1 << 12)):
         for fuse in (True, False):
-            found = verify(plan(graph, MACHINE, None, hints, fuse=fuse))
-            assert text(plan(graph, MACHINE, None, hints, fuse=fuse)) == text(found)
-            for one, other in zip(execute(found, arrays, sizes), want, strict=True):
+            actual = verify(plan(graph, MACHINE, None, hints, fuse=fuse))
+            assert text(plan(graph, MACHINE, None, hints, fuse=fuse)) == text(actual)
+            for one, other in zip(execute(actual, arrays, sizes), want, strict=True):
                 assert same_bits(one, other)
 
 
@@ -40,9 +40,9 @@ def test_traffic_of_programs(program: Program):
     graph, arrays = program
     assume(all(d != 0 for node in graph.nodes() for d in node.type.shape))
     sizes = solve_sizes(graph, arrays)
-    found = plan(graph, MACHINE, None, sizes)
+    fused_plan = plan(graph, MACHINE, None, sizes)
     apart = plan(graph, MACHINE, None, sizes, fuse=False)
-    rows, alone = traffic(found, sizes), traffic(apart, sizes)
+    rows, alone = traffic(fused_plan, sizes), traffic(apart, sizes)
     assert sum(u for _, u in rows) == sum(u for _, u in alone) == sum(f for f, _ in alone)
 
 
@@ -61,8 +61,8 @@ def test_regions_of_parts_agree_with_regions_of_wholes(seed: int):
 def test_free_nodes_are_pulled_into_every_reader():
     for seed in range(10):
         g, graph = random_graph(seed, 40)
-        found = plan(graph, MACHINE, None, g.sizes)
-        for cluster in found.clusters:
+        fused_plan = plan(graph, MACHINE, None, g.sizes)
+        for cluster in fused_plan.clusters:
             assert not all(is_free(n) for n in cluster.nodes)
             for node in cluster.recomputed:
                 assert not is_free(node)
@@ -71,13 +71,13 @@ def test_free_nodes_are_pulled_into_every_reader():
 def test_arrays_of_no_elements_plan_and_run():
     for seed in range(6):
         _, graph = random_graph(seed, 20)
-        found = verify(plan(graph, MACHINE, None, {"n": 0, "m": 5}))
+        result = verify(plan(graph, MACHINE, None, {"n": 0, "m": 5}))
         arrays = [
             np.ones([{"n": 3, "m": 5}.get(str(d), 1) for d in x.type.shape], np.float32)
             for x in graph.inputs
         ]
         sizes = {"n": 3, "m": 5}
-        for one, other in zip(execute(found, arrays, sizes), run(graph, arrays), strict=True):
+        for one, other in zip(execute(result, arrays, sizes), run(graph, arrays), strict=True):
             np.testing.assert_array_equal(one, other)
 
 

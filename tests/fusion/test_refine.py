@@ -1,4 +1,4 @@
-"""Kernels are taken apart only so that none waits for itself, and no question is lost on others."""
+"""Refinement splits kernels without making cycles, and wastes no query."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def tangled(seed: int) -> tuple[Graph, dict[str, int]]:
 
 
 def _key(members: int, stored: int) -> Verdict:
-    found = Verdict(Region(members, stored))
-    found.key = members, stored
-    return found
+    result = Verdict(Region(members, stored))
+    result.key = members, stored
+    return result
 
 
-def test_circles_are_told_from_what_clusters_read_and_write(
+def test_cycles_follow_from_what_clusters_read_and_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As running the kernels one after the other tells them."""
-    told: list[bool] = []
+    """Cycle detection agrees with running the kernels one after the other."""
+    reported: list[bool] = []
     is_circle = Refinement._creates_cycle  # pyright: ignore[reportPrivateUsage]
 
     def compared(self: Any, c: int, n: int, joined: Any, left: Any) -> bool:
-        found = is_circle(self, c, n, joined, left)
+        actual = is_circle(self, c, n, joined, left)
         move = Move(0.0, (c, n), (_key(*joined), _key(*left)))
-        assert found != self._is_acyclic(move)
-        told.append(found)
-        return found
+        assert actual != self._is_acyclic(move)
+        reported.append(actual)
+        return actual
 
     monkeypatch.setattr(Refinement, "_creates_cycle", compared)
     for seed in (*range(40), 52, 55):
         graph, sizes = tangled(seed)
         plan(graph, MACHINE, None, sizes)
-    assert sum(told) > 100
-    assert len(told) - sum(told) > 100
+    assert sum(reported) > 100
+    assert len(reported) - sum(reported) > 100
 
 
 @pytest.mark.parametrize("seed", [9, 17, 23, 26, 41])
@@ -68,8 +68,8 @@ def test_the_best_way_that_is_chosen_can_be_taken(
     assert all(taken)
 
 
-def _burden(found: Plan, sizes: dict[str, int]) -> float:
-    return sum(c.objective_ns for c in costs(found, MACHINE, Hints(sizes)))
+def _burden(actual: Plan, sizes: dict[str, int]) -> float:
+    return sum(c.objective_ns for c in costs(actual, MACHINE, Hints(sizes)))
 
 
 def test_the_next_best_way_is_taken_where_the_best_one_would_be_a_circle() -> None:
@@ -77,5 +77,5 @@ def test_the_next_best_way_is_taken_where_the_best_one_would_be_a_circle() -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Refinement, "_creates_cycle", lambda *_: False)
         before = plan(graph, MACHINE, None, sizes)
-    found = plan(graph, MACHINE, None, sizes)
-    assert _burden(found, sizes) < _burden(before, sizes)
+    fused_plan = plan(graph, MACHINE, None, sizes)
+    assert _burden(fused_plan, sizes) < _burden(before, sizes)

@@ -85,10 +85,10 @@ class Priced:
             return None
         total = 0.0
         for members, stored in masks:
-            found = self.burden(members, stored) if self.hangs_together(members) else None
-            if found is None:
+            result = self.burden(members, stored) if self.hangs_together(members) else None
+            if result is None:
                 return None
-            total += found
+            total += result
         return total
 
 
@@ -111,17 +111,17 @@ def partitions(items: list[int]) -> Iterator[list[int]]:
         yield []
         return
     first, *rest = items
-    for found in partitions(rest):
-        yield [1 << first, *found]
-        for k, part in enumerate(found):
-            yield [*found[:k], part | 1 << first, *found[k + 1 :]]
+    for result in partitions(rest):
+        yield [1 << first, *result]
+        for k, part in enumerate(result):
+            yield [*result[:k], part | 1 << first, *result[k + 1 :]]
 
 
 def planned_burden(graph: Graph, sizes: dict[str, int], **options: bool) -> float:
-    found = verify(plan(graph, MACHINE, None, sizes, **options))
+    result = verify(plan(graph, MACHINE, None, sizes, **options))
     units = Units(graph)
     model = Model(units, MACHINE, Hints(sizes))
-    return sum(model.cost(region_of(units, c)).objective_ns for c in found.clusters)
+    return sum(model.cost(region_of(units, c)).objective_ns for c in result.clusters)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -151,11 +151,11 @@ def test_equal_graphs_have_equal_plans(seed: int):
     assert text(plan(again, MACHINE, None, g.sizes)) == first
 
 
-def test_planning_asks_the_model_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
+def test_planning_queries_the_model_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
     """Time itself is only watched: what is counted here is what takes it."""
-    asked: list[int] = []
+    queries: list[int] = []
     cost = Model.cost
-    monkeypatch.setattr(Model, "cost", lambda self, r: asked.append(1) or cost(self, r))
+    monkeypatch.setattr(Model, "cost", lambda self, r: queries.append(1) or cost(self, r))
     g = Formula(n=4096, m=1024)
     x = g.input("x", "n", "m")
     for _ in range(12):
@@ -164,7 +164,7 @@ def test_planning_asks_the_model_a_bounded_number_of_times(monkeypatch: pytest.M
         x = g.of("abs", g.sort(x))
     graph = g.graph(x)
     plan(graph, MACHINE, None, g.sizes)
-    assert len(asked) <= 6 * len(Units(graph).units)
+    assert len(queries) <= 6 * len(Units(graph).units)
 
 
 def test_a_mask_by_positions_is_never_stored():
@@ -181,8 +181,8 @@ def test_a_mask_by_positions_is_never_stored():
       e = select(wide, b, d)
       return e
     }""")
-    found = verify(plan(graph, MACHINE, None, {"h": 12, "n": 2048, "m": 2048}))
-    stored = {node.op.name for c in found.clusters for node in c.outputs}
+    result = verify(plan(graph, MACHINE, None, {"h": 12, "n": 2048, "m": 2048}))
+    stored = {node.op.name for c in result.clusters for node in c.outputs}
     assert stored == {"select", "extern.sort"}
 
 
@@ -193,12 +193,12 @@ def test_every_decision_has_a_known_reason_and_numbers():
     for seed in range(12):
         g, graph = random_graph(seed, 40, sorts=0.1)
         journal = Journal()
-        found = plan(graph, MACHINE, journal, g.sizes)
-        assert journal.of(Decision) == list(found.decisions)
+        fused_plan = plan(graph, MACHINE, journal, g.sizes)
+        assert journal.of(Decision) == list(fused_plan.decisions)
         (planned,) = journal.of(Planned)
-        assert planned.kernels == len(found.clusters)
+        assert planned.kernels == len(fused_plan.clusters)
         assert planned.bytes <= planned.bytes_unfused
-        for d in found.decisions:
+        for d in fused_plan.decisions:
             row = REASONS[d.reason]
             assert row.accepts == (d.verdict == "fused")
             assert "?" not in row.explain(**d.details), (d.reason, d.details)
@@ -209,11 +209,11 @@ def test_every_decision_has_a_known_reason_and_numbers():
 
 def test_every_neighbour_in_another_kernel_has_a_decision():
     g, graph = random_graph(3, 40, sorts=0.1)
-    found = plan(graph, MACHINE, None, g.sizes)
-    split = {(d.a, d.b) for d in found.decisions if d.verdict == "split"}
+    fused_plan = plan(graph, MACHINE, None, g.sizes)
+    split = {(d.a, d.b) for d in fused_plan.decisions if d.verdict == "split"}
     count = 0
-    for c in found.clusters:
-        for other in found.clusters:
+    for c in fused_plan.clusters:
+        for other in fused_plan.clusters:
             count += bool(set(c.outputs) & set(other.inputs))
     assert count <= len(split)
 
@@ -235,9 +235,9 @@ def test_never_fuse_keeps_two_operators_apart():
     g = Formula(n=1000, m=1000)
     y = chain(g)
     with knobs.config(never_fuse=[("exp", "add")]):
-        found = g.plan(y)
-    assert kernels(found) == 2
-    assert {d.reason for d in between(found, "exp", "add")} == {"never-fuse"}
+        fused_plan = g.plan(y)
+    assert kernels(fused_plan) == 2
+    assert {d.reason for d in between(fused_plan, "exp", "add")} == {"never-fuse"}
     assert kernels(g.plan(y)) == 1
 
 
@@ -257,9 +257,9 @@ def test_must_fuse_overrules_the_cost(monkeypatch: pytest.MonkeyPatch):
     mean, variance = g.mean(x, 0, 1), g.centred(x, 0, 1)[1]
     assert kernels(g.plan(mean, variance)) == 2
     with knobs.config(must_fuse=[("reduce.sum", "sub")]):
-        found = g.plan(mean, variance)
-    assert kernels(found) == 1
-    assert "must-fuse" in reasons(found, "fused")
+        fused_plan = g.plan(mean, variance)
+    assert kernels(fused_plan) == 1
+    assert "must-fuse" in reasons(fused_plan, "fused")
 
 
 def test_must_fuse_cannot_make_a_wrong_kernel():
@@ -267,8 +267,8 @@ def test_must_fuse_cannot_make_a_wrong_kernel():
     x = g.input("x", "n", "m")
     y = g.of("abs", g.sort(g.of("exp", x)))
     with knobs.config(must_fuse=[("exp", "abs"), ("exp", "extern.test_sorted")]):
-        found = g.plan(y)
-    assert (kernels(found), calls(found)) == (2, 1)
+        fused_plan = g.plan(y)
+    assert (kernels(fused_plan), calls(fused_plan)) == (2, 1)
 
 
 # ---- refusals ----------------------------------------------------------------------------------
@@ -281,23 +281,23 @@ def test_a_cycle_is_refused_by_name():
     for _ in range(8):
         a = g.of("erf", a)
     y = g.of("add", g.sort(a), a)
-    found = g.plan(y)
-    assert (kernels(found), calls(found)) == (2, 1)
-    (decision,) = [d for d in found.decisions if d.reason == "acyclic"]
+    fused_plan = g.plan(y)
+    assert (kernels(fused_plan), calls(fused_plan)) == (2, 1)
+    (decision,) = [d for d in fused_plan.decisions if d.reason == "acyclic"]
     assert decision.details["between"].startswith("v")
 
 
-def test_a_fold_read_at_two_places_is_stored():
+def test_a_reduction_read_at_two_positions_is_stored():
     g = Formula(n=2048, m=512)
     x = g.input("x", "n", "m")
     r = g.fold("sum", x, 1)
     y = g.of("sub", g.reshape(r, "n", 1), g.reshape(r, 1, "n"))
-    found = g.plan(y)
-    assert kernels(found) == 2
-    assert "reduction-crossing" in reasons(found, "split")
+    fused_plan = g.plan(y)
+    assert kernels(fused_plan) == 2
+    assert "reduction-crossing" in reasons(fused_plan, "split")
 
 
-def test_no_part_of_a_long_fold_sums_the_whole_row_again():
+def test_no_part_of_a_long_reduction_sums_the_whole_row_again():
     """Products of a centred row with itself, shifted: 64 parts of their sum read one mean."""
     for dtype in ("f32", "f64"):
         lagged = parse(f"""graph lagged(x: {dtype}[400000]) {{
@@ -309,31 +309,31 @@ def test_no_part_of_a_long_fold_sums_the_whole_row_again():
   v5 = reduce.sum(v4) {{axes=(0,)}} : {dtype}[]
   return v5
 }}""")
-        found = plan(lagged, MACHINE, None, {})
-        sums = [sum(n.op.name == "reduce.sum" for n in c.nodes) for c in found.clusters]
+        fused_plan = plan(lagged, MACHINE, None, {})
+        sums = [sum(n.op.name == "reduce.sum" for n in c.nodes) for c in fused_plan.clusters]
         assert max(sums) == 1
 
 
-def test_a_fold_read_once_at_every_position_stays_inside():
-    """Turned round, or split and permuted: each sum is still computed once."""
+def test_a_reduction_read_once_at_every_position_stays_inside():
+    """Reversed, or split and permuted, each sum is still computed once."""
     g = Formula(m=512, k=64)
     x = g.input("x", 32 * size("k"), "m")
     r = g.fold("sum", x, 1)
-    turned = g.of("exp", g.flip(r, 0))
+    transposed = g.of("exp", g.flip(r, 0))
     heads = g.of("exp", g.permute(g.reshape(r, "k", 32), 1, 0))
-    for y in (turned, heads):
+    for y in (transposed, heads):
         assert kernels(g.plan(y)) == 1
 
 
-def test_a_fold_read_several_times_is_stored():
+def test_a_reduction_read_several_times_is_stored():
     g = Formula(n=2048, m=512)
     x = g.input("x", "n", "m")
     spread = g.expand(g.reshape(g.fold("sum", x, 1), "n", 1), "n", 100)
-    found = g.plan(g.of("exp", g.reshape(spread, 100 * size("n"))))
-    assert kernels(found) == 2
+    fused_plan = g.plan(g.of("exp", g.reshape(spread, 100 * size("n"))))
+    assert kernels(fused_plan) == 2
 
 
-def test_a_running_fold_of_which_one_element_is_read_is_stored():
+def test_a_scan_of_which_one_element_is_read_is_stored():
     """Another one along the kernel's own axis does not make it run there."""
     g = Formula(n=33, m=64, k=64)
     x, y = g.input("x", "n", "m"), g.input("y", "n", "k")
@@ -345,8 +345,8 @@ def test_unrelated_spaces_do_not_share_a_kernel():
     g = Formula(n=1000, m=777)
     x, z = g.input("x", "n"), g.input("z", "m")
     s = g.input("s")
-    found = g.plan(g.of("mul", x, s), g.of("mul", z, s))
-    assert (kernels(found), len(found.launches)) == (2, 1)
+    fused_plan = g.plan(g.of("mul", x, s), g.of("mul", z, s))
+    assert (kernels(fused_plan), len(fused_plan.launches)) == (2, 1)
 
 
 def test_rows_beyond_fast_memory_say_so(monkeypatch: pytest.MonkeyPatch):
@@ -355,8 +355,8 @@ def test_rows_beyond_fast_memory_say_so(monkeypatch: pytest.MonkeyPatch):
     )  # where no axis can be streamed
     g = Formula(n=64, m=1 << 20)
     x = g.input("x", "n", "m")
-    found = g.plan(g.softmax(x))
-    refused = [d for d in found.decisions if d.reason == "fast-memory"]
+    fused_plan = g.plan(g.softmax(x))
+    refused = [d for d in fused_plan.decisions if d.reason == "fast-memory"]
     assert refused and refused[0].details["bytes"] > refused[0].details["capacity"]
 
 
@@ -366,9 +366,9 @@ def test_long_chains_plan():
     y = g.of("sub", x, g.fold("max", x, 1, keep=True))
     for _ in range(2000):
         y = g.of("add", y, 1.0)
-    found = g.plan(g.of("div", y, g.fold("sum", y, 1, keep=True)))
-    assert 2 <= kernels(found) <= 20
-    assert "code-size" in reasons(found, "split")
+    fused_plan = g.plan(g.of("div", y, g.fold("sum", y, 1, keep=True)))
+    assert 2 <= kernels(fused_plan) <= 20
+    assert "code-size" in reasons(fused_plan, "split")
 
 
 def test_narrow_machines_plan_too():
@@ -392,7 +392,7 @@ def reachable(successors: dict[int, int], a: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_reach_follows_joins(seed: int):
+def test_reachability_follows_merges(seed: int):
     import random
 
     r = random.Random(seed)
@@ -407,9 +407,9 @@ def test_reach_follows_joins(seed: int):
         legal = not reach.between(a, b, successors[a]) and not reach.between(b, a, successors[b])
         both = {k: s for k, s in successors.items() if k != a}
         both[b] = (successors[a] | successors[b]) & ~(1 << a | 1 << b)
-        for k, found in both.items():
-            if k != b and found >> a & 1:
-                both[k] = (found & ~(1 << a)) | 1 << b
+        for k, result in both.items():
+            if k != b and result >> a & 1:
+                both[k] = (result & ~(1 << a)) | 1 << b
         assert legal == (not _cyclic(both))
         if not legal:
             continue

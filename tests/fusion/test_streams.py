@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 import smelt as sm
 from smelt import driver, fusion, lower, passes
@@ -59,23 +59,23 @@ def planned(code: Callable[..., Any], small: Shapes, large: Shapes) -> Planned:
     assert values is not None
     hints = dict(zip(driver.input_size_names(trace.graph), values, strict=True))
     plan = verify(fusion.plan(graph, MACHINE, None, hints))
-    made = [verify_kernel(lower.run(c, "fast", hints)) for c in plan.clusters]
-    return Planned(graph, plan, tuple(made))
+    built = [verify_kernel(lower.run(c, "fast", hints)) for c in plan.clusters]
+    return Planned(graph, plan, tuple(built))
 
 
-def check(found: Planned, small: Shapes) -> None:
+def check(actual: Planned, small: Shapes) -> None:
     """The kernels in the kernel interpreter against the graph."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in small]
-    sizes = sizes_at(found.graph, arrays)
-    values = dict(zip(found.graph.inputs, arrays, strict=True))
-    for cluster, kernel in zip(found.plan.clusters, found.kernels, strict=True):
-        given = [values[x] if x in values else evaluate_node(x, [], sizes) for x in cluster.inputs]
-        got = interp.run(kernel, given, sizes, grid_sizes={a.name: 5 for a in kernel.axes})
+    sizes = sizes_at(actual.graph, arrays)
+    values = dict(zip(actual.graph.inputs, arrays, strict=True))
+    for cluster, kernel in zip(actual.plan.clusters, actual.kernels, strict=True):
+        inputs = [values[x] if x in values else evaluate_node(x, [], sizes) for x in cluster.inputs]
+        got = interp.run(kernel, inputs, sizes, grid_sizes={a.name: 5 for a in kernel.axes})
         values |= dict(zip(cluster.outputs, got.values(), strict=True))
-    allowed = spread(found.graph, arrays, sizes)
+    allowed = spread(actual.graph, arrays, sizes)
     for node, want, off in zip(
-        found.graph.outputs, interpret(found.graph, arrays, sizes), allowed, strict=True
+        actual.graph.outputs, interpret(actual.graph, arrays, sizes), allowed, strict=True
     ):
         assert isinstance(node.op, Input) or not (problem := agree(values[node], want, off)), (
             problem
@@ -138,11 +138,11 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_streams_where_rows_outgrow_the_cache(name: str) -> None:
     code, small, large, sweeps = PROGRAMS[name]
-    found = planned(code, small, large)
-    assert found.sweeps == sweeps
-    assert all(found.streamed)
-    assert text(parse(text(found.plan), found.graph)) == text(found.plan)
-    check(found, small)
+    plan = planned(code, small, large)
+    assert plan.sweeps == sweeps
+    assert all(plan.streamed)
+    assert text(parse(text(plan.plan), plan.graph)) == text(plan.plan)
+    check(plan, small)
 
 
 def test_blocks_of_rows_are_long_wherever_a_layout_has_them() -> None:
@@ -161,7 +161,7 @@ def normal(x: Any) -> Any:
     return centred / sm.sqrt(sm.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
 
-def turned(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     return sm.permute_dims(x, (1, 0))
 
 
@@ -169,20 +169,20 @@ def turned(x: Any) -> Any:
     ("code", "count"),
     [
         (normal, 1),
-        (lambda x: turned(normal(x)), 2),
-        (lambda x: normal(turned(x)), 2),
-        (lambda x: turned(normal(turned(x))), 1),
-        (lambda x: turned(sm.exp(x)), 1),
-        (lambda x: turned(softmax(x)), 2),
-        (lambda x: softmax(turned(x)), 2),
-        (lambda x: sm.sum(x + turned(x), axis=-1), 2),
+        (lambda x: transposed(normal(x)), 2),
+        (lambda x: normal(transposed(x)), 2),
+        (lambda x: transposed(normal(transposed(x))), 1),
+        (lambda x: transposed(sm.exp(x)), 1),
+        (lambda x: transposed(softmax(x)), 2),
+        (lambda x: softmax(transposed(x)), 2),
+        (lambda x: sm.sum(x + transposed(x), axis=-1), 2),
     ],
 )
-def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, count: int) -> None:
+def test_reduced_rows_are_transposed_by_a_kernel_of_their_own(code: Any, count: int) -> None:
     """Lanes that are taken from as many lines, or put there, cost more than a round trip."""
-    found = planned(code, [(11, 11)], [(2048, 2048)])
-    assert len(found.kernels) == count
-    check(found, [(11, 11)])
+    plan = planned(code, [(11, 11)], [(2048, 2048)])
+    assert len(plan.kernels) == count
+    check(plan, [(11, 11)])
 
 
 @pytest.mark.parametrize(
@@ -193,21 +193,21 @@ def test_rows_that_folds_end_are_turned_by_a_kernel_of_their_own(code: Any, coun
         (sm.exp, [(64, 1 << 20)]),
     ],
 )
-def test_rows_that_fit_and_lone_folds_do_not_stream(code: Any, large: Shapes) -> None:
+def test_rows_that_fit_and_lone_reductions_do_not_stream(code: Any, large: Shapes) -> None:
     assert not any(planned(code, ROWS, large).streamed)
 
 
 def test_what_cannot_be_corrected_is_visited_again() -> None:
-    found = planned(quantised, ROWS, [(64, 1 << 20)])
-    check(found, ROWS)
-    for cluster, sweeps in zip(found.plan.clusters, found.sweeps, strict=True):
+    plan = planned(quantised, ROWS, [(64, 1 << 20)])
+    check(plan, ROWS)
+    for cluster, sweeps in zip(plan.plan.clusters, plan.sweeps, strict=True):
         assert cluster.stream is None or sweeps == 2
 
 
-def test_decisions_say_how_each_fold_is_carried() -> None:
+def test_decisions_say_how_each_reduction_is_carried() -> None:
     plan = planned(attention, QKV, LONG_KEYS).plan
-    found = {(d.reason, d.details["how"]) for d in plan.decisions if d.reason == "carried"}
-    assert found == {
+    actual = {(d.reason, d.details["how"]) for d in plan.decisions if d.reason == "carried"}
+    assert actual == {
         ("carried", "what was summed is rescaled at every change"),
         ("carried", "what is read is applied once, at the end"),
     }
@@ -239,8 +239,8 @@ def test_products_of_integers_are_work() -> None:
         cubes = x @ x * x
         return sm.sum(cubes), sm.sum(cubes, axis=1)
 
-    found = planned(code, [(8, 8)], [(500, 500)])
-    assert len(found.plan.clusters) > 1 and not any(found.streamed)
+    plan = planned(code, [(8, 8)], [(500, 500)])
+    assert len(plan.plan.clusters) > 1 and not any(plan.streamed)
 
 
 def standardised(x: Any) -> Any:
@@ -271,9 +271,12 @@ def filtered(x: Any, p: Any, f: Any) -> Any:
 def test_what_vectors_would_stay_empty_for_is_not_streamed(
     code: Callable[..., Any], small: Shapes, large: Shapes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns visited one by one, pairs of numbers side by side, and rows of eight that a small
-    product is streamed along: each was one kernel, three to ten times as slow as several."""
+    """Streams that would leave vectors nearly empty are split.
+
+    Columns visited one by one, adjacent pairs of numbers, and rows of eight along a small product:
+    as one kernel each was three to ten times as slow.
+    """
     monkeypatch.setattr(sys.modules[__name__], "MACHINE", Target.for_isa("avx512", cores=1))
-    found = planned(code, small, large)
-    assert len(found.plan.clusters) > 1 and not any(found.streamed)
-    check(found, small)
+    plan = planned(code, small, large)
+    assert len(plan.plan.clusters) > 1 and not any(plan.streamed)
+    check(plan, small)

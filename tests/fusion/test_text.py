@@ -26,42 +26,42 @@ def softmax_of_groups():
 def test_round_trip(seed: int):
     g, graph = random_graph(seed, 40, sorts=0.1)
     for fuse in (True, False):
-        found = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
-        printed = text(found)
+        fused_plan = plan(graph, MACHINE, None, g.sizes, fuse=fuse)
+        printed = text(fused_plan)
         again = verify(parse(printed, graph))
         assert text(again) == printed
-        for one, other in zip(found.clusters, again.clusters, strict=True):
+        for one, other in zip(fused_plan.clusters, again.clusters, strict=True):
             assert (one.nodes, one.inputs, one.outputs) == (
                 other.nodes,
                 other.inputs,
                 other.outputs,
             )
-        assert again.launches == found.launches
+        assert again.launches == fused_plan.launches
 
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(max_nodes=10))
 def test_round_trip_of_any_program(program: Program):
     assume(all(d != 0 for node in program.graph.nodes() for d in node.type.shape))
-    found = plan(program.graph, MACHINE, None, {})
-    printed = text(found, graph=True)
+    fused_plan = plan(program.graph, MACHINE, None, {})
+    printed = text(fused_plan, graph=True)
     assert text(parse(printed), graph=True) == printed
 
 
 def test_shapes_and_copies_are_printed():
     g, y, z = softmax_of_groups()
-    found = g.plan(y, z)
-    assert " walks [n,8,8,h,w]" in text(found)
-    assert text(parse(text(found), found.graph)) == text(found)
+    fused_plan = g.plan(y, z)
+    assert " walks [n,8,8,h,w]" in text(fused_plan)
+    assert text(parse(text(fused_plan), fused_plan.graph)) == text(fused_plan)
 
 
 def test_bytes_are_a_comment():
     g, y, _ = softmax_of_groups()
-    found = g.plan(y)
-    printed = text(found, g.sizes)
+    fused_plan = g.plan(y)
+    printed = text(fused_plan, g.sizes)
     moved = 2 * 4 * 8 * 64 * 14 * 14
     assert f"# {moved} B moved (apart: " in printed
-    assert text(parse(printed, found.graph)) == text(found)
+    assert text(parse(printed, fused_plan.graph)) == text(fused_plan)
 
 
 GRAPH = """graph f(x: f32[n]) {

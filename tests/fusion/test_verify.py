@@ -13,7 +13,7 @@ from smelt.fusion import Cluster, Plan
 from smelt.fusion.verify import verify
 
 
-def made() -> Plan:
+def valid_plan() -> Plan:
     """exp, log | sort | abs, and neg of x beside the first."""
     g = Formula(n=100, m=100)
     x = g.input("x", "n", "m")
@@ -34,36 +34,36 @@ def refused(plan: Plan) -> str:
 
 
 def test_the_plan_itself_is_fine():
-    assert verify(made()).clusters
+    assert verify(valid_plan()).clusters
 
 
 def test_launches_list_every_cluster():
-    plan = made()
+    plan = valid_plan()
     assert "do not list" in refused(replace(plan, launches=plan.launches[:-1]))
     assert "do not list" in refused(replace(plan, launches=plan.launches[::-1]))
 
 
 def test_calls_start_alone():
-    plan = made()
+    plan = valid_plan()
     everything = (tuple(range(len(plan.clusters))),)
     assert "together" in refused(replace(plan, launches=everything))
 
 
 def test_values_are_written_before_they_are_read():
-    plan = made()
+    plan = valid_plan()
     order = plan.clusters[::-1]
     assert "before it is written" in refused(replace(plan, clusters=order))
 
 
 def test_values_are_written_once():
-    plan = made()
+    plan = valid_plan()
     k = next(k for k, c in enumerate(plan.clusters) if len(c.nodes) > 1)
     c = plan.clusters[k]
     assert "twice" in refused(with_cluster(plan, k, outputs=(*c.outputs, *c.outputs)))
 
 
 def test_results_are_written():
-    plan = made()
+    plan = valid_plan()
     last = plan.clusters[-1]
     kept = tuple(n for n in last.nodes if n not in last.outputs)
     text = refused(with_cluster(plan, len(plan.clusters) - 1, outputs=kept))
@@ -71,7 +71,7 @@ def test_results_are_written():
 
 
 def test_operands_are_there():
-    plan = made()
+    plan = valid_plan()
     k = next(k for k, c in enumerate(plan.clusters) if len(c.nodes) > 1)
     nodes = plan.clusters[k].nodes
     assert "not there" in refused(with_cluster(plan, k, nodes=nodes[1:]))
@@ -79,7 +79,7 @@ def test_operands_are_there():
 
 
 def test_nothing_is_computed_or_read_for_nobody():
-    plan = made()
+    plan = valid_plan()
     k = next(k for k, c in enumerate(plan.clusters) if len(c.nodes) > 1)
     c = plan.clusters[k]
     assert "for nobody" in refused(with_cluster(plan, k, outputs=c.nodes[:1]))
@@ -93,13 +93,13 @@ def test_nothing_is_computed_or_read_for_nobody():
 
 
 def test_copies_are_marked():
-    plan = made()
+    plan = valid_plan()
     c = plan.clusters[0]
     assert "marked wrongly" in refused(with_cluster(plan, 0, recomputed=c.nodes))
 
 
 def test_buffers_are_complete_and_long_enough():
-    plan = made()
+    plan = valid_plan()
     assert "one buffer" in refused(replace(plan, slots=plan.slots[1:]))
     first = next(s for s in plan.slots if s.offset is not None)
     rest = tuple(s for s in plan.slots if s is not first)
@@ -108,7 +108,7 @@ def test_buffers_are_complete_and_long_enough():
 
 
 def test_buffers_do_not_overlap():
-    plan = made()
+    plan = valid_plan()
     slots = tuple(
         s if s.offset is None else replace(s, offset=0, reuses=None, within=None)
         for s in plan.slots
@@ -117,7 +117,7 @@ def test_buffers_do_not_overlap():
 
 
 def test_buffers_in_results_end_before_those_are_written():
-    plan = made()
+    plan = valid_plan()
     result = next(s for s in plan.slots if s.offset is None)
     guest = next(s for s in plan.slots if s.offset is not None and s.within is None)
     rest = tuple(s for s in plan.slots if s is not guest)
@@ -126,5 +126,5 @@ def test_buffers_in_results_end_before_those_are_written():
 
 
 def test_one_shape_for_each_result():
-    plan = made()
+    plan = valid_plan()
     assert "one shape" in refused(with_cluster(plan, 0, shapes=((), (), ())))

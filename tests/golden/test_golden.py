@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from tests.strategies import data
-from tests.strategies.judge import Judge, same_bits
+from tests.strategies.comparison import Judge, same_bits
 
 from smelt import knobs, passes
 from smelt.errors import SmeltError
@@ -74,12 +74,12 @@ class Case(NamedTuple):
 def read(path: Path) -> list[Case]:
     """The cases of a file, in order."""
     parts = SECTION.split(path.read_text())[1:]
-    found: list[Case] = []
+    results: list[Case] = []
     for name, body in zip(parts[::2], parts[1::2], strict=True):
         order, _, rest = body.strip().partition("\n")
         source, _, out = rest.partition("[out]")
-        found.append(Case(path.stem, name, order.strip("[]"), source.strip(), out.strip()))
-    return found
+        results.append(Case(path.stem, name, order.strip("[]"), source.strip(), out.strip()))
+    return results
 
 
 CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
@@ -108,20 +108,20 @@ def test_both_sides_compute_the_same(case: Case) -> None:
             arrays = inputs(before, values, flavour)
             if arrays is None:
                 continue
-            wanted, found = run(before, arrays), run(after, arrays)
+            wanted, actual = run(before, arrays), run(after, arrays)
             if case.bitwise:
-                assert all(same_bits(a, b) for a, b in zip(wanted, found, strict=True))
+                assert all(same_bits(a, b) for a, b in zip(wanted, actual, strict=True))
             elif flavour != "special":
-                assert not Judge(before, arrays).complaint(found)
+                assert not Judge(before, arrays).complaint(actual)
             ran += 1
     assert ran
 
 
 def inputs(graph: Graph, values: tuple[int, ...], flavour: str) -> list[np.ndarray] | None:
     """Arrays for the graph's inputs; None if these sizes do not fit it."""
-    known = dict(zip(all_size_names(graph), (*values, 5, 3, 4, 2), strict=False))
+    sizes = dict(zip(all_size_names(graph), (*values, 5, 3, 4, 2), strict=False))
     arrays = [
-        data.array(node.type.dtype, dims_at(node.type.shape, known), flavour, k)
+        data.array(node.type.dtype, dims_at(node.type.shape, sizes), flavour, k)
         for k, node in enumerate(graph.inputs)
     ]
     arrays = [a % 3 if a.dtype == np.int64 else a for a in arrays]  # may be positions

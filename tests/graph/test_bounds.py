@@ -1,4 +1,4 @@
-"""What whole numbers are at least and at most holds for every value they have."""
+"""Integer bounds hold for every value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = (i64, i64, i64, i32, i8, u8, bool_)
 @st.composite
 def numbers(draw: Any) -> Node:
     """A whole number computed from data, sizes and positions."""
-    made: list[Node] = [
+    built: list[Node] = [
         X,
         SHORT,
         build.apply(Iota((size("n"),), 0, i64)),
@@ -39,10 +39,10 @@ def numbers(draw: Any) -> Node:
         build.apply(SizeOf(mul(size("n"), -1), i64)),
     ]
     for _ in range(draw(st.integers(1, 8))):
-        a = draw(st.sampled_from(made))
-        same = [x for x in made if x.type.dtype == a.type.dtype]
+        a = draw(st.sampled_from(built))
+        same = [x for x in built if x.type.dtype == a.type.dtype]
         if draw(st.integers(0, 4)) == 0:
-            made.append(build.apply(Cast(draw(st.sampled_from(TYPES))), a))
+            built.append(build.apply(Cast(draw(st.sampled_from(TYPES))), a))
             continue
         if a.type.dtype == bool_:
             continue
@@ -50,15 +50,15 @@ def numbers(draw: Any) -> Node:
         b = draw(st.sampled_from(same + constants))
         if draw(st.integers(0, 4)) == 0:
             test = build.map("lt", a, constants[0])
-            made.append(build.map("select", test, build.map("add", a, b), a))
+            built.append(build.map("select", test, build.map("add", a, b), a))
             continue
         how = draw(st.sampled_from(["add", "sub", "mul", "max", "min", "mod", "floordiv", "and"]))
         if how in ("mod", "floordiv"):
-            b = draw(st.sampled_from([constants[1], constants[2], constants[4], made[3]]))
+            b = draw(st.sampled_from([constants[1], constants[2], constants[4], built[3]]))
             if b.type.dtype != a.type.dtype:
                 continue
-        made.append(build.map(how, a, b))
-    return made[-1]
+        built.append(build.map(how, a, b))
+    return built[-1]
 
 
 @settings(max_examples=5000 if NIGHTLY else 400, deadline=None)
@@ -68,13 +68,13 @@ def test_bounds_hold(node: Node, data: list[int]) -> None:
     inputs = [X, SHORT]
     graph = Graph("bounds", tuple(inputs), (node, X, SHORT))
     with np.errstate(all="ignore"):
-        found = run(graph, [x, x.astype(np.uint8)])[0]
+        result = run(graph, [x, x.astype(np.uint8)])[0]
     low, high = value_range(node)
 
     def value(e: Index) -> int:
         return evaluate(e, {"n": N})
 
-    whole = found.astype(np.int64)
+    whole = result.astype(np.int64)
     assert low is None or value(low) <= whole.min()
     assert high is None or whole.max() <= value(high)
     if is_in_bounds(node, size("n")):

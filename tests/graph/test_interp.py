@@ -36,7 +36,7 @@ def test_sizes_follow_from_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "arrays", "told"),
+    ("inputs", "arrays", "message"),
     [
         ("x: f32[n,n]", [(3, 4)], "dimension 1 is 4, not n = 3"),
         ("x: f32[n*4]", [(6,)], "no sizes make n\\*4 equal 6"),
@@ -46,9 +46,9 @@ def test_sizes_follow_from_shapes() -> None:
         ("x: f32[n*m]", [(12,)], "no sizes make"),
     ],
 )
-def test_shapes_that_do_not_fit(inputs: str, arrays: list[tuple[int, ...]], told: str) -> None:
+def test_shapes_that_do_not_fit(inputs: str, arrays: list[tuple[int, ...]], message: str) -> None:
     graph = parse(f"graph f({inputs}) {{ return x }}")
-    with pytest.raises(ShapeError, match=told):
+    with pytest.raises(ShapeError, match=message):
         run(graph, [zeros(*shape) for shape in arrays])
 
 
@@ -71,7 +71,7 @@ def test_facts_are_checked() -> None:
         run(graph, [zeros(3)])
 
 
-def test_sizes_that_no_input_tells() -> None:
+def test_sizes_that_no_input_implies() -> None:
     graph = parse("graph f(x: f32[]) { y = expand(x) {shape=(n,)} return y }")
     with pytest.raises(ArgumentError, match="no input tells the size n"):
         run(graph, [zeros()])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hypothesis import given
-from tests.graph.substituted import substitute_sizes
+from tests.graph.substitute_sizes import substitute_sizes
+from tests.strategies.comparison import same_bits
 from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import same_bits
 
 from smelt.graph.interp import run, solve_sizes
 from smelt.graph.text import parse, text
@@ -44,10 +44,10 @@ def test_types_may_be_left_out(program: Program) -> None:
 def test_walkers_agree(program: Program) -> None:
     graph = program.graph
     assert rebuild(graph, lambda node: node) is graph
-    found, counts = users(graph), use_counts(graph)
+    actual, counts = users(graph), use_counts(graph)
     for node in graph.nodes():
         outputs = sum(1 for out in graph.outputs if out is node)
-        assert counts[node] == len(found[node]) + outputs
+        assert counts[node] == len(actual[node]) + outputs
 
 
 @SETTINGS
@@ -55,7 +55,7 @@ def test_walkers_agree(program: Program) -> None:
 def test_known_sizes_give_the_same_results(program: Program) -> None:
     graph, arrays = program
     values = solve_sizes(graph, arrays)
-    known = substitute_sizes(graph, values)
-    assert not all_size_names(verify(known))
-    for a, b in zip(run(graph, arrays), run(known, arrays), strict=True):
+    fixed = substitute_sizes(graph, values)
+    assert not all_size_names(verify(fixed))
+    for a, b in zip(run(graph, arrays), run(fixed, arrays), strict=True):
         assert same_bits(a, b)

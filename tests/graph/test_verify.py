@@ -29,37 +29,37 @@ def test_a_wrong_type_with_its_neighbourhood() -> None:
     lines[6] = "  v6 = exp(v5) : f32[4]"
     lines[7] = "  v7 = exp(v6) : f32[4]"
     source = "graph f(x: f32[n]) {\n" + "\n".join(lines[:8]) + "\n  return v7\n}"
-    told = complaint(parse(source))
-    assert "v6 is f32[4], but exp(f32[n]) gives f32[n]" in told
-    assert "   8 >   v6 = exp(v5) : f32[4]" in told
-    assert "   5     v3 = exp(v2)" in told
-    assert "v0 =" not in told
+    message = complaint(parse(source))
+    assert "v6 is f32[4], but exp(f32[n]) gives f32[n]" in message
+    assert "   8 >   v6 = exp(v5) : f32[4]" in message
+    assert "   5     v3 = exp(v2)" in message
+    assert "v0 =" not in message
 
 
 def test_operands_that_do_not_fit() -> None:
-    told = complaint(parse("graph f(x: f32[3], y: f32[4]) { a = add(x, y) : f32[4] return a }"))
-    assert "do not broadcast" in told
-    assert "2 >   v0 = add(x, y)" in told
+    message = complaint(parse("graph f(x: f32[3], y: f32[4]) { a = add(x, y) : f32[4] return a }"))
+    assert "do not broadcast" in message
+    assert "2 >   v0 = add(x, y)" in message
     assert "is not defined for" in complaint(
         parse("graph f(x: f32[3]) { a = not(x) : f32[3] return a }")
     )
 
 
 def test_products_of_half_types_have_float32_sums() -> None:
-    told = complaint(
+    message = complaint(
         parse("""graph f(x: f64[2,3], y: f64[3,4]) {
   c = contract(x, y) {spec="m,k; k,n -> m,n", factors=bf16} : f64[2,4]
   return c
 }""")
     )
-    assert "factors of bfloat16 have float32 sums, not float64" in told
+    assert "factors of bfloat16 have float32 sums, not float64" in message
 
 
 def test_a_wrong_number_of_operands() -> None:
-    told = complaint(
+    message = complaint(
         parse("graph f(x: f32[3]) { a = reduce.sum(x, x) {axes=(0,)} : f32[] return a }")
     )
-    assert "reduce.sum does not take (f32[3], f32[3])" in told
+    assert "reduce.sum does not take (f32[3], f32[3])" in message
 
 
 def test_a_cycle_is_found_before_anything_walks_it() -> None:
@@ -118,8 +118,11 @@ def test_passes_keep_the_signature() -> None:
     before = parse("graph f(x: f32[n]) { a = exp(x) return a }")
     (x,) = before.inputs
     verify_same_signature(before, before)
-    for outputs, told in (((x, x), "1 outputs became 2"), ((build.map("eq", x, x),), "output 0")):
-        with pytest.raises(VerifyError, match=told):
+    for outputs, reported in (
+        ((x, x), "1 outputs became 2"),
+        ((build.map("eq", x, x),), "output 0"),
+    ):
+        with pytest.raises(VerifyError, match=reported):
             verify_same_signature(before, Graph("f", (x,), outputs))
     other = build.input("y", x.type)
     with pytest.raises(VerifyError, match="the inputs are not those"):

@@ -28,8 +28,8 @@ def bent(e: Index, extent: Index) -> Iterator[tuple[str, Index]]:
 
 
 def axis_of(e: Expr, name: str) -> Index:
-    found = next(a for a in atoms(e) if a.kind == "axis" and a.name == name)
-    return Expr((((found,), 1),))
+    result = next(a for a in atoms(e) if a.kind == "axis" and a.name == name)
+    return Expr((((result,), 1),))
 
 
 def mutants(kernel: Kernel) -> Iterator[Mutant]:
@@ -53,8 +53,8 @@ def loads(kernel: Kernel) -> Iterator[Mutant]:
                 index = (*load.index[:d], other, *load.index[d + 1 :])
                 yield f"{load.param}[{d}] {what}", _swap(kernel, load, replace(load, index=index))
         if len(set(map(str, shape))) > 1:
-            turned = replace(load, index=load.index[::-1])
-            yield f"{load.param} transposed", _swap(kernel, load, turned)
+            transposed = replace(load, index=load.index[::-1])
+            yield f"{load.param} transposed", _swap(kernel, load, transposed)
 
 
 def _note(v: Value, seen: list[Load]) -> Value:

@@ -47,7 +47,7 @@ NUMBERS = (0, 1, -1, 2, 0.5, -0.0, float("inf"), float("-inf"), float("nan"), 1e
 @cache
 def operators() -> dict[DType, list[tuple[str, tuple[DType, ...]]]]:
     """Rows by what they give: (name, operand types)."""
-    found: dict[DType, list[tuple[str, tuple[DType, ...]]]] = {d: [] for d in REGISTERS}
+    results: dict[DType, list[tuple[str, tuple[DType, ...]]]] = {d: [] for d in REGISTERS}
     for row in SCALARS.values():
         for dtypes in product(REGISTERS, repeat=row.arity):
             if row.name in ("pow", "philox") and u64 not in dtypes:
@@ -56,9 +56,9 @@ def operators() -> dict[DType, list[tuple[str, tuple[DType, ...]]]]:
                 result = row.result(*dtypes)
             except DTypeError:
                 continue
-            if result in found:
-                found[result].append((row.name, dtypes))
-    return found
+            if result in results:
+                results[result].append((row.name, dtypes))
+    return results
 
 
 class Generator:
@@ -176,14 +176,14 @@ class Generator:
         dtype: DType = self.pick(MEMORY)
         v = self.value(dtype.compute, 2)
         wanted = b.axes_of(v) | set(self.needed)
-        own = [a for a in axes if (a in wanted and not self.chance(3)) or self.chance(15)]
-        shape = tuple(b.axes[a].extent for a in own)
-        index: tuple[Index, ...] = tuple(b.axes[a].index for a in own)
-        if self.chance(8) and own:
+        stored_axes = [a for a in axes if (a in wanted and not self.chance(3)) or self.chance(15)]
+        shape = tuple(b.axes[a].extent for a in stored_axes)
+        index: tuple[Index, ...] = tuple(b.axes[a].index for a in stored_axes)
+        if self.chance(8) and stored_axes:
             index = (index[0] + 1, *index[1:])
         elif self.chance(5):
             shape, index = (self.pick(DIMS),), (self.position_in(n),)
-        elif self.chance(10) and len(own) == 2:
+        elif self.chance(10) and len(stored_axes) == 2:
             shape, index = (shape[0] * shape[1],), (index[0] * shape[1] + index[1],)
         where = self.value(bool_, 1) if self.chance(15) else None
         b.store(b.output(self.fresh("y"), dtype, shape), index, v, where)

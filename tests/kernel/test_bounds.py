@@ -1,4 +1,4 @@
-"""Proofs hold: whatever is proven inside, disjoint or told apart is so when counted out."""
+"""Proofs of bounds and disjointness hold when enumerated."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def expressions(draw, depth: int = 3) -> Index:
 def points(*sizes: int):
     """Every value of the axes, for sizes from 1 up."""
     for numbers in product(sizes, repeat=2):
-        own = dict(zip(("n", "m"), numbers, strict=True))
-        ranges = [range(int(evaluate(e, own))) for e in EXTENTS.values()]
+        size_values = dict(zip(("n", "m"), numbers, strict=True))
+        ranges = [range(int(evaluate(e, size_values))) for e in EXTENTS.values()]
         for place in product(*ranges):
-            yield own, dict(zip(EXTENTS, place, strict=True))
+            yield size_values, dict(zip(EXTENTS, place, strict=True))
 
 
 POINTS = [p for k, p in enumerate(points(1, 2, 3)) if k % 7 == 0 or k < 200]
@@ -71,7 +71,7 @@ def test_rows_of_a_difference(extent, add):
                     assert 0 <= evaluate(e, sizes, {"r": place}) < evaluate(limit, sizes)
 
 
-def test_what_rows_of_a_difference_tell():
+def test_bounds_from_rows_of_a_difference():
     at, other = axis("r", n * m - n), axis("s", (n - 2) * (m - 1))
     assert proves_inside(floordiv(at, m - 1), n)
     assert proves_inside(mod(at, m - 1), m - 1)
@@ -91,16 +91,16 @@ def test_what_follows_from_facts_holds_where_they_do(e, facts):
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(expressions(2), min_size=1, max_size=3))
-def test_axes_that_are_told_are_told(index):
-    told = determined_axes(tuple(index))
+def test_axes_that_are_proven_distinct_are_distinct(index):
+    expected = determined_axes(tuple(index))
     for sizes in ({"n": 2, "m": 3}, {"n": 3, "m": 1}):
         seen: dict[tuple[int, ...], tuple[int, ...]] = {}
         ranges = [range(int(evaluate(e, sizes))) for e in EXTENTS.values()]
         for place in product(*ranges):
             axes = dict(zip(EXTENTS, place, strict=True))
             key = tuple(int(evaluate(e, sizes, axes)) for e in index)
-            own = tuple(axes[a] for a in sorted(told))
-            assert seen.setdefault(key, own) == own
+            distinct = tuple(axes[a] for a in sorted(expected))
+            assert seen.setdefault(key, distinct) == distinct
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -186,7 +186,7 @@ def test_narrow_integers_are_no_facts():
 
 
 @pytest.mark.parametrize(
-    ("index", "told"),
+    ("index", "expected"),
     [
         ((i, j), "ij"),
         ((j, i), "ij"),
@@ -205,20 +205,22 @@ def test_narrow_integers_are_no_facts():
         ((0,), ""),
     ],
 )
-def test_everyday_stores_are_told_apart(index, told):
-    assert determined_axes(index) == set(told)
+def test_common_stores_are_proven_disjoint(index, expected):
+    assert determined_axes(index) == set(expected)
 
 
 def test_facts_in_another_order_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     # Windows of an image that were rolled: each way of subtracting some of six facts was tried on
     # its own, and a condition took seconds; a Swin's compilation was two thirds proofs.
-    asked: list[object] = []
+    requested: list[object] = []
     step = bounds._prove_by_steps
-    monkeypatch.setattr(bounds, "_prove_by_steps", lambda *a: (asked.append(a[:3]), step(*a))[1])
+    monkeypatch.setattr(
+        bounds, "_prove_by_steps", lambda *a: (requested.append(a[:3]), step(*a))[1]
+    )
     window, place = axis("w", 64), axis("p", 49)
     row = window // 8 * 7 + place // 7 + 3
     column = window % 8 * 7 + place % 7 + 3
     facts = tuple(52 - at + k for at in (row, column) for k in range(3))
     assert not nonnegative(50 - row - column, facts)
-    assert len(asked) == len({*asked}) < 1500
+    assert len(requested) == len({*requested}) < 1500
     assert nonnegative(104 - row - column, facts)

@@ -73,7 +73,7 @@ def test_every_kind_of_statement_can_be_built():
     assert kernel.body[1] == Let("h", kernel.body[1].value)  # where it came from is no difference
 
 
-def test_a_builder_finds_mistakes_where_they_are_made():
+def test_a_builder_reports_mistakes_at_their_call():
     b = Builder("k")
     i = b.axis("n")
     x = b.input("x", f32, (n,))

@@ -22,14 +22,14 @@ TOTAL = """kernel t(x: f32[{n},{m}]) -> y: f32[{n}]
   y[{n}] = {v} / f32(size({m}))"""
 
 
-def made(source: str, **names: str) -> Any:
+def renamed_kernel(source: str, **names: str) -> Any:
     return parse(source.format(**names))
 
 
 def test_names_do_not_matter() -> None:
-    one = made(TOTAL, n="n", m="m", v="v0")
-    other = made(TOTAL, n="rows", m="a_long_one", v="total")
-    swapped = made(TOTAL, n="z", m="b", v="a")
+    one = renamed_kernel(TOTAL, n="n", m="m", v="v0")
+    other = renamed_kernel(TOTAL, n="rows", m="a_long_one", v="total")
+    swapped = renamed_kernel(TOTAL, n="z", m="b", v="a")
     assert len({canonical_kernel(k)[0].text for k in (one, other, swapped)}) == 1
     plain, names = canonical_kernel(other)
     assert names["a1"] == "rows"
@@ -37,7 +37,7 @@ def test_names_do_not_matter() -> None:
 
 
 def test_other_kernels_stay_other() -> None:
-    one = made(TOTAL, n="n", m="m", v="v")
+    one = renamed_kernel(TOTAL, n="n", m="m", v="v")
     transposed = parse(
         "kernel t(x: f32[n,m]) -> y: f32[m]\n  grid m\n  v = sum(x[n,m] over n)\n"
         "  y[m] = v / f32(size(n))"
@@ -60,16 +60,16 @@ def test_names_that_are_words_of_the_language(word: str) -> None:
     assert len(plain.kernel.body) == len(kernel.body)
 
 
-def test_the_code_is_told_under_the_kernel_s_own_names() -> None:
-    kernel = made(TOTAL, n="rows", m="cols", v="v")
+def test_the_code_is_reported_under_the_kernel_s_names() -> None:
+    kernel = renamed_kernel(TOTAL, n="rows", m="cols", v="v")
     plain, names = canonical_kernel(kernel)
     target = Target.for_isa("portable")
-    shared, own = build(plain.kernel, target), build(kernel, target)
-    assert tuple(names.get(b, b) for b in shared.buffers) == own.buffers
-    assert {names[s] for s in shared.sizes} == set(own.sizes)
+    shared, separate = build(plain.kernel, target), build(kernel, target)
+    assert tuple(names.get(b, b) for b in shared.buffers) == separate.buffers
+    assert {names[s] for s in shared.sizes} == set(separate.sizes)
     named = {"rows": 70, "cols": 9}
     short = {a: named[b] for a, b in names.items() if b in named}
-    for f, g in zip(shared.functions, own.functions, strict=True):
+    for f, g in zip(shared.functions, separate.functions, strict=True):
         assert evaluate(f.tasks, short) == evaluate(g.tasks, named)
         assert evaluate(f.cycles, short) == evaluate(g.cycles, named)
     assert shared.code  # and it is called by place, so names in it play no part
@@ -82,9 +82,9 @@ def test_many_alike_are_compiled_once() -> None:
     ps, gs = ([rng.normal(size=s).astype(np.float32) for s in shapes] for _ in range(2))
     update = sm.jit(lambda ps, gs: [p - 0.1 * g * sm.abs(g) for p, g in zip(ps, gs, strict=True)])
     with sm.config(cache=False):
-        found = update(ps, gs)
+        result = update(ps, gs)
         trace = next(iter(update.traces.values()))[0]
-    for p, g, y in zip(ps, gs, found, strict=True):
+    for p, g, y in zip(ps, gs, result, strict=True):
         np.testing.assert_allclose(np.asarray(y), p - np.float32(0.1) * g * np.abs(g), rtol=1e-6)
     facts = trace.executable.journal.facts
     assert sum(isinstance(f, KernelEmitted) for f in facts) <= 2

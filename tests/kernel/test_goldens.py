@@ -49,14 +49,14 @@ def test_golden_computes_its_reference(name, size, order):
     random = np.random.default_rng(7)
     arrays = reference.inputs(random, 2)
     cut = {} if size is None else dict.fromkeys(small_blocks(name, size), size + 1)
-    found = run(
+    actual = run(
         parse(GOLDENS[name]), arrays, extra_sizes(name, arrays), order=order, grid_sizes=cut
     )
     wanted = reference.outputs(**arrays)
-    assert set(found) == set(wanted)
+    assert set(actual) == set(wanted)
     for key, value in wanted.items():
         np.testing.assert_allclose(
-            flat(found[key]), flat(value), rtol=reference.rtol, atol=reference.atol
+            flat(actual[key]), flat(value), rtol=reference.rtol, atol=reference.atol
         )
 
 

@@ -26,7 +26,7 @@ def refused(source: str, arrays, match: str, sizes=None, **options) -> str:
     return str(caught.value)
 
 
-def test_an_index_outside_is_named_with_its_place():
+def test_an_index_out_of_bounds_is_named_with_its_position():
     message = refused(COPY.replace("x[n]", "x[n + 1]"), [x(5)], "index 5 is outside dimension 0")
     assert "`y[n] = x[n + 1]`" in message
     assert "n = 4" in message
@@ -44,12 +44,12 @@ def test_a_guard_is_lazy_and_a_select_is_not():
     refused(eager, [x(3)], "index -1")
 
 
-def test_a_fold_under_a_guard_is_as_lazy():
+def test_a_reduction_under_a_guard_is_as_lazy():
     source = """kernel k(x: f32[n,m], c: bool[n]) -> y: f32[n]
   grid n/4
   y[n] = sum(x[n - 1,m] * m over m) if n > 0 else -1"""
-    found = run(parse(source), [x(3, 2), np.ones(3, bool)])["y"]
-    assert found.tolist() == [-1, 1, 3]
+    actual = run(parse(source), [x(3, 2), np.ones(3, bool)])["y"]
+    assert actual.tolist() == [-1, 1, 3]
 
 
 def test_two_blocks_at_one_element():
@@ -124,21 +124,21 @@ def test_empty_axes():
   z[n] = max(x[n,m] over m)
   t[n] = argmax(x[n,m] over m)"""
     )
-    found = run(parse(fold), [x(2, 0)])
-    assert found["y"].tolist() == [0, 0]
-    assert found["z"].tolist() == [-np.inf, -np.inf]
+    actual = run(parse(fold), [x(2, 0)])
+    assert actual["y"].tolist() == [0, 0]
+    assert actual["z"].tolist() == [-np.inf, -np.inf]
     assert run(parse(fold), [x(0, 3)])["y"].shape == (0,)
 
 
-def test_arg_folds_take_the_first_and_nan():
+def test_argmax_takes_the_first_and_nan():
     source = (
         "kernel k(x: f32[n,m]) -> y: i64[], z: i64[]\n"
         """  y[] = argmax(x[n,m] over n, m)
   z[] = argmin(x[n,m] over m, n)"""
     )
     data = np.array([[1, 5, 2], [5, -1, -1]], np.float32)
-    found = run(parse(source), [data])
-    assert (found["y"], found["z"]) == (1, 3)  # of (n, m) row-major; of (m, n) row-major
+    actual = run(parse(source), [data])
+    assert (actual["y"], actual["z"]) == (1, 3)  # of (n, m) row-major; of (m, n) row-major
     data[1, 2] = np.nan
     assert run(parse(source), [data])["y"] == 5
 
@@ -150,11 +150,11 @@ def test_half_types_are_float32_between_load_and_store():
   t[] = sum(h over n)
   u[] = sum(f16(h) over n)"""
     data = np.full(100, 0.1, np.float16)
-    found = run(parse(source), [data])
+    actual = run(parse(source), [data])
     exact = float(np.float32(data[0]) * np.float32(1.0001)) * 100
-    assert found["t"] == pytest.approx(exact, rel=1e-6)
-    assert found["s"] == np.float16(exact)
-    assert found["u"] == pytest.approx(100 * float(data[0]), rel=1e-7)
+    assert actual["t"] == pytest.approx(exact, rel=1e-6)
+    assert actual["s"] == np.float16(exact)
+    assert actual["u"] == pytest.approx(100 * float(data[0]), rel=1e-7)
 
 
 def test_integers_wrap():
@@ -164,9 +164,9 @@ def test_integers_wrap():
   s[] = sum(x[n] over n)
   t[] = dot(x[n], x[n] over n as i32)"""
     )
-    found = run(parse(source), [np.array([100, 27], np.int8)])
-    assert found["y"].tolist() == [-56, 127]
-    assert (found["s"], found["t"]) == (127, 10729)
+    actual = run(parse(source), [np.array([100, 27], np.int8)])
+    assert actual["y"].tolist() == [-56, 127]
+    assert (actual["s"], actual["t"]) == (127, 10729)
 
 
 def test_sums_are_rounded_once():
@@ -181,8 +181,8 @@ def test_families_have_sizes_of_their_own():
   y[i] = x[i] * s[]"""
     data = [x(2), x(5), x(0)]
     trace = Trace()
-    found = run(parse(source), {"x": data, "s": np.float32(2)}, trace=trace)["y"]
-    assert [a.tolist() for a in found] == [[0, 2], [0, 2, 4, 6, 8], []]
+    actual = run(parse(source), {"x": data, "s": np.float32(2)}, trace=trace)["y"]
+    assert [a.tolist() for a in actual] == [[0, 2], [0, 2, 4, 6, 8], []]
     assert trace.stores["y"].unique == 7
     assert trace.loads["s"].unique == 1
     assert trace.blocks == 4

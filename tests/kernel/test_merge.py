@@ -49,7 +49,7 @@ POLYNOMIAL = {
 @pytest.mark.parametrize("states", [SOFTMAX, POLYNOMIAL], ids=["softmax", "polynomial"])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 30])
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
-def test_parts_join_to_the_whole(states, length, parts):
+def test_parts_merge_to_the_whole(states, length, parts):
     data = np.random.default_rng(length).standard_normal(length).astype(np.float32) * 3
     if length == 1 and states is POLYNOMIAL:
         data = np.array([1.0], np.float32)
@@ -57,15 +57,15 @@ def test_parts_join_to_the_whole(states, length, parts):
     whole = source(1, "all", **states)
     wanted = run(parse(whole), [data])["y"]
     for order in ("forward", "backward"):
-        found = run(kernel, [data], order=order)["y"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, equal_nan=True)
+        actual = run(kernel, [data], order=order)["y"]
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, equal_nan=True)
 
 
 def test_a_part_without_elements_changes_nothing():
     """Gauges of empty parts are -inf: their terms are 0 · exp(-inf - m), never NaN."""
     kernel = parse(source(8, 4, **SOFTMAX))
-    found = run(kernel, [np.array([1, 2, 3], np.float32)])["y"]
-    assert np.isfinite(found)
+    actual = run(kernel, [np.array([1, 2, 3], np.float32)])["y"]
+    assert np.isfinite(actual)
 
 
 def test_rules_say_what_is_carried_over():
@@ -137,8 +137,8 @@ PLACE = {
     [[2, 5, 1, 5, 5, 0, 3], [1, np.nan, 9, np.nan], [-np.inf] * 9, [0, 0, 0, 1], [7]],
     ids=["ties", "NaN", "nothing above the start", "last", "one"],
 )
-def test_places_of_parts_join_to_the_first_of_the_best(data: list[float], parts: int) -> None:
+def test_argmax_of_parts_merges_to_the_first_of_the_best(data: list[float], parts: int) -> None:
     x = np.array(data, np.float32)
     for order in ("forward", "backward"):
-        found = run(parse(source(parts, "all", **PLACE)), [x], order=order)["y"]
-        assert found == np.argmax(x)
+        actual = run(parse(source(parts, "all", **PLACE)), [x], order=order)["y"]
+        assert actual == np.argmax(x)

@@ -168,7 +168,7 @@ def test_computed_positions_may_stand_in_place():
     assert parse(text(kernel)) == kernel
 
 
-def test_constants_keep_what_tells_them_apart():
+def test_constants_keep_what_distinguishes_them():
     assert ir.Const(0.0, f32) != ir.Const(-0.0, f32)
     assert ir.Const(1, f32) != ir.Const(1, f64)
     assert ir.Const(math.nan, f32) == ir.Const(float("nan"), f32)
@@ -226,11 +226,11 @@ def test_statements_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lines += [f"  y[i] = {' + '.join(names)}"]
     kernel = parse("\n".join(lines))
     wanted, heads = text(kernel), list[ir.Statement]()
-    own = text_print._Printer.head  # pyright: ignore[reportPrivateUsage]
+    original = text_print._Printer.head  # pyright: ignore[reportPrivateUsage]
 
     def head(printer: Any, s: ir.Statement) -> str:
         heads.append(s)
-        return own(printer, s)
+        return original(printer, s)
 
     monkeypatch.setattr(text_print._Printer, "head", head)  # pyright: ignore[reportPrivateUsage]
     assert text(kernel) == wanted

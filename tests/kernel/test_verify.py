@@ -115,7 +115,7 @@ HAND_MADE = {
 
 
 @pytest.mark.parametrize("case", HAND_MADE)
-def test_the_verifier_refuses_hand_made(case):
+def test_the_verifier_refuses_handwritten_kernels(case):
     kernel, reason = HAND_MADE[case]
     with pytest.raises(VerifyError, match=reason):
         verify(kernel)

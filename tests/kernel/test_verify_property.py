@@ -1,4 +1,4 @@
-"""What the verifier accepts, the interpreter runs: no index outside, no element stored twice."""
+"""The interpreter runs what the verifier accepts: no bad index, no double store."""
 
 from __future__ import annotations
 

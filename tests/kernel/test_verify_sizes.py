@@ -1,4 +1,4 @@
-"""What is refused, or accepted, at the sizes of a call."""
+"""Kernels that are refused, or accepted, at the sizes of a call."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Pulling back: what is shared, what is guarded, where values come from."""
+"""Pulling back definitions: what is shared, what is guarded, where values come from."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
-from tests.codegen.llvm.whole import one_cluster
+from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
 from smelt.errors import VerifyError
@@ -40,7 +40,7 @@ def test_equal_values_are_built_once() -> None:
     assert [s.value.op for s in values(kernel, Apply)].count("exp") == 1
 
 
-def test_equal_folds_are_built_once() -> None:
+def test_equal_reductions_are_built_once() -> None:
     kernel = lowered(
         body(
             "a = reduce.sum(x) {axes=(1,)}\nb = reduce.sum(x) {axes=(1,)}\nc = mul(a, b)\nreturn c"
@@ -55,7 +55,7 @@ def test_a_value_read_at_two_positions_is_built_for_both() -> None:
     assert [s.value.op for s in values(kernel, Apply)].count("exp") == 2
 
 
-def test_folds_along_one_dimension_share_its_axis() -> None:
+def test_reductions_along_one_dimension_share_its_axis() -> None:
     """Through elementwise operators, broadcasts and permutations, in any number."""
     kernel = lowered(
         body(
@@ -100,7 +100,7 @@ def test_only_open_ends_are_guarded(index: str, guarded: bool) -> None:
     assert any(s.value.other is not None for s in values(kernel, Load)) == guarded
 
 
-def test_the_margin_of_a_bare_load_is_the_loads_own() -> None:
+def test_the_padding_of_a_bare_load_belongs_to_the_load() -> None:
     """No comparison and no select: a masked load fills the margin."""
     kernel = lowered(body("a = pad(x) {low=(1,2), high=(0,3), value=0.5}\nreturn a"))
     assert not values(kernel, Apply)
@@ -108,7 +108,7 @@ def test_the_margin_of_a_bare_load_is_the_loads_own() -> None:
     assert load.value.other == Const(0.5, kernel.inputs[0].dtype)
 
 
-def test_margins_differ_by_the_sign_of_zero() -> None:
+def test_padding_differs_by_the_sign_of_zero() -> None:
     kernel = lowered(
         body(
             "a = pad(x) {low=(1,0), high=(0,0), value=0.0}\n"
@@ -130,7 +130,7 @@ def test_a_shared_position_is_computed_once() -> None:
     assert len(values(kernel, Load)) == 2
 
 
-def test_a_fold_under_a_gather_has_an_axis_of_its_own() -> None:
+def test_a_reduction_under_a_gather_has_an_axis_of_its_own() -> None:
     """The rows that are summed are chosen along an axis of the same extent."""
     kernel = lowered(
         body(
@@ -168,8 +168,8 @@ def test_values_know_their_operators() -> None:
     cluster = one_cluster(graph)
     names = [n.op.name for n in cluster.nodes]
     kernel = lower.run(cluster, "eager", {})
-    found = [names[s.origin] for s in kernel.body if isinstance(s, Let)]
-    assert found == ["exp", "exp", "reduce.sum", "sqrt"]
+    actual = [names[s.origin] for s in kernel.body if isinstance(s, Let)]
+    assert actual == ["exp", "exp", "reduce.sum", "sqrt"]
 
 
 def test_every_output_is_stored_once_under_its_own_name() -> None:
@@ -191,7 +191,7 @@ def test_nothing_unread_is_left() -> None:
                 assert shown.count(s.name) > 1, shown
 
 
-def test_long_chains_of_folds_need_no_deeper_stack_than_there_is() -> None:
+def test_long_chains_of_reductions_fit_the_stack() -> None:
     """Rows and columns are summed in turn; afterwards Python's limit is what it was."""
     limit = sys.getrecursionlimit()
     lines = ["v0 = exp(x)"]

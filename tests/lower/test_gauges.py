@@ -1,4 +1,4 @@
-"""The gauge oracle: a running maximum only keeps numbers small, so any other gauge must do as well.
+"""The gauge oracle: any other gauge must do as well as a running maximum.
 
 Every streamed kernel runs with its gauges replaced by numbers that jump up and down from block to
 block; what it computes must not move beyond rounding.  A kernel without one of its rescalings is
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from tests.lower.test_stream import CASES, Case, drawn, streamed
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 from smelt.kernel import interp
 from smelt.kernel.ir import (
@@ -114,9 +114,9 @@ def wrong(case: Case, kernel: Kernel) -> str:
     arrays = drawn(case, 3, scale=1.0)
     sizes = sizes_at(graph, arrays)
     blocks = {s.blocks[0].axis: 5 for s in kernel.body if isinstance(s, Stream)}
-    found = interp.run(kernel, arrays, sizes, grid_sizes=blocks)
+    result = interp.run(kernel, arrays, sizes, grid_sizes=blocks)
     allowed, wanted = spread(graph, arrays, sizes), interpret(graph, arrays, sizes)
-    problems = (agree(g, w, a) for g, w, a in zip(found.values(), wanted, allowed, strict=True))
+    problems = (agree(g, w, a) for g, w, a in zip(result.values(), wanted, allowed, strict=True))
     return next(filter(None, problems), "")
 
 

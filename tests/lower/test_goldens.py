@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import Whole, whole
+from tests.codegen.llvm.single_kernel import SingleKernel, fuse
 from tests.strategies import data
 
 from smelt.graph.interp import run as run_graph
@@ -44,11 +44,11 @@ class Case(NamedTuple):
     source: str
     out: str
 
-    def whole(self) -> Whole:
+    def whole(self) -> SingleKernel:
         words = re.findall(r"[\w=]+", self.head)
         rounding = words[words.index("rounding") + 1] if "rounding" in words else "eager"
         hints = {name: int(n) for name, _, n in (w.partition("=") for w in words) if n}
-        return whole(self.source, rounding=rounding, **hints)
+        return fuse(self.source, rounding=rounding, **hints)
 
     def spelled(self) -> str:
         """The case as its file has it."""
@@ -59,29 +59,33 @@ class Case(NamedTuple):
 def read(path: Path) -> list[Case]:
     """The cases of a file, in order."""
     parts = SECTION.split(path.read_text())[1:]
-    found: list[Case] = []
+    results: list[Case] = []
     for name, body in zip(parts[::2], parts[1::2], strict=True):
         before, _, out = body.partition("[out]")
         at = before.index("graph ")
-        found.append(Case(path.stem, name, before[:at].strip(), before[at:].strip(), out.strip()))
-    return found
+        results.append(Case(path.stem, name, before[:at].strip(), before[at:].strip(), out.strip()))
+    return results
 
 
 CASES = [case for path in sorted(FOLDER.glob("*.case")) for case in read(path)]
 
 
-def arrays_for(kernel: Whole, values: tuple[int, ...], seed: int) -> list[np.ndarray[Any, Any]]:
+def arrays_for(
+    kernel: SingleKernel, values: tuple[int, ...], seed: int
+) -> list[np.ndarray[Any, Any]]:
     """Inputs of those sizes; whole numbers are positions of small arrays."""
     named = dict(zip(kernel.size_names, values, strict=False))
-    made = [
+    built = [
         data.array(node.type.dtype, dims_at(node.type.shape, named), "normal", seed + k)
         for k, node in enumerate(kernel.graph.inputs)
     ]
-    made = [np.zeros_like(a) if a.dtype.kind in "iu" else a for a in made]
-    return [laid_out(a, node.op.strides) for a, node in zip(made, kernel.graph.inputs, strict=True)]
+    built = [np.zeros_like(a) if a.dtype.kind in "iu" else a for a in built]
+    return [
+        with_strides(a, node.op.strides) for a, node in zip(built, kernel.graph.inputs, strict=True)
+    ]
 
 
-def laid_out(a: np.ndarray[Any, Any], strides: Any) -> np.ndarray[Any, Any]:
+def with_strides(a: np.ndarray[Any, Any], strides: Any) -> np.ndarray[Any, Any]:
     """The array with the strides that its input declares: 0 repeats."""
     for d, stride in enumerate(strides or ()):
         if stride == 0:
@@ -98,7 +102,7 @@ def test_text(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.file}-{c.name}")
-def test_three_judges(case: Case) -> None:
+def test_three_interpreters_agree(case: Case) -> None:
     kernel = case.whole()
     near = 2e-2 if "f16" in case.source else 2e-5
     for k, values in enumerate(SIZES):

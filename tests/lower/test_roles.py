@@ -1,11 +1,11 @@
-"""Roles of axes: what is grid, what is split, and that sizes decide nothing else."""
+"""Roles of axes: which are grid, which are split, independent of sizes."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from tests.codegen.llvm.whole import one_cluster
+from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
 from smelt.blocks import LEAST_TASKS, PARTS, PRODUCT_PARTS, SPLIT_ABOVE
@@ -31,14 +31,14 @@ def parts(of: Index, n: int) -> int:
 
 
 def split(kernel: Kernel) -> str | None:
-    found = [b.axis for b in kernel.grid if isinstance(b, Split)]
-    assert len(found) <= 1
+    actual = [b.axis for b in kernel.grid if isinstance(b, Split)]
+    assert len(actual) <= 1
     for b in kernel.grid:
         if isinstance(b, Split):
             most = PRODUCT_PARTS if " dot(" in text(kernel) else PARTS
             assert [parts(b.parts, n) for n in (0, 1, 1 << 20)] == [1, 1, most]
-    assert len(found) == sum(isinstance(s, Stream) for s in kernel.body)
-    return found[0] if found else None
+    assert len(actual) == sum(isinstance(s, Stream) for s in kernel.body)
+    return actual[0] if actual else None
 
 
 SUM = "a = reduce.sum(x) {{axes=({},)}}\nreturn a"
@@ -105,8 +105,8 @@ def test_what_is_split(lines: str, axis: str | None) -> None:
     assert split(lowered(lines, **few)) == axis
 
 
-def test_a_column_fold_inside_a_cascade_is_split_by_the_other_axis() -> None:
-    """The maximum of a row waits for nothing along the rows, so rows may be taken in parts."""
+def test_a_column_reduction_inside_a_cascade_is_split_by_the_other_axis() -> None:
+    """Rows may be split: the maximum of a row waits for no other row."""
     kernel = lowered(
         "a = reduce.max(x) {axes=(1,)}\nb = reduce.sum(a) {axes=(0,)}\nreturn b", n=1 << 20, m=8
     )
@@ -128,7 +128,7 @@ def test_parts_are_not_a_few_elements_of_a_line(sizes: dict[str, int], axis: str
     assert split(kernel) == axis
 
 
-def test_only_long_folds_of_few_results_are_split() -> None:
+def test_only_long_reductions_of_few_results_are_split() -> None:
     limit = SPLIT_ABOVE
     assert split(lowered(SUM.format(0), "x: f32[n]", n=limit - 1)) is None
     assert split(lowered(SUM.format(0), "x: f32[n]", n=limit)) == "n"
@@ -207,7 +207,7 @@ def test_the_number_of_the_part_has_a_name_of_its_own(sizes: tuple[str, str]) ->
         assert kernel.grid[-1].name not in {a.name for a in kernel.axes}  # type: ignore[union-attr]
 
 
-def test_the_stream_holds_only_what_its_folds_and_stores_read() -> None:
+def test_the_stream_holds_only_what_its_reductions_and_stores_read() -> None:
     kernel = lowered(
         "a = exp(x)\nb = reduce.sum(a) {axes=(0,)}\nc = cos(y)\nd = mul(b, c)\ne = sin(x)\n"
         "return d, e",

@@ -1,4 +1,4 @@
-"""Kernels that carry folds from block to block: right for every block size and every odd row.
+"""Kernels that carry reductions from block to block, for every block size and odd row.
 
 Each program is forced into one kernel that streams an axis.  The kernel interpreter runs it with
 blocks of several sizes; the graph interpreter says what is right, and how far rounding may go.
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import one_cluster
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.codegen.llvm.single_kernel import one_cluster
+from tests.property.oracles import agree, interpret, sizes_at, spread
 
 import smelt as sm
 from smelt import lower, passes
@@ -116,8 +116,8 @@ def window(q: Any, k: Any, v: Any) -> Any:
 
 def padded(q: Any, k: Any, v: Any, lengths: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
-    own = sm.expand_dims(sm.astype(sm.abs(lengths) * 4, sm.int64), axis=(1, 2))
-    return softmax(sm.where(sm.arange(s.shape[-1]) < own, s, -sm.inf)) @ v
+    last = sm.expand_dims(sm.astype(sm.abs(lengths) * 4, sm.int64), axis=(1, 2))
+    return softmax(sm.where(sm.arange(s.shape[-1]) < last, s, -sm.inf)) @ v
 
 
 def masked(q: Any, k: Any, v: Any, mask: Callable[[Any, Any], Any], hidden: float = -sm.inf) -> Any:
@@ -139,8 +139,8 @@ def chunked(q: Any, k: Any, v: Any) -> Any:
 
 
 def documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    own = sm.astype(ids, sm.int64)
-    return masked(q, k, v, lambda i, j: (sm.expand_dims(own, axis=1) == own) & (j <= i))
+    document = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: (sm.expand_dims(document, axis=1) == document) & (j <= i))
 
 
 def faint(q: Any, k: Any, v: Any) -> Any:
@@ -148,8 +148,8 @@ def faint(q: Any, k: Any, v: Any) -> Any:
 
 
 def faint_documents(q: Any, k: Any, v: Any, ids: Any) -> Any:
-    own = sm.astype(ids, sm.int64)
-    return masked(q, k, v, lambda i, j: sm.expand_dims(own, axis=1) == own, -1e4)
+    document = sm.astype(ids, sm.int64)
+    return masked(q, k, v, lambda i, j: sm.expand_dims(document, axis=1) == document, -1e4)
 
 
 def faint_padded(q: Any, k: Any, v: Any, keep: Any) -> Any:
@@ -167,8 +167,8 @@ def faint_added(q: Any, k: Any, v: Any) -> Any:
 
 def faint_cleared(q: Any, k: Any, v: Any, ids: Any) -> Any:
     s = sm.matmul(q, sm.matrix_transpose(k)) * 0.125
-    own = sm.astype(ids, sm.int64)
-    keep = sm.astype(sm.expand_dims(own, axis=1) == own, s.dtype)
+    last = sm.astype(ids, sm.int64)
+    keep = sm.astype(sm.expand_dims(last, axis=1) == last, s.dtype)
     return softmax(s * keep - 1e4 * (1 - keep)) @ v
 
 
@@ -316,10 +316,10 @@ def check(case: Case, arrays: list[Array], blocks: int) -> None:
     sizes = sizes_at(graph, arrays)
     names = [b.axis for b in kernel.grid if isinstance(b, Block)]
     names += [s.blocks[0].axis for s in kernel.body if isinstance(s, Stream)]
-    found = interp.run(kernel, arrays, sizes, grid_sizes=dict.fromkeys(names, blocks))
+    result = interp.run(kernel, arrays, sizes, grid_sizes=dict.fromkeys(names, blocks))
     allowed = spread(graph, arrays, sizes)
     wanted = interpret(graph, arrays, sizes)
-    for got, want, tolerance in zip(found.values(), wanted, allowed, strict=True):
+    for got, want, tolerance in zip(result.values(), wanted, allowed, strict=True):
         assert not (problem := agree(got, want, tolerance)), problem
 
 
@@ -329,7 +329,7 @@ def streams(kernel: Kernel) -> list[Stream]:
 
 def shape_of(kernel: Kernel) -> list[list[str]]:
     """What each stream carries: a fold or a contraction for each state."""
-    found: list[list[str]] = []
+    results: list[list[str]] = []
     for s in streams(kernel):
         folds = [
             v
@@ -338,8 +338,8 @@ def shape_of(kernel: Kernel) -> list[list[str]]:
             for v in visit(u.value)
             if isinstance(v, Reduce | Dot)
         ]
-        found.append([v.combine if isinstance(v, Reduce) else "dot" for v in folds])
-    return found
+        results.append([v.combine if isinstance(v, Reduce) else "dot" for v in folds])
+    return results
 
 
 @EVERY
@@ -402,11 +402,11 @@ def test_other_spellings_carry_the_same(names: tuple[str, ...]) -> None:
 )
 def test_blocks_that_a_mask_rules_out_are_not_visited(name: str, stop: str | None) -> None:
     _, kernel = streamed(next(c for c in CASES if c.name == name))
-    found = streams(kernel)[0].blocks[0].stop
-    if stop is None or found is None:
-        assert stop is None and found is None
+    actual = streams(kernel)[0].blocks[0].stop
+    if stop is None or actual is None:
+        assert stop is None and actual is None
     else:
-        assert stop in value_text(found, kernel)
+        assert stop in value_text(actual, kernel)
 
 
 def read(case: Case, arrays: list[Array], blocks: int) -> int:
@@ -556,5 +556,5 @@ def test_moments_far_from_zero(offset: float) -> None:
     """An anchor and double precision: nothing cancels but the rounding of the mean itself."""
     _, kernel = streamed(next(c for c in CASES if c.name == "variance"))
     x = (np.random.default_rng(2).standard_normal((53, 7)) + offset).astype(np.float32)
-    (found,) = interp.run(kernel, [x], grid_sizes={"n": 8}).values()
-    assert np.allclose(found, x.astype(np.float64).var(axis=0), rtol=1e-5 + 1e-9 * offset)
+    (actual,) = interp.run(kernel, [x], grid_sizes={"n": 8}).values()
+    assert np.allclose(actual, x.astype(np.float64).var(axis=0), rtol=1e-5 + 1e-9 * offset)

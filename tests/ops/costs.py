@@ -1,4 +1,4 @@
-"""Are operators as dear as their rows say?  The column `cost`, beside what this machine takes.
+"""Compare the column `cost` of operators with measured times.
 
     python -m tests.ops.costs
 
@@ -99,18 +99,18 @@ def unit() -> Loop:
 
 def measured(rows: Iterable[ScalarOp]) -> Iterator[tuple[ScalarOp, float]]:
     """Each row with what it costs here."""
-    found: list[tuple[ScalarOp, Loop]] = []
+    results: list[tuple[ScalarOp, Loop]] = []
     for row in rows:
         dtypes = operands(row)
         if dtypes is not None:
-            found.append((row, Loop(compile_row(row, dtypes, LANES), numbers(dtypes))))
+            results.append((row, Loop(compile_row(row, dtypes, LANES), numbers(dtypes))))
     one = unit()
     for _ in range(ROUNDS):
         one.run()
-        for _, loop in found:
+        for _, loop in results:
             loop.run()
     ns = one.nanoseconds / ((ADDED + 7) / 2)
-    for row, loop in found:
+    for row, loop in results:
         yield row, loop.nanoseconds / ns
 
 

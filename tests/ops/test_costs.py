@@ -14,5 +14,5 @@ NAMES = ("div", "exp", "erf", "sigmoid", "tanh", "log1p", "erfc", "asinh", "loga
 
 @pytest.mark.clock
 def test_dearer_rows_take_longer() -> None:
-    found = list(measured(SCALARS[n] for n in NAMES))
-    assert spearman([row.cost for row, _ in found], [cost for _, cost in found]) > 0.8, found
+    actual = list(measured(SCALARS[n] for n in NAMES))
+    assert spearman([row.cost for row, _ in actual], [cost for _, cost in actual]) > 0.8, actual

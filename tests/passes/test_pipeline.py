@@ -24,7 +24,7 @@ GRAPH = parse("""graph f(x: f32[n,m]) {
 }""")
 
 
-def test_the_journal_tells_what_ran() -> None:
+def test_the_journal_records_what_ran() -> None:
     journal = Journal()
     passes.run(GRAPH, journal)
     ran = journal.of(PassRan)
@@ -59,9 +59,9 @@ def test_a_broken_pass_is_named_with_the_text_to_replay() -> None:
     steps = [Pass("broken", broken)]
     with knobs.config(verify=True), pytest.raises(VerifyError) as caught:
         run_steps(GRAPH, steps)
-    told = str(caught.value)
-    assert "after the pass broken, graph f: output 0 was f32[n,m] and is bool[n,m] now" in told
-    assert "smelt opt --pass broken <<'END'\n" + text(GRAPH) in told
+    message = str(caught.value)
+    assert "after the pass broken, graph f: output 0 was f32[n,m] and is bool[n,m] now" in message
+    assert "smelt opt --pass broken <<'END'\n" + text(GRAPH) in message
     with knobs.config(verify=False):
         run_steps(GRAPH, steps)
 
@@ -79,7 +79,7 @@ def test_names() -> None:
 def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
     """By all values: converting there and back gives the same bits, but for NaN."""
     import numpy as np
-    from tests.rewrite.machine import every
+    from tests.rewrite.refute import every
 
     x = every(narrow)
     with np.errstate(all="ignore"):
@@ -131,9 +131,9 @@ def test_what_passes_leave_alone_is_verified_once(monkeypatch: pytest.MonkeyPatc
     other = parse("graph f(x: f32[4]) {\n  v0 = sin(x) : f32[4]\n  return v0\n}")
     seen: list[Graph] = []
 
-    def noted(found: Graph) -> Graph:
-        seen.append(found)
-        return verify(found)
+    def noted(actual: Graph) -> Graph:
+        seen.append(actual)
+        return verify(actual)
 
     monkeypatch.setattr(pipeline, "verify", noted)
     kept, changed = Pass("kept", lambda g: g), Pass("changed", lambda _: other)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies.comparison import Judge, same_bits
 from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
-from tests.strategies.judge import Judge, same_bits
 
 from smelt import knobs, passes
 from smelt.graph.interp import run
@@ -33,12 +33,12 @@ def follows_layouts(graph: Graph) -> bool:
     )
 
 
-def check_bits(program: Program, found: list[object]) -> None:
+def check_bits(program: Program, actual: list[object]) -> None:
     if follows_layouts(program.graph):
-        assert not Judge(*program).complaint(found)  # type: ignore[arg-type]
+        assert not Judge(*program).complaint(actual)  # type: ignore[arg-type]
         return
     wanted = run(program.graph, program.arrays)
-    for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+    for k, (a, b) in enumerate(zip(wanted, actual, strict=True)):
         assert same_bits(a, b), f"output {k}: {a!r} became {b!r}"  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Views that move behind what was joined, or in front of what was merged: the same elements."""
+"""Views that move behind concatenations or before merged axes keep the elements."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def splits(draw: st.DrawFn, count: int) -> tuple[int, ...]:
 
 
 @st.composite
-def joined_and_seen(draw: st.DrawFn) -> Graph:
-    """Arrays that are joined, turned or not, and reshaped at random."""
+def concatenated_views(draw: st.DrawFn) -> Graph:
+    """Draw concatenations of arrays, transposed or not, and reshape them."""
     rest = draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 6]), min_size=1, max_size=3))
     axis = draw(st.integers(0, len(rest)))
     widths = draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3))
@@ -52,8 +52,8 @@ def joined_and_seen(draw: st.DrawFn) -> Graph:
 
 
 @effort(300)
-@given(joined_and_seen())
-def test_views_of_joined_arrays_keep_every_element(graph: Graph) -> None:
+@given(concatenated_views())
+def test_views_of_concatenated_arrays_keep_every_element(graph: Graph) -> None:
     arrays = [
         np.arange(prod(x.type.shape), dtype=np.float32).reshape(x.type.shape) + 100 * k  # type: ignore[arg-type]
         for k, x in enumerate(graph.inputs)
@@ -84,8 +84,8 @@ STACKED = """graph f(q: f32[b,h,n,e], k: f32[b,h,n,e], v: f32[b,h,n,e], w: f32[h
 }"""
 
 
-def test_stacked_gradients_of_a_projection_are_joined_rows() -> None:
-    """Each part is turned once and merged once, and joined where its columns go on."""
+def test_stacked_gradients_of_a_projection_are_concatenated_rows() -> None:
+    """Each part is transposed once and merged once, then concatenated."""
     after = passes.run(parse(STACKED))
     (join,) = (x for x in after.nodes() if isinstance(x.op, Concat))
     assert join.op == Concat(1)
@@ -102,5 +102,5 @@ def test_stacked_gradients_of_any_length(n: int) -> None:
     q, k, v = rng.integers(-4, 5, (3, 2, 3, n, 4)).astype(np.float32)
     w = rng.integers(-4, 5, (36, 5)).astype(np.float32)
     rows = np.stack([x.transpose(2, 0, 1, 3).reshape(n * 2, 12) for x in (q, k, v)], 1)
-    found = run(passes.run(graph), [q, k, v, w])[0]
-    np.testing.assert_array_equal(found, rows.reshape(n * 2, 36) @ w)
+    actual = run(passes.run(graph), [q, k, v, w])[0]
+    np.testing.assert_array_equal(actual, rows.reshape(n * 2, 36) @ w)

@@ -1,4 +1,4 @@
-"""A program of the corpus: a function of a namespace and arrays, with a maker of its arguments."""
+"""Corpus entries: a function of a namespace and arrays, with a maker of arguments."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Sums of kernels of distances (Gaussian, Laplace, forces between bodies): no product makes the
-weights, yet they are made once for all columns, in tiles, with lanes along the points."""
+"""Sums of distance kernels (Gaussian, Laplace, forces between bodies).
+
+No product makes the weights, yet they are computed once for all columns, in tiles, with lanes along
+the points.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +69,11 @@ def test_against_float64(
     v = rng.random((points, columns)).astype(np.float32)  # of one sign: nothing cancels
     if code is forces:
         y += 1  # nor here
-    found = np.asarray(sm.jit(code)(x, y, v))
+    actual = np.asarray(sm.jit(code)(x, y, v))
     wanted = in_numpy(code, x, y, v)
     # a distance's, a power's and a sum's roundings; no exponent is beyond 3 · width
     limit = (points**0.5 * 4 + 12 * width + 40) * 2.0**-24
-    np.testing.assert_allclose(found, wanted, rtol=limit, atol=0)
+    np.testing.assert_allclose(actual, wanted, rtol=limit, atol=0)
 
 
 @pytest.mark.parametrize("code", [gaussian, regression, nearest])

@@ -1,6 +1,6 @@
-"""Loops that are written out: what each stage makes of twice the steps is twice as much.
+"""Unrolled loops: twice the steps take twice the work in each compiler stage.
 
-Counted are operators, questions to the planner, statements and lines, not seconds: they tell what
+Counted are operators, queries to the planner, statements and lines, not seconds: they show what
 grows with the square of a program's length on any machine.
 """
 
@@ -111,14 +111,14 @@ def counts(program: Program) -> Counts:
     function, arrays = program
     graph = passes.run(sm.jit(function).lower(*arrays).trace.graph, Journal(), "eager")
     hints = dict.fromkeys(driver.input_size_names(graph), 64)
-    asked: list[None] = []
+    queries: list[None] = []
     with pytest.MonkeyPatch.context() as patch:
         look = state.build_region
-        patch.setattr(state, "build_region", lambda *a: (asked.append(None), look(*a))[1])
-        found = plan(graph, MACHINE, Journal(), hints)
-    kernels = [lower.run(c, "eager", hints) for c in found.clusters]
+        patch.setattr(state, "build_region", lambda *a: (queries.append(None), look(*a))[1])
+        fused_plan = plan(graph, MACHINE, Journal(), hints)
+    kernels = [lower.run(c, "eager", hints) for c in fused_plan.clusters]
     lines = sum(llvm_text(k, MACHINE).count("\n") for k in kernels)
-    return Counts(len(graph.nodes()), len(asked), sum(len(k.body) for k in kernels), lines)
+    return Counts(len(graph.nodes()), len(queries), sum(len(k.body) for k in kernels), lines)
 
 
 @pytest.mark.parametrize("make", [recurrence, written, read_back, integrator, layers])
@@ -133,7 +133,7 @@ def test_long_loops_are_what_numpy_says(make: Callable[[int], Program]) -> None:
     function, arrays = make(24)
     rng = np.random.default_rng(3)
     arrays = tuple(rng.uniform(0.1, 0.9, a.shape).astype(np.float32) for a in arrays)
-    found = np.asarray(sm.jit(function)(*arrays))
+    actual = np.asarray(sm.jit(function)(*arrays))
     wide = [sm.asarray(a.astype(np.float64)) for a in arrays]
     want = np.asarray(function(*wide))
-    np.testing.assert_allclose(found, want, rtol=24 * 64 * 2.0**-23)
+    np.testing.assert_allclose(actual, want, rtol=24 * 64 * 2.0**-23)

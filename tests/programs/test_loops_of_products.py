@@ -1,4 +1,4 @@
-"""Loops written out in Python: code and questions grow with the number of turns, not faster."""
+"""Python loops over products: code and queries grow no faster than the loop."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def test_kernels_hold_a_dozen_products_at_most() -> None:
 
 
 def test_questions_about_costs_grow_with_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+    queries = 0
     plain = _Planner._cost_of
 
     def counted(*args: Any) -> float:
-        nonlocal asked
-        asked += 1
+        nonlocal queries
+        queries += 1
         return plain(*args)
 
     monkeypatch.setattr(_Planner, "_cost_of", counted)
     counts: list[int] = []
     for turns in (6, 12):
-        asked = 0
+        queries = 0
         sm.explain(lambda o, w, n=turns: march(o, w, n), RNG.random(3), RNG.random((10, 3)))
-        counts.append(asked)
+        counts.append(queries)
     assert 0 < counts[1] <= 4.5 * counts[0]  # the square of the turns at most, not a power

@@ -25,30 +25,30 @@ WORSE = 4
 """How many times NumPy's own error is allowed."""
 
 
-def leaves(found: Any) -> list[Any]:
-    return [x for e in found for x in leaves(e)] if isinstance(found, tuple | list) else [found]
+def leaves(actual: Any) -> list[Any]:
+    return [x for e in actual for x in leaves(e)] if isinstance(actual, tuple | list) else [actual]
 
 
 def in_type(arrays: tuple[Any, ...], dtype: Any) -> list[Any]:
     return [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
 
 
-def check(program: Program, found: list[Any], n: int, dtype: Any) -> None:
+def check(program: Program, actual: list[Any], n: int, dtype: Any) -> None:
     args = program.make(np.random.default_rng(n), n, dtype)
     with np.errstate(all="ignore"):
         same = [np.asarray(x) for x in leaves(program.run(np, *args))]
         best = [np.asarray(x) for x in leaves(program.run(np, *in_type(args, MORE[dtype])))]
-    assert len(found) == len(same)
-    for got, own, true in zip(map(np.asarray, found), same, best, strict=True):
-        assert (got.shape, got.dtype) == (own.shape, own.dtype)
-        if own.dtype.kind != "f":
-            np.testing.assert_array_equal(got, own)
+    assert len(actual) == len(same)
+    for got, reference, true in zip(map(np.asarray, actual), same, best, strict=True):
+        assert (got.shape, got.dtype) == (reference.shape, reference.dtype)
+        if reference.dtype.kind != "f":
+            np.testing.assert_array_equal(got, reference)
             continue
         finite = np.isfinite(true)
         scale = np.abs(true[finite]).max(initial=0)
-        lost = np.abs(own - true)[finite].max(initial=0)
+        lost = np.abs(reference - true)[finite].max(initial=0)
         allowed = ROUNDINGS * np.finfo(got.dtype).eps * scale + WORSE * lost
-        np.testing.assert_array_equal(got[~finite], own[~finite])
+        np.testing.assert_array_equal(got[~finite], reference[~finite])
         assert np.abs(got - true)[finite].max(initial=0) <= allowed
 
 

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of small images: steps along any axis, windows on axes of one place."""
+"""Depthwise convolutions of small images: strides along any axis, axes of length one."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_matching_binds_and_compares() -> None:
     assert match(term("add(x, -0.0)"), ("add", "a", -0.0), values) == {"x": "a"}
 
 
-def test_numbers_are_told_apart_by_value_and_sign() -> None:
+def test_numbers_are_distinguished_by_value_and_sign() -> None:
     nan = float("nan")
     assert same_number(nan, nan) and same_number(-nan, -nan)
     assert not same_number(nan, -nan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.rewrite.machine import claimed, proof, provable, refutation
+from tests.rewrite.refute import claimed, proof, provable, refutation
 
 from smelt.ops.scalar import SCALARS
 from smelt.rewrite.rule import Rule, rule
@@ -19,8 +19,8 @@ def test_no_counterexample(rule: Rule) -> None:
     types = claimed(rule)
     assert types, f"{rule.name} claims no type that its operators take"
     for dtype, variable_types in types:
-        found = refutation(rule, dtype, variable_types)
-        assert not found, f"{rule.name} ({rule.text}) for {dtype}: {found}"
+        actual = refutation(rule, dtype, variable_types)
+        assert not actual, f"{rule.name} ({rule.text}) for {dtype}: {actual}"
 
 
 @ALL
@@ -36,8 +36,8 @@ def _turns_a_comparison(rule: Rule) -> bool:
 
 @ALL
 def test_right_side_has_no_new_variables(rule: Rule) -> None:
-    known = {v.name for v in variables(rule.left)} | set(rule.compute)
-    assert {v.name for v in variables(rule.right)} <= known
+    bound = {v.name for v in variables(rule.left)} | set(rule.compute)
+    assert {v.name for v in variables(rule.right)} <= bound
 
 
 INTEGER_RULES = [r for r in EXACT if provable(r) and any(d in (i32, u32) for d, _ in claimed(r))]
@@ -63,7 +63,7 @@ def test_every_written_rule_is_in_force() -> None:
     assert set(SCALARS) >= ROUNDING_SENSITIVE
 
 
-def test_names_tell_rules_apart() -> None:
+def test_names_distinguish_rules() -> None:
     names = [r.name for r in RULES]
     assert len(names) == len(set(names))
 
@@ -88,8 +88,8 @@ def test_the_machine_refutes_what_is_wrong(left: str, right: str, kinds: tuple[s
 
 def test_z3_refutes_what_is_wrong() -> None:
     wrong = rule("wrong", "abs(neg(x))", "x", ("int",))
-    (found,) = [proof(wrong, d, t) for d, t in claimed(wrong) if d == i32]
-    assert "sat" in found
+    (actual,) = [proof(wrong, d, t) for d, t in claimed(wrong) if d == i32]
+    assert "sat" in actual
 
 
 def test_terms_print_and_parse() -> None:

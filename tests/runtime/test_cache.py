@@ -15,8 +15,8 @@ from smelt import knobs
 from smelt.runtime.cache import FORMAT, SUFFIX, Cache, Damaged, Entry, decode, encode, file_name
 
 
-def fill(place: Path, count: int = 5, nbytes: int = 1000) -> dict[bytes, bytes]:
-    cache, entries = Cache(place), {}
+def fill(folder: Path, count: int = 5, nbytes: int = 1000) -> dict[bytes, bytes]:
+    cache, entries = Cache(folder), {}
     for number in range(count):
         key = b"kernel %d" % number
         entries[key] = random.Random(number).randbytes(nbytes)
@@ -25,17 +25,17 @@ def fill(place: Path, count: int = 5, nbytes: int = 1000) -> dict[bytes, bytes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "cache"
 
 
-def files(place: Path) -> list[Path]:
-    return sorted(place.iterdir())
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
 
 
-def test_entries_survive_the_process(place: Path) -> None:
-    entries = fill(place)
-    later = Cache(place)
+def test_entries_survive_the_process(folder: Path) -> None:
+    entries = fill(folder)
+    later = Cache(folder)
     for number, (key, code) in enumerate(entries.items()):
         entry = later.get(key)
         assert entry is not None
@@ -43,39 +43,39 @@ def test_entries_survive_the_process(place: Path) -> None:
     assert later.get(b"unknown") is None
     info = later.info()
     assert (info.entries, info.hits, info.misses, info.damaged) == (5, 5, 1, 0)
-    assert info.path == str(place)
-    assert info.nbytes == sum(file.stat().st_size for file in files(place))
+    assert info.path == str(folder)
+    assert info.nbytes == sum(file.stat().st_size for file in files(folder))
 
 
-def test_directory_and_files_are_private(place: Path) -> None:
+def test_directory_and_files_are_private(folder: Path) -> None:
     old = os.umask(0)
     try:
-        fill(place)
+        fill(folder)
     finally:
         os.umask(old)
-    assert place.stat().st_mode & 0o777 == 0o700
-    assert {file.stat().st_mode & 0o777 for file in files(place)} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in files(folder)} == {0o600}
 
 
-def test_nothing_is_made_before_the_first_put(place: Path) -> None:
-    cache = Cache(place)
+def test_no_directory_is_created_before_the_first_put(folder: Path) -> None:
+    cache = Cache(folder)
     assert cache.get(b"key") is None
     assert cache.info().entries == 0
     assert cache.verify() == {}
     assert cache.clear() == 0
     cache.sweep()
-    assert not place.parent.exists()
+    assert not folder.parent.exists()
 
 
-def test_empty_and_strange_contents(place: Path) -> None:
-    cache = Cache(place)
+def test_empty_and_strange_contents(folder: Path) -> None:
+    cache = Cache(folder)
     for key, meta, code in (
         (b"", {}, b""),
         (b"\x00" * 100, {"a": [1, None, "ü", {"b": 1.5}]}, b"\x7fELF"),
         (b"k" * 100_000, {}, b""),
     ):
         cache.put(key, meta, code)
-        entry = Cache(place).get(key)
+        entry = Cache(folder).get(key)
         assert entry is not None
         assert (entry.meta, entry.code) == (meta, code)
     with pytest.raises(TypeError):
@@ -107,7 +107,7 @@ def test_the_default_follows_the_knobs(tmp_path: Path) -> None:
 
 def mutants(content: bytes, other: bytes, count: int) -> list[tuple[str, bytes]]:
     """Damaged versions of an entry's file."""
-    dice, found = random.Random(3), []
+    dice, result = random.Random(3), []
     for number in range(count):
         kind = ("cut", "flip", "splice", "zero", "swap", "version", "longer", "bytes")[number % 8]
         data = bytearray(content)
@@ -129,26 +129,26 @@ def mutants(content: bytes, other: bytes, count: int) -> list[tuple[str, bytes]]
         else:
             data[at : at + 16] = dice.randbytes(len(data[at : at + 16]))
         if bytes(data) != content:
-            found.append((kind, bytes(data)))
-    return found
+            result.append((kind, bytes(data)))
+    return result
 
 
-def test_500_damaged_entries_are_found_removed_and_repaired(place: Path) -> None:
-    entries = fill(place, 2, 300)
+def test_500_damaged_entries_are_found_removed_and_repaired(folder: Path) -> None:
+    entries = fill(folder, 2, 300)
     (key, code), (other_key, _) = entries.items()
-    path, other = place / file_name(key), place / file_name(other_key)
+    path, other = folder / file_name(key), folder / file_name(other_key)
     good = path.read_bytes()
     damaged = mutants(good, other.read_bytes(), 520)
     assert len(damaged) >= 500
     for kind, content in damaged:
         path.write_bytes(content)
-        cache = Cache(place)
+        cache = Cache(folder)
         assert cache.get(key) is None, kind
         assert not path.exists(), kind
         assert cache.info().damaged == 1
         cache.put(key, {"number": 0}, code)
         assert path.read_bytes() == good
-        again = Cache(place).get(key)
+        again = Cache(folder).get(key)
         assert again is not None
         assert again.code == code
 
@@ -171,72 +171,72 @@ def test_a_report_that_is_no_json_object_is_damage() -> None:
         decode(content, b"other")
 
 
-def test_verify_reports_and_removes(place: Path) -> None:
-    fill(place)
-    first, second, third, *_ = files(place)
+def test_verify_reports_and_removes(folder: Path) -> None:
+    fill(folder)
+    first, second, third, *_ = files(folder)
     first.write_bytes(first.read_bytes()[:-1])
     second.write_bytes(third.read_bytes())
-    cache = Cache(place)
+    cache = Cache(folder)
     wrong = cache.verify(remove=False)
     assert set(wrong) == {first.name, second.name}
     assert "length" in wrong[first.name]
     assert "another key" in wrong[second.name]
-    assert len(files(place)) == 5
+    assert len(files(folder)) == 5
     assert cache.verify() == wrong
-    assert len(files(place)) == 3
+    assert len(files(folder)) == 3
     assert cache.verify() == {}
 
 
-def test_clear_leaves_foreign_files_alone(place: Path) -> None:
-    fill(place)
-    (place / ".tmp-0123").write_bytes(b"unfinished")
-    (place / "notes.txt").write_text("mine")
-    cache = Cache(place)
+def test_clear_leaves_foreign_files_alone(folder: Path) -> None:
+    fill(folder)
+    (folder / ".tmp-0123").write_bytes(b"unfinished")
+    (folder / "notes.txt").write_text("mine")
+    cache = Cache(folder)
     assert cache.clear() == 6
-    assert [file.name for file in files(place)] == ["notes.txt"]
+    assert [file.name for file in files(folder)] == ["notes.txt"]
 
 
-def test_the_limit_evicts_what_was_not_used_for_longest(place: Path) -> None:
-    entries = fill(place, 20, 10_000)
+def test_the_limit_evicts_what_was_not_used_for_longest(folder: Path) -> None:
+    entries = fill(folder, 20, 10_000)
     keys = list(entries)
     now = time.time()
     for age, key in enumerate(reversed(keys)):
-        os.utime(place / file_name(key), (now - 7200 * age, now - 7200 * age))
-    assert Cache(place).get(keys[0]) is not None  # the oldest becomes the youngest
-    cache = Cache(place, limit=105_000)
+        os.utime(folder / file_name(key), (now - 7200 * age, now - 7200 * age))
+    assert Cache(folder).get(keys[0]) is not None  # the oldest becomes the youngest
+    cache = Cache(folder, limit=105_000)
     cache.sweep()
-    kept = {file.name for file in files(place)}
+    kept = {file.name for file in files(folder)}
     assert kept == {file_name(key) for key in (keys[0], *keys[-8:])}
     assert cache.info().nbytes <= 105_000 * 9 // 10
 
 
-def test_puts_keep_near_the_limit_by_themselves(place: Path) -> None:
-    cache = Cache(place, limit=200_000)
+def test_puts_keep_near_the_limit_by_themselves(folder: Path) -> None:
+    cache = Cache(folder, limit=200_000)
     for number in range(200):
         cache.put(b"%d" % number, {}, os.urandom(5000))
-    assert Cache(place).info().nbytes < 230_000
+    assert Cache(folder).info().nbytes < 230_000
 
 
-def test_only_stale_unfinished_files_are_swept(place: Path) -> None:
-    fill(place, 1)
-    young, old = place / ".tmp-young", place / ".tmp-old"
+def test_only_stale_unfinished_files_are_swept(folder: Path) -> None:
+    fill(folder, 1)
+    young, old = folder / ".tmp-young", folder / ".tmp-old"
     young.write_bytes(b"")
     old.write_bytes(b"")
     os.utime(old, (time.time() - 7200,) * 2)
-    Cache(place).sweep()
+    Cache(folder).sweep()
     assert young.exists()
     assert not old.exists()
 
 
-def test_the_directory_may_vanish_and_come_back(place: Path) -> None:
-    cache = Cache(place)
+def test_the_directory_may_vanish_and_come_back(folder: Path) -> None:
+    cache = Cache(folder)
     cache.put(b"key", {}, b"code")
-    for file in files(place):
+    for file in files(folder):
         file.unlink()
-    place.rmdir()
+    folder.rmdir()
     cache.put(b"key", {}, b"code")
-    assert len(files(place)) == 1
-    assert files(place)[0].name.endswith(SUFFIX)
+    assert len(files(folder)) == 1
+    assert files(folder)[0].name.endswith(SUFFIX)
 
 
 def test_memory_holds_a_bounded_amount() -> None:
@@ -249,11 +249,11 @@ def test_memory_holds_a_bounded_amount() -> None:
 
 
 @pytest.mark.clock
-def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(place: Path) -> None:
-    fill(place, 1, 50_000)
+def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(folder: Path) -> None:
+    fill(folder, 1, 50_000)
     best = 1.0
     for _ in range(20):
-        cache = Cache(place)
+        cache = Cache(folder)
         start = time.perf_counter()
         entry = cache.get(b"kernel 0")
         best = min(best, time.perf_counter() - start)
@@ -261,15 +261,15 @@ def test_a_warm_read_of_50_kb_takes_less_than_half_a_millisecond(place: Path) ->
     assert best < 5e-4 * pace()
 
 
-def test_the_default_place_is_the_platform_s(
+def test_the_default_folder_is_the_platform_s(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Worked out without the library, whose import costs more, and equal to what it says."""
-    for given in (None, "", "  ", str(tmp_path / "xdg")):
-        if given is None:
+    for inputs in (None, "", "  ", str(tmp_path / "xdg")):
+        if inputs is None:
             monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         else:
-            monkeypatch.setenv("XDG_CACHE_HOME", given)
+            monkeypatch.setenv("XDG_CACHE_HOME", inputs)
         expected = platformdirs.user_cache_dir("smelt", appauthor=False)
         Cache._defaults.clear()
         with knobs.config(cache=True, cache_dir=None):

@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become som
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
@@ -64,9 +64,9 @@ NUMBERS = (
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: errno.errorcode[number])
 def test_every_single_call_may_fail(
-    place: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Cache(place).put(b"old", {}, b"old code")
+    Cache(folder).put(b"old", {}, b"old code")
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     seen = set()
     for fail_at in range(1, 60):
@@ -74,7 +74,7 @@ def test_every_single_call_may_fail(
         monkeypatch.setattr(cache_files, "os", shim)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            cache = Cache(place)
+            cache = Cache(folder)
             old = cache.get(b"old")
             cache.put(b"new", {"n": fail_at}, b"new code")
             new = cache.get(b"new")
@@ -87,24 +87,24 @@ def test_every_single_call_may_fail(
         assert new is not None
         assert new.code == b"new code"
         assert len(caught) <= 1
-        later = Cache(place).get(b"new")
+        later = Cache(folder).get(b"new")
         assert later is None or later.code == b"new code"
-        Cache(place).put(b"old", {}, b"old code")
+        Cache(folder).put(b"old", {}, b"old code")
         seen.add(shim.failed)
         if not shim.failed:
             break
     assert seen >= {"open", "fstat", "read", "write", "close", "replace", ""}
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
-    leftovers = [file for file in place.iterdir() if file.name.startswith(".tmp-")]
+    leftovers = [file for file in folder.iterdir() if file.name.startswith(".tmp-")]
     # Only where removing the unfinished file was the call that failed may one stay.
     assert len(leftovers) <= 1
-    assert Cache(place).verify() == {}
+    assert Cache(folder).verify() == {}
 
 
 def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(place)
+    cache = Cache(folder)
     cache.put(b"one", {}, b"1")
 
     def stop(*_: object, **__: object) -> None:
@@ -115,24 +115,24 @@ def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
             patch.setattr(cache_files.os, name, stop)
             with pytest.raises(KeyboardInterrupt):
                 cache.put(b"two", {}, b"2")
-        assert [file.name for file in place.iterdir()] == [file_name(b"one")]
+        assert [file.name for file in folder.iterdir()] == [file_name(b"one")]
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_directory_in_the_place_of_an_entry(
-    place: Path, empty: bool, caplog: pytest.LogCaptureFixture
+def test_a_directory_instead_of_an_entry(
+    folder: Path, empty: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is listed as what it is, and goes where it is empty; one with files in it stays."""
-    Cache(place).put(b"good", {}, b"code")
-    there = place / file_name(b"key")
+    """An empty directory is removed, one with files stays; both are listed as directories."""
+    Cache(folder).put(b"good", {}, b"code")
+    there = folder / file_name(b"key")
     there.mkdir()
     if not empty:
         (there / "file").touch()
-    kinds = {e.name: e.what for e in Cache(place).entries()}
+    kinds = {e.name: e.what for e in Cache(folder).entries()}
     assert kinds[there.name] == "damaged"
     assert len(kinds) == 2
     with caplog.at_level("WARNING", logger="smelt.cache"):
-        cache = Cache(place)
+        cache = Cache(folder)
         assert cache.get(b"key") is None
     assert ("cannot be removed" in caplog.text) != empty
     assert there.exists() != empty
@@ -144,9 +144,9 @@ def test_a_directory_in_the_place_of_an_entry(
 # Directories and files of others -----------------------------------------------------------------
 
 
-def refused(place: Path, reason: str) -> Cache:
+def refused(folder: Path, reason: str) -> Cache:
     """A cache at `place` works in memory, says once why, and touches nothing there."""
-    cache = Cache(place)
+    cache = Cache(folder)
     with pytest.warns(CacheWarning, match=reason):
         cache.put(b"key", {}, b"code")
     # No second warning: any would be an error here.
@@ -155,50 +155,50 @@ def refused(place: Path, reason: str) -> Cache:
     entry = cache.get(b"key")
     assert entry is not None
     assert entry.code == b"code"
-    found = cache.info()
-    assert found.refused
-    assert found.entries == 0
+    actual = cache.info()
+    assert actual.refused
+    assert actual.entries == 0
     return cache
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o702, 0o1777])
-def test_a_directory_that_others_may_write_to(place: Path, mode: int) -> None:
-    Cache(place).put(b"key", {}, b"planted")
-    place.chmod(mode)
-    before = sorted(place.iterdir())
-    cache = refused(place, "other users may write")
-    assert sorted(place.iterdir()) == before
+def test_a_directory_that_others_may_write_to(folder: Path, mode: int) -> None:
+    Cache(folder).put(b"key", {}, b"planted")
+    folder.chmod(mode)
+    before = sorted(folder.iterdir())
+    cache = refused(folder, "other users may write")
+    assert sorted(folder.iterdir()) == before
     # The remedy of the message works at once.
-    place.chmod(0o700)
+    folder.chmod(0o700)
     cache.put(b"third", {}, b"code")
-    assert len(list(place.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 2
     assert cache.info().refused is None
 
 
-def test_readable_for_others_is_fine(place: Path) -> None:
-    Cache(place).put(b"key", {}, b"code")
-    place.chmod(0o755)
-    assert Cache(place).get(b"key") is not None
+def test_readable_for_others_is_fine(folder: Path) -> None:
+    Cache(folder).put(b"key", {}, b"code")
+    folder.chmod(0o755)
+    assert Cache(folder).get(b"key") is not None
 
 
-def test_a_symbolic_link_instead_of_the_directory(place: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_instead_of_the_directory(folder: Path, tmp_path: Path) -> None:
     real = tmp_path / "real"
     Cache(real).put(b"key", {}, b"code")
-    place.symlink_to(real)
-    refused(place, "not a directory")
+    folder.symlink_to(real)
+    refused(folder, "not a directory")
     assert len(list(real.iterdir())) == 1
 
 
-def test_a_file_instead_of_the_directory_or_its_parent(place: Path) -> None:
-    place.write_text("a file")
-    refused(place, "not a directory")
-    refused(place / "below", "cannot be made|not a directory")
+def test_a_file_instead_of_the_directory_or_its_parent(folder: Path) -> None:
+    folder.write_text("a file")
+    refused(folder, "not a directory")
+    refused(folder / "below", "cannot be made|not a directory")
 
 
-def test_what_is_no_file_of_ours_is_never_read(place: Path, tmp_path: Path) -> None:
-    cache = Cache(place)
+def test_what_is_no_file_of_ours_is_never_read(folder: Path, tmp_path: Path) -> None:
+    cache = Cache(folder)
     cache.put(b"key", {}, b"code")
-    entry = place / file_name(b"key")
+    entry = folder / file_name(b"key")
     secret = tmp_path / "secret"
     secret.write_bytes(entry.read_bytes())
 
@@ -216,9 +216,9 @@ def test_what_is_no_file_of_ours_is_never_read(place: Path, tmp_path: Path) -> N
     for maker in makers:
         entry.unlink()
         maker()
-        fresh = Cache(place)
+        fresh = Cache(folder)
         assert fresh.get(b"key") is None
-        assert file_name(b"key") in Cache(place).verify() or not os.path.lexists(entry)
+        assert file_name(b"key") in Cache(folder).verify() or not os.path.lexists(entry)
         if maker is directory:
             fresh.put(b"key", {}, b"code")  # cannot be stored, still works
             assert fresh.get(b"key") is not None
@@ -230,14 +230,14 @@ def test_what_is_no_file_of_ours_is_never_read(place: Path, tmp_path: Path) -> N
 
 
 @as_root
-def test_a_foreign_owner(place: Path) -> None:
-    Cache(place).put(b"key", {}, b"code")
-    entry = place / file_name(b"key")
+def test_a_foreign_owner(folder: Path) -> None:
+    Cache(folder).put(b"key", {}, b"code")
+    entry = folder / file_name(b"key")
     os.chown(entry, 65534, 65534)
-    assert Cache(place).get(b"key") is None
+    assert Cache(folder).get(b"key") is None
     assert not entry.exists()
-    os.chown(place, 65534, 65534)
-    refused(place, "belongs to user 65534")
+    os.chown(folder, 65534, 65534)
+    refused(folder, "belongs to user 65534")
 
 
 def python(code: str, timeout: float = 100) -> Any:
@@ -273,58 +273,58 @@ def attempt(place):
 @as_root
 def test_as_another_user(tmp_path: Path) -> None:
     """Root passes every permission check, so these cases need a real other user."""
-    foreign, locked, own = tmp_path / "foreign", tmp_path / "locked", tmp_path / "own"
+    foreign, locked, owned = tmp_path / "foreign", tmp_path / "locked", tmp_path / "own"
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == os.geteuid() and parent not in (Path("/"), Path("/tmp")):
             parent.chmod(0o755)
     Cache(foreign).put(b"foreign", {}, b"code")
     foreign.chmod(0o755)
     locked.mkdir(mode=0o500)
-    own.mkdir(mode=0o700)
+    owned.mkdir(mode=0o700)
     os.chown(locked, 65534, 65534)
-    os.chown(own, 65534, 65534)
-    places = [foreign, locked, own, tmp_path / "cannot" / "be", own / "deep" / "er"]
+    os.chown(owned, 65534, 65534)
+    places = [foreign, locked, owned, tmp_path / "cannot" / "be", owned / "deep" / "er"]
     places_text = json.dumps([str(each) for each in places])
-    found = python(
+    output = python(
         BECOME_NOBODY + f"print(json.dumps([attempt(place) for place in {places_text}]))"
     )
-    assert [each[0] for each in found] == [True] * 5
-    assert found[0][1] == 1
-    assert "belongs to user 0" in found[0][3]
-    assert found[1][1:] == [0, 1, None]
-    assert found[2][1:] == [0, 0, None]
-    assert found[3][1] == 1
-    assert "cannot be made" in found[3][3]
-    assert found[4][1:] == [0, 0, None]
+    assert [each[0] for each in output] == [True] * 5
+    assert output[0][1] == 1
+    assert "belongs to user 0" in output[0][3]
+    assert output[1][1:] == [0, 1, None]
+    assert output[2][1:] == [0, 0, None]
+    assert output[3][1] == 1
+    assert "cannot be made" in output[3][3]
+    assert output[4][1:] == [0, 0, None]
 
 
-def test_a_full_disk(place: Path) -> None:
-    found = python(f"""
-        cache = Cache({str(place)!r})
+def test_a_full_disk(folder: Path) -> None:
+    output = python(f"""
+        cache = Cache({str(folder)!r})
         cache.put(b"small", {{}}, b"code")
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
         cache.put(b"large", {{}}, bytes(100_000))
         right = cache.get(b"large").code == bytes(100_000)
-        print(json.dumps([right, cache.info().failed_writes, os.listdir({str(place)!r})]))
+        print(json.dumps([right, cache.info().failed_writes, os.listdir({str(folder)!r})]))
     """)
-    assert found == [True, 1, [file_name(b"small")]]
+    assert output == [True, 1, [file_name(b"small")]]
 
 
-def test_no_descriptors_left(place: Path) -> None:
-    found = python(f"""
-        cache = Cache({str(place)!r})
+def test_no_descriptors_left(folder: Path) -> None:
+    output = python(f"""
+        cache = Cache({str(folder)!r})
         cache.put(b"key", {{}}, b"code")
-        other = Cache({str(place)!r})
+        other = Cache({str(folder)!r})
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 100))
         missed = other.get(b"key") is None
         other.put(b"more", {{}}, b"code")
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
         print(json.dumps([missed, other.get(b"key").code == b"code"]))
     """)
-    assert found == [True, True]
+    assert output == [True, True]
 
 
-def test_no_home(place: Path) -> None:
+def test_no_home(folder: Path) -> None:
     code = """
 from smelt.runtime.cache import Cache
 cache = Cache.default()
@@ -346,9 +346,9 @@ print(cache.get(b"key").code)
 # Many processes ----------------------------------------------------------------------------------
 
 
-def test_writers_killed_at_any_moment(place: Path) -> None:
-    found = python(f"""
-        place = {str(place)!r}
+def test_writers_killed_at_any_moment(folder: Path) -> None:
+    output = python(f"""
+        place = {str(folder)!r}
         dice = random.Random(9)
         bad = 0
         for kill in range(100):
@@ -368,18 +368,18 @@ def test_writers_killed_at_any_moment(place: Path) -> None:
         cache = Cache(place)
         print(json.dumps([bad, cache.verify(), cache.info().entries]))
     """)
-    assert found == [0, {}, 7]
+    assert output == [0, {}, 7]
     # What the killed left behind goes when it is old.
-    for file in place.iterdir():
+    for file in folder.iterdir():
         if file.name.startswith(".tmp-"):
             os.utime(file, (1, 1))
-    Cache(place).sweep()
-    assert not [file for file in place.iterdir() if file.name.startswith(".tmp-")]
+    Cache(folder).sweep()
+    assert not [file for file in folder.iterdir() if file.name.startswith(".tmp-")]
 
 
-def test_sixteen_processes_on_a_cold_cache_with_eviction(place: Path) -> None:
-    found = python(f"""
-        place = {str(place)!r}
+def test_sixteen_processes_on_a_cold_cache_with_eviction(folder: Path) -> None:
+    output = python(f"""
+        place = {str(folder)!r}
         def worker(seed):
             dice = random.Random(seed)
             cache = Cache(place, limit=150_000)
@@ -408,4 +408,4 @@ def test_sixteen_processes_on_a_cold_cache_with_eviction(place: Path) -> None:
             Cache(place).clear()
         print(json.dumps(errors))
     """)
-    assert found == 0
+    assert output == 0

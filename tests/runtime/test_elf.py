@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.golden.test_golden import FOLDER, inputs, read
-from tests.strategies.judge import same_bits
+from tests.strategies.comparison import same_bits
 
 import smelt as sm
 from smelt import driver, knobs
@@ -46,8 +46,8 @@ def with_loader(
     """What `run` gives when kernels are loaded so, and how many were."""
     used: list[Loaded] = []
 
-    def loading(*given: Any) -> Loaded:
-        used.append(loader(*given))
+    def loading(*arguments: Any) -> Loaded:
+        used.append(loader(*arguments))
         return used[-1]
 
     code.forget()
@@ -68,8 +68,8 @@ def test_programs_compute_the_same_bits(name: str, monkeypatch: pytest.MonkeyPat
     arrays = [rng.standard_normal(shape).astype("f4") for shape in shapes]
 
     def run() -> list[np.ndarray]:
-        found = sm.jit(function)(*arrays)
-        return [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
+        result = sm.jit(function)(*arrays)
+        return [np.asarray(x) for x in (result if isinstance(result, tuple) else (result,))]
 
     (ours, count), (llvms, again) = (
         with_loader(monkeypatch, loader, run) for loader in (by_us, load_by_llvm)
@@ -88,12 +88,12 @@ def test_the_golden_corpus_computes_the_same_bits(monkeypatch: pytest.MonkeyPatc
         arrays = inputs(graph, (8, 9), "normal")
         if arrays is None:
             continue
-        known = dict(zip(all_size_names(graph), (8, 9, 5, 3, 4, 2), strict=False))
+        sizes = dict(zip(all_size_names(graph), (8, 9, 5, 3, 4, 2), strict=False))
 
-        def run(graph: Any = graph, arrays: Any = arrays, known: Any = known) -> Any:
+        def run(graph: Any = graph, arrays: Any = arrays, sizes: Any = sizes) -> Any:
             with knobs.config(verify=False):
-                made = driver.compile(graph)
-            return made.run(arrays, tuple(known[n] for n in made.size_names))
+                program = driver.compile(graph)
+            return program.run(arrays, tuple(sizes[n] for n in program.size_names))
 
         ours, count = with_loader(monkeypatch, by_us, run)
         llvms, _ = with_loader(monkeypatch, load_by_llvm, run)
@@ -139,8 +139,8 @@ define i64 @lanes(i64 %k) {
 NAMES = ["through_table", "through_slot", "outside", "cleared", "lanes", "number"]
 
 
-def call(address: int, *given: int) -> int:
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(given))(address)(*given)
+def call(address: int, *arguments: int) -> int:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))(address)(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_foreign_objects_are_not_for_us() -> None:
 
 def mutants(code: bytes, count: int) -> list[bytes]:
     rng = random.Random(5)
-    made: list[bytes] = []
+    built: list[bytes] = []
     for _ in range(count):
         kind, bad = rng.randrange(3), bytearray(code)
         if kind == 0:
@@ -217,8 +217,8 @@ def mutants(code: bytes, count: int) -> list[bytes]:
         else:
             at = rng.randrange(len(bad))
             bad[at : at + 16] = rng.randbytes(16)
-        made.append(bytes(bad))
-    return made
+        built.append(bytes(bad))
+    return built
 
 
 def test_linking_a_damaged_object_never_kills_the_process(everything: bytes) -> None:

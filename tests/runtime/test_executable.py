@@ -37,11 +37,11 @@ def noise(*shape: int, seed: int = 0, dtype: Any = "f4") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def near(c: Compiled, found: Sequence[Array], *arrays: Array) -> bool:
+def near(c: Compiled, actual: Sequence[Array], *arrays: Array) -> bool:
     wanted = interpret(c.graph, list(arrays))
     return all(
         np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
-        for a, b in zip(found, wanted, strict=True)
+        for a, b in zip(actual, wanted, strict=True)
     )
 
 
@@ -189,17 +189,17 @@ def test_chunks_cover_the_tasks_of_every_kernel() -> None:
                 assert 0 < count <= 64 * len(set(rows[:, 0]))
                 assert flags in (0, 1)
                 for function in set(rows[:, 0]):
-                    own = rows[rows[:, 0] == function]
-                    assert own[0, 2] == 0
-                    assert (own[1:, 2] == own[:-1, 3]).all()
-                    assert (own[:, 3] > own[:, 2]).all()
+                    tasks = rows[rows[:, 0] == function]
+                    assert tasks[0, 2] == 0
+                    assert (tasks[1:, 2] == tasks[:-1, 3]).all()
+                    assert (tasks[:, 3] > tasks[:, 2]).all()
 
 
 # ---- out= ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "part"),
+    ("inputs", "part"),
     [
         (np.zeros(4, "f4"), r"float32\[4\]"),
         (np.zeros((5, 1), "f4"), r"float32\[5, 1\]"),
@@ -209,12 +209,12 @@ def test_chunks_cover_the_tasks_of_every_kernel() -> None:
         (np.broadcast_to(np.float32(0), (5,)), "read-only"),
     ],
 )
-def test_an_unfit_out_array_is_refused(given: Array, part: str) -> None:
+def test_an_unfit_out_array_is_refused(inputs: Array, part: str) -> None:
     c, other = compiled(TWO), np.full(5, 7, "f4")
     with pytest.raises(OutArgumentError, match=part):
-        call(c, noise(5), out=[other, given])
+        call(c, noise(5), out=[other, inputs])
     assert (other == 7).all()
-    assert not given.any()
+    assert not inputs.any()
 
 
 def test_out_arrays_of_any_layout() -> None:
@@ -227,21 +227,21 @@ def test_out_arrays_of_any_layout() -> None:
         [wide[0, 59:29:-1], wide[1, :30]],
         [None, None],
     ):
-        found = call(c, x, out=out)
-        for given, a, b in zip(out, found, wanted, strict=True):
-            assert given is None or a is given
+        result = call(c, x, out=out)
+        for inputs, a, b in zip(out, result, wanted, strict=True):
+            assert inputs is None or a is inputs
             assert np.array_equal(a, b)
 
 
 @pytest.mark.parametrize("shift", [-7, -1, 0, 1, 3, 64])
 def test_out_over_an_input(shift: int) -> None:
-    """As if the result were computed first and copied then."""
+    """The result is computed first and copied to an overlapping `out` then."""
     c = compiled("graph f(x: f32[n]) {\n a = flip(x) {axes=(0,)}\n b = add(a, x)\n return b\n}")
     memory = noise(2000)
     x, out = memory[100:1100], memory[100 + shift : 1100 + shift]
     wanted = x[::-1] + x
-    (found,) = call(c, x, out=[out])
-    assert found is out
+    (actual,) = call(c, x, out=[out])
+    assert actual is out
     assert np.array_equal(out, wanted)
 
 
@@ -263,12 +263,12 @@ def test_out_goes_by_result_where_inputs_are_returned_too() -> None:
     c = compiled("graph f(x: f32[n]) {\n a = exp(x)\n b = sin(x)\n return x, b, a, b\n}")
     x = noise(50)
     p, q = np.empty(50, "f4"), np.empty(50, "f4")
-    found = call(c, x, out=[p, q])
-    assert found[0] is x
-    assert found[1] is p
-    assert found[2] is q
-    assert found[3] is p
-    assert near(c, found, x)
+    actual = call(c, x, out=[p, q])
+    assert actual[0] is x
+    assert actual[1] is p
+    assert actual[2] is q
+    assert actual[3] is p
+    assert near(c, actual, x)
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_results_that_no_cache_holds() -> None:
 # ---- strides -------------------------------------------------------------------------------------
 
 
-def test_strides_are_told_at_each_call() -> None:
+def test_strides_are_passed_at_each_call() -> None:
     c = compiled(
         "graph f(x: f32[n,m] strides(?,?), y: f32[m] strides(?)) {\n a = mul(x, y)\n"
         " b = reduce.sum(a) {axes=(1,)}\n return a, b\n}"
@@ -364,9 +364,9 @@ def test_library_calls_between_kernels() -> None:
         i = np.random.default_rng(2).integers(0, n, p)
         assert near(c, call(c, x, u, i), x, u, i)
         out = [np.empty(n, "f4"), np.empty((n, 2 * m), "f4")[:, ::2]]
-        found = call(c, x, u, i, out=out)
-        assert all(a is b for a, b in zip(found, out, strict=True))
-        assert near(c, found, x, u, i)
+        actual = call(c, x, u, i, out=out)
+        assert all(a is b for a, b in zip(actual, out, strict=True))
+        assert near(c, actual, x, u, i)
     segments = next(iter(c.executable._prepared.values())).segments
     assert [s.call is not None for s in segments].count(True) == 1
     assert len(segments) >= 2
@@ -377,8 +377,8 @@ def test_library_calls_do_not_warn_of_arithmetic() -> None:
     c = compiled(CALL)
     x = np.zeros((3, 2), "f4")
     u = np.array([[np.inf, 1], [-np.inf, 3e38], [np.inf, 3e38]], "f4")
-    found = call(c, x, u, np.array([1, 1, 1]))
-    assert np.isnan(found[1][1, 0])
+    actual = call(c, x, u, np.array([1, 1, 1]))
+    assert np.isnan(actual[1][1, 0])
 
 
 def test_an_error_in_a_library_call_leaves_everything_usable() -> None:
@@ -394,10 +394,10 @@ def test_an_executable_of_nothing() -> None:
     """A program that returns its inputs has no steps; they are copies."""
     c = compiled("graph f(x: f32[n], y: f32[]) {\n return y, x, y\n}")
     x, y = noise(5), noise()
-    found = call(c, x, y)
-    for k, (one, given) in enumerate(zip(found, (y, x, y), strict=True)):
-        assert np.array_equal(one, given)
-        assert not any(np.shares_memory(one, other) for other in (x, y, *found[:k]))
+    actual = call(c, x, y)
+    for k, (one, inputs) in enumerate(zip(actual, (y, x, y), strict=True)):
+        assert np.array_equal(one, inputs)
+        assert not any(np.shares_memory(one, other) for other in (x, y, *actual[:k]))
     assert isinstance(c.executable, Executable)
 
 

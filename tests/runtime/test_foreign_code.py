@@ -52,9 +52,9 @@ def test_kernels_of_the_command_do_not_run(tmp_path: Path) -> None:
     command = [str(tmp_path / "f.smelt"), "--size", "n=3"]
     assert CliRunner().invoke(run.command, command).exit_code == 0
     with sm.config(host_isa="portable", target="avx2"):
-        found = CliRunner().invoke(run.command, command)
-    assert found.exit_code != 0
-    assert isinstance(found.exception, TargetError) or "E503" in found.output
+        actual = CliRunner().invoke(run.command, command)
+    assert actual.exit_code != 0
+    assert isinstance(actual.exception, TargetError) or "E503" in actual.output
 
 
 def test_the_host_can_be_taken_for_a_lesser_processor() -> None:

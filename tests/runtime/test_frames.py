@@ -52,8 +52,8 @@ def test_a_function_stays_what_it_was():
         """Halves."""
         return a // by
 
-    made = with_frame_room(divided)
-    assert (made(9), made(9, by=3)) == (4, 3)
-    assert (made.__name__, made.__doc__) == ("divided", "Halves.")
+    built = with_frame_room(divided)
+    assert (built(9), built(9, by=3)) == (4, 3)
+    assert (built.__name__, built.__doc__) == ("divided", "Halves.")
     with pytest.raises(ZeroDivisionError):
-        made(1, by=0)
+        built(1, by=0)

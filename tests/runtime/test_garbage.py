@@ -1,4 +1,4 @@
-"""While Smelt compiles, the collector does not look at what the process holds before."""
+"""While Smelt compiles, the collector skips older objects of the process."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_what_the_user_hides_stays_hidden() -> None:
     assert gc.get_freeze_count() > hidden
 
 
-@pytest.mark.parametrize("given", [(700, 10, 10), (0, 10, 10), (500_000, 5, 5)])
-def test_new_objects_are_looked_at_in_lots_and_then_as_before(given: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("inputs", [(700, 10, 10), (0, 10, 10), (500_000, 5, 5)])
+def test_new_objects_are_looked_at_in_lots_and_then_as_before(inputs: tuple[int, int, int]) -> None:
     usual = gc.get_threshold()
     try:
-        gc.set_threshold(*given)
+        gc.set_threshold(*inputs)
         with hide_live_objects(), hide_live_objects():
-            assert gc.get_threshold()[0] >= given[0]
-            assert bool(gc.get_threshold()[0]) == bool(given[0])  # nothing is switched on
+            assert gc.get_threshold()[0] >= inputs[0]
+            assert bool(gc.get_threshold()[0]) == bool(inputs[0])  # nothing is switched on
             assert gc.get_threshold()[0] not in range(1, 10_000)
-        assert gc.get_threshold() == given
+        assert gc.get_threshold() == inputs
     finally:
         gc.set_threshold(*usual)
 
@@ -77,10 +77,10 @@ def test_garbage_from_before_is_found_afterwards_and_that_of_within_at_once() ->
 
 def test_what_is_around_a_compilation_is_hidden_with_the_rest() -> None:
     with hide_live_objects():
-        made = [[] for _ in range(5000)]
+        built = [[] for _ in range(5000)]
         hidden = gc.get_freeze_count()
         with hide_live_objects():
-            assert gc.get_freeze_count() >= hidden + len(made)
+            assert gc.get_freeze_count() >= hidden + len(built)
     assert gc.get_freeze_count() == 0
 
 

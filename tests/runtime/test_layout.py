@@ -1,4 +1,4 @@
-"""Places for known sizes: never two live things in one place, and no more memory than must be."""
+"""Memory layout for known sizes: no live values overlap, and memory is minimal."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_kernels_share_what_they_want_for_a_launch():
     values += [Value(f32, (1000,), "arena", -1, k % 2 * 4032) for k in range(7)]
     order = [0, *range(2, 9), 1]
     steps = [[kernel(a, b, partials=[4 * MIB])] for a, b in pairwise(order)]
-    found = place_values(values, steps, [8064], {})
-    assert found.nbytes == 4 * MIB + 2 * 4032
-    assert len(found.partials) == 8
+    actual = place_values(values, steps, [8064], {})
+    assert actual.nbytes == 4 * MIB + 2 * 4032
+    assert len(actual.partials) == 8
 
 
 def test_kernels_of_one_launch_share_nothing():
@@ -46,28 +46,30 @@ def test_kernels_of_one_launch_share_nothing():
 def test_small_memory_stays_as_it_is_planned():
     values = [Value(u8, (size("n"),), "arena", -1, 64)]
     n = MIN_SAVED_BYTES // 2
-    found = place_values(
+    actual = place_values(
         values, [[kernel(0)], [kernel(partials=[n])]], [add(size("n"), 64)], {"n": n}
     )
-    assert found.values == {0: (-1, 64)} and found.nbytes == 2 * n + 64
+    assert actual.values == {0: (-1, 64)} and actual.nbytes == 2 * n + 64
 
 
 def test_what_a_kernel_reads_is_none_of_its_results():
-    """Only results that outgrow the caches together are stored past them, and not what is made of
-    an earlier result."""
+    """Results may be stored non-temporally only if they exceed the caches together.
+
+    They must not be computed from an earlier result.
+    """
     values = [Value(f32, (1000,), "input", 0)]
     values += [Value(f32, (1000,), "output", k) for k in range(4)]
-    asked: list[bool] = []
+    queries: list[bool] = []
     steps = [
-        [replace(kernel(*n), specialize=lambda _, past: asked.append(past), stream_above=6000)]
+        [replace(kernel(*n), specialize=lambda _, past: queries.append(past), stream_above=6000)]
         for n in ((0, 1), (1, 2), (2, 3, 4, 3))
     ]
     LaunchTableBuilder(values, {}, [(1000,)] * 5).build(steps, [])
-    assert asked == [False, False, True]
+    assert queries == [False, False, True]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_places_of_random_programs(seed: int):
+def test_offsets_of_random_programs(seed: int):
     r = random.Random(seed)
     n, launches = 1 << 16, r.randint(2, 14)
     sizes = {"n": n, "m": r.randint(1, 3 * n)}
@@ -95,7 +97,7 @@ def test_places_of_random_programs(seed: int):
 
 
 def check(
-    found: Layout,
+    actual: Layout,
     values: Sequence[Value],
     lives: dict[int, tuple[int, int]],
     groups: Sequence[Sequence[Step]],
@@ -106,17 +108,17 @@ def check(
         return int(a if isinstance(a, int) else 0) * (b if isinstance(b, int) else sizes[str(b)])
 
     results = {v.number: n for n, v in enumerate(values) if v.place == "output"}
-    spans = [(host, at, at + nbytes(n), *lives[n]) for n, (host, at) in found.values.items()]
+    spans = [(host, at, at + nbytes(n), *lives[n]) for n, (host, at) in actual.values.items()]
     assert len(spans) == sum(v.place == "arena" for v in values)
     for host, _, end, _, last in spans:
         if host >= 0:
             assert end <= nbytes(results[host]) and last < lives[results[host]][0]
-    for (time, k, j), at in found.partials.items():
+    for (time, k, j), at in actual.partials.items():
         step = groups[time][k]
         assert isinstance(step, KernelStep)
         spans.append((-1, at, at + int(str(step.partials[j])), time, time))
     for k, (host, begin, end, first, last) in enumerate(spans):
-        assert begin % CACHE_LINE_BYTES == 0 and (host >= 0 or end <= found.nbytes)
+        assert begin % CACHE_LINE_BYTES == 0 and (host >= 0 or end <= actual.nbytes)
         for other, b, e, since, until in spans[:k]:
             met = host == other and first <= until and since <= last
             assert not met or end <= b or e <= begin
@@ -131,9 +133,9 @@ def test_a_value_over_another_stays_over_it():
         Value(u8, (n,), "arena", -1, 0),
     ]
     steps = [[kernel(0)], [kernel(0, 1)], [kernel(1, 2)]]
-    found = place_values(values, steps, [4 * n], {})
-    assert found.values[0] == found.values[1] != found.values[2]
-    assert found.nbytes == 2 * n
+    actual = place_values(values, steps, [4 * n], {})
+    assert actual.values[0] == actual.values[1] != actual.values[2]
+    assert actual.nbytes == 2 * n
 
 
 SQUARES = """graph f(x: f32[n,16], w: f32[16,2000]) {
@@ -146,16 +148,16 @@ SQUARES = """graph f(x: f32[n,16], w: f32[16,2000]) {
 
 
 @pytest.mark.parametrize("n", [300, 2100])
-def test_a_square_lies_in_the_result_where_it_fits(n: int):
+def test_a_square_is_stored_in_the_result_where_it_fits(n: int):
     """For 300 rows it is smaller than the result, for 2100 larger; one plan serves both."""
     graph = parse(SQUARES)
     with knobs.config(fuse=False):
-        made = driver.compile(graph, hints={"n": 300})
+        program = driver.compile(graph, hints={"n": 300})
     r = np.random.default_rng(0)
     x, w = (r.standard_normal(s).astype("f4") for s in ((n, 16), (16, 2000)))
-    (found,) = made.run([x, w], (n,))
-    (wanted,), (terms,) = (interpret(graph, given) for given in ([x, w], [abs(x), abs(w)]))
+    (actual,) = program.run([x, w], (n,))
+    (wanted,), (terms,) = (interpret(graph, inputs) for inputs in ([x, w], [abs(x), abs(w)]))
     roundings = 2 * (16 + n + n + 16)  # of either side
-    assert (abs(found - wanted) <= roundings * 2.0**-24 * terms).all()
-    arena = made.executable.prepared((n,)).arena_bytes
+    assert (abs(actual - wanted) <= roundings * 2.0**-24 * terms).all()
+    arena = program.executable.prepared((n,)).arena_bytes
     assert arena < MIN_SAVED_BYTES if n == 300 else arena >= 4 * n * n

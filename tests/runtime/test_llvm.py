@@ -79,7 +79,7 @@ def test_a_child_forked_while_a_thread_compiles_can_compile_too() -> None:
     assert (done.returncode, done.stdout) == (0, "all\n")
 
 
-def test_calls_beside_are_made_in_order_by_another_thread() -> None:
+def test_concurrent_calls_run_in_order_in_another_thread() -> None:
     seen: list[tuple[int, int]] = []
     with worker_threads() as call:
         waits = [call(lambda k: seen.append((k, threading.get_ident())), k) for k in range(4)]
@@ -126,13 +126,13 @@ def test_a_lock_that_cannot_be_left_serves_one_thread_after_another() -> None:
     target = Target.host()
     text = "define i64 @f(i64 %x) { ret i64 %x }"
     usual = object_code(text, target)
-    found: list[object] = []
+    actual: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         name = "LLVMPY_RunNewModulePassManager"
         function = getattr(ffi.lib, name)
-        patch.setitem(TABLE, name, lambda *args: found.append(function(*args)))
+        patch.setitem(TABLE, name, lambda *args: actual.append(function(*args)))
         assert object_code(text, target) == usual
-    assert len(found) == 1
+    assert len(actual) == 1
 
 
 def test_kernels_compiled_together_are_those_compiled_alone() -> None:
@@ -142,9 +142,9 @@ def test_kernels_compiled_together_are_those_compiled_alone() -> None:
         for k in range(5)
     ]
     together = build_all([(k, "") for k in kernels], target)
-    assert [made for made, _ in together] == [build(k, target) for k in kernels]
+    assert [built for built, _ in together] == [build(k, target) for k in kernels]
     assert all(seconds > 0 for _, seconds in together)
-    assert [made for made, _ in build_all([(kernels[0], "")], target)] == [together[0][0]]
+    assert [built for built, _ in build_all([(kernels[0], "")], target)] == [together[0][0]]
     assert build_all([], target) == []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.runtime.test_rounds import PLANNED, Array, compiled, f32, graph_of, sizes_of
+from tests.runtime.test_chunking import PLANNED, Array, compiled, f32, graph_of, sizes_of
 
 import smelt as sm
 from smelt.explain.analysis import memory_analysis
@@ -28,44 +28,44 @@ def logits(x: Any, w: Any) -> Any:
     return x @ sm.matrix_transpose(w)
 
 
-def picked(z: Any, y: Any) -> Any:
+def gathered(z: Any, y: Any) -> Any:
     return sm.take_along_axis(z, y[:, None], axis=1)[:, 0]
 
 
 def smoothed(x: Any, w: Any, y: Any) -> Any:
     z = logits(x, w)
     total = sm.nn.logsumexp(z, axis=-1)
-    return sm.mean(total - 0.9 * picked(z, y) - 0.1 * sm.mean(z, axis=-1))
+    return sm.mean(total - 0.9 * gathered(z, y) - 0.1 * sm.mean(z, axis=-1))
 
 
 def z_loss(x: Any, w: Any, y: Any) -> Any:
     z = logits(x, w)
     total = sm.nn.logsumexp(z, axis=-1)
-    return sm.mean(total - picked(z, y) + 1e-2 * total**2)
+    return sm.mean(total - gathered(z, y) + 1e-2 * total**2)
 
 
 def with_entropy(x: Any, w: Any, y: Any) -> Any:
     p = sm.nn.log_softmax(logits(x, w), axis=-1)
-    return sm.mean(-picked(p, y) + 0.1 * sm.sum(sm.exp(p) * p, axis=-1))
+    return sm.mean(-gathered(p, y) + 0.1 * sm.sum(sm.exp(p) * p, axis=-1))
 
 
 def with_holes(x: Any, w: Any, y: Any) -> Any:
     """Rows without a label count for nothing."""
     z = logits(x, w)
     there = y >= 0
-    loss = sm.nn.logsumexp(z, axis=-1) - picked(z, sm.where(there, y, 0))
+    loss = sm.nn.logsumexp(z, axis=-1) - gathered(z, sm.where(there, y, 0))
     return sm.sum(sm.where(there, loss, 0.0)) / sm.sum(sm.astype(there, z.dtype))
 
 
 def weighted(x: Any, w: Any, y: Any, c: Any) -> Any:
     z = logits(x, w)
     weight = sm.take(c, y)
-    return sm.sum(weight * (sm.nn.logsumexp(z, axis=-1) - picked(z, y))) / sm.sum(weight)
+    return sm.sum(weight * (sm.nn.logsumexp(z, axis=-1) - gathered(z, y))) / sm.sum(weight)
 
 
 def capped(x: Any, w: Any, y: Any) -> Any:
     z = 5.0 * sm.tanh(logits(x, w) / 5.0)
-    return sm.mean(sm.nn.logsumexp(z, axis=-1) - picked(z, y))
+    return sm.mean(sm.nn.logsumexp(z, axis=-1) - gathered(z, y))
 
 
 def distilled(x: Any, w: Any, h: Any, u: Any) -> Any:
@@ -112,17 +112,17 @@ def back(loss: Callable[..., Any]) -> Callable[..., Any]:
 def test_right_and_nothing_of_all_rows_is_stored(name: str) -> None:
     loss, arrays = CASES[name]
     code = back(loss)
-    made = compiled(code, *arrays)
+    program = compiled(code, *arrays)
     sizes = sizes_of(graph_of(code, arrays), arrays)
-    assert made.plan.chunked_clusters, [
-        d for d in made.plan.decisions if d.reason == "not-in-rounds"
+    assert program.plan.chunked_clusters, [
+        d for d in program.plan.decisions if d.reason == "not-in-rounds"
     ]
     whole = 4 * arrays[0].shape[0] * arrays[1].shape[0]
-    named = dict(zip(made.size_names, sizes, strict=True))
-    assert memory_analysis(made, named).temp_size_in_bytes < whole
+    named = dict(zip(program.size_names, sizes, strict=True))
+    assert memory_analysis(program, named).temp_size_in_bytes < whole
     wide = tuple(a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)
     exact = [np.asarray(r) for r in sm.jit(code)(*wide)]
-    for got, want in zip(made.run(arrays, sizes), exact, strict=True):
+    for got, want in zip(program.run(arrays, sizes), exact, strict=True):
         # a sum of V terms and a product over as many, each term within some ulp of float32
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5 * np.abs(want).max())
 
@@ -146,20 +146,22 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_heads_of_half_types_are_summed_in_float32(dtype: Any) -> None:
-    """Sums over rounds are rounded once, as those of one visit; and where such sums take as much as
-    the logits, these are stored."""
+    """Sums over chunks are rounded once, like those of one pass.
+
+    Where such sums take as much memory as the logits, the logits are stored.
+    """
     x, w = (a.astype(dtype) for a in HEAD)
     x, y = np.tile(x, (8, 1)), np.tile(LABELS, 8)
     code = back(smoothed)
-    made = compiled(code, x, w, y)
-    assert made.plan.chunked_clusters, [
-        d for d in made.plan.decisions if d.reason == "not-in-rounds"
+    program = compiled(code, x, w, y)
+    assert program.plan.chunked_clusters, [
+        d for d in program.plan.decisions if d.reason == "not-in-rounds"
     ]
     sizes = sizes_of(graph_of(code, (x, w, y)), (x, w, y))
-    named = dict(zip(made.size_names, sizes, strict=True))
-    assert memory_analysis(made, named).temp_size_in_bytes < x.shape[0] * V * 2
+    named = dict(zip(program.size_names, sizes, strict=True))
+    assert memory_analysis(program, named).temp_size_in_bytes < x.shape[0] * V * 2
     step = float(ml_dtypes.finfo(dtype).eps)
-    for got, want in zip(made.run((x, w, y), sizes), sm.jit(code)(x, w, y), strict=True):
+    for got, want in zip(program.run((x, w, y), sizes), sm.jit(code)(x, w, y), strict=True):
         whole = np.asarray(want, np.float32)
         # the same sums in another order: at most the last bit of a half type differs
         np.testing.assert_allclose(
@@ -176,12 +178,12 @@ def test_rows_and_columns_that_wait_for_one_another_are_stored_once() -> None:
     and one value of all rows and columns is all that is kept for it."""
     arrays = f32(N, D), f32(N, D)
     code = back(both_ways)
-    planned, made = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
+    planned, built = compiled(code, *arrays, target=PLANNED), compiled(code, *arrays)
     assert not planned.plan.chunked_clusters
     sizes = dict(zip(("n0", "n1"), (N, D), strict=True))
     temporary = memory_analysis(planned, sizes).temp_size_in_bytes
     assert N * N * 4 <= temporary <= 1.5 * N * N * 4
     wide = tuple(a.astype(np.float64) for a in arrays)
-    found = made.run(arrays, sizes_of(graph_of(code, arrays), arrays))
-    for got, want in zip(found, map(np.asarray, sm.jit(code)(*wide)), strict=True):
+    result = built.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(result, map(np.asarray, sm.jit(code)(*wide)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5 * np.abs(want).max())

@@ -52,8 +52,7 @@ def result(code: str, timeout: float = 60, **environment: str) -> object:
 
 
 def interrupted() -> tuple[list[float], list[bool]]:
-    """Seconds from an interrupt to the end of a long run, and whether the pool is right after it,
-    again and again."""
+    """Time an interrupt to the end of a long run, and check the pool after it, repeatedly."""
     waits, usable = result("""
         waits, usable = [], []
         sent = 0.0
@@ -93,7 +92,7 @@ def test_control_c_ends_a_long_run_within_200_ms() -> None:
 
 def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
     """Interrupts hit Python code before and after the native calls as well as in them."""
-    found = result("""
+    results = result("""
         class Stop(Exception): pass
         armed = []
         def handler(*_):
@@ -117,14 +116,14 @@ def test_an_interrupt_at_any_moment_leaves_the_pool_free() -> None:
             assert owner.value == 0, repeat
         print(json.dumps([caught, right()]))
     """)
-    caught, usable = found
+    caught, usable = results
     assert usable
     assert caught > 1000
 
 
 def test_a_hail_of_interrupts() -> None:
     """Handlers that raise again while the first exception is on its way; each is caught."""
-    found = result("""
+    actual = result("""
         class Stop(Exception): pass
         budget = 0
         def handler(*_):
@@ -155,11 +154,11 @@ def test_a_hail_of_interrupts() -> None:
         time.sleep(0.1)  # a signal on its way to another thread comes before Python's end
         print(json.dumps(right()))
     """)
-    assert found is True
+    assert actual is True
 
 
 def test_children_of_a_fork_have_a_pool_of_their_own() -> None:
-    found = result(
+    actual = result(
         """
         assert right()
         signal.alarm(50)
@@ -177,11 +176,11 @@ def test_children_of_a_fork_have_a_pool_of_their_own() -> None:
         """,
         OPENBLAS_NUM_THREADS="1",
     )
-    assert found == 0
+    assert actual == 0
 
 
 def test_forks_while_other_threads_run_compile_and_allocate() -> None:
-    found = result("""
+    actual = result("""
         from smelt.runtime.jit import compile_ir
         from smelt.runtime.loader import load
         from smelt.runtime.cache import Cache
@@ -221,11 +220,11 @@ def test_forks_while_other_threads_run_compile_and_allocate() -> None:
             each.join()
         print(json.dumps([failed, wrong]))
     """)
-    assert found == [0, []]
+    assert actual == [0, []]
 
 
 def test_a_handler_that_forks_in_the_middle_of_a_run() -> None:
-    found = result("""
+    actual = result("""
         codes = []
         def handler(*_):
             child = os.fork()
@@ -243,7 +242,7 @@ def test_a_handler_that_forks_in_the_middle_of_a_run() -> None:
             os._exit(0 if os.getpid() != parent and right() else 1)
         print(json.dumps([codes, bool(work.out.all())]))
     """)
-    assert found == [[0], True]
+    assert actual == [[0], True]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -303,7 +302,7 @@ def test_the_interpreter_may_end_with_helpers_at_work_and_memory_alive() -> None
 
 
 def test_a_refused_thread_is_done_without() -> None:
-    found = result("""
+    actual = result("""
         import resource
         # Scratch for four threads, but no thread yet.
         run(program(1).launch("count", 1), 4)
@@ -313,7 +312,7 @@ def test_a_refused_thread_is_done_without() -> None:
         fine = right(4)
         print(json.dumps([fine, len(os.listdir("/proc/self/task")) - before]))
     """)
-    assert found == [True, 0]
+    assert actual == [True, 0]
 
 
 def test_threads_follow_the_environment() -> None:
@@ -326,12 +325,12 @@ def test_threads_follow_the_environment() -> None:
 
 def test_importing_starts_no_thread_and_makes_no_directory(tmp_path: Path) -> None:
     place = tmp_path / "cache"
-    found = result(
+    actual = result(
         """
         print(json.dumps([len(os.listdir("/proc/self/task")), os.path.exists(sys.argv[0])]))
         """,
         OPENBLAS_NUM_THREADS="1",
         SMELT_CACHE_DIR=str(place),
     )
-    assert found[0] == 1
+    assert actual[0] == 1
     assert not place.exists()

@@ -1,4 +1,4 @@
-"""What is kept between calls: as data, by identity, for as long as it holds."""
+"""Values kept between calls: as data, by identity, for as long as they are valid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Owner:
 
 
 @pytest.fixture
-def made():
+def compiled_function():
     prelude.clear()
     gc.collect()
     with config(constants_extra=None):
@@ -43,48 +43,48 @@ HELD = 4 * 60 * -(-230 // PANEL) * PANEL
 """Bytes of 230 rows of 60 numbers in whole panels, two vectors wide."""
 
 
-def run(made, owners, stamps=(0, 0), **options):
+def run(compiled_function, owners, stamps=(0, 0), **options):
     x = RNG.standard_normal((70, 60)).astype(np.float32)
     arrays = [x, *(o.data for o in owners)]
-    held = made.executable.prelude.run(owners, stamps, arrays.__getitem__, **options)
-    (found,) = made.run(arrays, (70,), None, held)
-    return held, np.allclose(found, x @ (arrays[1] * arrays[2]).T, rtol=1e-4, atol=1e-4)
+    held = compiled_function.executable.prelude.run(owners, stamps, arrays.__getitem__, **options)
+    (actual,) = compiled_function.run(arrays, (70,), None, held)
+    return held, np.allclose(actual, x @ (arrays[1] * arrays[2]).T, rtol=1e-4, atol=1e-4)
 
 
 def owners():
     return Owner((230, 60)), Owner((230, 1))
 
 
-def test_a_recipe_with_a_prelude_reads_back(made):
-    facts = json.loads(json.dumps(made.recipe.to_data()))
+def test_a_recipe_with_a_prelude_reads_back(compiled_function):
+    facts = json.loads(json.dumps(compiled_function.recipe.to_data()))
     (part,) = Recipe.from_data(facts).parts
-    assert part.key == made.recipe.parts[0].key
+    assert part.key == compiled_function.recipe.parts[0].key
     assert (part.sources, part.nbytes, part.computed, part.packed) == ((1, 2), HELD, 1, 1)
 
 
-def test_equal_owners_and_stamps_are_one_run(made):
-    given = owners()
-    held, right = run(made, given)
-    again, right_again = run(made, given)
+def test_equal_owners_and_stamps_are_one_run(compiled_function):
+    inputs = owners()
+    held, right = run(compiled_function, inputs)
+    again, right_again = run(compiled_function, inputs)
     assert held is again and right and right_again
 
 
-def test_a_stamp_or_another_owner_is_another_run(made):
-    given = owners()
-    held, _ = run(made, given)
-    given[0].data += 1
-    assert not run(made, given)[1], "nothing told that it changed"
-    other, right = run(made, given, (1, 0))
+def test_a_stamp_or_another_owner_is_another_run(compiled_function):
+    inputs = owners()
+    held, _ = run(compiled_function, inputs)
+    inputs[0].data += 1
+    assert not run(compiled_function, inputs)[1], "nothing told that it changed"
+    other, right = run(compiled_function, inputs, (1, 0))
     assert other is not held and right
-    assert run(made, (Owner((230, 60)), given[1]))[1]
+    assert run(compiled_function, (Owner((230, 60)), inputs[1]))[1]
 
 
-def test_what_is_watched_needs_no_stamp(made):
-    given = owners()
-    held, _ = run(made, given, watched=True)
-    assert run(made, given, watched=True)[0] is held
-    given[1].data *= 2
-    again, right = run(made, given, watched=True)
+def test_what_is_watched_needs_no_stamp(compiled_function):
+    inputs = owners()
+    held, _ = run(compiled_function, inputs, watched=True)
+    assert run(compiled_function, inputs, watched=True)[0] is held
+    inputs[1].data *= 2
+    again, right = run(compiled_function, inputs, watched=True)
     assert again is not held and right
 
 
@@ -116,29 +116,29 @@ def test_every_element_is_looked_at_in_turn(order):
     assert prelude._Checksums(np.zeros((0, 3), np.float32)).sums == ()
 
 
-def test_runs_die_with_the_first_of_their_owners(made):
+def test_runs_die_with_the_first_of_their_owners(compiled_function):
     first, second = owners()
-    run(made, (first, second))
+    run(compiled_function, (first, second))
     assert prelude.held_bytes() == HELD
     del second
     assert prelude.held_bytes() == 0  # at once: nothing waits for the collector
 
 
-def test_runs_die_with_their_plan(made):
-    given = owners()
+def test_runs_die_with_their_plan(compiled_function):
+    inputs = owners()
     plan = driver.compile(parse(SOURCE.replace("mul", "add")), hints={"n": 70})
-    arrays = [None, *(o.data for o in given)]
-    plan.executable.prelude.run(given, (0, 0), arrays.__getitem__)
+    arrays = [None, *(o.data for o in inputs)]
+    plan.executable.prelude.run(inputs, (0, 0), arrays.__getitem__)
     assert prelude.held_bytes()
     del plan
     gc.collect()
     assert prelude.held_bytes() == 0
 
 
-def test_everything_can_be_forgotten(made):
-    given = owners()
-    held, _ = run(made, given)
+def test_everything_can_be_forgotten(compiled_function):
+    inputs = owners()
+    held, _ = run(compiled_function, inputs)
     prelude.clear()
-    given[0].data += 1
-    again, right = run(made, given)
+    inputs[0].data += 1
+    again, right = run(compiled_function, inputs)
     assert right and again is not held

@@ -268,7 +268,7 @@ def test_assumed_figures_are_not_taken_for_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes")
-def test_unsafe_places_are_not_used(tmp_path: Path) -> None:
+def test_unsafe_folders_are_not_used(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)
@@ -294,11 +294,11 @@ def test_background_measures_once_a_process(
 ) -> None:
     monkeypatch.setattr(probe, "_background", [])
     monkeypatch.setattr(probe, "measure_with_share", lambda: (_mine(), 1.0))
-    told: list[Target] = []
+    reported: list[Target] = []
     finished = threading.Event()
 
     def done(target: Target) -> None:
-        told.append(target)
+        reported.append(target)
         finished.set()
 
     thread = probe.start_background(tmp_path, done)
@@ -306,7 +306,7 @@ def test_background_measures_once_a_process(
     assert thread.daemon
     assert finished.wait(30)
     thread.join(30)
-    assert told == [_mine()]
+    assert reported == [_mine()]
     assert host.load(tmp_path) == _mine()
     assert probe.start_background(tmp_path, done) is None
 
@@ -326,16 +326,16 @@ def test_a_failing_measurement_stays_silent(
 
 
 def _in_background(
-    place: Path, monkeypatch: pytest.MonkeyPatch, found: Target, share: float
+    place: Path, monkeypatch: pytest.MonkeyPatch, actual: Target, share: float
 ) -> list[Target]:
     """What a process is told that measures this with so much of a processor."""
     monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure_with_share", lambda: (found, share))
-    told: list[Target] = []
-    thread = probe.start_background(place, told.append)
+    monkeypatch.setattr(probe, "measure_with_share", lambda: (actual, share))
+    reported: list[Target] = []
+    thread = probe.start_background(place, reported.append)
     assert thread is not None
     thread.join(30)
-    return told
+    return reported
 
 
 def test_a_busy_machine_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,10 +344,10 @@ def test_a_busy_machine_is_measured_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert _in_background(tmp_path, monkeypatch, disturbed, 0.4) == []
     assert host.load(tmp_path) is None
     assert _in_background(tmp_path, monkeypatch, _mine(), 1.0) == [host.load(tmp_path)]
-    found = host.load(tmp_path)
-    assert found is not None
-    assert found.op_ns == _mine().op_ns
-    assert found.dispatch_ns == _mine().dispatch_ns
+    actual = host.load(tmp_path)
+    assert actual is not None
+    assert actual.op_ns == _mine().op_ns
+    assert actual.dispatch_ns == _mine().dispatch_ns
 
 
 def test_a_machine_that_is_always_busy_is_believed_at_last(
@@ -356,10 +356,10 @@ def test_a_machine_that_is_always_busy_is_believed_at_last(
     for attempt in range(1, host.MAX_TRIES):
         one = replace(_mine(), dispatch_ns=1000.0 / attempt, nt_copy_gbs=float(attempt))
         assert _in_background(tmp_path, monkeypatch, one, 0.5) == []
-    (found,) = _in_background(tmp_path, monkeypatch, _mine(), 0.5)
-    assert found == host.load(tmp_path)
-    assert found.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.MAX_TRIES - 1))
-    assert found.nt_copy_gbs == max(_mine().nt_copy_gbs, host.MAX_TRIES - 1.0)
+    (actual,) = _in_background(tmp_path, monkeypatch, _mine(), 0.5)
+    assert actual == host.load(tmp_path)
+    assert actual.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.MAX_TRIES - 1))
+    assert actual.nt_copy_gbs == max(_mine().nt_copy_gbs, host.MAX_TRIES - 1.0)
 
 
 def test_the_better_of_each_figure_stays(measured: Target) -> None:

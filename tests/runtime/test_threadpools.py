@@ -18,7 +18,7 @@ threadpoolctl = pytest.importorskip("threadpoolctl")
 
 
 @pytest.fixture(autouse=True)
-def known() -> None:
+def compiled_once() -> None:
     """A function was compiled since the package was imported."""
     sm.jit(lambda x: x + 1)(np.ones(3, np.float32))
 
@@ -28,10 +28,10 @@ def ours() -> list[dict[str, Any]]:
 
 
 def test_the_pool_is_listed_once() -> None:
-    (found,) = ours()
-    assert found["num_threads"] == threads.default_threads()
-    assert found["version"] == sm.__version__
-    assert found["prefix"] == "smelt"
+    (actual,) = ours()
+    assert actual["num_threads"] == threads.default_threads()
+    assert actual["version"] == sm.__version__
+    assert actual["prefix"] == "smelt"
 
 
 def test_limits_hold_and_end() -> None:

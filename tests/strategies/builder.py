@@ -64,8 +64,8 @@ class Builder:
 
     def value(self, accept: Callable[[Node], bool] = lambda n: True) -> Node | None:
         """A value that is acceptable, recent ones first; None if there is none."""
-        found = [v for v in reversed(self.values) if accept(v)]
-        return found[self.number(0, min(len(found), 6) - 1)] if found else None
+        results = [v for v in reversed(self.values) if accept(v)]
+        return results[self.number(0, min(len(results), 6) - 1)] if results else None
 
     # -- building
 
@@ -74,13 +74,13 @@ class Builder:
         if self.dims and self.flag():
             return self.choose(self.dims)  # type: ignore[return-value]
         n = int(self.choose(SIZES))  # type: ignore[call-overload]
-        found: Index = n
+        result: Index = n
         if self.symbolic and n != 1 and self.flag():
             name = "nmkpqrst"[len(self.sizes) % 8] + ("" if len(self.sizes) < 8 else "2")
             self.sizes[name] = n
-            found = size(name)
-        self.dims.append(found)
-        return found
+            result = size(name)
+        self.dims.append(result)
+        return result
 
     def concrete(self, shape: Shape) -> tuple[int, ...]:
         return dims_at(shape, self.sizes)
@@ -124,10 +124,10 @@ class Builder:
         """The value clamped to ±8 if it is huge or not finite although the data is."""
         if not node.type.dtype.is_float or self.flavour == "special":
             return node
-        found = self.result(node).astype(np.float64)
-        if found.size and np.isfinite(found).all() and np.abs(found).max() < 1e4:
+        result = self.result(node).astype(np.float64)
+        if result.size and np.isfinite(result).all() and np.abs(result).max() < 1e4:
             return node
-        if not found.size:
+        if not result.size:
             return node
         low, high = (build.constant(v, node.type.dtype) for v in (-8.0, 8.0))
         clean = build.map("select", build.map("isnan", node), high, node)
@@ -172,16 +172,16 @@ class Builder:
         read = {x for node in used for x in node.inputs} | set(graph.outputs)
         pairs = list(zip(graph.inputs, self.arrays))
         kept = [p for p in pairs if p[0] in read]
-        told = {d for node, _ in kept for d in node.type.shape}
+        reported = {d for node, _ in kept for d in node.type.shape}
         for name in self.sizes:
-            if size(name) not in told:
+            if size(name) not in reported:
                 more = next((p for p in pairs if size(name) in p[0].type.shape), None)
                 if more is None:
                     self.input(f32, (size(name),))
                     more = (self.inputs[-1], self.arrays[-1])
                 if more not in kept:
                     kept.append(more)
-                told |= set(more[0].type.shape)
+                reported |= set(more[0].type.shape)
         kept.sort(key=lambda p: self.inputs.index(p[0]))
         inputs = tuple(node for node, _ in kept)
         return Program(

@@ -1,4 +1,4 @@
-"""How many examples a property test runs: `make nightly` runs many more, and random ones."""
+"""Set how many examples property tests run: `make nightly` runs many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs: well-typed graphs with arrays to run them on, biased towards what fuses.
+"""Draw well-typed random graphs with arrays, biased towards what fuses.
 
     @given(graphs(max_nodes=12))
     def test(program):

@@ -1,4 +1,4 @@
-"""Random programs around matrix products: what is multiplied is computed, so is what follows.
+"""Draw random programs around matrix products of computed operands.
 
     program = products(seed)
     found = sm.jit(program)(*program.arrays)
@@ -36,23 +36,23 @@ class Products:
     """What is made, how, of what, and with which number."""
     outputs: list[str]
 
-    def __call__(self, *given: Any) -> tuple[Any, ...]:
-        values = dict(zip(self.names, given, strict=True))
-        for made, kind, operands, number in self.steps:
-            values[made] = STEPS[kind](number, *(values[name] for name in operands))
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        values = dict(zip(self.names, inputs, strict=True))
+        for built, kind, operands, number in self.steps:
+            values[built] = STEPS[kind](number, *(values[name] for name in operands))
         return tuple(values[name] for name in self.outputs)
 
     @property
     def text(self) -> str:
         """Inputs with their types, then a line for each step."""
-        given = [
+        inputs = [
             f"{n}: {a.dtype}{list(a.shape)}" for n, a in zip(self.names, self.arrays, strict=True)
         ]
         steps = [
-            f"{made} = {kind}({', '.join(operands)}; {number:.3})"
-            for made, kind, operands, number in self.steps
+            f"{built} = {kind}({', '.join(operands)}; {number:.3})"
+            for built, kind, operands, number in self.steps
         ]
-        return "\n".join([*given, *steps, f"return {', '.join(self.outputs)}"])
+        return "\n".join([*inputs, *steps, f"return {', '.join(self.outputs)}"])
 
 
 def _bounded(x: Any) -> Any:
@@ -145,9 +145,9 @@ class _Drawer:
 
     def value(self, accept: Callable[[str], bool]) -> str:
         """A value whose letters will do, mostly a late one, or an input."""
-        made = [name for name in self.made if accept(name.partition("_")[0])]
-        if made and self.rng.random() < 0.75:
-            return made[-1 - int(self.rng.random() ** 2 * len(made))]
+        built = [name for name in self.made if accept(name.partition("_")[0])]
+        if built and self.rng.random() < 0.75:
+            return built[-1 - int(self.rng.random() ** 2 * len(built))]
         pairs = ["".join(p) for p in itertools.product(LETTERS, repeat=2)]
         letters = str(self.rng.choice([p for p in (*pairs, *LETTERS) if accept(p)]))
         name = f"{letters}_{int(self.rng.integers(2))}"
@@ -183,9 +183,9 @@ class _Drawer:
             letters = letters[::-1]
         elif kind in ("logsumexp", "sum", "max", "down"):
             letters = letters[kind == "down"]
-        made = f"{letters}_{len(self.steps) + 2}"
-        self.steps.append((made, kind, operands, number))
-        self.made.append(made)
+        built = f"{letters}_{len(self.steps) + 2}"
+        self.steps.append((built, kind, operands, number))
+        self.made.append(built)
 
 
 def products(seed: int) -> Products:

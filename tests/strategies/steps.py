@@ -67,8 +67,8 @@ def _wrapper(row: ScalarOp) -> int:
     sample = np.linspace(-3, 3, 61)
     for k, argument in enumerate(_ARGUMENTS):
         with np.errstate(all="ignore"):
-            found = np.asarray(row.numpy(argument(sample)))
-        if found.dtype.kind != "f" or not np.isnan(found).any():
+            result = np.asarray(row.numpy(argument(sample)))
+        if result.dtype.kind != "f" or not np.isnan(result).any():
             return k
     return 0
 
@@ -179,9 +179,9 @@ def _axes(b: Builder, rank: int) -> tuple[int, ...]:
     kinds: list[tuple[int, ...]] = [(rank - 1,), (0,), tuple(range(rank))]
     if rank > 2:
         kinds += [(1,), (0, rank - 1)]
-    found = b.choose(kinds)
-    assert isinstance(found, tuple)
-    return found
+    actual = b.choose(kinds)
+    assert isinstance(actual, tuple)
+    return actual
 
 
 def _nonempty(b: Builder, x: Node, axes: tuple[int, ...]) -> bool:
@@ -209,10 +209,10 @@ def _reduce(b: Builder) -> None:
         for a in axes:
             if isinstance(x.type.shape[a], Expr):
                 b.fact(1, "<=", x.type.shape[a])
-    found = b.apply(Reduce(name, axes), x)
+    result = b.apply(Reduce(name, axes), x)
     if b.flag():
-        found = b.apply(Reshape(_keepdims(x.type.shape, axes)), found)
-    b.add(found)
+        result = b.apply(Reshape(_keepdims(x.type.shape, axes)), result)
+    b.add(result)
 
 
 def _folded(b: Builder, name: str, x: Node, axis: int) -> Node:
@@ -235,10 +235,10 @@ def _cascade_axis(b: Builder) -> tuple[Node, int] | None:
 
 def _softmax(b: Builder) -> None:
     """max, subtract, exp, sum, divide: or its logarithm."""
-    found = _cascade_axis(b)
-    if found is None:
+    result = _cascade_axis(b)
+    if result is None:
         return
-    x, axis = found
+    x, axis = result
     shifted = build.map("sub", x, _folded(b, "max", x, axis))
     e = build.map("exp", shifted)
     total = _folded(b, "sum", e, axis)
@@ -250,10 +250,10 @@ def _softmax(b: Builder) -> None:
 
 def _normalize(b: Builder) -> None:
     """Subtract the mean, divide by the deviation, scale."""
-    found = _cascade_axis(b)
-    if found is None:
+    result = _cascade_axis(b)
+    if result is None:
         return
-    x, axis = found
+    x, axis = result
     n = build.constant(float(b.concrete(x.type.shape)[axis]), x.type.dtype)
     d = build.map("sub", x, build.map("div", _folded(b, "sum", x, axis), n))
     var = build.map("div", _folded(b, "sum", build.map("mul", d, d), axis), n)

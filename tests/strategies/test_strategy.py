@@ -1,4 +1,4 @@
-"""The generator and the judge are instruments: they are tested too."""
+"""Tests of the generator and of the comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from tests.strategies.comparison import Judge, same_bits
 from tests.strategies.graphs import STEPS, Program, graphs
-from tests.strategies.judge import Judge, same_bits
 
 from smelt.graph.interp import run
 from smelt.graph.text import parse
@@ -21,7 +21,7 @@ from smelt.ops.scalar import SCALARS
 @cache
 def sample() -> tuple[Program, ...]:
     """A fixed crowd of programs."""
-    found: list[Program] = []
+    results: list[Program] = []
 
     @seed(1)
     @settings(
@@ -33,10 +33,10 @@ def sample() -> tuple[Program, ...]:
     )
     @given(graphs())
     def collect(program: Program) -> None:
-        found.append(program)
+        results.append(program)
 
     collect()
-    return tuple(found)
+    return tuple(results)
 
 
 def test_programs_are_worth_fusing() -> None:
@@ -137,7 +137,7 @@ def test_the_judge_accepts_what_rounding_explains() -> None:
 
 
 def test_the_judge_sees_errors() -> None:
-    """An error of 1 % (or of 1) in the largest element is no rounding, but for few programs."""
+    """An error of 1 % (or of 1) in the largest element is noticed in most programs."""
     seen = total = 0
     for program in sample():
         judge = Judge(*program)
@@ -157,13 +157,13 @@ def test_the_judge_sees_errors() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "prod"])
-def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
+def test_the_order_of_a_reduction_decides_whether_it_overflows(combine: str) -> None:
     """Where the terms pass the largest number in some order, and nowhere else."""
     graph = parse(f"graph f(x: f64[n]) {{\n a = reduce.{combine}(x) {{axes=(0,)}}\n return a\n}}")
     terms = {"sum": (1e308, 1e308, -1e308, -1e308), "prod": (1e200, 1e200, 1e-200, 1e-200)}
     open_case = Judge(graph, [np.array(terms[combine])])
-    for found in (0.0, 1.0, np.inf, np.nan):
-        assert not open_case.complaint([np.asarray(found)])
+    for actual in (0.0, 1.0, np.inf, np.nan):
+        assert not open_case.complaint([np.asarray(actual)])
     closed = Judge(
         graph,
         [np.array(terms[combine]) ** 0.5 if combine == "prod" else np.array(terms[combine]) / 8],
@@ -172,7 +172,7 @@ def test_the_order_of_a_fold_decides_whether_it_overflows(combine: str) -> None:
     assert not closed.complaint(closed.expected)
 
 
-def test_the_judge_names_the_place() -> None:
+def test_the_oracle_names_the_position() -> None:
     program = sample()[0]
     judge = Judge(*program)
     assert "outputs instead of" in judge.complaint([])

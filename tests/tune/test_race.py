@@ -1,4 +1,4 @@
-"""Races between plans: what is turned over, who wins, and what is remembered."""
+"""Races between plans: which decisions are flipped, who wins, what is remembered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES = {"n": 64, "m": 256}
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache"), threads=1, probe="off", verify=False):
         yield tmp_path / "cache"
@@ -59,14 +59,14 @@ def test_a_faster_plan_wins_and_is_remembered(
 ) -> None:
     with knobs.config(tune="off"):
         first = kernels(driver.compile(GRAPH, hints=SIZES))
-    found = raced(0.5, monkeypatch)
-    assert kernels(found) > first == 1
-    assert [m.unit for m in found.journal.of(Measured)] == ["of the time"] * len(
-        found.journal.of(Measured)
+    actual = raced(0.5, monkeypatch)
+    assert kernels(actual) > first == 1
+    assert [m.unit for m in actual.journal.of(Measured)] == ["of the time"] * len(
+        actual.journal.of(Measured)
     )
     monkeypatch.setattr(Cache, "_defaults", {})
-    assert kernels(driver.compile(GRAPH, hints=SIZES)) == kernels(found)
-    assert kernels(driver.compile(GRAPH, hints={"n": 65, "m": 300})) == kernels(found)
+    assert kernels(driver.compile(GRAPH, hints=SIZES)) == kernels(actual)
+    assert kernels(driver.compile(GRAPH, hints={"n": 65, "m": 300})) == kernels(actual)
     assert kernels(driver.compile(GRAPH, hints={"n": 9000, "m": 300})) == first
     with knobs.config(tune="off"):
         assert kernels(driver.compile(GRAPH, hints=SIZES)) == first
@@ -77,8 +77,8 @@ def test_a_faster_plan_wins_and_is_remembered(
 def test_a_slower_plan_loses(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
     assert kernels(raced(0.99, monkeypatch)) == 1
     with knobs.config(tune="race"):
-        found = recall(Program(GRAPH, SIZES), driver.host())
-    assert found == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
+        actual = recall(Program(GRAPH, SIZES), driver.host())
+    assert actual == {"must_fuse": (), "never_fuse": ()}, "that nothing is better counts too"
 
 
 def test_other_numbers_are_no_win(
@@ -91,8 +91,8 @@ def test_other_numbers_are_no_win(
 
 def test_wishes_of_the_user_stay(monkeypatch: pytest.MonkeyPatch, unsure: None) -> None:
     with knobs.config(never_fuse="exp+sum"):
-        found = raced(0.5, monkeypatch)
-    named = [{n.op.name for n in c.nodes} for c in found.plan.clusters]
+        result = raced(0.5, monkeypatch)
+    named = [{n.op.name for n in c.nodes} for c in result.plan.clusters]
     assert not any({"exp", "sum"} <= names for names in named)
 
 
@@ -115,14 +115,14 @@ def test_a_raced_plan_is_found_by_the_next_process(
     assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
     monkeypatch.setattr(race, "compare", lambda one, other, ends: 0.5)
     with knobs.config(tune="race"):
-        found = kernels(warm.compile(GRAPH, hints=SIZES))
-    assert found > 1
+        actual = kernels(warm.compile(GRAPH, hints=SIZES))
+    assert actual > 1
     code.forget()
     monkeypatch.setattr(Cache, "_defaults", {})
     for how in ("remembered", "race"):
         with knobs.config(tune=how):
             again = warm.compile(GRAPH, hints=SIZES)
-            assert isinstance(again, warm.CachedProgram) and kernels(again) == found
+            assert isinstance(again, warm.CachedProgram) and kernels(again) == actual
     with knobs.config(tune="off"):
         assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
 
@@ -132,7 +132,7 @@ def decision(verdict: Any, fused: float | None, split: float | None) -> Decision
 
 
 @pytest.mark.parametrize(
-    ("given", "wish"),
+    ("inputs", "wish"),
     [
         (decision("fused", 100.0, 105.0), "never_fuse"),
         (decision("split", 105.0, 100.0), "must_fuse"),
@@ -140,8 +140,8 @@ def decision(verdict: Any, fused: float | None, split: float | None) -> Decision
         (decision("split", None, 100.0), None),
     ],
 )
-def test_only_close_decisions_are_turned_over(given: Decision, wish: str | None) -> None:
-    assert [f.wish for f in close_calls([given])] == ([wish] if wish else [])
+def test_only_close_decisions_are_flipped(inputs: Decision, wish: str | None) -> None:
+    assert [f.wish for f in close_calls([inputs])] == ([wish] if wish else [])
 
 
 def test_turns_end_with_the_clock() -> None:
@@ -150,14 +150,14 @@ def test_turns_end_with_the_clock() -> None:
     assert len(calls) == 2 + 2 * 3
 
 
-def test_a_damaged_memory_is_no_memory(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Program(GRAPH, SIZES), Target.for_isa("avx2")
-    remember(*asked, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
-    assert recall(*asked) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
+def test_a_damaged_memory_is_no_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = Program(GRAPH, SIZES), Target.for_isa("avx2")
+    remember(*question, {"must_fuse": (), "never_fuse": (("a", "b"),)}, 2.0)
+    assert recall(*question) == {"must_fuse": (), "never_fuse": (("a", "b"),)}
     monkeypatch.setattr(Cache, "_defaults", {})
-    (file,) = [f for f in place.iterdir() if f.is_file()]
+    (file,) = [f for f in folder.iterdir() if f.is_file()]
     file.write_bytes(file.read_bytes()[:-5])
-    assert recall(*asked) is None
+    assert recall(*question) is None
 
 
 @pytest.mark.parametrize(

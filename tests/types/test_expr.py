@@ -138,12 +138,12 @@ def test_what_is_proven_holds(tree: Tree) -> None:
     bounds = expr.bounds(e)
     nonnegative, positive = expr.nonnegative(e), expr.positive(e)
     for v in SAMPLE:
-        found = tree.plain(v)
-        assert not nonnegative or found >= 0, (tree.spelled, v)
-        assert not positive or found >= 1, (tree.spelled, v)
+        actual = tree.plain(v)
+        assert not nonnegative or actual >= 0, (tree.spelled, v)
+        assert not positive or actual >= 1, (tree.spelled, v)
         if bounds is not None:
             low, high = (at(b, v) for b in bounds)
-            assert low <= found <= high, (tree.spelled, v, bounds)
+            assert low <= actual <= high, (tree.spelled, v, bounds)
 
 
 @effort(200)
@@ -164,10 +164,10 @@ def test_substitution(tree: Tree, other: Tree) -> None:
     replaced = expr.substitute(tree.simplified, {"j": other.simplified % 6})
     for v in SAMPLE[::5]:
         assert at(replaced, v) == tree.plain(v | {"j": other.plain(v) % 6})
-    known = expr.substitute(tree.simplified, {"n": 3, "m": 2}, "size")
-    assert "n" not in expr.sizes_of(known)
+    substituted = expr.substitute(tree.simplified, {"n": 3, "m": 2}, "size")
+    assert "n" not in expr.sizes_of(substituted)
     v = {"n": 3, "m": 2, "i": 2, "j": 5, "k": 4}
-    assert at(known, v) == tree.plain(v)
+    assert at(substituted, v) == tree.plain(v)
 
 
 @effort(100)
@@ -178,13 +178,13 @@ def test_names_and_arrays(tree: Tree) -> None:
     assert set(expr.sizes_of(e)) <= {"n", "m"}
     grid = {"i": np.arange(2)[:, None], "j": np.arange(6)[None, :], "k": np.array([[3]])}
     sizes = {"n": 2, "m": 3}
-    found = np.broadcast_to(expr.evaluate(e, sizes, grid), (2, 6))
+    actual = np.broadcast_to(expr.evaluate(e, sizes, grid), (2, 6))
     for i, j in cross(range(2), range(6)):
-        assert found[i, j] == tree.plain(sizes | {"i": i, "j": j, "k": 3})
+        assert actual[i, j] == tree.plain(sizes | {"i": i, "j": j, "k": 3})
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("actual", "wanted"),
     [
         ((A // 4) * 4 + A % 4, A),
         ((N * 4 + A) // 4, N + A // 4),
@@ -210,27 +210,27 @@ def test_names_and_arrays(tree: Tree) -> None:
         (expr.product((N, 4, M)), N * M * 4),
     ],
 )
-def test_what_views_rely_on(found: Index, wanted: Index | None) -> None:
+def test_what_views_rely_on(actual: Index, wanted: Index | None) -> None:
     """None: what cannot be taken apart stays a quotient."""
-    assert found == wanted if wanted is not None else "//" in expr.text(found)
+    assert actual == wanted if wanted is not None else "//" in expr.text(actual)
 
 
 @given(st.data())
-def test_places_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
+def test_indices_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
     """Whatever is seen of axes times what lies between their positions, it is the number."""
     lengths = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     sizes = {f"s{k}": n for k, n in enumerate(lengths)}
     named = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
-    own = [
+    factors = [
         size(f"s{k}") if sign else n for k, (n, sign) in enumerate(zip(lengths, named, strict=True))
     ]
     e: Index = data.draw(st.integers(-3, 3))
     step: Index = 1
-    for k, n in enumerate(own):
+    for k, n in enumerate(factors):
         longer = data.draw(st.sampled_from((0, 0, 0, 1)))
         e = expr.add(e, expr.mul(axis(f"a{k}", expr.add(n, longer)), step))
         step = expr.mul(step, n)
-    kept = data.draw(st.lists(st.sampled_from(own), min_size=1, max_size=3))
+    kept = data.draw(st.lists(st.sampled_from(factors), min_size=1, max_size=3))
     divisor = expr.mul(expr.product(kept), data.draw(st.sampled_from((1, 2, 3))))
     quotient, rest = expr.floordiv(e, divisor), expr.mod(e, divisor)
     by = expr.evaluate(divisor, sizes)
@@ -243,7 +243,7 @@ def test_places_in_rows_divide_by_whole_rows(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_sums_divide_sums(data: st.DataObject) -> None:
-    """Whatever is seen of a division by a sum of sizes, it gives the number that it is."""
+    """Simplified divisions by sums of sizes keep their value."""
 
     def polynomial(degree: int, least: int = -2) -> Index:
         total: Index = 0
@@ -326,13 +326,13 @@ def test_an_exhausted_budget_says_unknown_and_depends_on_nothing_else(
 
 
 def test_the_sizes_of_an_expression_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    queries: list[object] = []
     atoms = expr.atoms
-    monkeypatch.setattr(expr, "atoms", lambda e: (asked.append(e), atoms(e))[1])
+    monkeypatch.setattr(expr, "atoms", lambda e: (queries.append(e), atoms(e))[1])
     e = expr.add(expr.mul(expr.size("once"), 3), expr.size("and_again"))
     assert expr.sizes_of(e) == expr.sizes_of(e)
     assert set(expr.sizes_of(e)) == {"once", "and_again"}
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_equal_expressions_of_other_extents_are_divided_anew() -> None:

@@ -48,6 +48,8 @@ from smelt.graph.text import name_values
 from smelt.ops.create import Constant, Input
 from smelt.origin import Origin
 
+__all__ = ["Labels", "find", "find_unique", "place_of", "short_place"]
+
 _LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
 
 

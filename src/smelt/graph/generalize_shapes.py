@@ -54,6 +54,17 @@ from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, S
 from smelt.types.expr import Expr, Index, add, mul, product, size, sizes_of, sub, substitute
 from smelt.types.tensor import Shape, TensorType
 
+__all__ = [
+    "MAX_SIZES",
+    "Generalized",
+    "Walk",
+    "generalize",
+    "is_sum",
+    "unify_distance_bound",
+    "unify_mean_count",
+    "unify_positions",
+]
+
 PRODUCT, QUOTIENT, SUM = (1, 1), (1, -1), (1, 1)
 """Exponents of the operands of products and divisions, and coefficients of a sum."""
 

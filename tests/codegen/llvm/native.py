@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import KERNEL, Guarded
+from tests.codegen.llvm.guard_pages import KERNEL, Guarded
 
 from smelt.codegen.build import CompiledKernel, Variant, build
 from smelt.codegen.llvm.program import program
@@ -54,11 +54,11 @@ class Native:
         Skips the test where this processor cannot run the code: it was compiled all the same."""
         if reason := unsupported_reason(self.target):
             pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
-        given = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
-        named = sizes_of_call(self.kernel, given, sizes or {})
+        inputs = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
+        named = sizes_of_call(self.kernel, inputs, sizes or {})
         with Guarded() as memory:
             places = {
-                n: memory.copy(np.ascontiguousarray(a), at_end=at_end) for n, a in given.items()
+                n: memory.copy(np.ascontiguousarray(a), at_end=at_end) for n, a in inputs.items()
             }
             for p in self.kernel.outputs:
                 shape = [int(evaluate(n, named)) for n in p.shape]
@@ -71,27 +71,27 @@ class Native:
             frame = memory.copy(np.array(words, np.int64), at_end=True)
             for f in self.built.functions:
                 tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
-                own = memory.block(scratch, at_end=True) if scratch else 0
+                scratch_address = memory.block(scratch, at_end=True) if scratch else 0
                 call = KERNEL(self.loaded.address(f.symbol))
                 ranges = [(t, t + 1) for t in reversed(range(tasks))]
                 for begin, end in ranges if one_by_one else [(0, tasks)]:
-                    call(frame.ctypes.data, begin, end, own)
+                    call(frame.ctypes.data, begin, end, scratch_address)
             return {p.name: places[p.name].copy() for p in self.kernel.outputs}
 
     def block_sizes(self) -> dict[str, int]:
         """How many positions the back end takes together along each axis that is cut."""
-        found: dict[str, int] = {}
+        results: dict[str, int] = {}
         for phase in program(self.kernel).phases:
             s = schedule(phase, self.target)
-            found |= s.block
-            found |= {v.axis: v.size for r in phase.regions() for v in r.visits if v.size}
-        return found
+            results |= s.block
+            results |= {v.axis: v.size for r in phase.regions() for v in r.visits if v.size}
+        return results
 
 
-def native_kernel(kernel: ir.Kernel, isa: str | Target, form: Variant = "") -> Native:
+def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -> Native:
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
-    built = build(verify(kernel), target, form=form)
+    built = build(verify(kernel), target, form=variant)
     return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
 
 

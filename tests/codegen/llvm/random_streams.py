@@ -86,23 +86,23 @@ class StreamGenerator(Generator):
         """The largest score so far, and sums of weights relative to it."""
         b = self.b
         score = b.let(self.fresh("t"), self.score())
-        top = self.folded("max", score, axis, axes)
+        top = self.reduced("max", score, axis, axes)
         new = b.update(gauge.name, b.apply("max", Ref(gauge.name), top))
         weight = b.let(self.fresh("w"), b.apply("exp", b.apply("sub", score, new)))
         factor = b.apply("exp", b.apply("sub", Ref(gauge.name), new))
         for state in sums:
-            made: Value = weight
+            built: Value = weight
             if self.chance(60):
-                made = self.product(weight, axis, axes)
-            found = self.folded("sum", b.cast(made, state.dtype or f32), axis, axes)
+                built = self.product(weight, axis, axes)
+            result = self.reduced("sum", b.cast(built, state.dtype or f32), axis, axes)
             old = b.apply("mul", Ref(state.name), b.cast(factor, state.dtype or f32))
             if not plain and self.chance(20):
                 old = b.apply("add", old, b.cast(Ref(gauge.name), state.dtype or f32))
-            b.update(state.name, b.apply("add", old, found))
+            b.update(state.name, b.apply("add", old, result))
         if not plain and self.chance(30):
             self.result(score)
 
-    def folded(self, combine: str, v: Value, axis: str, axes: list[str]) -> Value:
+    def reduced(self, combine: str, v: Value, axis: str, axes: list[str]) -> Value:
         """The value with no axes but those of the states."""
         over = tuple(sorted(self.b.axes_of(v) - set(axes) - self.still()))
         return self.b.reduce(combine, v, *over) if over else v
@@ -113,11 +113,11 @@ class StreamGenerator(Generator):
     def at(self, *names: str) -> Value:
         """A load, mostly of a matrix, with the axes of these extents that are visible."""
         b = self.b
-        forms = {"x": (n, m), "a": (n, m), "w": (m, n)}
+        variants = {"x": (n, m), "a": (n, m), "w": (m, n)}
         name = str(self.pick(names))
         index = tuple(
             b.axes[self.pick([v for v in self.visible if b.axes[v].extent == e] or ["n"])].index
-            for e in forms[name]
+            for e in variants[name]
         )
         return b.load(next(p for p in b.inputs if p.name == name), *index)
 
@@ -158,9 +158,9 @@ class StreamGenerator(Generator):
         """Stores a value over its axes."""
         b = self.b
         v = self.at("x") if v is None else v
-        own = [a for a in self.visible if a in b.axes_of(v) | set(self.needed)]
-        shape = tuple(b.axes[a].extent for a in own)
-        index = tuple(b.axes[a].index for a in own)
+        carried_axes = [a for a in self.visible if a in b.axes_of(v) | set(self.needed)]
+        shape = tuple(b.axes[a].extent for a in carried_axes)
+        index = tuple(b.axes[a].index for a in carried_axes)
         b.store(b.output(self.fresh("y"), b.dtype_of(v), shape), index, v)
 
 

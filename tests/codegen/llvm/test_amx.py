@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.test_grouped import (
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import SingleKernel, fuse, one_cluster
+from tests.codegen.llvm.test_dot_product import (
     KINDS,
     LAYOUTS,
     MORE,
@@ -22,7 +23,6 @@ from tests.codegen.llvm.test_grouped import (
     source,
     wanted,
 )
-from tests.codegen.llvm.whole import Whole, one_cluster, whole
 
 from smelt import lower, processor
 from smelt.codegen.build import asm_text
@@ -40,22 +40,22 @@ runs = pytest.mark.skipif(
 )
 
 
-def made(pair: str, spec: str = PLAIN) -> Whole:
-    kernel = whole(source(pair, spec), "avx512", usual=True, features=(*MORE, *AMX))
+def product_kernel(pair: str, spec: str = PLAIN) -> SingleKernel:
+    kernel = fuse(source(pair, spec), "avx512", usual=True, features=(*MORE, *AMX))
     assert by_matrices(kernel)
     return kernel
 
 
-def by_matrices(kernel: Whole) -> bool:
-    found = [c for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked]
-    return bool(found) and all(c.group is not None and c.group.matrix for c in found)
+def by_matrices(kernel: SingleKernel) -> bool:
+    results = [c for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked]
+    return bool(results) and all(c.group is not None and c.group.matrix for c in results)
 
 
 @runs
 @pytest.mark.parametrize("pair", PAIRS)
 def test_every_size_up_to_two_tiles(pair: str) -> None:
     """What is left over of rows, columns and summed positions, each beside the others."""
-    kernel, (first, second) = made(pair), pair.split()
+    kernel, (first, second) = product_kernel(pair), pair.split()
     together = 2 if first == "bf16" else 4
     depths = (1, 2, 3, 16 * together - 1, 16 * together, 16 * together + 1, 40 * together + 1)
     for k in (0, *depths):
@@ -63,8 +63,8 @@ def test_every_size_up_to_two_tiles(pair: str) -> None:
         right = wanted(x, y)
         step = 1 if k == depths[-1] else 5
         for m, n in product(range(1, 70, step), range(1, 70, 7)):
-            (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
-            assert np.array_equal(found, right[:m, :n]), (m, n, k)
+            (actual,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+            assert np.array_equal(actual, right[:m, :n]), (m, n, k)
 
 
 @runs
@@ -72,7 +72,7 @@ def test_every_size_up_to_two_tiles(pair: str) -> None:
 @pytest.mark.parametrize("spec", LAYOUTS)
 def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> None:
     """Operands that are walked along or across, several blocks, nothing read beyond the end."""
-    (first, second), kernel = pair.split(), made(pair, spec)
+    (first, second), kernel = pair.split(), product_kernel(pair, spec)
     sizes = ((1, 1, 1), (13, 33, 17), (40, 300, 70), (17, 65, 1029), (530, 270, 1100))
     for m, n, k in (*sizes, (45, 70, 1540)):
         x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
@@ -80,16 +80,19 @@ def test_layouts_and_blocks_between_forbidden_pages(pair: str, spec: str) -> Non
         x = np.ascontiguousarray(x.T) if spec.startswith("k,m") else x
         y = np.ascontiguousarray(y.T) if "n,k" in spec else y
         for at_end in (False, True):
-            (found,) = run_guarded(kernel, [x, y], at_end=at_end)
-            assert np.array_equal(found, right), (m, n, k)
+            (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
+            assert np.array_equal(actual, right), (m, n, k)
 
 
 @runs
 @pytest.mark.parametrize("pair", ["bf16 bf16", "u8 i8"])
-def test_rows_are_read_where_they_lie_or_packed(pair: str) -> None:
-    """As tiles load them well: at the start of a line of a cache or within one, so far apart that
-    they share its sets or not, and with a unit in part at their end."""
-    kernel, (first, second) = made(pair), pair.split()
+def test_rows_are_read_in_place_or_packed(pair: str) -> None:
+    """Rows at every alignment.
+
+    They begin at a cache line or within one, their distances map to the same cache sets or not, and
+    the last group may be partial.
+    """
+    kernel, (first, second) = product_kernel(pair), pair.split()
     assert all(
         c.units for p in program(kernel.kernel).phases for c in schedule(p, kernel.target).blocked
     )
@@ -109,7 +112,7 @@ def test_rows_are_read_where_they_lie_or_packed(pair: str) -> None:
 def test_few_rows(pair: str, spec: str) -> None:
     """The few for which nothing is packed, and those for which it is."""
     first, second = pair.split()
-    kernel = whole(source(pair, spec), "avx512", features=(*MORE, *AMX))
+    kernel = fuse(source(pair, spec), "avx512", features=(*MORE, *AMX))
     for m, n, k in ((1, 70, 33), (6, 40, 515), (7, 40, 515), (16, 300, 70), (17, 33, 129)):
         x, y = drawn(first, (m, k), m), drawn(second, (k, n), n)
         right = wanted(x, y)
@@ -122,7 +125,7 @@ def test_few_rows(pair: str, spec: str) -> None:
 @pytest.mark.parametrize("pair", OF_BYTES)
 def test_extremes_are_exact(pair: str) -> None:
     """No step saturates; sums that leave int32 wrap."""
-    kernel = made(pair)
+    kernel = product_kernel(pair)
     first, second = (np.iinfo(KINDS[p]) for p in pair.split())
     for a, b in product((first.min, first.max), (second.min, second.max)):
         x, y = np.full((14, 1027), a, first.dtype), np.full((1027, 37), b, second.dtype)
@@ -133,12 +136,12 @@ def test_extremes_are_exact(pair: str) -> None:
 
 @runs
 def test_error_is_that_of_float32_sums() -> None:
-    errs_as_float32_sums(made("bf16 bf16"))
+    errs_as_float32_sums(product_kernel("bf16 bf16"))
 
 
 @runs
 def test_nan_and_infinity_travel() -> None:
-    lets_nan_and_infinity_travel(made("bf16 bf16"))
+    lets_nan_and_infinity_travel(product_kernel("bf16 bf16"))
 
 
 @runs
@@ -151,7 +154,7 @@ def test_computed_operands() -> None:
         (" c = max(a, 0:i32)\n", lambda v: np.maximum(v, 0), True),
         (" c = sub(a, 3:i32)\n", lambda v: v - 3, False),
     ):
-        kernel = whole(head + code + tail, usual=True, features=(*MORE, *AMX))
+        kernel = fuse(head + code + tail, usual=True, features=(*MORE, *AMX))
         assert grouped(kernel) and by_matrices(kernel) == fits
         assert np.array_equal(kernel(x, y)[0], does(x.astype("i8").astype("i4")) @ y.astype("i4"))
 
@@ -172,19 +175,21 @@ def test_the_inner_loop_is_loads_and_products(pair: str) -> None:
     assert {*re.findall(r"tileloaddt1\t.*%tmm(\d)", text)} == {"6", "7"}
     assert not re.search("vpdpbusd|vdpbf16ps", text)
     assert text.count("tilerelease") == 1
-    told = set(re.findall(r"tdp\w+", text))
-    assert told == {step}
+    reported = set(re.findall(r"tdp\w+", text))
+    assert reported == {step}
 
 
 def test_what_the_system_does_not_permit_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux refuses tiles to processes whose threads leave too little room for interrupts."""
-    found = Processor("x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",))
+    actual = Processor(
+        "x86_64-unknown-linux-gnu", "sapphirerapids", ("avx2", *AMX), ("avx512fp16",)
+    )
     monkeypatch.setattr(processor, "_amx_permitted", lambda: False)
-    kept = processor.permitted_processor(found)
+    kept = processor.permitted_processor(actual)
     assert kept.features == ("avx2",)
     assert kept.disabled == tuple(sorted(("avx512fp16", *AMX)))
     monkeypatch.setattr(processor, "_amx_permitted", lambda: True)
-    assert processor.permitted_processor(found) == found
+    assert processor.permitted_processor(actual) == actual
 
 
 def test_narrower_vectors_have_no_matrices() -> None:

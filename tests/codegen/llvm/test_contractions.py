@@ -1,4 +1,4 @@
-"""Contractions: every size up to two register tiles, every layout, and what fuses around them."""
+"""Contractions: every size up to two register tiles, every layout, and fused operators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.build import asm_text
@@ -39,7 +39,7 @@ def whole_numbers(shape: tuple[int, ...], dtype: Any, seed: int) -> Array:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
-def is_tiled(kernel: Whole, isa: str) -> bool:
+def is_tiled(kernel: SingleKernel, isa: str) -> bool:
     """Whether the contractions run on register tiles (else they are folds of products)."""
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     phases = program(kernel.kernel).phases
@@ -55,7 +55,7 @@ def is_tiled(kernel: Whole, isa: str) -> bool:
 def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
     """In the forms that such sizes get, and in the code for all sizes."""
     spec = "m,k; k,n -> m,n"
-    kernel = whole(matrices({"f4": "f32", "f8": "f64"}[dtype], spec), isa, usual=usual)
+    kernel = fuse(matrices({"f4": "f32", "f8": "f64"}[dtype], spec), isa, usual=usual)
     assert is_tiled(kernel, isa)
     rows, columns = TILES[isa]
     if dtype == "f8":
@@ -67,13 +67,13 @@ def test_every_size_up_to_two_tiles(isa: str, dtype: str, usual: bool) -> None:
         wanted = x.astype("f8") @ y.astype("f8")
         for m in range(1, 2 * rows + 2):
             for n in range(1, 2 * columns + 2, 1 if every and k == 17 else 7):
-                (found,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
-                assert np.array_equal(found, wanted[:m, :n]), (m, n, k)
+                (actual,) = kernel(x[:m], np.ascontiguousarray(y[:, :n]))
+                assert np.array_equal(actual, wanted[:m, :n]), (m, n, k)
 
 
 def test_sizes_beyond_blocks() -> None:
     """Blocks of rows, of columns and of depth, one more and one less than they hold."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     for m, n, k in (
         (143, 255, 511),
         (144, 256, 512),
@@ -89,20 +89,20 @@ def test_sizes_beyond_blocks() -> None:
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_short_rows_are_multiplied_where_they_lie(isa: str) -> None:
+def test_short_rows_are_multiplied_in_place(isa: str) -> None:
     """Whole panels wide or not, and beyond blocks of depth: others are packed by the same code."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"), isa, usual=True)
     for n, k in product((16, 31, 32, 64, 96, 127, 128, 160, 288), (1, 40, 256, 259)):
         x, y = whole_numbers((13, k), "f4", 1), whole_numbers((k, n), "f4", 2)
-        (found,) = kernel(x, y)
-        assert np.array_equal(found, x @ y), (n, k)
-        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], found), (n, k)
+        (actual,) = kernel(x, y)
+        assert np.array_equal(actual, x @ y), (n, k)
+        assert np.array_equal(run_guarded(kernel, [x, y], at_end=True)[0], actual), (n, k)
 
 
 def test_rounding_is_that_of_a_chain_of_multiply_adds() -> None:
     rng = np.random.default_rng(4)
     for isa, (dtype, step) in product(RUNNABLE, (("f4", 2.0**-24), ("f8", 2.0**-53))):
-        kernel = whole(matrices({"f4": "f32", "f8": "f64"}[dtype], "m,k; k,n -> m,n"), isa)
+        kernel = fuse(matrices({"f4": "f32", "f8": "f64"}[dtype], "m,k; k,n -> m,n"), isa)
         for k in (1, 100, 1000):
             x, y = (rng.standard_normal(s).astype(dtype) for s in ((30, k), (k, 50)))
             exact = x.astype(np.longdouble) @ y.astype(np.longdouble)
@@ -120,7 +120,7 @@ def test_every_transposition(isa: str, dtype: str) -> None:
     for number, (left, right, out) in every:
         if dtype == "f64" and number.bit_count() % 2 == RUNNABLE.index(isa) % 2:
             continue  # half of them: the other instructions have the rest
-        kernel = whole(matrices(dtype, f"{left}; {right} -> {out}"), isa)
+        kernel = fuse(matrices(dtype, f"{left}; {right} -> {out}"), isa)
         assert is_tiled(kernel, isa)
         for m, n, k in ((1, 1, 1), (5, 33, 17), (12, 32, 16), (65, 63, 70), (25, 130, 257)):
             sizes, kind = {"m": m, "n": n, "k": k}, {"f32": "f4", "f64": "f8"}[dtype]
@@ -128,10 +128,10 @@ def test_every_transposition(isa: str, dtype: str) -> None:
                 whole_numbers(tuple(sizes[a] for a in side.split(",")), kind, k)
                 for side in (left, right)
             )
-            (found,) = kernel(x, y)
-            assert np.array_equal(found, kernel.expected(x, y)[0]), (left, right, out, m, n, k)
+            (actual,) = kernel(x, y)
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, out, m, n, k)
             inside = run_guarded(kernel, [x, y], at_end=k % 2 == 0)
-            assert np.array_equal(inside[0], found)
+            assert np.array_equal(inside[0], actual)
 
 
 SPECS = (
@@ -163,16 +163,16 @@ def test_axes_of_every_kind(spec: str) -> None:
     """Batches, rows that do not collapse, several summed axes, vectors, diagonals."""
     names = sorted(set(re.findall(r"[a-z]", spec)))
     for isa in RUNNABLE[:2]:
-        kernel = whole(matrices("f32", spec), isa)
+        kernel = fuse(matrices("f32", spec), isa)
         for sizes in ((3, 2, 40, 17, 35), (1, 4, 1, 33, 7), (2, 3, 13, 64, 16)):
-            known = dict(zip(names, sizes, strict=False))
+            sizes_by_name = dict(zip(names, sizes, strict=False))
             arrays = [
-                whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", k)
+                whole_numbers(tuple(sizes_by_name[str(d)] for d in node.type.shape), "f4", k)
                 for k, node in enumerate(kernel.graph.inputs)
             ]
-            found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)[0]
-            assert np.array_equal(found, kernel.expected(*arrays)[0]), known
-            assert np.array_equal(found, kernel(*arrays)[0])
+            actual = run_guarded(kernel, arrays, at_end=True, one_by_one=True)[0]
+            assert np.array_equal(actual, kernel.expected(*arrays)[0]), sizes_by_name
+            assert np.array_equal(actual, kernel(*arrays)[0])
 
 
 @pytest.mark.parametrize("dtype", ["i32", "i64", "u8", "i8 as i32", "bf16", "f16", "f32 as f64"])
@@ -180,7 +180,7 @@ def test_other_types(dtype: str) -> None:
     """Integers wrap, half types accumulate in float32 and round once, wider results widen first."""
     kind, _, wide = dtype.partition(" as ")
     code = matrices(kind, "m,k; k,n -> m,n")
-    kernel = whole(code.replace('n"}', f'n", dtype={wide}}}') if wide else code)
+    kernel = fuse(code.replace('n"}', f'n", dtype={wide}}}') if wide else code)
     assert kind not in ("i32", "i64") or is_tiled(kernel, RUNNABLE[0])
     for m, n, k in ((1, 1, 1), (13, 33, 17), (40, 70, 300)):
         for seed in range(2):
@@ -188,10 +188,10 @@ def test_other_types(dtype: str) -> None:
             x, y = whole_numbers((m, k), kinds[0], seed), whole_numbers((k, n), kinds[1], 9)
             if kinds[0].kind in "iu" and seed:
                 x, y = x * 13, y * 17
-            (found,) = kernel(x, y)
+            (actual,) = kernel(x, y)
             (wanted,) = kernel.expected(x, y)
-            assert found.dtype == wanted.dtype
-            assert np.array_equal(found.astype("f8"), wanted.astype("f8")), (m, n, k)
+            assert actual.dtype == wanted.dtype
+            assert np.array_equal(actual.astype("f8"), wanted.astype("f8")), (m, n, k)
 
 
 def test_saturated_integers_are_exact() -> None:
@@ -204,7 +204,7 @@ def test_saturated_integers_are_exact() -> None:
         )
         for isa in RUNNABLE:
             for usual in (False, True):
-                kernel = whole(code, isa, usual=usual)
+                kernel = fuse(code, isa, usual=usual)
                 assert is_tiled(kernel, isa)
                 lows = [np.iinfo(n.type.dtype.numpy).min for n in kernel.graph.inputs]
                 highs = [np.iinfo(n.type.dtype.numpy).max for n in kernel.graph.inputs]
@@ -221,23 +221,23 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("form", WINDOWS)
-def test_convolutions(form: str) -> None:
+@pytest.mark.parametrize("variant", WINDOWS)
+def test_convolutions(variant: str) -> None:
     for isa in RUNNABLE[:2]:
-        kernel = whole(
+        kernel = fuse(
             "graph f(x: f32[b,c,n], w: f32[o,c,3]) {\n"
-            f" y = contract(x, w) {{{WINDOWS[form]}}}\n return y\n}}",
+            f" y = contract(x, w) {{{WINDOWS[variant]}}}\n return y\n}}",
             isa,
         )
         for b, c, n, o in ((1, 1, 3, 1), (2, 5, 70, 13), (1, 17, 300, 33)):
             x, w = whole_numbers((b, c, n), "f4", n), whole_numbers((o, c, 3), "f4", 5)
-            found = run_guarded(kernel, [x, w], at_end=True)[0]
-            assert np.array_equal(found, kernel.expected(x, w)[0]), (b, c, n, o)
+            actual = run_guarded(kernel, [x, w], at_end=True)[0]
+            assert np.array_equal(actual, kernel.expected(x, w)[0]), (b, c, n, o)
 
 
 def test_nan_and_infinity_travel() -> None:
     """They reach their own row and column, and no neighbour in the tile."""
-    kernel = whole(matrices("f32", "m,k; k,n -> m,n"))
+    kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     rng = np.random.default_rng(8)
     for m, n, k in ((13, 33, 5), (25, 65, 257), (3, 7, 16)):
         for _ in range(6):
@@ -246,15 +246,15 @@ def test_nan_and_infinity_travel() -> None:
                 places = rng.integers(0, a.size, 3)
                 a.ravel()[places] = [np.nan, np.inf, -np.inf]
                 a.ravel()[rng.integers(0, a.size, 2)] = 0
-            (found,) = kernel(x, y)
+            (actual,) = kernel(x, y)
             with np.errstate(all="ignore"):
                 terms = x.astype("f8")[:, :, None] * y.astype("f8")[None]
                 wanted = terms.sum(1)
             special = ~np.isfinite(wanted)
             assert np.array_equal(
-                np.where(special, found, 0), np.where(special, wanted, 0), equal_nan=True
+                np.where(special, actual, 0), np.where(special, wanted, 0), equal_nan=True
             )
-            assert np.isfinite(found[~special]).all()
+            assert np.isfinite(actual[~special]).all()
 
 
 # ---- what surrounds them -------------------------------------------------------------------------
@@ -303,15 +303,15 @@ CASES += [("normalised", "softmax"), ("both", "position"), ("turned", "turned")]
 IN_TURN = [(*c, i) for k, c in enumerate(CASES) for i in RUNNABLE[:1] + RUNNABLE[1 + k % 2 :: 2]]
 
 
-def close(found: Array, wanted: Array, scale: float = 1.0) -> bool:
-    if found.dtype.kind in "iu":
-        return bool(np.mean(found == wanted) > 0.99)
-    return bool(np.allclose(found, wanted, rtol=3e-5, atol=3e-5 * scale))
+def close(actual: Array, wanted: Array, scale: float = 1.0) -> bool:
+    if actual.dtype.kind in "iu":
+        return bool(np.mean(actual == wanted) > 0.99)
+    return bool(np.allclose(actual, wanted, rtol=3e-5, atol=3e-5 * scale))
 
 
 @pytest.mark.parametrize(("before", "after", "isa"), IN_TURN)
 def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
-    kernel = whole(surrounded(before, after), isa)
+    kernel = fuse(surrounded(before, after), isa)
     assert is_tiled(kernel, isa)
     assert len(kernel.built.functions) == 1
     rng = np.random.default_rng(12)
@@ -323,15 +323,15 @@ def test_fused_with_what_surrounds(before: str, after: str, isa: str) -> None:
         ]
         if after == "norm" and n == 1:
             continue  # 0 / 0
-        (found,), (wanted,) = kernel(*arrays), kernel.expected(*arrays)
-        assert close(found, wanted, max(1.0, k**0.5)), (m, n, k)
+        (actual,), (wanted,) = kernel(*arrays), kernel.expected(*arrays)
+        assert close(actual, wanted, max(1.0, k**0.5)), (m, n, k)
         read = used(kernel, arrays)
         inside = run_guarded(kernel, read, at_end=m != 13, sizes=kernel.sizes(arrays))
-        assert inside[0].tobytes() == found.tobytes(), (m, n, k)
+        assert inside[0].tobytes() == actual.tobytes(), (m, n, k)
 
 
-def used(kernel: Whole, arrays: list[Array]) -> list[Array]:
-    """Those of the inputs that the kernel reads."""
+def used(kernel: SingleKernel, arrays: list[Array]) -> list[Array]:
+    """Return the inputs that the kernel reads."""
     inputs = one_cluster(kernel.graph).inputs
     return [a for node, a in zip(kernel.graph.inputs, arrays, strict=True) if node in inputs]
 
@@ -366,31 +366,31 @@ SQUARES = """graph f(x: f32[m,k]) {
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_attention_in_one_kernel(isa: str) -> None:
-    kernel = whole(ATTENTION, isa)
+    kernel = fuse(ATTENTION, isa)
     assert is_tiled(kernel, isa)
     rng = np.random.default_rng(3)
     sizes = ((1, 1, 1, 1, 1), (2, 50, 300, 16, 33), (3, 13, 7, 5, 40), (1, 97, 257, 64, 64))
     for b, m, n, d, e in sizes:
         q, k, v = (rng.standard_normal(s).astype("f4") for s in ((b, m, d), (b, n, d), (b, n, e)))
-        (found,), (wanted,) = kernel(q, k, v), kernel.expected(q, k, v)
-        assert np.allclose(found, wanted, rtol=1e-4, atol=2e-5)
+        (actual,), (wanted,) = kernel(q, k, v), kernel.expected(q, k, v)
+        assert np.allclose(actual, wanted, rtol=1e-4, atol=2e-5)
         inside = run_guarded(kernel, [q, k, v], at_end=True, one_by_one=True)
-        assert inside[0].tobytes() == found.tobytes()
+        assert inside[0].tobytes() == actual.tobytes()
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_products_of_products(isa: str) -> None:
-    kernel = whole(PERCEPTRON, isa)
+    kernel = fuse(PERCEPTRON, isa)
     rng = np.random.default_rng(5)
     for m, k, h, n in ((1, 1, 1, 1), (50, 40, 300, 33), (49, 7, 12, 257)):
         x, u, w = (rng.standard_normal(s).astype("f4") / 4 for s in ((m, k), (h, k), (n, h)))
-        (found,), (wanted,) = kernel(x, u, w), kernel.expected(x, u, w)
-        assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4)
-        assert run_guarded(kernel, [x, u, w], at_end=False)[0].tobytes() == found.tobytes()
+        (actual,), (wanted,) = kernel(x, u, w), kernel.expected(x, u, w)
+        assert np.allclose(actual, wanted, rtol=1e-4, atol=1e-4)
+        assert run_guarded(kernel, [x, u, w], at_end=False)[0].tobytes() == actual.tobytes()
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
-def test_results_that_lie_across_are_stored_in_lines(isa: str) -> None:
+def test_transposed_results_are_stored_by_rows(isa: str) -> None:
     """One matrix is the left operand of a product along its rows, and of another along columns."""
     code = """graph f(q: f32[n,24], w: f32[u,24]) {
  s = contract(q, w) {spec="k,l; u,l -> k,u"}
@@ -399,22 +399,22 @@ def test_results_that_lie_across_are_stored_in_lines(isa: str) -> None:
  z = contract(p, q) {spec="k,u; k,l -> u,l"}
  return y, z
 }"""
-    kernel = whole(code, isa)
+    kernel = fuse(code, isa)
     assert "masked.scatter" not in emit(kernel.kernel, kernel.target).llvm
     for n, u in ((1, 1), (40, 200), (70, 33)):
         arrays = [whole_numbers((m, 24), "f4", m) for m in (n, u)]
-        found = run_guarded(kernel, arrays, at_end=True)
-        for got, wanted in zip(found, kernel.expected(*arrays), strict=True):
+        result = run_guarded(kernel, arrays, at_end=True)
+        for got, wanted in zip(result, kernel.expected(*arrays), strict=True):
             assert np.array_equal(got, wanted), (n, u)
 
 
 def test_one_array_as_both_operands() -> None:
     for isa in RUNNABLE:
-        kernel = whole(SQUARES, isa)
+        kernel = fuse(SQUARES, isa)
         for shape in ((1, 1), (13, 33), (60, 300)):
             x = whole_numbers(shape, "f4", 3) / 4
-            for wanted, found in zip(kernel.expected(x), kernel(x), strict=True):
-                assert np.array_equal(found, wanted), (isa, shape)
+            for wanted, actual in zip(kernel.expected(x), kernel(x), strict=True):
+                assert np.array_equal(actual, wanted), (isa, shape)
 
 
 SHARED = """graph f(x: f32[b,m,k], y: f32[k,n], i: i64[]) {
@@ -436,17 +436,17 @@ def test_contractions_with_rows_of_their_own(code: str) -> None:
     """What one takes in blocks may be fixed in a task of another: then that one is no contraction
     on tiles."""
     for isa in RUNNABLE:
-        kernel = whole(code, isa)
+        kernel = fuse(code, isa)
         for b, m, n, k, p in ((3, 3, 3, 3, 3), (2, 40, 70, 5, 20), (1, 200, 300, 9, 260)):
-            known = {"b": b, "m": m, "n": n, "k": k, "p": p}
+            sizes_by_name = {"b": b, "m": m, "n": n, "k": k, "p": p}
             arrays = [
                 np.array(b - 1)
                 if node.type.dtype.is_integer
-                else whole_numbers(tuple(known[str(d)] for d in node.type.shape), "f4", b)
+                else whole_numbers(tuple(sizes_by_name[str(d)] for d in node.type.shape), "f4", b)
                 for node in kernel.graph.inputs
             ]
-            found = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
-            for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+            result = run_guarded(kernel, arrays, at_end=True, one_by_one=True)
+            for wanted, got in zip(kernel.expected(*arrays), result, strict=True):
                 assert np.array_equal(got, wanted), (isa, b, m, n, k)
 
 
@@ -463,7 +463,7 @@ STORED = """graph f(x: {d}[m,k], w: {d}[n,k], i: i64[p]) {{
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "i8"])
 def test_gathered_rows_of_other_types(dtype: str, isa: str) -> None:
-    kernel = whole(STORED.format(d=dtype), isa)
+    kernel = fuse(STORED.format(d=dtype), isa)
     assert is_tiled(kernel, isa)
     kind = {"bf16": bf16.numpy, "f16": "f2", "f32": "f4", "i8": "i1"}[dtype]
     rng = np.random.default_rng(6)
@@ -472,9 +472,9 @@ def test_gathered_rows_of_other_types(dtype: str, isa: str) -> None:
         if dtype == "i8":
             x, w = x // 3, w // 3
         i = rng.integers(0, m, p)
-        found = run_guarded(kernel, [x, w, i], at_end=True)[0]
+        actual = run_guarded(kernel, [x, w, i], at_end=True)[0]
         (wanted,) = kernel.expected(x, w, i)
-        assert np.array_equal(found.astype("f8"), wanted.astype("f8")), (m, n, k, p)
+        assert np.array_equal(actual.astype("f8"), wanted.astype("f8")), (m, n, k, p)
 
 
 # ---- the loop ------------------------------------------------------------------------------------
@@ -502,13 +502,13 @@ def test_the_inner_loop_stays_in_registers(isa: str, counts: tuple[int, int], dt
 
 def inner_loops(text: str) -> list[str]:
     """Bodies of loops of one basic block: from its label to the jump back to it."""
-    found: list[str] = []
+    results: list[str] = []
     parts = re.split(r"^(\.L\w+):.*$", text, flags=re.MULTILINE)
     for label, body in zip(parts[1::2], parts[2::2], strict=True):
         back = re.search(rf"^\s*(j\w+|b\.\w+)\s+{re.escape(label)}$", body, flags=re.MULTILINE)
         if back:
-            found.append(body[: back.end()])
-    return found
+            results.append(body[: back.end()])
+    return results
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -519,7 +519,7 @@ def test_rows_are_the_axis_with_many_positions(few: int, isa: str) -> None:
         f"graph f(x: f32[s,{few},k], y: f32[k,n]) {{\n"
         '  v = contract(x, y) {spec="s,b,k; k,n -> s,b,n"}\n  return v\n}'
     )
-    kernel = whole(text, isa)
+    kernel = fuse(text, isa)
     for phase in program(kernel.kernel).phases:
         (c,) = schedule(phase, Target.for_isa(isa)).blocked  # type: ignore[arg-type]
         assert c.m is not None and not isinstance(phase.axes[c.m], int)

@@ -1,4 +1,4 @@
-"""Division by one number for all lanes is that of the processor, bit for bit."""
+"""Division by one number for all lanes has the bits of the processor's division."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import RUNNABLE
+from tests.codegen.llvm.single_kernel import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.llvm.module import emit
@@ -35,10 +35,10 @@ def wrong(x: Any, s: Any) -> list[Any]:
     """Quotients that are not the processor's, the first few."""
     with np.errstate(all="ignore"):
         wanted = x / s
-    found = np.asarray(divide(x, s))
+    result = np.asarray(divide(x, s))
     word = WORDS[x.dtype.type]
-    differ = (found.view(word) != wanted.view(word)) & ~(np.isnan(found) & np.isnan(wanted))
-    return [(x[i, j], s[i, 0], found[i, j], wanted[i, j]) for i, j in np.argwhere(differ)[:3]]
+    differ = (result.view(word) != wanted.view(word)) & ~(np.isnan(result) & np.isnan(wanted))
+    return [(x[i, j], s[i, 0], result[i, j], wanted[i, j]) for i, j in np.argwhere(differ)[:3]]
 
 
 def divisors(rng: np.random.Generator, dtype: Any, count: int) -> Any:
@@ -161,9 +161,9 @@ def test_by_a_number_for_all() -> None:
 def test_softmax_of_far_logits() -> None:
     """Weights of all sizes, denormal ones and zeros among them."""
     x = 20 * np.random.default_rng(5).standard_normal((8, COLUMNS)).astype(np.float32)
-    found = np.asarray(sm.jit(lambda x: sm.nn.softmax(x, axis=-1))(x))
+    actual = np.asarray(sm.jit(lambda x: sm.nn.softmax(x, axis=-1))(x))
     wide = x.astype(np.float64)
     e = np.exp(wide - wide.max(1, keepdims=True))
     rounded = 2.0**-18  # a difference below 128, to half a unit in its last place
     wanted = e / e.sum(1, keepdims=True)
-    np.testing.assert_allclose(found, wanted, rtol=rounded + 2.0**-20, atol=3e-45)
+    np.testing.assert_allclose(actual, wanted, rtol=rounded + 2.0**-20, atol=3e-45)

@@ -1,4 +1,4 @@
-"""The writer of LLVM's language: what it writes LLVM reads, and what it refuses."""
+"""The writer of LLVM IR: LLVM parses its output, and it refuses mistakes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def written(*kinds: Any) -> tuple[ir.Module, ir.IRBuilder, tuple[Any, ...]]:
 
 def read(module: ir.Module) -> Any:
     """The module as LLVM has it.  Raises RuntimeError for what is not its language."""
-    found = llvm.parse_assembly(str(module))
-    found.verify()
-    return found
+    result = llvm.parse_assembly(str(module))
+    result.verify()
+    return result
 
 
 BINARY = [
@@ -85,9 +85,9 @@ def test_comparisons_give_a_truth_for_each_lane(kind: Any, sign: str) -> None:
         [b.icmp_signed, b.icmp_unsigned] if integers else [b.fcmp_ordered, b.fcmp_unordered]
     )
     for way in ways:
-        found = way(sign, x, y)
-        assert found.type is (ir.VectorType(I1, 4) if isinstance(kind, ir.VectorType) else I1)
-        assert b.select(found, x, y).type is kind
+        actual = way(sign, x, y)
+        assert actual.type is (ir.VectorType(I1, 4) if isinstance(kind, ir.VectorType) else I1)
+        assert b.select(actual, x, y).type is kind
     b.ret_void()
     read(module)
 
@@ -95,7 +95,7 @@ def test_comparisons_give_a_truth_for_each_lane(kind: Any, sign: str) -> None:
 def test_conversions_to_the_own_type_are_no_instruction() -> None:
     module, b, (x, y, p) = written(I32, F32, PTR)
     assert b.trunc(x, I32) is x
-    for found, kind in (
+    for actual, kind in (
         (b.trunc(x, I8), I8),
         (b.zext(x, I64), I64),
         (b.sext(x, I64), I64),
@@ -108,15 +108,15 @@ def test_conversions_to_the_own_type_are_no_instruction() -> None:
         (b.bitcast(y, I32), I32),
         (b.ptrtoint(p, I64), I64),
     ):
-        assert found.type is kind
+        assert actual.type is kind
     b.ret_void()
     read(module)
 
 
 def test_memory_and_lanes() -> None:
     module, b, (p, n) = written(PTR, I64)
-    own = b.alloca(FOUR, I64(3))
-    x = b.load(own, typ=FOUR, align=16)
+    array = b.alloca(FOUR, I64(3))
+    x = b.load(array, typ=FOUR, align=16)
     stored = b.store(x, b.gep(p, [n], source_etype=F32), align=4)
     stored.set_metadata("nontemporal", module.add_metadata([I32(1)]))
     assert module.add_metadata([I32(1)]) == "!0"
@@ -136,7 +136,7 @@ def test_memory_and_lanes() -> None:
     assert "!nontemporal" in text and "asm sideeffect" in text
 
 
-def test_branches_meet_again_and_their_blocks_are_told_apart() -> None:
+def test_branches_meet_again_in_distinct_blocks() -> None:
     module, b, (x, yes) = written(I64, I1)
     with b.if_then(yes, likely=False):
         with b.if_else(yes) as (then, otherwise):
@@ -176,9 +176,9 @@ def test_functions_tables_and_calls() -> None:
     b.ret_void()
     b.function.attributes |= {"noinline", "cold"}
     b.function.linkage = "internal"
-    found = read(module)
-    assert found.get_function("f").linkage == llvm.Linkage.internal
-    assert "[i32 1, i32 -2, i32 3], align 64" in str(found)
+    actual = read(module)
+    assert actual.get_function("f").linkage == llvm.Linkage.internal
+    assert "[i32 1, i32 -2, i32 3], align 64" in str(actual)
 
 
 def test_types_are_one_object_each_and_name_intrinsics() -> None:
@@ -208,10 +208,10 @@ def test_constants_are_read_as_the_number_that_they_are(x: float, y: float, n: i
 def test_no_name_is_given_twice_however_it_is_spelled() -> None:
     module = ir.Module("test")
     f = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f")
-    asked = ["if", "if.2", "if", "if", "if.2", "if.2.2", "if.3", "if"]
-    given = [f.unique_name(name) for name in asked]
-    assert len(set(given)) == len(given)
-    assert given[:2] == asked[:2]
+    labels = ["if", "if.2", "if", "if", "if.2", "if.2.2", "if.3", "if"]
+    inputs = [f.unique_name(name) for name in labels]
+    assert len(set(inputs)) == len(inputs)
+    assert inputs[:2] == labels[:2]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whole kernels of many kinds: past the caches, one task at a time, for foreign processors.
+"""Complete kernels of many kinds: non-temporal stores, single tasks, foreign processors.
 
 Each of `FAMILY` is run with its normal stores and with stores past the caches, with its tasks in
 any order and grouping, and compiled for every instruction set that there is.
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 
 from smelt import lower
 from smelt.codegen.build import CompiledKernel, asm_text, build, llvm_text
@@ -67,7 +67,7 @@ FAMILY = {
 SIZES = ((1, 1), (3, 17), (16, 64), (33, 129), (65, 300), (2, 5000))
 
 
-def arrays_for(kernel: Whole, m: int, n: int) -> list[Array]:
+def arrays_for(kernel: SingleKernel, m: int, n: int) -> list[Array]:
     rng = np.random.default_rng(m * 1000 + n)
     return [
         (rng.standard_normal((m, n)) * 3).astype(node.type.dtype.numpy)
@@ -83,26 +83,29 @@ def is_same(first: list[Array], second: list[Array]) -> bool:
 @pytest.mark.parametrize("name", FAMILY)
 def test_memory_tasks_and_streams(name: str, isa: str) -> None:
     """Between forbidden pages, task by task, stored past the caches: always the same bits."""
-    kernel, past = whole(FAMILY[name], isa), whole(FAMILY[name], isa, streaming=True)
+    kernel, past = (
+        fuse(FAMILY[name], isa),
+        fuse(FAMILY[name], isa, streaming=True),
+    )
     for m, n in SIZES:
         arrays = arrays_for(kernel, m, n)
-        found = kernel(*arrays)
-        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+        actual = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
             with np.errstate(all="ignore"):
                 a, b = wanted.astype("f8"), got.astype("f8")
             near = 1e-2 if name in ("halves", "mixed") else 2e-5
             assert np.allclose(b, a, rtol=near, atol=near * 20, equal_nan=True), (m, n)
         for at_end in (True, False):
-            assert is_same(run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end), found)
-            assert is_same(run_guarded(past, arrays, at_end=at_end), found), (m, n)
-        assert is_same(past(*arrays), found)
+            assert is_same(run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end), actual)
+            assert is_same(run_guarded(past, arrays, at_end=at_end), actual), (m, n)
+        assert is_same(past(*arrays), actual)
 
 
 @pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows", "one turned"])
 def test_streams_start_anywhere(name: str) -> None:
     """Stores past the caches need whole lines: what lies before the first one is stored normally,
     and so are short rows and results that do not lie alike."""
-    kernel, past = whole(FAMILY[name]), whole(FAMILY[name], streaming=True)
+    kernel, past = fuse(FAMILY[name]), fuse(FAMILY[name], streaming=True)
     arrays = arrays_for(kernel, 16, 640)
     wanted = kernel(*arrays)
     for skip in (0, 1, 2, 13, 16, 63, 64):
@@ -130,9 +133,12 @@ IN_PERIODS = {
 
 @pytest.mark.parametrize("name", IN_PERIODS)
 def test_streams_that_start_anywhere_know_no_multiples(name: str) -> None:
-    """Vectors of a loop that begins with the next line lie across periods of a quotient or of a
-    remainder, which those of other loops never do; and no rounding depends on where they begin."""
-    kernel, past = whole(IN_PERIODS[name]), whole(IN_PERIODS[name], streaming=True)
+    """Loops that begin at the next row assume no multiples.
+
+    Their vectors cross periods of a quotient or a remainder, which other loops never do; no
+    rounding depends on where they begin.
+    """
+    kernel, past = fuse(IN_PERIODS[name]), fuse(IN_PERIODS[name], streaming=True)
     types = [node.type for node in kernel.graph.inputs]
     arrays = [
         (1 + np.random.default_rng(0).random(t.shape) / 9).astype(t.dtype.numpy) for t in types
@@ -165,8 +171,8 @@ def test_no_store_past_the_caches_claims_more_than_it_is_aligned() -> None:
     narrow = "graph f(x: f32[n]) {\n y = cast(x) {dtype=bf16}\n return y\n}"
     kernel = lower.run(one_cluster(parse(narrow)), "eager", {"n": 1 << 20})
     code = emit(kernel, Target.for_isa("avx512"), streaming=True).llvm
-    found = re.findall(r"store <(\d+) x i16>.* align (\d+), !nontemporal", code)
-    assert {(int(n) * 2, int(align)) for n, align in found} == {(128, 64), (32, 32)}
+    matches = re.findall(r"store <(\d+) x i16>.* align (\d+), !nontemporal", code)
+    assert {(int(n) * 2, int(align)) for n, align in matches} == {(128, 64), (32, 32)}
 
 
 NARROWED = {
@@ -182,21 +188,24 @@ NARROWED = {
 
 @pytest.mark.parametrize("dtype", NARROWED)
 def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
-    """With extents that are numbers LLVM sees the masks; where one narrowed lane was left, it wrote
-    a whole wide one over what follows."""
+    """The last narrow element of a row overwrites nothing.
+
+    With constant extents LLVM sees the masks; for one remaining narrow lane it wrote a whole wide
+    one.
+    """
     source, line = NARROWED[dtype]
     for count in (9, 17, 33, 65):
         for tail in ("return y", "s = reduce.max(x) {{axes=(1,)}}\n return y, s"):
             code = f"graph f(x: {source}[n,{count}]) {{{{\n {line}\n {tail}\n}}}}".format()
             for isa in RUNNABLE:
-                kernel = whole(code, isa)
+                kernel = fuse(code, isa)
                 x = (np.arange(3 * count).reshape(3, count) % 50 - 20).astype(
                     kernel.graph.inputs[0].type.dtype.numpy
                 )
                 (wanted, *_) = kernel.expected(x)
                 for at_end in (True, False):
-                    found = run_guarded(kernel, [x], at_end=at_end, one_by_one=True)
-                    assert np.array_equal(found[0].astype("f8"), wanted.astype("f8")), (isa, count)
+                    actual = run_guarded(kernel, [x], at_end=at_end, one_by_one=True)
+                    assert np.array_equal(actual[0].astype("f8"), wanted.astype("f8")), (isa, count)
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
@@ -204,14 +213,14 @@ def test_the_last_element_of_a_row_is_no_wider_than_it_is(dtype: str) -> None:
 
 def test_any_split_of_the_tasks_gives_the_same_bits() -> None:
     """Chunks begin anywhere: the numbers of the first task are decoded, the others counted on."""
-    kernel = whole(
+    kernel = fuse(
         "graph f(x: f32[a,b,c]) {\n y = reduce.sum(x) {axes=(2,)}\n z = exp(x)\n return y, z\n}"
     )
     x = np.random.default_rng(0).standard_normal((3, 5, 70)).astype("f4")
-    found = kernel(x)
+    actual = kernel(x)
     inside = run_guarded(kernel, [x], at_end=True, one_by_one=True)
-    assert is_same(found, inside)
-    assert np.allclose(found[0], x.sum(2), atol=1e-5)
+    assert is_same(actual, inside)
+    assert np.allclose(actual[0], x.sum(2), atol=1e-5)
 
 
 # ---- foreign processors --------------------------------------------------------------------------
@@ -235,7 +244,7 @@ def test_compiles_for_a_foreign_processor(name: str) -> None:
 def test_facts_are_plain_data(name: str) -> None:
     """What the cache stores is JSON and reads back as it was."""
     for hints in ({}, {"m": 1 << 20}):
-        built = whole(FAMILY[name], **hints).built
+        built = fuse(FAMILY[name], **hints).built
         again = CompiledKernel.from_data(json.loads(json.dumps(built.to_data())), built.code)
         assert again == built
 
@@ -266,8 +275,8 @@ def test_neighbouring_axes_are_walked_as_one() -> None:
     assert axes("graph f(x: f32[a,b]) {\n y = permute(x) {perm=(1,0)}\n return y\n}") == 2
 
 
-def test_one_sweep_serves_the_folds_of_one_level() -> None:
-    """A softmax over rows that stay in cache is three sweeps; its maximum is found in the first."""
+def test_one_pass_serves_the_reductions_of_one_level() -> None:
+    """A softmax over cached rows takes three passes, with its maximum in the first."""
     kernel = lower.run(one_cluster(parse(FAMILY["softmax"])), "eager", {})
     (phase,) = program(kernel).phases
     nests = schedule(phase, Target.for_isa("avx512")).nests
@@ -299,17 +308,17 @@ def test_the_floating_point_environment_survives() -> None:
     read = ctypes.CFUNCTYPE(ctypes.c_uint32)(control.address("mxcsr"))
     before = read() & ~0x3F
     for code in FAMILY.values():
-        kernel = whole(code)
+        kernel = fuse(code)
         kernel(*arrays_for(kernel, 33, 129))
     assert read() & ~0x3F == before
 
 
 def test_subnormals_travel() -> None:
-    """No kernel flushes them: not in maps, sums, products or turned tiles."""
+    """No kernel flushes subnormals: not in maps, sums, products or transposed tiles."""
     tiny = np.float32(1e-40)
     x = np.full((40, 70), tiny)
     for name in ("rows", "turned", "columns", "product", "padded", "everything"):
-        kernel = whole(FAMILY[name])
+        kernel = fuse(FAMILY[name])
         y = np.ones((40, 70), "f4")
         for wanted, got in zip(kernel.expected(x, y), kernel(x, y), strict=True):
             assert np.allclose(
@@ -320,11 +329,11 @@ def test_subnormals_travel() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_neighbours_of_half_precision_numbers(dtype: str) -> None:
     """Of every number, in every direction, although kernels hold them as float32."""
-    kernel = whole(f"graph f(x: {dtype}[n], y: {dtype}[n]) {{\n z = nextafter(x, y)\n return z\n}}")
+    kernel = fuse(f"graph f(x: {dtype}[n], y: {dtype}[n]) {{\n z = nextafter(x, y)\n return z\n}}")
     kind = kernel.graph.inputs[0].type.dtype.numpy
     x = np.arange(1 << 16, dtype=np.uint16).view(kind)
     for towards in (np.inf, -np.inf, 0.0, -0.0, 1.0, np.nan):
         y = np.full_like(x, towards)
-        found, wanted = kernel(x, y)[0], kernel.expected(x, y)[0]
-        same = found.view(np.uint16) == wanted.view(np.uint16)
-        assert (same | (np.isnan(found) & np.isnan(wanted))).all(), towards
+        actual, wanted = kernel(x, y)[0], kernel.expected(x, y)[0]
+        same = actual.view(np.uint16) == wanted.view(np.uint16)
+        assert (same | (np.isnan(actual) & np.isnan(wanted))).all(), towards

@@ -1,4 +1,4 @@
-"""Right operands that are packed once in a call, for tasks that take few rows each."""
+"""Right operands that are packed once in a call, for tasks of few rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.forms import TYPES, forced
-from tests.codegen.llvm.guarded import run_guarded
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_contractions import whole_numbers
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.variants import TYPES, forced
 
 import smelt as sm
 from smelt.blocks import PREPACKED, SMALL
@@ -30,13 +30,13 @@ def rows(w: str, dtype: str = "f32", x: str = "") -> str:
 
 
 def test_form_follows_from_sizes() -> None:
-    kernel = whole(rows("k,n"), "avx512")  # compiled, not run
+    kernel = fuse(rows("k,n"), "avx512")  # compiled, not run
     least = {"m": SMALL + 1, "n": 512, "k": 512}
-    assert select_variant(kernel.forms, least) == "packed"
-    assert select_variant(kernel.forms, {**least, "m": SMALL}) == ""
-    assert select_variant(kernel.forms, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
-    assert select_variant(kernel.forms, {**least, "n": 128}) == ""  # small enough as it lies
-    assert select_variant(kernel.forms, {**least, "k": PREPACKED // 512 + 1}) == ""
+    assert select_variant(kernel.variants, least) == "packed"
+    assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
+    assert select_variant(kernel.variants, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
+    assert select_variant(kernel.variants, {**least, "n": 128}) == ""  # small enough as it lies
+    assert select_variant(kernel.variants, {**least, "k": PREPACKED // 512 + 1}) == ""
     first, second = emit(kernel.kernel, kernel.target, form="packed").entries
     assert "pack" in first.symbol
     assert second.symbol == "k0"
@@ -51,8 +51,8 @@ def test_every_layout(isa: str, dtype: str) -> None:
             x = whole_numbers((m, k), TYPES[dtype], m)
             w = whole_numbers((k, n) if layout == "k,n" else (n, k), TYPES[dtype], n)
             for at_end in (False, True):
-                found = run_guarded(kernel, [x, w], at_end=at_end)[0]
-                assert np.array_equal(found, kernel.expected(x, w)[0]), (layout, m, n, k)
+                actual = run_guarded(kernel, [x, w], at_end=at_end)[0]
+                assert np.array_equal(actual, kernel.expected(x, w)[0]), (layout, m, n, k)
 
 
 def test_one_operand_for_each_of_several_positions() -> None:
@@ -69,13 +69,13 @@ def test_same_bits_for_any_threads_and_strides() -> None:
         s = x @ w
         return s - sm.max(s, axis=1, keepdims=True)
 
-    found: list[bytes] = []
+    actual: list[bytes] = []
     for threads in (1, 2, 3):
         for right in (w[:, ::2], np.ascontiguousarray(w[:, ::2])):
             with sm.config(threads=threads):
-                found.append(np.asarray(sm.jit(code)(x, right)).tobytes())
-    assert len(set(found)) == 1
-    got = np.frombuffer(found[0], "f4").reshape(430, 230)
+                actual.append(np.asarray(sm.jit(code)(x, right)).tobytes())
+    assert len(set(actual)) == 1
+    got = np.frombuffer(actual[0], "f4").reshape(430, 230)
     exact = x.astype("f8") @ w[:, ::2].astype("f8")
     sizes = abs(x).astype("f8") @ abs(w[:, ::2]).astype("f8")
     off = abs(got - (exact - exact.max(axis=1, keepdims=True)))

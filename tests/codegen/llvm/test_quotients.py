@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 from smelt.codegen.build import asm_text
 from smelt.target import Target
@@ -31,13 +31,13 @@ def source(dtype: str, divisors: list[int]) -> str:
 def numbers(dtype: np.dtype[Any], divisors: list[int]) -> Array:
     """The ends of the type, and what lies around multiples of the divisors."""
     rng, info = np.random.default_rng(1), np.iinfo(dtype)
-    found = [info.min, info.min + 1, info.max, info.max - 1, 0, 1]
-    found += [int(v) for v in rng.integers(info.min, info.max, 40, dtype=dtype, endpoint=True)]
+    results = [info.min, info.min + 1, info.max, info.max - 1, 0, 1]
+    results += [int(v) for v in rng.integers(info.min, info.max, 40, dtype=dtype, endpoint=True)]
     for d in divisors:
         most = info.max // abs(d)
         times = [0, 1, most, most - 1, *(int(t) for t in rng.integers(0, most, 8, np.uint64, True))]
-        found += [sign * (t * d + off) for t in times for off in (-1, 0, 1) for sign in (1, -1)]
-    return np.array([v for v in found if info.min <= v <= info.max], dtype)
+        results += [sign * (t * d + off) for t in times for off in (-1, 0, 1) for sign in (1, -1)]
+    return np.array([v for v in results if info.min <= v <= info.max], dtype)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -47,10 +47,10 @@ def test_by_constants(name: str, isa: Any) -> None:
     info = np.iinfo(dtype)
     divisors = [d for d in DIVISORS if info.min <= d <= info.max]
     x = numbers(dtype, divisors)
-    found = whole(source(name, divisors), isa)(x)
+    result = fuse(source(name, divisors), isa)(x)
     with np.errstate(over="ignore"):
         wanted = [f(x, dtype.type(d)) for d in divisors for f in (np.floor_divide, np.remainder)]
-    for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    for k, (a, b) in enumerate(zip(result, wanted, strict=True)):
         assert np.array_equal(a, b), (divisors[k // 2], x[a != b][:3], a[a != b][:3])
 
 
@@ -64,7 +64,7 @@ def test_by_one_another(name: str) -> None:
         " return q, r\n}"
     )
     for isa in RUNNABLE:
-        q, r = whole(code, isa)(x, y)
+        q, r = fuse(code, isa)(x, y)
         with np.errstate(all="ignore"):
             assert np.array_equal(q, np.floor_divide(x, y)), isa
             assert np.array_equal(r, np.remainder(x, y)), isa
@@ -72,7 +72,7 @@ def test_by_one_another(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["i64", "u64"])
 def test_no_lane_is_divided_on_its_own(name: str) -> None:
-    kernel = whole(source(name, [7, 1000]), RUNNABLE[-1]).kernel
+    kernel = fuse(source(name, [7, 1000]), RUNNABLE[-1]).kernel
     asm = asm_text(kernel, Target.for_isa("avx512"))
     assert "vpmuludq" in asm
     assert "vpextrq" not in asm and "divq" not in asm

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.whole import RUNNABLE, Whole, one_cluster, whole_graph
-from tests.property.judges import agree, interpret, sizes_at, spread
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse_graph, one_cluster
+from tests.property.oracles import agree, interpret, sizes_at, spread
 from tests.strategies.graphs import Program, graphs
 
 from smelt import passes
@@ -28,7 +28,7 @@ FLAVOURS = ("counting", "uniform", "normal", "wide")
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
+def one_kernel(graph: Graph, isa: str, hint: int) -> SingleKernel | None:
     """The program as one kernel; None if something is in it that no kernel holds: a library call,
     a scan that is read at shifted positions, writes at computed places before the end."""
     graph = passes.run(graph, None, "eager")
@@ -36,7 +36,7 @@ def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
     if cluster.is_extern or not cluster.nodes:
         return None
     try:
-        return whole_graph(graph, isa, hint=hint)
+        return fuse_graph(graph, isa, hint=hint)
     except VerifyError as error:
         if "shifted" in error.message or "does not end" in error.message:
             return None
@@ -45,7 +45,7 @@ def one_kernel(graph: Graph, isa: str, hint: int) -> Whole | None:
 
 def tolerance(graph: Graph, arrays: list[Array], sizes: dict[str, int]) -> list[Array]:
     """How far apart correct runs may be: `spread`, and what the last bits of the inputs do."""
-    found = spread(graph, arrays, sizes)
+    result = spread(graph, arrays, sizes)
     exact = [v.astype("f8") for v in interpret(graph, arrays, sizes)]
     rng = np.random.default_rng(5)
     for _ in range(4):
@@ -53,8 +53,8 @@ def tolerance(graph: Graph, arrays: list[Array], sizes: dict[str, int]) -> list[
         for k, v in enumerate(interpret(graph, moved, sizes)):
             with np.errstate(all="ignore"):
                 off = np.abs(v.astype("f8") - exact[k])
-            found[k] = np.maximum(found[k], 16 * np.where(np.isnan(off), np.inf, off))
-    return found
+            result[k] = np.maximum(result[k], 16 * np.where(np.isnan(off), np.inf, off))
+    return result
 
 
 def _moved(a: Array, rng: np.random.Generator) -> Array:
@@ -89,9 +89,9 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
             return
         shown = f"{text(kernel.graph)}\n{kernel_text(kernel.kernel)}"
         sizes = sizes_at(graph, arrays)
-        found = kernel.run(arrays, sizes)
+        actual = kernel.run(arrays, sizes)
         wanted, allowed = interpret(graph, arrays, sizes), tolerance(graph, arrays, sizes)
-        for k, (a, b) in enumerate(zip(wanted, found, strict=True)):
+        for k, (a, b) in enumerate(zip(wanted, actual, strict=True)):
             problem = agree(a, b, allowed[k])
             assert not problem, f"output {k}: {problem}\n{shown}"
         cluster = one_cluster(kernel.graph)
@@ -102,7 +102,7 @@ def test_any_program_is_one_kernel(isa: str, part: int, hint: int) -> None:
         for at_end in (True, False):
             inside = run_guarded(kernel, read, at_end=at_end, one_by_one=at_end, sizes=sizes)
             for place, again in zip(places, inside, strict=True):
-                assert same(found[place], again), shown
+                assert same(actual[place], again), shown
 
     judge()
 

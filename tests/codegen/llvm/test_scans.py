@@ -1,4 +1,4 @@
-"""Running folds along every axis, alone, with readers of other axes, and inside contractions."""
+"""Scans along every axis, alone, with readers of other axes, and inside contractions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.test_folds import BITS, NAMES
-from tests.codegen.llvm.whole import RUNNABLE, whole
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
+from tests.codegen.llvm.test_reductions import BITS, NAMES
 
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType
@@ -38,18 +38,18 @@ def data(dtype: DType, shape: tuple[int, ...], combine: str) -> Array:
     return rng.standard_normal(shape).astype(dtype.numpy)
 
 
-def near(found: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
-    """Whether a running fold has no more than the rounding of its result."""
+def near(actual: Array, x: Array, combine: str, axis: int, dtype: DType) -> bool:
+    """Test whether a scan is off by no more than the rounding of its result."""
     prefix = COMBINES[combine].prefix
     assert prefix is not None
     if not dtype.is_float:
         with np.errstate(over="ignore"):
-            return bool(np.array_equal(found, prefix(x.astype(found.dtype), axis=axis)))
+            return bool(np.array_equal(actual, prefix(x.astype(actual.dtype), axis=axis)))
     wanted = prefix(x.astype(np.longdouble), axis=axis)
     step = 2.0 ** -BITS[dtype.name]
     inner = 0 if combine in ("max", "min") else x.shape[axis] * 2.0**-52
     allowed = np.abs(wanted) * step + prefix(np.abs(x).astype(float), axis=axis) * inner
-    return bool((np.abs(found.astype(np.longdouble) - wanted) <= allowed).all())
+    return bool((np.abs(actual.astype(np.longdouble) - wanted) <= allowed).all())
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i8", "bf16"])
@@ -59,12 +59,12 @@ def test_every_axis(combine: str, dtype: str) -> None:
     for isa in RUNNABLE if dtype == "f32" else RUNNABLE[:1]:
         for axis in range(3):
             line = f"y = scan.{combine}(x) {{axis={axis}}}"
-            kernel = whole(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
+            kernel = fuse(f"graph f(x: {dtype}[a,b,c]) {{\n {line}\n return y\n}}", isa)
             for shape in SHAPES:
                 x = data(kind, shape, combine)
-                (found,) = kernel(x)
-                assert found.dtype == COMBINES[combine].result(kind).numpy
-                assert near(found, x, combine, axis, kind), (shape, axis, isa)
+                (actual,) = kernel(x)
+                assert actual.dtype == COMBINES[combine].result(kind).numpy
+                assert near(actual, x, combine, axis, kind), (shape, axis, isa)
 
 
 WIDER = """graph f(x: f32[a], z: f32[a,b]) {
@@ -108,17 +108,17 @@ GUARDED = """graph f(x: f32[a,b]) {
 )
 def test_scans_among_others(code: str, isa: str) -> None:
     """A scan runs once in order, whatever loops its readers need."""
-    kernel = whole(code, isa)
+    kernel = fuse(code, isa)
     rng = np.random.default_rng(2)
     for a, b, c in ((5, 7, 3), (1, 300, 2), (300, 1, 40), (50, 600, 260), (64, 64, 64)):
         shapes = {"x": (a,) if code is WIDER else (a, b), "y": (b, c), "z": (a, b)}
         arrays = [
             (rng.standard_normal(shapes[p.name]) / 8).astype("f4") for p in kernel.kernel.inputs
         ]
-        found = kernel(*arrays)
-        for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+        actual = kernel(*arrays)
+        for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
             scale = 1 + float(np.abs(wanted).max())
             assert np.allclose(got, wanted, rtol=1e-5, atol=3e-6 * scale), (a, b, c)
         for at_end in (True, False):
             again = run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end)
-            assert all(p.tobytes() == q.tobytes() for p, q in zip(again, found, strict=True))
+            assert all(p.tobytes() == q.tobytes() for p, q in zip(again, actual, strict=True))

@@ -1,4 +1,4 @@
-"""Rows too short to fill a vector: lanes take a row each, and every length is right.
+"""Rows shorter than a vector: each lane takes a row, for every length.
 
 Sizes seen at the first call decide that; the kernel then serves all sizes, long rows included.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.guarded import run_guarded
-from tests.codegen.llvm.whole import RUNNABLE, Whole, whole
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 from smelt import driver
 from smelt.fusion import plan_single, schedule_model
@@ -55,8 +55,8 @@ def source(name: str, dtype: str) -> str:
     return f"graph f(x: {dtype}[m,k]) {{\n{ROWS[name]}\n}}"
 
 
-def row_kernel(name: str, dtype: str, isa: str | None = None, **hints: int) -> Whole:
-    return whole(source(name, dtype), isa, **hints)
+def row_kernel(name: str, dtype: str, isa: str | None = None, **hints: int) -> SingleKernel:
+    return fuse(source(name, dtype), isa, **hints)
 
 
 def lanes(kernel: Kernel) -> list[str]:
@@ -64,16 +64,16 @@ def lanes(kernel: Kernel) -> list[str]:
     return [b.axis for b in kernel.grid if isinstance(b, Block) and b.size not in (None, 1)]
 
 
-def check(kernel: Whole, arrays: list[Array]) -> None:
-    found = kernel(*arrays)
+def check(kernel: SingleKernel, arrays: list[Array]) -> None:
+    actual = kernel(*arrays)
     half = arrays[0].dtype.itemsize == 2
-    for wanted, got in zip(kernel.expected(*arrays), found, strict=True):
+    for wanted, got in zip(kernel.expected(*arrays), actual, strict=True):
         assert wanted.dtype == got.dtype
         near = 1e-2 if half else 1e-5 if arrays[0].dtype == np.float32 else 1e-13
         np.testing.assert_allclose(got.astype("f8"), wanted.astype("f8"), rtol=near, atol=near)
     for at_end in (True, False):
         again = run_guarded(kernel, arrays, at_end=at_end, one_by_one=at_end)
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(again, found, strict=True))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(again, actual, strict=True))
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)
@@ -90,7 +90,7 @@ def test_short_rows_of_every_length(name: str, dtype: str, isa: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_distances_in_few_dimensions(dtype: str) -> None:
-    kernel = whole(DISTANCES.format(dtype), m=200, n=300, k=3)
+    kernel = fuse(DISTANCES.format(dtype), m=200, n=300, k=3)
     assert lanes(kernel.kernel) == ["n"]
     rng = np.random.default_rng(2)
     kind = kernel.graph.inputs[0].type.dtype.numpy
@@ -102,7 +102,7 @@ def test_distances_in_few_dimensions(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("name", FEW)
 def test_few_results_of_short_rows(name: str, dtype: str, isa: str) -> None:
-    kernel = whole(FEW[name].format(dtype), isa, m=1000, k=3, n=4)
+    kernel = fuse(FEW[name].format(dtype), isa, m=1000, k=3, n=4)
     assert lanes(kernel.kernel) == ["m"]
     rng = np.random.default_rng(3)
     kind = kernel.graph.inputs[0].type.dtype.numpy
@@ -136,10 +136,10 @@ def test_planner_and_lowering_agree(
 ) -> None:
     """Both see that rows are short, from the sizes alone."""
     seen: list[int] = []
-    found = schedule_model.lanes_axis
+    result = schedule_model.lanes_axis
 
     def spy(one: schedule_model.ScheduleModel) -> int:
-        seen.append(found(one))
+        seen.append(result(one))
         return seen[-1]
 
     monkeypatch.setattr(schedule_model, "lanes_axis", spy)

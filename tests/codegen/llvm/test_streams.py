@@ -1,4 +1,4 @@
-"""Streams natively: every golden kernel that has one, in blocks of many sizes, and random ones."""
+"""Streams natively: every golden kernel with one, many block sizes, and random ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from tests.codegen.llvm.disturbed import spread
 from tests.codegen.llvm.native import Native, native, native_kernel
 from tests.codegen.llvm.random_streams import streams as random_streams
-from tests.codegen.llvm.whole import RUNNABLE
+from tests.codegen.llvm.rounding_noise import spread
+from tests.codegen.llvm.single_kernel import RUNNABLE
 from tests.kernel.goldens import GOLDENS
 from tests.kernel.random_kernels import kernels
 from tests.kernel.references import REFERENCES, extra_sizes
 from tests.kernel.test_goldens import flat
 from tests.kernel.test_verify_property import accepted, arrays_for
-from tests.property.judges import agree
+from tests.property.oracles import agree
 
 from smelt.codegen.build import Variant, asm_text
 from smelt.codegen.llvm.loopir.items import Phase
@@ -80,12 +80,12 @@ def test_goldens(name: str, size: int | None, isa: str) -> None:
     for scale in (1, 7, 20):
         arrays = reference.inputs(np.random.default_rng(scale), scale)
         sizes = extra_sizes(name, arrays)
-        found = kernel(arrays, sizes)
+        actual = kernel(arrays, sizes)
         again = kernel(arrays, sizes, at_end=False, one_by_one=True)
         for key, wanted in reference.outputs(**arrays).items():
             rtol, atol = max(reference.rtol, 1e-5), max(reference.atol, 1e-5)
-            np.testing.assert_allclose(flat(found[key]), flat(wanted), rtol=rtol, atol=atol)
-            assert found[key].tobytes() == again[key].tobytes()
+            np.testing.assert_allclose(flat(actual[key]), flat(wanted), rtol=rtol, atol=atol)
+            assert actual[key].tobytes() == again[key].tobytes()
 
 
 NEAREST = """kernel nearest(x: f32[n,k], y: f32[m,k]) -> z: i64[n]
@@ -128,30 +128,36 @@ def test_compiles_for_a_foreign_processor(name: str) -> None:
     assert asm_text(parse(GOLDENS[name]), Target.for_isa("neon"))
 
 
-def test_a_stream_that_only_folds_is_a_fold() -> None:
-    """Then products are packed and tiled over the whole axis, and columns are swept once; blocks of
-    a part that have a size of their own are visited as they say."""
+def test_a_stream_that_only_reduces_is_a_reduction() -> None:
+    """A stream with reductions only is one reduction.
+
+    Products are packed and tiled over the whole axis, and columns take one pass; blocks of a part
+    with a size of its own are visited in that size.
+    """
     assert [r for p in program(parse(GOLDENS["variance"])).phases for r in p.regions()]
     for name in ("linear_gelu", "norm_qkv", "conv_bn_relu", "columns"):
         assert not [r for p in program(parse(GOLDENS[name])).phases for r in p.regions()], name
     assert "fma" in asm_text(parse(GOLDENS["linear_gelu"]), Target.for_isa("avx512"))
 
 
-@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("variant", ["rows", "columns"])
 @pytest.mark.parametrize("name", ["decode", "causal_attention", "splade"])
-def test_thin_forms(name: str, form: Variant) -> None:
+def test_gemv_variants(name: str, variant: Variant) -> None:
     """What is taken for few is not packed, and right however many there are."""
     for size in (None, 5):
-        kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], form)
+        kernel = native_kernel(in_blocks(parse(GOLDENS[name]), size), RUNNABLE[0], variant)
         arrays = REFERENCES[name].inputs(np.random.default_rng(3), 4)
         for key, wanted in REFERENCES[name].outputs(**arrays).items():
-            found = kernel(arrays)[key]
-            np.testing.assert_allclose(flat(found), flat(wanted), rtol=1e-5, atol=1e-5)
+            actual = kernel(arrays)[key]
+            np.testing.assert_allclose(flat(actual), flat(wanted), rtol=1e-5, atol=1e-5)
 
 
-def test_the_weights_of_attention_are_multiplied_where_they_lie() -> None:
-    """Computed once, summed as they are, and in the place of the scores; queries are packed before
-    the stream and keys are turned straight into panels."""
+def test_the_weights_of_attention_are_multiplied_in_place() -> None:
+    """The weights overwrite the scores and are multiplied there.
+
+    They are computed once and summed in place; queries are packed before the stream and keys are
+    transposed straight into panels.
+    """
     source = GOLDENS["causal_attention"].replace("n/512", "n/48")
     (phase,) = program(parse(source)).phases
     target = Target.for_isa("avx512")
@@ -190,8 +196,12 @@ TWO = """kernel two(
 """
 
 
-def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None:
-    """In a nest of several stages those of the other are not read yet when the first are stored."""
+def test_weights_of_two_attentions_overwrite_their_own_scores() -> None:
+    """Two attentions in one nest each overwrite their own scores.
+
+    The nest has several stages: the other's scores are not read yet when the first weights are
+    stored.
+    """
     kernel = parse(TWO)
     (phase,) = program(kernel).phases
     s = schedule(phase, Target.for_isa("avx512"))
@@ -208,12 +218,12 @@ def test_weights_of_two_attentions_take_the_places_of_their_own_scores() -> None
     q, k, p, r, v = (a.astype(np.float64) for a in arrays.values())
     a, b = np.exp(q @ k.T), np.exp(p @ r.T)
     wanted = {"y": a @ v, "s": a.sum(1), "z": b @ v, "t": b.sum(1)}
-    found = native_kernel(kernel, RUNNABLE[0])(arrays)
+    actual = native_kernel(kernel, RUNNABLE[0])(arrays)
     for name, x in wanted.items():
-        np.testing.assert_allclose(found[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
+        np.testing.assert_allclose(actual[name], x, rtol=2e-4, atol=1e-3 * np.abs(x).max())
 
 
-def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
+def test_reductions_beside_a_product_vectorise_along_loaded_rows() -> None:
     """The columns' sums are read with lanes along a line, though the product's results are rows."""
     source = """kernel f(x: f32[m,n], r: f32[n]) -> y: f32[m]
       axis m, n
@@ -231,8 +241,8 @@ def test_folds_beside_a_product_run_along_the_lines_they_load() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(1, 2, (37, 301)).astype(np.float32)
     r = rng.standard_normal(301).astype(np.float32)
-    found = kernel({"x": x, "r": r})["y"]
-    np.testing.assert_allclose(found, x @ (r / x.sum(axis=0, dtype=np.float64)), atol=1e-4)
+    actual = kernel({"x": x, "r": r})["y"]
+    np.testing.assert_allclose(actual, x @ (r / x.sum(axis=0, dtype=np.float64)), atol=1e-4)
 
 
 def test_blocks_of_rows_fit_the_first_cache() -> None:
@@ -244,22 +254,25 @@ def test_blocks_of_rows_fit_the_first_cache() -> None:
 
 
 def test_fewer_rows_share_what_is_wider_for_all_of_them_than_for_one() -> None:
-    """A stream that stops at the last row of a task visits more for the others; one that starts at
-    the first as well does so twice.  Ends that hold for all rows cost nothing, and neither do those
-    of rows that are taken in bands."""
+    """Tasks have fewer rows where all rows together visit more than each.
+
+    A stream that stops at the last row of a task visits more for the others; one that starts at the
+    first as well does so twice. Ends that hold for all rows cost nothing, and neither do those of
+    row bands.
+    """
 
     def phase(ends: str) -> Phase:
         source = GOLDENS["causal_attention"].replace(" to last(m) + 1", ends)
-        (found,) = program(parse(source)).phases
-        return found
+        (result,) = program(parse(source)).phases
+        return result
 
     target = Target.for_isa("avx512")
     ends = " from 3 to 9", " to last(m) + 1", " from first(m) - 9 to last(m) + 1"
     whole, causal, window = (stream_task_rows(phase(e), (), target) for e in ends)
     assert whole > causal > window
-    forms: list[Variant] = ["", "small"]  # both of them in bands
-    for form in forms:
-        assert {schedule(phase(e), target, form).block["m"] for e in ends} == {288}
+    variants: list[Variant] = ["", "small"]  # both of them in bands
+    for variant in variants:
+        assert {schedule(phase(e), target, variant).block["m"] for e in ends} == {288}
 
 
 LOOKED_UP = """
@@ -279,13 +292,15 @@ kernel documents(q: f32[m,d], k: f32[n,d], v: f32[n,e], a: i64[m], b: i64[n]) ->
 
 
 def test_fewer_rows_look_for_what_each_of_them_sees() -> None:
-    """Ends that are looked for are found again for the rows of each band, in all that the rows of a
-    task see; those that follow from positions are not."""
-    (found,) = program(parse(LOOKED_UP)).phases
+    """Searched range ends are found again for each row band.
+
+    The search covers what all rows of the task see; ends that follow from positions need none.
+    """
+    (actual,) = program(parse(LOOKED_UP)).phases
     placed = GOLDENS["causal_attention"].replace(" to last(m) + 1", " from first(m) - 9 to last(m)")
     (other,) = program(parse(placed)).phases
     target = Target.for_isa("avx512")
-    assert schedule(found, target, "").block["m"] == 144
+    assert schedule(actual, target, "").block["m"] == 144
     assert schedule(other, target, "").block["m"] == 288
 
 
@@ -353,8 +368,8 @@ def test_small_streams(name: str, isa: str) -> None:
         cut = sizes_as_built(kernel)
         wanted = run(kernel.kernel, {"x": x}, grid_sizes=cut)
         allowed = spread(kernel.kernel, {"x": x}, {}, grid_sizes=cut)
-        for key, found in kernel({"x": x}).items():
-            problem = agree(wanted[key], found, allowed[key])
+        for key, actual in kernel({"x": x}).items():
+            problem = agree(wanted[key], actual, allowed[key])
             assert not problem, f"{key} at {r, c}: {problem}"
 
 
@@ -379,8 +394,8 @@ def test_attention_in_other_types(dtype: DType, near: float) -> None:
     arrays = {n: rng.standard_normal(s).astype(dtype.numpy) for n, s in shapes.items()}
     wanted = run(parse(source), arrays)["o"].astype("f8")
     for isa in RUNNABLE:
-        found = native(source, isa)(arrays)["o"].astype("f8")
-        assert np.abs(found - wanted).max() < near, isa
+        kernel = native(source, isa)(arrays)["o"].astype("f8")
+        assert np.abs(kernel - wanted).max() < near, isa
 
 
 def test_rows_that_hold_nothing_finite() -> None:
@@ -405,8 +420,8 @@ def stored_elements(kernel: ir.Kernel, arrays: dict[str, Array], **settings: Any
         store(self, *args, **options)
 
     with mock.patch.object(Buffer, "store", recorded):
-        found = run(kernel, arrays, complete=False, **settings)
-    return found, {n: (b.writer >= 0).reshape(found[n].shape) for n, b in seen.items()}
+        result = run(kernel, arrays, complete=False, **settings)
+    return result, {n: (b.writer >= 0).reshape(result[n].shape) for n, b in seen.items()}
 
 
 @pytest.mark.parametrize(
@@ -430,13 +445,13 @@ def test_random_kernels(isa: str, part: int, maker: Any, examples: int) -> None:
         holds = all(evaluate(fact, sizes) >= 0 for fact in kernel.facts)
         if not streams or not holds or not accepted(kernel):
             return
-        made = native_kernel(kernel, isa)
-        arrays, cut = arrays_for(kernel, sizes, 1), sizes_as_built(made)
+        single = native_kernel(kernel, isa)
+        arrays, cut = arrays_for(kernel, sizes, 1), sizes_as_built(single)
         wanted, stored = stored_elements(kernel, arrays, sizes=sizes, grid_sizes=cut)
         allowed = spread(kernel, arrays, sizes, complete=False, grid_sizes=cut)
-        found = made(arrays, sizes)
+        result = single(arrays, sizes)
         for name, where in stored.items():
-            sides = (np.atleast_1d(a[name][where]) for a in (wanted, found, allowed))
+            sides = (np.atleast_1d(a[name][where]) for a in (wanted, result, allowed))
             problem = agree(*sides)
             assert not problem, f"{name}: {problem}\n{text(kernel)}"
 
@@ -488,12 +503,15 @@ SCALED = """kernel f(x: f32[n,m], a: f32[n], t: f32[m]) -> y: f32[n,m]
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_rows_beside_a_short_operand_are_stored_in_lines(isa: str) -> None:
-    """The product's result and `a` run along n, but no lane is put to a line of its own for them:
-    each is one number of a row."""
+    """Rows beside a short operand are stored contiguously.
+
+    The product's result and `a` run along n, but no lane addresses a cache line of its own for
+    them: each is one number of a row.
+    """
     code = native(SCALED, isa)
-    found = emit(code.kernel, code.target).llvm
-    assert "masked.scatter" not in found
-    assert "masked.gather" not in found
+    actual = emit(code.kernel, code.target).llvm
+    assert "masked.scatter" not in actual
+    assert "masked.gather" not in actual
     for n, m in ((1, 1), (16, 40), (37, 70)):
         rng = np.random.default_rng(n)
         arrays = {"x": rng.random((n, m)) + 0.5, "a": rng.random(n), "t": rng.random(m) + 0.5}

@@ -1,4 +1,4 @@
-"""Axes that an array does not have: every public function raises an error of this package."""
+"""Every public function raises an error of this package for a missing axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that a function closes over: worked on once, and never used after they have changed."""
+"""Captured arrays: work on them is done once, and never used after they have changed."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_a_captured_array_is_packed_once_for_all_sizes():
 
 
 @pytest.mark.parametrize("columns", [193, 224, 255, 256, 257, 300, 511, 512, 513])
-@pytest.mark.parametrize("turned", [False, True])
-def test_any_number_of_columns(columns, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_any_number_of_columns(columns, transposed):
     data = weights(50, columns)
-    w = owned(data.T).mT if turned else owned(data)
+    w = owned(data.T).mT if transposed else owned(data)
     f = layer(w)
     for rows in (2, 5, 30, 130):
         x = RNG.standard_normal((rows, 50), np.float32)
@@ -74,14 +74,14 @@ def test_work_on_captured_arrays_is_done_once():
     assert prelude.held_bytes() == w.nbytes
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_short_integers_that_are_widened_are_kept_short(turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_short_integers_that_are_widened_are_kept_short(transposed):
     data = RNG.integers(-128, 128, (60, 256)).astype(np.int8)
-    w = owned(data.T) if turned else owned(data)
+    w = owned(data.T) if transposed else owned(data)
 
     def product(x):
         wide = sm.astype(w, sm.int32)
-        return sm.astype(x, sm.int32) @ (wide.mT if turned else wide)
+        return sm.astype(x, sm.int32) @ (wide.mT if transposed else wide)
 
     f, wide = sm.jit(product), data.astype(np.int64)
     for rows in (1, 3, 17, 70):
@@ -121,7 +121,7 @@ def test_weights_of_few_bits_with_scales_are_kept_so_where_the_function_scales_t
     check(f, x, changed if inside else expected)
 
 
-def test_what_is_dear_to_compute_of_captured_arrays_is_not_computed_in_every_call():
+def test_expensive_work_on_captured_arrays_is_done_once():
     column, row = weights(60, 1), weights(1, 256)
     a, b = owned(column), owned(row)
     f = sm.jit(lambda x: x @ sm.tanh(a + b))
@@ -224,7 +224,7 @@ def test_an_array_that_is_given_a_new_value_leaves_the_recording_as_it_was():
     check(f, x, data)  # captured is the value that the array had, as in JAX
 
 
-def test_an_array_that_was_given_away_is_told():
+def test_a_donated_array_is_reported():
     data = weights()
     w = owned(data)
     f = layer(w)
@@ -259,9 +259,9 @@ def test_two_functions_share_what_they_pack():
 
 def test_ahead_of_time():
     data = weights()
-    made = layer(owned(data)).lower(sm.spec("f32[n,40]")).compile()
+    built = layer(owned(data)).lower(sm.spec("f32[n,40]")).compile()
     for rows in (70, 20):
-        check(made, RNG.standard_normal((rows, 40), np.float32), data)
+        check(built, RNG.standard_normal((rows, 40), np.float32), data)
     assert prelude.held_bytes() == data.nbytes
 
 
@@ -274,13 +274,13 @@ def test_a_captured_array_is_cut_to_the_size_of_an_argument():
         np.testing.assert_array_equal(np.asarray(f(x)), x + data[:rows])
 
 
-def test_reports_tell_what_is_worked_on_once():
+def test_reports_show_constant_work():
     data = weights()
     f = layer(owned(data))
     x = RNG.standard_normal((70, 40), np.float32)
     assert "once     41.0 kB packed, kept for the next calls" in str(sm.explain(f, x))
-    made = f.lower(x).compile()
-    assert made.memory_analysis().constant_size_in_bytes == data.nbytes
+    built = f.lower(x).compile()
+    assert built.memory_analysis().constant_size_in_bytes == data.nbytes
 
 
 def test_the_knob():
@@ -313,9 +313,9 @@ def test_captured_numbers_of_numpy_are_numbers(number: Any) -> None:
     for held in (number, sm.asarray(number)):
         traced = sm.jit(lambda x, held=held: sm.where(x > 0, sm.zeros((), dtype=held.dtype), held))
         assert traced.lower(np.ones(3, np.float32)).trace.captured == ()
-        found = np.asarray(traced(np.array([-1.0, 2.0], np.float32)))
+        actual = np.asarray(traced(np.array([-1.0, 2.0], np.float32)))
         wanted = np.array([number, 0], number.dtype)
-        assert found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
+        assert actual.dtype == wanted.dtype and actual.tobytes() == wanted.tobytes()
     memory = np.array(2.0, np.float32)
     follows = sm.jit(lambda x: x * memory)
     assert float(follows(np.float32([3.0]))[0]) == 6.0
@@ -352,11 +352,11 @@ def test_views_that_waited_before_the_function_keep_what_they_showed(change, sid
     """The function knew the array that they show, and followed what was written to it."""
     data = weights(side, side)
     w = owned(data)
-    turned, wide = w.T, sm.astype(w, sm.float64)
+    transposed, wide = w.T, sm.astype(w, sm.float64)
     half = sm.astype(wide.T, sm.float64)  # of views that nobody holds
     half = sm.reshape(half, (-1, side))
     f = sm.jit(
-        lambda x: x @ turned + x @ sm.astype(wide, sm.float32) + sm.astype(x @ half, x.dtype)
+        lambda x: x @ transposed + x @ sm.astype(wide, sm.float32) + sm.astype(x @ half, x.dtype)
     )
     g = sm.jit(lambda x: x @ w)
     x = RNG.standard_normal((2, side), np.float32)
@@ -369,4 +369,4 @@ def test_views_that_waited_before_the_function_keep_what_they_showed(change, sid
             np.testing.assert_allclose(np.asarray(g(x)), x @ np.full_like(data, 7), 1e-4)
         elif change is written_here:
             assert np.array_equal(np.asarray(g(x)), follows)
-    assert np.array_equal(np.asarray(turned), data.T)
+    assert np.array_equal(np.asarray(transposed), data.T)

@@ -111,15 +111,15 @@ def test_channels_by_themselves_in_either_layout(case: dict[str, Any], seed: int
     there = tuple(np.argsort(back).tolist())
 
     def run(x: Any, w: Any) -> Any:
-        found = sm.nn.conv(sm.permute_dims(x, there), sm.permute_dims(w, there), **options)
-        return sm.permute_dims(found, back)
+        actual = sm.nn.conv(sm.permute_dims(x, there), sm.permute_dims(w, there), **options)
+        return sm.permute_dims(actual, back)
 
     given_ = [np.ascontiguousarray(v.transpose(back)) for v in (x, w)]
-    found = np.asarray(sm.jit(run)(*given_)).transpose(there)
+    actual = np.asarray(sm.jit(run)(*given_)).transpose(there)
     expected = reference(
         x, w, None, case["stride"], case["padding"], case["dilation"], case["groups"], "zeros"
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=5e-5)
 
 
 @settings(max_examples=25, deadline=None)
@@ -133,12 +133,12 @@ def test_conv_is_the_sum_over_each_window(case: dict[str, Any], seed: int) -> No
     def run(x: Any, w: Any, b: Any) -> Any:
         return sm.nn.conv(x, w, b, **options)
 
-    found = np.asarray((sm.jit(run) if case["jit"] else run)(x, w, bias))
+    actual = np.asarray((sm.jit(run) if case["jit"] else run)(x, w, bias))
     expected = reference(
         x, w, bias, case["stride"], case["padding"], case["dilation"], case["groups"], case["mode"]
     )
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
+    assert actual.dtype == np.float32
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -152,13 +152,13 @@ def test_transposed_is_the_adjoint(
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((2, 4, 4, 3)), rng.standard_normal((4, 3, 3, 4))
     kept = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    found = np.asarray(sm.nn.conv_transpose(x, w, output_padding=more, **kept))
+    actual = np.asarray(sm.nn.conv_transpose(x, w, output_padding=more, **kept))
     sizes = [
         (n - 1) * stride - 2 * padding + dilation * (k - 1) + 1 + more
         for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
     ]
-    assert found.shape == (2, 3 * groups, *sizes)
-    y = rng.standard_normal(found.shape)
+    assert actual.shape == (2, 3 * groups, *sizes)
+    y = rng.standard_normal(actual.shape)
     there = reference(
         y,
         w,
@@ -169,10 +169,10 @@ def test_transposed_is_the_adjoint(
         groups,
         "zeros",
     )
-    np.testing.assert_allclose((there * x).sum(), (found * y).sum(), rtol=1e-10)
+    np.testing.assert_allclose((there * x).sum(), (actual * y).sum(), rtol=1e-10)
     np.testing.assert_allclose(
         np.asarray(sm.jit(sm.nn.conv_transpose)(x, w, output_padding=more, **kept)),
-        found,
+        actual,
         rtol=1e-12,
         atol=1e-12,
     )
@@ -185,12 +185,12 @@ def test_other_dtypes(dtype: str) -> None:
         sm.astype(sm.asarray(rng.standard_normal(s)), getattr(sm, dtype))
         for s in ((1, 3, 6, 5), (2, 3, 3, 3))
     )
-    found = sm.nn.conv(x, w, padding=1)
-    assert found.dtype == getattr(sm, dtype)
+    actual = sm.nn.conv(x, w, padding=1)
+    assert actual.dtype == getattr(sm, dtype)
     wide = [np.asarray(sm.astype(v, sm.float64)) for v in (x, w)]
     expected = reference(*wide, None, (1, 1), ((1, 1),) * 2, (1, 1), 1, "zeros")
     bound = {"float64": 1e-13, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
-    difference = np.abs(np.asarray(sm.astype(found, sm.float64)) - expected)
+    difference = np.abs(np.asarray(sm.astype(actual, sm.float64)) - expected)
     assert difference.max() <= bound * np.abs(expected).max()
 
 
@@ -216,9 +216,9 @@ def test_pooling(size: int, stride: int, padding: int, jit: bool) -> None:
     most, mean, inside = (np.asarray(v) for v in (sm.jit(run) if jit else run)(x))
     np.testing.assert_array_equal(most, pooled(x, size, stride, padding, "max"))
     total = pooled(x, size, stride, padding, "sum")
-    known = pooled(np.ones_like(x), size, stride, padding, "sum")
+    counts = pooled(np.ones_like(x), size, stride, padding, "sum")
     np.testing.assert_allclose(mean, total / size**2, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(inside, total / known, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(inside, total / counts, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("shape", "kernels"), [((8, 3, 16, 16), 1), ((2, 3, 8, 16, 16), 2)])
@@ -232,12 +232,12 @@ def test_what_windows_over_three_axes_read_is_stored(shape: tuple[int, ...], ker
         return sm.nn.max_pool(sm.nn.relu(sm.nn.conv(x, w, padding=1)), 2)
 
     assert len(sm.explain(f, x, w).kernels) == kernels
-    found = np.asarray(sm.jit(f)(x, w))
+    actual = np.asarray(sm.jit(f)(x, w))
     image = np.maximum(np.asarray(sm.nn.conv(x, w, padding=1)), 0)
     halves = [n for s in image.shape[2:] for n in (s // 2, 2)]
     axes = tuple(range(3, 2 * x.ndim - 2, 2))
     expected = image.reshape(*image.shape[:2], *halves).max(axes)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_pooling_of_integers_and_nan() -> None:
@@ -324,9 +324,9 @@ def test_settings_that_make_no_sense() -> None:
 
 
 def test_sizes_beyond_all_memory() -> None:
-    given = np.ones((1, 1, 5, 5), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    inputs = np.ones((1, 1, 5, 5), np.float32), np.ones((1, 1, 3, 3), np.float32)
     with pytest.raises(OutOfMemory, match="elements"):  # what a recording for all sizes finds out
-        sm.jit(lambda x, w: sm.nn.conv(x, w, padding=2**62))(*given)
+        sm.jit(lambda x, w: sm.nn.conv(x, w, padding=2**62))(*inputs)
     x, w = sm.ones((1, 1, 5)), sm.ones((1, 1, 3))
     with pytest.raises(OverflowSizeError, match="bytes"):
         sm.nn.conv(x, w, padding=2**61)
@@ -378,13 +378,13 @@ def test_against_torch() -> None:
             functional.interpolate(image, scale_factor=2, mode="bilinear", align_corners=True),
         ),
     ]
-    for found, expected in pairs:
-        np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-5, atol=2e-5)
+    for actual, expected in pairs:
+        np.testing.assert_allclose(np.asarray(actual), expected.numpy(), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("form", [sm.nn.conv, sm.nn.conv_transpose])
-def test_no_place_of_a_result(form: Any) -> None:
+def test_empty_results(form: Any) -> None:
     x, w = np.ones((2, 4, 8, 8)), np.ones((4, 4, 3, 3))
     for stride in (1, 2):
-        found = sm.jit(lambda x, w, s=stride: form(x, w, stride=s)[:, :, 2:2, 1:3] * 2)(x, w)
-        assert found.shape == (2, 4, 0, 2)
+        actual = sm.jit(lambda x, w, s=stride: form(x, w, stride=s)[:, :, 2:2, 1:3] * 2)(x, w)
+        assert actual.shape == (2, 4, 0, 2)

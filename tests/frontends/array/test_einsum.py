@@ -29,32 +29,35 @@ def operands(
 ) -> list[Any]:
     rng = np.random.default_rng(len(subscripts))
     left = subscripts.replace(" ", "").partition("->")[0]
-    found = []
+    results = []
     for side in left.split(","):
         shape: tuple[int, ...] = ()
         for part in side.replace("...", ".").strip():
             shape += stack if part == "." else (SIZES[part],)
-        found.append(rng.integers(-4, 5, shape).astype(dtype))
-    return found
+        results.append(rng.integers(-4, 5, shape).astype(dtype))
+    return results
 
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("subscripts", SPELLINGS)
 def test_it_is_numpys(subscripts: str, jit: bool) -> None:
-    given = operands(subscripts)
+    inputs = operands(subscripts)
 
     def product(*xs: Any) -> Any:
         return sm.einsum(subscripts, *xs)
 
-    found = sm.jit(product)(*given) if jit else product(*map(sm.asarray, given))
-    wanted = np.einsum(subscripts, *given)
-    assert found.shape == wanted.shape
-    np.testing.assert_array_equal(np.asarray(found), wanted)  # small whole numbers: exact
+    actual = sm.jit(product)(*inputs) if jit else product(*map(sm.asarray, inputs))
+    wanted = np.einsum(subscripts, *inputs)
+    assert actual.shape == wanted.shape
+    np.testing.assert_array_equal(np.asarray(actual), wanted)  # small whole numbers: exact
 
 
 @st.composite
 def programs(draw: Any) -> tuple[str, list[Any]]:
-    """Up to four operands over a few letters, sizes of 0 and 1 among them, in any type."""
+    """Draw up to four operands over a few letters, of any type.
+
+    Sizes of 0 and 1 are among them.
+    """
     letters = "abcd"[: draw(st.integers(1, 4))]
     sizes = {c: draw(st.sampled_from([0, 1, 2, 3, 7])) for c in letters}
     dots = draw(st.sampled_from([(), (), (2,), (1, 3)]))
@@ -82,9 +85,9 @@ def programs(draw: Any) -> tuple[str, list[Any]]:
 def test_random_subscripts(program: tuple[str, list[Any]]) -> None:
     subscripts, arrays = program
     wanted = np.einsum(subscripts, *arrays)
-    found = sm.einsum(subscripts, *map(sm.asarray, arrays))
-    assert (found.shape, np.asarray(found).dtype) == (wanted.shape, wanted.dtype)
-    np.testing.assert_array_equal(np.asarray(found), wanted)
+    actual = sm.einsum(subscripts, *map(sm.asarray, arrays))
+    assert (actual.shape, np.asarray(actual).dtype) == (wanted.shape, wanted.dtype)
+    np.testing.assert_array_equal(np.asarray(actual), wanted)
 
 
 def test_a_chain_is_multiplied_in_the_order_that_costs_least() -> None:
@@ -153,8 +156,8 @@ def test_sizes_that_differ() -> None:
         sm.einsum("i,i", sm.ones(3, dtype=sm.bool), sm.ones(3, dtype=sm.bool))
 
 
-def test_a_product_tells_which_dimensions_it_sums_over() -> None:
-    told = "dimension -1 of one is 4, dimension -2 of the other 5"
+def test_a_product_names_the_dimensions_it_sums_over() -> None:
+    reported = "dimension -1 of one is 4, dimension -2 of the other 5"
     for product in (lambda x, y: x @ y, lambda x, y: sm.einsum("ij,jk->ik", x, y)):
-        with pytest.raises(sm.errors.ShapeError, match=told):
+        with pytest.raises(sm.errors.ShapeError, match=reported):
             sm.jit(product)(np.ones((3, 4)), np.ones((5, 2)))

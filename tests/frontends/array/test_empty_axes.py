@@ -94,7 +94,7 @@ def test_medians_of_nothing_have_the_dtype_of_medians(dtype: str) -> None:
         assert np.isnan(np.asarray(f(x, axis=0))).all()
 
 
-def test_recordings_tell_nothing_from_something() -> None:
+def test_recordings_distinguish_empty_axes() -> None:
     f = sm.jit(lambda x: (sm.median(x, axis=0), sm.nanquantile(x, 0.5, axis=0)))
     for rows in (2, 0, 3, 0):
         x = np.ones((rows, 3))

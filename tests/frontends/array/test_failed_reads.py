@@ -1,4 +1,4 @@
-"""A pending result that cannot be computed: who is told, and what the others still are."""
+"""A pending result that fails: which reader gets the error, and the others' results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FAILING = [(_changed, ChangedError), (_singular, ExternError), (_outside, Outsid
 
 
 @pytest.mark.parametrize(("fails", "error"), FAILING)
-def test_only_who_reads_it_is_told(fails: Callable[[], Any], error: type[Exception]) -> None:
+def test_only_the_reader_gets_the_error(fails: Callable[[], Any], error: type[Exception]) -> None:
     bad = fails()
     other = sm.asarray(np.arange(5.0)) * 2
     depends = bad - 1
@@ -64,19 +64,19 @@ def test_only_who_reads_it_is_told(fails: Callable[[], Any], error: type[Excepti
 def test_what_others_read_is_not_overwritten_behind_it(
     fails: Callable[[], Any], error: type[Exception], how: str
 ) -> None:
-    known = sm.jit(lambda x: x * 2)(np.arange(float(N)))
-    waits, failing = known * 3 + 1, fails()
+    ready = sm.jit(lambda x: x * 2)(np.arange(float(N)))
+    waits, failing = ready * 3 + 1, fails()
     np.asarray(sm.asarray(np.ones(3)) * 2)  # a read that meets it
-    also = known - 1
+    also = ready - 1
     if how == "view":
-        np.asarray(known)[7] = 1e9
+        np.asarray(ready)[7] = 1e9
     elif how == "out":
         shifted: Any = sm.jit(lambda a: a + 1)
-        shifted(np.ones(N), out=known)
+        shifted(np.ones(N), out=ready)
     elif how == "donate":
-        sm.jit(lambda a: a + 1, donate=0)(known)
+        sm.jit(lambda a: a + 1, donate=0)(ready)
     else:
-        known[:] = 0.0
+        ready[:] = 0.0
     np.testing.assert_array_equal(np.asarray(waits), np.arange(float(N)) * 6 + 1)
     np.testing.assert_array_equal(np.asarray(also), np.arange(float(N)) * 2 - 1)
     with pytest.raises(error):
@@ -84,16 +84,16 @@ def test_what_others_read_is_not_overwritten_behind_it(
 
 
 @pytest.mark.parametrize(("fails", "error"), FAILING)
-def test_an_error_that_is_told_again_holds_nothing(
+def test_a_repeated_error_holds_no_references(
     fails: Callable[[], Any], error: type[Exception]
 ) -> None:
     bad = fails()
     node, lengths = weakref.ref(bad.node), set[int]()
     for _ in range(3):
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as caught:
             bad.tolist()
-        lengths.add(len(told.traceback))
-        del told
+        lengths.add(len(caught.traceback))
+        del caught
     del bad
     gc.collect()
     assert node() is None and len(lengths) <= 2  # the first is told by what has computed
@@ -101,26 +101,26 @@ def test_an_error_that_is_told_again_holds_nothing(
 
 def test_memory_that_another_thread_has_given_away() -> None:
     source = sm.asarray(np.arange(float(N)))
-    found: list[Any] = []
-    waits, given = threading.Event(), threading.Event()
+    actual: list[Any] = []
+    waits, inputs = threading.Event(), threading.Event()
 
     def read() -> None:
         pending, other = source + 1, sm.ones(2) + 1
         waits.set()
-        given.wait()
+        inputs.wait()
         for x in (pending, other):
             try:
-                found.append(x.tolist())
+                actual.append(x.tolist())
             except DonatedError as error:
-                found.append(type(error))
+                actual.append(type(error))
 
     reader = threading.Thread(target=read)
     reader.start()
     waits.wait()
     sm.jit(lambda a: a + 1, donate=0)(source)
-    given.set()
+    inputs.set()
     reader.join()
-    assert found == [DonatedError, [2.0, 2.0]]
+    assert actual == [DonatedError, [2.0, 2.0]]
 
 
 def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
@@ -143,7 +143,7 @@ def test_what_cannot_be_compiled_keeps_nobody_else_from_being_read(
         bad.tolist()
 
 
-def test_memory_that_has_changed_is_read_anew_once_that_was_told() -> None:
+def test_changed_memory_is_read_anew_after_its_error() -> None:
     source = np.zeros(N)
     x = sm.asarray(source)
     pending = x + 1
@@ -164,16 +164,16 @@ def test_want_of_memory_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
         run(outputs)
 
     monkeypatch.setattr(evaluate_pending, "_run", scarce)
-    known = sm.jit(lambda x: x * 2)(np.ones(7))
-    large = known + 1
-    assert (known + sm.ones(7))[:3].tolist() == [3.0, 3.0, 3.0]
+    ready = sm.jit(lambda x: x * 2)(np.ones(7))
+    large = ready + 1
+    assert (ready + sm.ones(7))[:3].tolist() == [3.0, 3.0, 3.0]
     for _ in range(2):
         with pytest.raises(OutOfMemory):
             large.tolist()
     with pytest.raises(OutOfMemory):  # `large` reads what is given out
-        np.asarray(known)
+        np.asarray(ready)
     room[0] = True
-    np.asarray(known)[:] = 5.0
+    np.asarray(ready)[:] = 5.0
     assert large.tolist() == [3.0] * 7
 
 
@@ -289,8 +289,8 @@ def test_a_demand_to_fuse_is_of_what_is_connected() -> None:
 
 def test_what_is_there_is_read_with_few_calls() -> None:
     """Where nothing waits, there is nothing to tell, and nothing to make for it."""
-    found, calls = sm.jit(lambda x: x + 1)(np.ones(3, "f4")), list[str]()
-    np.asarray(found)
+    result, calls = sm.jit(lambda x: x + 1)(np.ones(3, "f4")), list[str]()
+    np.asarray(result)
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         calls.extend([frame.f_code.co_name] * (event == "call"))
@@ -298,7 +298,7 @@ def test_what_is_there_is_read_with_few_calls() -> None:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        np.asarray(found)
+        np.asarray(result)
     finally:
         sys.setprofile(before)
     probes = calls.count("__getattr__")  # NumPy's, for two protocols that come before `__array__`

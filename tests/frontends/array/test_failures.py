@@ -1,4 +1,4 @@
-"""A failure of the compiler, in the first call or in a later one, never costs an answer."""
+"""A failure of the compiler, in any call, never costs an answer."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def told(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+def with_warnings(work: Callable[[], Any]) -> tuple[Any, list[str]]:
     """A result, and the warnings on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = work()
+        result = work()
     assert all(issubclass(w.category, FallbackWarning) for w in caught)
-    return found, [str(w.message) for w in caught]
+    return result, [str(w.message) for w in caught]
 
 
 def planted(
@@ -45,10 +45,10 @@ def planted(
     """Has a function fail where `fails` says so of its arguments."""
     real = getattr(home, name)
 
-    def run(*given: Any, **options: Any) -> Any:
-        if fails(*given, **options):
+    def run(*inputs: Any, **options: Any) -> Any:
+        if fails(*inputs, **options):
             raise ZeroDivisionError("planted")
-        return real(*given, **options)
+        return real(*inputs, **options)
 
     monkeypatch.setattr(home, name, run)
 
@@ -58,13 +58,13 @@ def program(x: Any, w: Any) -> Any:
     return sm.sum(y * x, axis=0), sm.max(y, axis=1), x.T, y, x
 
 
-def given(n: int, d: int) -> list[Any]:
+def arrays_of(n: int, d: int) -> list[Any]:
     return [RNG.standard_normal((n, d)), RNG.standard_normal((d, d))]
 
 
-def check(found: Any, x: Any, w: Any) -> None:
+def check(actual: Any, x: Any, w: Any) -> None:
     expected = [*program_in_numpy(x, w)]
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert np.allclose(np.asarray(a), b, rtol=1e-12)
 
 
@@ -78,42 +78,46 @@ def always(*_: Any, **__: Any) -> bool:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_sizes_that_no_kernel_can_be_made_for_are_computed_in_numpy(
+def test_sizes_that_no_kernel_supports_are_computed_in_numpy(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     f = sm.jit(program)
     with knobs.config(threads=threads):
-        f(*given(5, 2))  # in a form for rows of two
+        f(*arrays_of(5, 2))  # in a form for rows of two
         planted(monkeypatch, driver, "build", always)
-        x, w = given(4, 300)
-        found, lines = told(lambda: f(x, w))
-        check(found, x, w)
+        x, w = arrays_of(4, 300)
+        actual, lines = with_warnings(lambda: f(x, w))
+        check(actual, x, w)
         assert len(lines) == 1 and "at n0=4, n1=300" in lines[0] and "planted" in lines[0]
-        found, lines = told(lambda: [f(x, w) for _ in range(4)])
-        check(found[-1], x, w)
+        actual, lines = with_warnings(lambda: [f(x, w) for _ in range(4)])
+        check(actual[-1], x, w)
         assert not lines  # it is known now
-        check(f(*(known := given(5, 2))), *known)
+        check(f(*(inputs := arrays_of(5, 2))), *inputs)
 
 
-def test_a_form_that_cannot_be_made_leaves_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_fails_to_build_leaves_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     f = sm.jit(program)
-    f(*given(5, 2))
+    f(*arrays_of(5, 2))
     planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
-    x, w = given(4, 30)
-    found, lines = told(lambda: f(x, w))
-    check(found, x, w)
+    x, w = arrays_of(4, 30)
+    actual, lines = with_warnings(lambda: f(x, w))
+    check(actual, x, w)
     assert len(lines) == 1 and "a form of kernel" in lines[0]
-    found, lines = told(lambda: f(*(other := given(4, 31))) and check(f(*other), *other))
+    actual, lines = with_warnings(
+        lambda: f(*(other := arrays_of(4, 31))) and check(f(*other), *other)
+    )
     assert not lines  # nor is it tried for other sizes
 
 
 def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     f = sm.jit(program)
-    f(*given(5, 2))
+    f(*arrays_of(5, 2))
     planted(monkeypatch, driver, "build", always)
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
-        sm.jit(program)(*given(5, 2)), f(*given(4, 300))
-    x, w = given(4, 300)
+        sm.jit(program)(*arrays_of(5, 2)), f(*arrays_of(4, 300))
+    x, w = arrays_of(4, 300)
 
     def without_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError
@@ -143,27 +147,27 @@ def test_what_is_computed_once_is_computed_in_numpy_if_need_be(
     x = RNG.standard_normal((70, 60))
     f.lower(x).compile()
     planted(monkeypatch, warm, "compile", lambda graph, **_: len(graph.inputs) == 1)
-    found, lines = told(lambda: f(x))
-    assert np.allclose(np.asarray(found), x @ np.exp(w) + w.sum(0))
+    actual, lines = with_warnings(lambda: f(x))
+    assert np.allclose(np.asarray(actual), x @ np.exp(w) + w.sum(0))
     assert len(lines) == 1 and "computed once" in lines[0]
 
 
 def test_a_program_that_fails_as_one_runs_as_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, fusion, "plan", lambda *_, fuse, **__: fuse)
-    x, w = given(6, 5)
-    found, lines = told(lambda: sm.jit(program)(x, w))
-    check(found, x, w)
+    x, w = arrays_of(6, 5)
+    actual, lines = with_warnings(lambda: sm.jit(program)(x, w))
+    check(actual, x, w)
     assert len(lines) == 1 and "program as one" in lines[0]
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
         sm.jit(program)(x, w)
 
 
-def test_nothing_that_can_be_made_is_an_error_about_the_users_line(
+def test_failures_of_every_fallback_name_the_users_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planted(monkeypatch, fusion, "plan", always)
     with pytest.raises(InternalError, match="of program: ZeroDivisionError: planted") as failed:
-        sm.jit(program)(*given(6, 5))
+        sm.jit(program)(*arrays_of(6, 5))
     assert "test_failures.py" in str(failed.value)
 
 
@@ -175,5 +179,5 @@ def test_what_the_user_demands_is_no_failure() -> None:
 def test_references_take_results_that_are_one() -> None:
     graph = parse("graph f(x: f64[n]) {\n v0 = add(x, 1.0:f64)\n return v0, x, v0\n}")
     x = np.arange(5.0)
-    found = reference_executable(graph).run([x], (5,))
-    assert [a.tolist() for a in found] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]
+    actual = reference_executable(graph).run([x], (5,))
+    assert [a.tolist() for a in actual] == [(x + 1).tolist(), x.tolist(), (x + 1).tolist()]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.array.against_numpy import MODES, check
+from tests.frontends.array.numpy_comparison import MODES, check
 
 import smelt as sm
 

@@ -1,4 +1,4 @@
-"""`out=` that is an argument: its result takes its place, in whatever way it is read."""
+"""An argument as `out=`: its result overwrites it, however it is read."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ CASES: dict[str, tuple[F, tuple[int | None, ...]]] = {
 def test_results_are_those_of_other_memory(name: str, n: int) -> None:
     f, places = CASES[name]
     call: Any = sm.jit(f)
-    given = np.random.default_rng(n).standard_normal((f.__code__.co_argcount, n))
-    wanted = call(*given)
+    rng = np.random.default_rng(n).standard_normal((f.__code__.co_argcount, n))
+    wanted = call(*rng)
     wanted = [np.array(x) for x in (wanted if isinstance(wanted, tuple) else (wanted,))]
     for ours in (False, False, True):
-        arguments: list[Any] = [sm.asarray(x, copy=True) if ours else x.copy() for x in given]
+        arguments: list[Any] = [sm.asarray(x, copy=True) if ours else x.copy() for x in rng]
         out = [np.empty_like(w) if k is None else arguments[k] for k, w in zip(places, wanted)]
         call(*arguments, out=out[0] if len(out) == 1 else tuple(out))
-        for found, expected in zip(out, wanted, strict=True):
-            np.testing.assert_array_equal(np.asarray(found), expected)
+        for actual, expected in zip(out, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(actual), expected)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_results_are_those_of_other_memory(name: str, n: int) -> None:
 )
 def test_matrices(f: F, out: int) -> None:
     call: Any = sm.jit(f)
-    given = np.random.default_rng(2).standard_normal((2, 37, 37))
-    wanted = np.array(call(*given))
-    x = given.copy()
+    rng = np.random.default_rng(2).standard_normal((2, 37, 37))
+    wanted = np.array(call(*rng))
+    x = rng.copy()
     call(*x, out=x[out])
     np.testing.assert_array_equal(x[out], wanted)
 

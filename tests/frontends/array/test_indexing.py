@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.array.against_numpy import MODES, check
+from tests.frontends.array.numpy_comparison import MODES, check
 
 import smelt as sm
 from smelt.errors import IndexRangeError, ShapeError
@@ -155,7 +155,7 @@ def test_masks_inside_jit_name_the_way_out() -> None:
         sm.jit(sm.nonzero)(A)
 
 
-def test_what_is_written_at_a_place_ends_its_kernel_beside_others_of_its_shape() -> None:
+def test_indexed_writes_end_their_kernel_beside_equal_shapes() -> None:
     """Neighbours of one element, which fold nothing, were joined with it, and that is no kernel."""
 
     def put(x: Any, i: Any) -> Any:

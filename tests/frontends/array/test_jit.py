@@ -441,19 +441,19 @@ def test_values_are_not_there_yet() -> None:
         lambda x: [0, 1][x.astype if 0 else sm.argmax(x)],
     ]
     for f in cases:
-        with pytest.raises(sm.errors.TracerError) as found:
+        with pytest.raises(sm.errors.TracerError) as caught:
             sm.jit(f)(np.ones(3))
-        assert "lambda x" in line_of(found.value) or "x[x[0]]" in line_of(found.value)
+        assert "lambda x" in line_of(caught.value) or "x[x[0]]" in line_of(caught.value)
 
 
 def test_errors_name_the_users_line_and_both_shapes() -> None:
     def f(x: Any, y: Any) -> Any:
         return x + y  # the line
 
-    with pytest.raises(sm.errors.ShapeError) as found:
+    with pytest.raises(sm.errors.ShapeError) as caught:
         sm.jit(f)(np.ones((3, 4)), np.ones(5))
-    assert line_of(found.value) == "return x + y  # the line"
-    assert "add(f64[3,4], f64[5]): dimension -1 is 4 in one and 5 in another" in str(found.value)
+    assert line_of(caught.value) == "return x + y  # the line"
+    assert "add(f64[3,4], f64[5]): dimension -1 is 4 in one and 5 in another" in str(caught.value)
 
 
 def test_an_exception_inside_leaves_no_state() -> None:
@@ -519,11 +519,11 @@ def test_recorded_graphs_are_well_formed() -> None:
         assert text(verify(parse(text(graph)))) == text(graph)
 
 
-@pytest.mark.parametrize("given", [1.5, 2, np.float64(1.5), np.float32(1.5), np.int32(3)])
-def test_numbers_have_the_shape_of_one_element(given: Any) -> None:
-    found = sm.jit(lambda x: (x * 2, x.ndim, x.shape, x.size))(given)
-    assert found[1:] == (0, (), 1)
-    assert float(found[0]) == 2 * float(given)
+@pytest.mark.parametrize("inputs", [1.5, 2, np.float64(1.5), np.float32(1.5), np.int32(3)])
+def test_numbers_have_the_shape_of_one_element(inputs: Any) -> None:
+    actual = sm.jit(lambda x: (x * 2, x.ndim, x.shape, x.size))(inputs)
+    assert actual[1:] == (0, (), 1)
+    assert float(actual[0]) == 2 * float(inputs)
 
 
 def test_what_cannot_be_called_is_refused_at_once():

@@ -46,8 +46,8 @@ def test_out_takes_what_is_given_back_as_it_is() -> None:
         np.testing.assert_array_equal(one(x, out=out), x)
         outs = (*(np.zeros((2, 2)) for _ in range(4)), np.zeros(4))
         assert more(x, out=outs) is outs
-        for found, wanted in zip(outs, (x, x * 1.5, x, x * 1.5, x.reshape(4) * 1.5), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for actual, wanted in zip(outs, (x, x * 1.5, x, x * 1.5, x.reshape(4) * 1.5), strict=True):
+            np.testing.assert_array_equal(actual, wanted)
 
 
 def test_out_may_swap_the_inputs() -> None:
@@ -76,8 +76,8 @@ def test_wrong_out() -> None:
     for out in (np.zeros(4), np.zeros(3, np.float32), 3.0, np.zeros((3, 1))):
         with pytest.raises(sm.errors.OutArgumentError):
             f(x, out=out)
-    told = r"is f64\[3\], out= is f64\[3,1\]"  # types are spelled as everywhere
-    with pytest.raises(sm.errors.OutArgumentError, match=told):
+    reported = r"is f64\[3\], out= is f64\[3,1\]"  # types are spelled as everywhere
+    with pytest.raises(sm.errors.OutArgumentError, match=reported):
         f(x, out=np.zeros((3, 1)))
     with pytest.raises(sm.errors.OutArgumentError, match=r"f64\[3\] in another order of bytes"):
         f(x, out=np.zeros(3, ">f8"))
@@ -96,23 +96,23 @@ def test_wrong_out() -> None:
 
 
 def test_out_is_nested_as_users_nest() -> None:
-    """A named tuple takes a plain one, a dict any order of its keys; else the place is told."""
+    """A named tuple fits a plain one, a dict any key order; errors name the position."""
     x = np.asarray([[3.0, 1.0, 2.0]])
     top = sm.jit(lambda x: sm.top_k(x, 2))
-    for made in (
+    for built in (
         tuple,
         list,
-        lambda found: sm.top_k(x, 2)._replace(values=found[0], indices=found[1]),
+        lambda actual: sm.top_k(x, 2)._replace(values=actual[0], indices=actual[1]),
     ):
-        out = made([np.empty((1, 2)), np.empty((1, 2), np.int64)])
+        out = built([np.empty((1, 2)), np.empty((1, 2), np.int64)])
         assert top(x, out=out) is out
         assert (out[0].tolist(), out[1].tolist()) == ([[3, 2]], [[0, 2]])
     split = sm.jit(lambda x: {"a": x + 1, "b": [x * 2, x[:, :1]]})
     one, two, three = np.empty((1, 3)), np.empty((1, 3)), np.empty((1, 1))
     split(x, out={"b": (two, three), "a": one})
     assert (one == x + 1).all() and (two == x * 2).all() and three.tolist() == [[3]]
-    told = r"out=\['b'\] is a list of 1, the result there is a list of 2"
-    with pytest.raises(sm.errors.StructureError, match=told):
+    reported = r"out=\['b'\] is a list of 1, the result there is a list of 2"
+    with pytest.raises(sm.errors.StructureError, match=reported):
         split(x, out={"b": [two], "a": one})
     for wrong in (one, {"a": one}, [one, [two, three]], {"a": [one], "b": [two, three]}):
         with pytest.raises(sm.errors.StructureError, match="out="):
@@ -142,8 +142,8 @@ def test_repeated_calls_into_arrays_are_looked_at_as_the_first_one() -> None:
         for wrong in (np.empty(7), np.empty(6, "f4"), np.empty(6, ">f8")):
             with pytest.raises(sm.errors.OutArgumentError):
                 f(y, y, out=wrong)
-        given, pending = sm.asarray(np.full(6, 3.0)), np.zeros(6)
-        later = sm.asarray(pending) + given  # reads what `pending` holds before it is overwritten
+        inputs, pending = sm.asarray(np.full(6, 3.0)), np.zeros(6)
+        later = sm.asarray(pending) + inputs  # reads what `pending` holds before it is overwritten
         f(y, y, out=pending)
         assert np.array_equal(np.asarray(later), np.full(6, 3.0))
 
@@ -214,9 +214,9 @@ def test_donated_arrays_are_kept_while_they_are_needed() -> None:
         (lambda x, y: (x + y, x - y), (x + y, x - y)),
         (lambda x, y: (x * 2 + y, (x * 2 + y)[1:5]), (x * 2 + y, (x * 2 + y)[1:5])),
     ):
-        given = sm.asarray(x, copy=True)
-        for found, value in zip(sm.jit(f, donate="x")(given, y), expected, strict=True):
-            np.testing.assert_allclose(np.asarray(found), value, rtol=1e-9, atol=1e-9)
+        inputs = sm.asarray(x, copy=True)
+        for actual, value in zip(sm.jit(f, donate="x")(inputs, y), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(actual), value, rtol=1e-9, atol=1e-9)
 
 
 def test_out_goes_before_donation_and_a_report_takes_nothing() -> None:

@@ -43,10 +43,10 @@ WAYS: dict[str, Way] = {
 }
 
 
-def outcome(made: Callable[[], Any]) -> Any:
+def outcome(built: Callable[[], Any]) -> Any:
     try:
         with np.errstate(all="ignore"):
-            return np.asarray(made())
+            return np.asarray(built())
     except OverflowError as error:
         return error
 
@@ -59,12 +59,12 @@ def outcome(made: Callable[[], Any]) -> Any:
 def test_as_numpy(way: str, op: Callable[..., Any], dtype: Any, k: int) -> None:
     x = np.arange(3).astype(dtype)
     want = outcome(lambda: op(k, x) if way == "reflected" else op(x, k))
-    found = outcome(lambda: WAYS[way](op, x, k))
+    actual = outcome(lambda: WAYS[way](op, x, k))
     if isinstance(want, OverflowError):
-        assert isinstance(found, RangeError) and str(k) in str(found)
+        assert isinstance(actual, RangeError) and str(k) in str(actual)
     else:
-        np.testing.assert_array_equal(found, want)
-        assert found.dtype == want.dtype
+        np.testing.assert_array_equal(actual, want)
+        assert actual.dtype == want.dtype
 
 
 def test_an_argument_may_be_small_and_then_large() -> None:

@@ -55,8 +55,8 @@ def reference(x: Any, w: Any) -> Any:
 def test_equal_programs_share_a_plan(compiled: list[Any]) -> None:
     for n, k, m in ((5, 4, 6), (9, 7, 10), (17, 3, 22), (30, 8, 14)):
         x, w = rng.standard_normal((n, k)), rng.standard_normal((k, m))
-        found = program(sm.asarray(x), sm.asarray(w))
-        np.testing.assert_allclose(found, reference(x, w), rtol=1e-11, atol=1e-12)
+        actual = program(sm.asarray(x), sm.asarray(w))
+        np.testing.assert_allclose(actual, reference(x, w), rtol=1e-11, atol=1e-12)
     assert len(compiled) <= 2
 
 
@@ -64,8 +64,8 @@ def test_equal_programs_share_a_plan(compiled: list[Any]) -> None:
 @given(st.integers(2, 7), st.integers(1, 5), st.integers(1, 4))
 def test_sizes_are_never_mistaken_for_each_other(n: int, k: int, m: int) -> None:
     x, w = rng.standard_normal((n, k)), rng.standard_normal((k, 2 * m))
-    found = program(sm.asarray(x), sm.asarray(w))
-    np.testing.assert_allclose(found, reference(x, w), rtol=1e-11, atol=1e-12)
+    actual = program(sm.asarray(x), sm.asarray(w))
+    np.testing.assert_allclose(actual, reference(x, w), rtol=1e-11, atol=1e-12)
 
 
 def test_nothing_runs_before_it_is_read(compiled: list[Any]) -> None:
@@ -77,7 +77,7 @@ def test_nothing_runs_before_it_is_read(compiled: list[Any]) -> None:
     assert len(compiled) == 1
 
 
-def test_only_what_is_held_becomes_an_output(compiled: list[Any]) -> None:
+def test_only_referenced_values_become_outputs(compiled: list[Any]) -> None:
     x = sm.asarray(np.ones(5))
     a = x + 1
     b = a * 2
@@ -155,8 +155,8 @@ def test_threads_keep_to_themselves() -> None:
         t.start()
     for t in threads:
         t.join()
-    for k, found in results.items():
-        np.testing.assert_array_equal(found, np.arange(50.0) * 2 + k + 20)
+    for k, actual in results.items():
+        np.testing.assert_array_equal(actual, np.arange(50.0) * 2 + k + 20)
     np.testing.assert_array_equal(shared, np.arange(50.0) * 2)
 
 
@@ -201,7 +201,7 @@ def test_no_copies() -> None:
     assert z.__dlpack_device__() == (1, 0)
 
 
-def test_copies_where_asked_and_refused() -> None:
+def test_copies_where_requested_and_refused() -> None:
     x = rng.standard_normal(3000)
     for y in (sm.asarray(x, copy=True), sm.asarray(sm.asarray(x), copy=True)):
         assert not np.shares_memory(np.asarray(y), x)
@@ -411,7 +411,7 @@ def test_impossible_sizes() -> None:
 # Work outside the compiler
 
 
-def test_a_failing_library_call_is_told_as_such() -> None:
+def test_a_failing_library_call_is_reported_as_such() -> None:
     with pytest.raises(sm.errors.ExternError, match="ingular"):
         np.asarray(sm.linalg.inv(sm.zeros((2, 2))))
 
@@ -454,12 +454,12 @@ def test_a_loop_over_positions_compiles_a_few_times(name: str, compiled: list[An
     assert len(compiled) <= 6
 
 
-def test_sizes_of_no_leaf_are_told_by_inputs_that_nobody_reads(compiled: list[Any]) -> None:
+def test_unread_inputs_imply_sizes_of_no_leaf(compiled: list[Any]) -> None:
     for k in (3, 5, 9):
         np.testing.assert_array_equal(sm.zeros((k, 2)) + 1, np.ones((k, 2)))
-    told = compiled[-1].inputs[-1]
-    assert told.type.dtype.name == "bool"
-    assert all(told not in x.inputs for x in compiled[-1].nodes())
+    reported = compiled[-1].inputs[-1]
+    assert reported.type.dtype.name == "bool"
+    assert all(reported not in x.inputs for x in compiled[-1].nodes())
 
 
 def test_a_few_elements_of_a_known_array_are_copied_at_once(compiled: list[Any]) -> None:

@@ -43,14 +43,14 @@ def calls() -> list[str]:
     return [c for line in CALLS.strip().splitlines() for c in line.split("; ")]
 
 
-def same(found: Any, wanted: Any) -> None:
+def same(actual: Any, wanted: Any) -> None:
     """Compare values, shapes and dtypes; containers item by item."""
     if isinstance(wanted, (tuple, list)) and not np.isscalar(wanted):
-        assert len(found) == len(wanted)
-        for a, b in zip(found, wanted, strict=True):
+        assert len(actual) == len(wanted)
+        for a, b in zip(actual, wanted, strict=True):
             same(a, b)
         return
-    a, b = np.asarray(found), np.asarray(wanted)
+    a, b = np.asarray(actual), np.asarray(wanted)
     assert (a.shape, a.dtype) == (b.shape, b.dtype)
     if b.dtype.kind == "f":
         np.testing.assert_allclose(a, b, rtol=1e-6 if b.dtype.itemsize < 8 else 1e-12)
@@ -97,9 +97,9 @@ def test_every_method_of_numpy_is_there_or_not_meant_to_be() -> None:
 def test_refused_methods_say_what_to_do() -> None:
     x: Any = sm.ones(3)
     for name in ("resize", "setflags", "byteswap", "tofile", "dump"):
-        with pytest.raises(UnsupportedError, match=name) as found:
+        with pytest.raises(UnsupportedError, match=name) as caught:
             getattr(x, name)()
-        assert found.value.help
+        assert caught.value.help
     for wrong in (lambda: x.reshape(3, order="F"), lambda: x.astype(int, order="F")):
         with pytest.raises(UnsupportedError, match="order='F'"):
             wrong()
@@ -154,8 +154,8 @@ concat([[1, 2], [3]]); add([1, 2], 3); sin([0.0, 1.0]); abs(-3); where([True, Fa
 @pytest.mark.parametrize("call", CORE.replace("\n", "; ").strip("; ").split("; "))
 def test_functions_take_numpys_positions_numbers_and_lists(call: str) -> None:
     wanted = eval(f"np.{call}", {"np": np, "x": DATA})
-    found = eval(f"np.{call}", {"np": sm, "x": sm.asarray(DATA)})
-    same(found, wanted)
+    actual = eval(f"np.{call}", {"np": sm, "x": sm.asarray(DATA)})
+    same(actual, wanted)
 
 
 def test_axes_of_swapaxes_are_checked() -> None:

@@ -17,17 +17,17 @@ import smelt as sm
 from smelt.errors import LeakError, ShapeError, SmeltError, StaticArgError, TracerError
 
 
-def told(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
+def raised(error: type[SmeltError], f: Callable[[], Any]) -> SmeltError:
     """What is raised, at a line of this file."""
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as caught:
         f()
-    assert found.value.origin.file == __file__, found.value
-    return found.value
+    assert caught.value.origin.file == __file__, caught.value
+    return caught.value
 
 
 @pytest.mark.parametrize("f", [np.exp, np.sort, np.asarray, np.linalg.norm, np.median])
 def test_functions_of_numpy_name_the_line_that_calls_them(f: Callable[[Any], Any]) -> None:
-    error = told(TracerError, lambda: sm.jit(lambda x: f(x) + 1)(np.ones((3, 4))))
+    error = raised(TracerError, lambda: sm.jit(lambda x: f(x) + 1)(np.ones((3, 4))))
     assert "lambda x: f(x) + 1" in error.origin.text
     assert "sm.exp(x) in place of np.exp(x)" in error.help
 
@@ -39,15 +39,15 @@ def _inverses(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [sm.jit, lambda f: lambda *args: np.asarray(f(*args))])
-def test_a_library_call_that_fails_names_the_line_that_asked_for_it(wrap: Any) -> None:
+def test_a_failing_library_call_names_its_line(wrap: Any) -> None:
     """Lazy code named the line that read the result, compiled code the one that called it."""
     f, good, bad = wrap(_inverses), sm.eye(3), sm.zeros((3, 3))
     for _ in range(2):
         for name, args in (("first", (bad, good)), ("second", (good, bad))):
-            error = told(sm.errors.ExternError, lambda args=args: f(*args))
+            error = raised(sm.errors.ExternError, lambda args=args: f(*args))
             assert error.origin.text.startswith(f"{name} = sm.linalg.inv"), error
-    turned = sm.asarray(np.zeros((3, 3), order="F"))
-    error = told(sm.errors.ExternError, lambda: f(good, turned))
+    transposed = sm.asarray(np.zeros((3, 3), order="F"))
+    error = raised(sm.errors.ExternError, lambda: f(good, transposed))
     assert error.origin.text.startswith("second"), error
 
 
@@ -61,17 +61,17 @@ def _tall(x: Any) -> Any:
 def test_memory_that_does_not_suffice_names_the_line_of_the_largest_value(wrap: Any) -> None:
     for n in (3000, 4000):
         with sm.config(max_extra_memory=1000):
-            error = told(sm.errors.OutOfMemory, lambda n=n: wrap(_tall)(np.zeros(n)))
+            error = raised(sm.errors.OutOfMemory, lambda n=n: wrap(_tall)(np.zeros(n)))
         assert error.origin.text.startswith("wide ="), error
         assert f"the largest value is f64[3,{n}], concat of f64[1,{n}] and" in error.message
 
 
-def test_sizes_beyond_64_bits_are_told_with_the_operands_they_come_of() -> None:
+def test_sizes_beyond_64_bits_name_their_operands() -> None:
     def outer(x: Any, y: Any) -> Any:
         wide = x[:, None, None] + y[None, :, None] + sm.zeros((1, 1, 1 << 30))
         return wide * 2
 
-    error = told(sm.errors.OutOfMemory, lambda: sm.jit(outer)(np.ones(1 << 20), np.ones(1 << 21)))
+    error = raised(sm.errors.OutOfMemory, lambda: sm.jit(outer)(np.ones(1 << 20), np.ones(1 << 21)))
     assert error.origin.text.startswith("wide ="), error
     assert (
         "the largest value is f64[1048576,2097152,1073741824], add of f64[1048576,2097152,1] and "
@@ -83,16 +83,16 @@ def test_values_that_outlived_their_recording_say_so_to_numpy_too() -> None:
     kept: list[Any] = []
     sm.jit(lambda x: kept.append(x + 1) or x)(np.ones(3))
     for read in (np.asarray, float, bool, np.sum):
-        told(LeakError, lambda read=read: read(kept[0]))
+        raised(LeakError, lambda read=read: read(kept[0]))
 
 
-def test_stacks_tell_the_shapes_that_came() -> None:
-    error = told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
+def test_stack_errors_name_the_shapes() -> None:
+    error = raised(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones(4)]))
     assert "stack(f64[3], f64[4]): their shapes differ" in error.message
-    told(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
+    raised(ShapeError, lambda: sm.stack([sm.ones(3), sm.ones((3, 4))]))
 
 
-def test_a_method_s_object_is_told_what_it_may_be() -> None:
+def test_errors_of_bound_methods_name_what_is_allowed() -> None:
     class Scaled:
         factor = 3.0
 
@@ -112,7 +112,7 @@ def test_a_method_s_object_is_told_what_it_may_be() -> None:
         def scaled(self, x: Any) -> Any:
             return x * self.factor
 
-    error = told(StaticArgError, lambda: Scaled().plain(np.ones(2)))
+    error = raised(StaticArgError, lambda: Scaled().plain(np.ones(2)))
     assert "argument 'self' of type Scaled" in error.message
     assert "dataclass" in error.help
     assert "static_argnums=0" in error.help
@@ -166,7 +166,7 @@ def test_attributes_of_a_function_are_kept() -> None:
         ([[[1], [2]], [[1], []]], "length 1 at obj[0][0], length 0 at obj[1][1]"),
     ],
 )
-def test_ragged_lists_are_named_by_their_places(lists: Any, wanted: str) -> None:
-    error = told(sm.errors.ArgumentError, lambda: sm.asarray(lists))
+def test_ragged_lists_are_named_by_their_indices(lists: Any, wanted: str) -> None:
+    error = raised(sm.errors.ArgumentError, lambda: sm.asarray(lists))
     assert wanted in str(error)
     assert "sm.concat" in str(error)

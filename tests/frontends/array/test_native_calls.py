@@ -56,9 +56,9 @@ def _misaligned() -> Any:
 
 
 def _memmap(path: Path) -> Any:
-    found = np.memmap(path / "x", np.float64, "w+", shape=(3, 4))
-    found[...] = 3.0
-    return found
+    result = np.memmap(path / "x", np.float64, "w+", shape=(3, 4))
+    result[...] = 3.0
+    return result
 
 
 def _pending() -> Any:
@@ -85,11 +85,11 @@ def _variants(path: Path) -> list[Callable[[], Any]]:
 
 def outcome(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     try:
-        found = f(*args)
+        result = f(*args)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same
         return type(error), str(error)
-    data = np.asarray(found)
-    return type(found), data.dtype, data.shape, data.tobytes()
+    data = np.asarray(result)
+    return type(result), data.dtype, data.shape, data.tobytes()
 
 
 def test_all_kinds_of_arguments(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_all_kinds_of_arguments(tmp_path: Path) -> None:
     base = rng.standard_normal((3, 4))
     warm(native, base, base, base)
     for _ in range(300):
-        made = [variants[k]() for k in rng.integers(0, len(variants), 3)]
-        args = tuple(x if rng.random() < 0.5 else base for x in made)
+        built = [variants[k]() for k in rng.integers(0, len(variants), 3)]
+        args = tuple(x if rng.random() < 0.5 else base for x in built)
         with knobs.config(native_calls=False):
             expected = outcome(python, args)
         for _ in range(3):
@@ -164,7 +164,7 @@ def test_results_are_as_ever() -> None:
     assert f(x)[0, 0] == 0.0
 
 
-def test_held_results_keep_their_memory() -> None:
+def test_referenced_results_keep_their_memory() -> None:
     f = sm.jit(lambda x: x + 1.0)
     inputs = [rng.standard_normal(100) for _ in range(30)]
     warm(f, inputs[0])
@@ -188,10 +188,10 @@ def test_many_results_of_one_size_take_no_blocks_from_python(kept: bool) -> None
     warm(f, x)
     taken, held = [], None
     for _ in range(20):
-        made = f(x)
-        held = made if kept else None
+        built = f(x)
+        held = built if kept else None
         taken.append(usage().fresh + usage().reused)
-    assert f.line is not None and taken[5] == taken[-1] and (held is made) == kept
+    assert f.line is not None and taken[5] == taken[-1] and (held is built) == kept
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 1000, 20_000, RING_LIMIT // 8, RING_LIMIT // 4])
@@ -338,10 +338,10 @@ def test_settings_decide() -> None:
     for _ in range(3):
         warm(f, x, x, x)
         with knobs.config(native_calls=False):
-            known = f.line
+            line = f.line
             for _ in range(4):
                 f(x, x, x)
-            assert f.line == known
+            assert f.line == line
         for rounding in ("exact", "fast", "eager"):
             with knobs.config(rounding=rounding, threads=1):
                 np.testing.assert_array_equal(warm(f, x, x, x), x * x + x)
@@ -408,8 +408,8 @@ def test_inside_another_recording() -> None:
     f = sm.jit(lambda x: x + 1)
     x = np.arange(3.0)
     warm(f, x)
-    own = sm.asarray(x, copy=True)
-    g = sm.jit(lambda y: f(y) * f(own))
+    copied = sm.asarray(x, copy=True)
+    g = sm.jit(lambda y: f(y) * f(copied))
     np.testing.assert_array_equal(warm(g, x), (x + 1) ** 2)
 
 

@@ -68,19 +68,19 @@ def test_the_same_results(name: str, x: Any) -> None:
     first = f(x)
     expected = [np.asarray(r).copy() for r in (first if isinstance(first, tuple) else (first,))]
     for _ in range(3):
-        found = f(x)
-        for a, b in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        result = f(x)
+        for a, b in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
             np.testing.assert_array_equal(np.asarray(a), b)
             np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
 
 
 def test_sorted_by_native_code() -> None:
     for x in (BASE, BASE[::-1], BASE[:, ::-2], sm.asarray(BASE)):
-        found = answered(sm.jit(lambda x: sm.sort(x, axis=0)), x)
-        np.testing.assert_array_equal(np.asarray(found), np.sort(np.asarray(x), axis=0))
+        actual = answered(sm.jit(lambda x: sm.sort(x, axis=0)), x)
+        np.testing.assert_array_equal(np.asarray(actual), np.sort(np.asarray(x), axis=0))
 
 
-def test_results_are_held_and_arguments_stay() -> None:
+def test_results_are_kept_and_arguments_stay() -> None:
     f = sm.jit(_between)
     x = rng.standard_normal((50, 20))
     before = x.copy()

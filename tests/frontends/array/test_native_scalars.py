@@ -52,15 +52,15 @@ def test_scalars_of_numpy_that_a_function_looks_at() -> None:
 def test_truth_values_of_python() -> None:
     """Each is a recording and a record of its own; numbers that equal it are other arguments."""
 
-    def code(x: Any, turned: Any, more: Any = True) -> Any:
-        return (x * 2 if turned else x - 3) + more
+    def code(x: Any, transposed: Any, more: Any = True) -> Any:
+        return (x * 2 if transposed else x - 3) + more
 
     f, x = sm.jit(code), rng.random(5)
     for _ in range(6):
-        for turned in (True, False, 1, 0, 1.0):
+        for transposed in (True, False, 1, 0, 1.0):
             for more in (True, False):
-                wanted = (x * 2 if turned else x - 3) + more
-                assert np.array_equal(np.asarray(f(x, turned, more=more)), wanted)
+                wanted = (x * 2 if transposed else x - 3) + more
+                assert np.array_equal(np.asarray(f(x, transposed, more=more)), wanted)
     assert np.array_equal(np.asarray(warm(sm.jit(code), x, True)), x * 2 + 1)
     assert np.array_equal(np.asarray(warm(sm.jit(code), x, False, False)), x - 3)
 

@@ -1,4 +1,4 @@
-"""Network blocks against formulas written out in NumPy, in every floating dtype."""
+"""Neural network blocks against formulas in NumPy, in every floating dtype."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_blocks(mode: str, name: str, dtype: str) -> None:
     f, reference = BLOCKS[name]
     kind, tolerance = DTYPES[dtype]
     x = X.astype(kind)
-    found = f(sm.asarray(x)) if mode == "lazy" else sm.jit(f)(x)
-    assert found.dtype == sm.asarray(x).dtype
+    actual = f(sm.asarray(x)) if mode == "lazy" else sm.jit(f)(x)
+    assert actual.dtype == sm.asarray(x).dtype
     wanted = reference(x.astype(np.float64))
     np.testing.assert_allclose(
-        np.asarray(found).astype(np.float64), wanted, rtol=tolerance, atol=tolerance
+        np.asarray(actual).astype(np.float64), wanted, rtol=tolerance, atol=tolerance
     )
 
 
@@ -133,8 +133,8 @@ def test_cross_entropy() -> None:
     labels = np.asarray([0, 6, 3, 2])
     each = -np.log(softmax(X))[np.arange(4), labels]
     for reduction, wanted in (("none", each), ("sum", each.sum()), ("mean", each.mean())):
-        found = sm.jit(lambda x, y, r=reduction: sm.nn.cross_entropy(x, y, reduction=r))(X, labels)
-        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        actual = sm.jit(lambda x, y, r=reduction: sm.nn.cross_entropy(x, y, reduction=r))(X, labels)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-12)
     ignoring = np.where(labels == 6, -100, labels)
     np.testing.assert_allclose(
         sm.nn.cross_entropy(X, ignoring, ignore=-100), each[[0, 2, 3]].mean(), rtol=1e-12

@@ -151,14 +151,14 @@ BITS: dict[str, Callable[[Any], Any]] = {
 def test_sizes_and_arguments_count_in_bits_as_integers_do(what: str) -> None:
     f = BITS[what]
 
-    def told(n: Any) -> Any:
-        found = f(n)
-        return [sm.asarray(v) * 1 for v in (found if isinstance(found, tuple) else (found,))]
+    def by_condition(n: Any) -> Any:
+        result = f(n)
+        return [sm.asarray(v) * 1 for v in (result if isinstance(result, tuple) else (result,))]
 
-    of_size, of_number = sm.jit(lambda x: told(x.shape[0])), sm.jit(told)
+    of_size, of_number = sm.jit(lambda x: by_condition(x.shape[0])), sm.jit(by_condition)
     for n in (5, 6, 2, 13):
-        found = f(n)
-        want = list(found) if isinstance(found, tuple) else [found]
+        result = f(n)
+        want = list(result) if isinstance(result, tuple) else [result]
         assert [int(v) for v in of_size(np.zeros(n))] == want
         assert [int(v) for v in of_number(n)] == want
 
@@ -178,9 +178,9 @@ def test_floats_have_no_bits() -> None:
 
 def test_integers_of_numpy_are_those_of_python() -> None:
     def code(xp: Any, x: Any, i: Callable[[int], Any]) -> tuple[Any, ...]:
-        rolled, turned = xp.roll(x, i(2), axis=i(-1)), xp.moveaxis(x, i(0), i(1))
-        made = xp.arange(i(1), i(9), i(2)), xp.eye(i(3), i(4), k=i(1)), xp.tril(x, k=i(1))
-        return rolled, turned, *made, xp.tensordot(x, x, axes=i(2))
+        rolled, transposed = xp.roll(x, i(2), axis=i(-1)), xp.moveaxis(x, i(0), i(1))
+        built = xp.arange(i(1), i(9), i(2)), xp.eye(i(3), i(4), k=i(1)), xp.tril(x, k=i(1))
+        return rolled, transposed, *built, xp.tensordot(x, x, axes=i(2))
 
     for got, want in zip(code(sm, sm.asarray(X), np.int32), code(np, X, int), strict=True):
         np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5)

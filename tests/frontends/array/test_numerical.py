@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.array.against_numpy import MODES, check
+from tests.frontends.array.numpy_comparison import MODES, check
 
 import smelt as sm
 from smelt.errors import ArgumentError, AxisError, ShapeError
@@ -175,10 +175,10 @@ def test_parts_that_are_not_known_before_give_nan(mode: str) -> None:
     def f(x: Any, q: Any) -> Any:
         return sm.quantile(x, q)
 
-    found = np.asarray(
+    actual = np.asarray(
         (sm.jit(f) if mode == "jit" else f)(sm.asarray(normal(9)), sm.asarray([0.5, 1.5, math.nan]))
     )
-    assert np.isnan(found).tolist() == [False, True, True]
+    assert np.isnan(actual).tolist() == [False, True, True]
     assert math.isnan(sm.quantile(sm.asarray(normal(9)), math.nan))
 
 
@@ -232,7 +232,7 @@ def test_wrong_arguments(mode: str, f: Any, error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "edge", "reflect", "wrap", "symmetric"])
-def test_neighbours_beyond_margins_of_any_kind_are_one_kernel(mode: str, kind: str) -> None:
+def test_neighbours_under_any_padding_mode_are_one_kernel(mode: str, kind: str) -> None:
     """Margins are views: nothing is stored for them, though nine places are read of a picture."""
 
     def edges(x: sm.Array) -> sm.Array:

@@ -66,8 +66,8 @@ def data(shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal(shape), rng.standard_normal(shape)
 
 
-def same(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+def same(actual: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(actual, wanted, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,8 +94,8 @@ def test_jitted_for_several_shapes(steps: Any, shapes: Any) -> None:
     f = sm.jit(lambda x, y: run(sm, steps, x, y))
     for shape in shapes:
         x, y = data(shape)
-        for found, wanted in zip(f(x, y), run(np, steps, x, y), strict=True):
-            same(found, wanted)
+        for actual, wanted in zip(f(x, y), run(np, steps, x, y), strict=True):
+            same(actual, wanted)
 
 
 WRITES: dict[str, Callable[[Any, Any], None]] = {
@@ -120,8 +120,8 @@ def test_writes_make_versions(names: list[str], shape: Any) -> None:
         WRITES[name](x, v)
         WRITES[name](ours, value)
     same(ours, x)
-    for found, wanted in seen:
-        same(found, wanted)
+    for actual, wanted in seen:
+        same(actual, wanted)
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))

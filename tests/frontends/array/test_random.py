@@ -73,10 +73,10 @@ def test_bits_are_independent() -> None:
 
 def test_bernoulli() -> None:
     chance = np.asarray([0.0, 0.25, 1.0], np.float32)
-    found = np.asarray(R.bernoulli(R.key(6), chance, (20000, 3))).mean(0)
-    assert found[0] == 0
-    assert found[2] == 1
-    assert abs(found[1] - 0.25) < 0.016
+    actual = np.asarray(R.bernoulli(R.key(6), chance, (20000, 3))).mean(0)
+    assert actual[0] == 0
+    assert actual[2] == 1
+    assert abs(actual[1] - 0.25) < 0.016
 
 
 def test_mistakes() -> None:

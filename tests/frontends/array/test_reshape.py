@@ -109,7 +109,7 @@ def test_any_reshape_at_any_sizes(data: Any) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_numbers_of_groups_are_found_without_division_by_element(named: bool) -> None:
-    """Rows of groups, scaled by what belongs to a group, as the rows of images that they are."""
+    """Rows of groups are scaled by a value per group without divisions per element."""
 
     def scaled(x: Any, m: Any) -> Any:
         n, c, h, w = x.shape

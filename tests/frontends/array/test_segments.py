@@ -1,4 +1,4 @@
-"""Folds by place against NumPy, lazily and under jit: `bincount`, `segment_sum`, `x.at[i].add`."""
+"""Segment reductions against NumPy: `bincount`, `segment_sum`, `x.at[i].add`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.frontends.array.against_numpy import MODES
+from tests.frontends.array.numpy_comparison import MODES
 from tests.strategies.effort import NIGHTLY
 
 import smelt as sm
@@ -44,7 +44,7 @@ def drawn(dtype: str, shape: Any, rng: Any = RNG) -> Any:
     return rng.integers(0, 4, shape).astype(dtype)
 
 
-def joined(start: Any, ids: Any, data: Any, ufunc: np.ufunc) -> Any:
+def scatter_in_order(start: Any, ids: Any, data: Any, ufunc: np.ufunc) -> Any:
     """One after another, without NumPy's `at`."""
     out = start.copy()
     with np.errstate(all="ignore"):
@@ -60,16 +60,16 @@ def called(mode: str, f: Any, *arrays: Any) -> Any:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FOLDS)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_folds_of_segments(mode: str, name: str, dtype: str) -> None:
+def test_reductions_of_segments(mode: str, name: str, dtype: str) -> None:
     ufunc, empty = FOLDS[name]
     f = getattr(sm, f"segment_{name}")
     for shape, rank in (((7,), 1), ((7, 3), 1), ((31, 67), 1), ((3, 5, 2), 2), ((0, 3), 1)):
         data = drawn(dtype, shape)
         ids = RNG.integers(0, 5, shape[:rank])
         start = np.full((6, *shape[rank:]), empty(np.dtype(dtype)), dtype)
-        found = called(mode, lambda d, i: f(d, i, 6), data, ids)
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, joined(start, ids, data, ufunc))
+        actual = called(mode, lambda d, i: f(d, i, 6), data, ids)
+        assert actual.dtype == dtype
+        np.testing.assert_array_equal(actual, scatter_in_order(start, ids, data, ufunc))
 
 
 @settings(max_examples=400 if NIGHTLY else 40, deadline=None)
@@ -81,15 +81,15 @@ def test_folds_of_segments(mode: str, name: str, dtype: str) -> None:
     mode=st.sampled_from(MODES),
     seed=st.integers(0, 99),
 )
-def test_updates_join_as_one_after_another(
+def test_updates_combine_in_order(
     ids: list[int], width: int, how: str, dtype: str, mode: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     at = np.asarray(ids, np.int64)
     x, v = drawn(dtype, (4, width), rng), drawn(dtype, (len(ids), width), rng)
-    found = called(mode, lambda x, i, v: getattr(x.at[i], how)(v), x, at, v)
-    wanted = joined(x, at, v, AT[how]) if ids else x
-    np.testing.assert_array_equal(found, wanted)
+    actual = called(mode, lambda x, i, v: getattr(x.at[i], how)(v), x, at, v)
+    wanted = scatter_in_order(x, at, v, AT[how]) if ids else x
+    np.testing.assert_array_equal(actual, wanted)
     np.testing.assert_array_equal(called(mode, lambda x, i: x.at[i].get(), x, at), x[at])
 
 
@@ -133,11 +133,11 @@ def test_bincount(mode: str, dtype: str) -> None:
         x = RNG.integers(0, 2 if dtype == "bool" else 7, n).astype(dtype)
         plain = x.astype(np.int64)
         for weights in (None, drawn("float64", n), drawn("int32", n)):
-            given = (x,) if weights is None else (x, weights)
-            found = called(mode, lambda *a: sm.bincount(*a, length=11), *given)
+            inputs = (x,) if weights is None else (x, weights)
+            actual = called(mode, lambda *a: sm.bincount(*a, length=11), *inputs)
             wanted = np.bincount(plain, weights, 11)
-            assert found.dtype == wanted.dtype or n == 0  # of no weights NumPy counts integers
-            np.testing.assert_array_equal(found, wanted)
+            assert actual.dtype == wanted.dtype or n == 0  # of no weights NumPy counts integers
+            np.testing.assert_array_equal(actual, wanted)
     if mode == "lazy":
         np.testing.assert_array_equal(sm.bincount(plain), np.bincount(plain))
         np.testing.assert_array_equal(
@@ -160,16 +160,16 @@ def test_the_least_length_is_the_length_where_values_are_unknown() -> None:
 def test_counts_beyond_what_float32_counts() -> None:
     """Weights of 1 added in float32 stay at 2**24."""
     n = 2**24 + 3
-    found = sm.bincount(sm.zeros(n, dtype=sm.uint8), sm.ones(n, dtype=sm.float32), length=1)
-    assert found.dtype == sm.float32 and float(found[0]) == float(np.float32(n))
+    actual = sm.bincount(sm.zeros(n, dtype=sm.uint8), sm.ones(n, dtype=sm.float32), length=1)
+    assert actual.dtype == sm.float32 and float(actual[0]) == float(np.float32(n))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_means(mode: str) -> None:
     data, ids = drawn("float64", (9, 2)), np.array([0, 3, 3, 1, 0, 0, 3, 3, 1])
     wanted = [data[ids == k].mean(0) if (ids == k).any() else np.zeros(2) for k in range(5)]
-    found = called(mode, lambda d, i: sm.segment_mean(d, i, 5), data, ids)
-    np.testing.assert_allclose(found, wanted, rtol=1e-15)
+    actual = called(mode, lambda d, i: sm.segment_mean(d, i, 5), data, ids)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-15)
     counts = called(mode, lambda d, i: sm.segment_mean(d, i, 5), ids, ids)
     np.testing.assert_array_equal(counts, [0, 1, 0, 3, 0])
     assert counts.dtype == np.float64
@@ -177,8 +177,8 @@ def test_means(mode: str) -> None:
 
 def test_halves_are_summed_in_single_precision() -> None:
     ones = sm.ones(1000, dtype=sm.bfloat16)
-    found = sm.segment_sum(ones, np.zeros(1000, np.int32), 1)
-    assert found.dtype == sm.bfloat16 and float(found[0]) == 1000.0
+    actual = sm.segment_sum(ones, np.zeros(1000, np.int32), 1)
+    assert actual.dtype == sm.bfloat16 and float(actual[0]) == 1000.0
 
 
 def test_the_number_of_segments_follows_the_arguments() -> None:
@@ -186,7 +186,7 @@ def test_the_number_of_segments_follows_the_arguments() -> None:
     g = sm.jit(sm.segment_sum)
     for n in (5, 9):
         edges, ids = drawn("float64", (20, 3)), RNG.integers(0, n, 20)
-        wanted = joined(np.zeros((n, 3)), ids, edges, np.add)
+        wanted = scatter_in_order(np.zeros((n, 3)), ids, edges, np.add)
         np.testing.assert_array_equal(f(np.zeros((n, 1)), edges, ids), wanted)
         np.testing.assert_array_equal(g(edges, ids, n), wanted)
     assert sum(map(len, g.traces.values())) == 1
@@ -200,8 +200,8 @@ def test_derivatives(name: str) -> None:
     f = getattr(sm, f"segment_{name}")
 
     def loss(d: Any) -> Any:
-        found = f(d, ids, 4)
-        return sm.sum(sm.where(sm.isfinite(found), found, 0.0) * seed)
+        result = f(d, ids, 4)
+        return sm.sum(sm.where(sm.isfinite(result), result, 0.0) * seed)
 
     for slope in (sm.grad(loss)(data), sm.jit(sm.grad(loss))(data)):
         for k in np.ndindex(6, 2):
@@ -255,7 +255,7 @@ def test_wrong_arguments(f: Any, error: Any) -> None:
         sm.jit(f)(DATA, IDS)
 
 
-def test_a_length_that_depends_on_values_is_asked_for() -> None:
+def test_a_length_that_depends_on_values_is_required() -> None:
     for f in (sm.bincount, lambda i: sm.segment_sum(i, i)):
         with pytest.raises(TracerError, match=r"without (length|num_segments)="):
             sm.jit(f)(IDS)

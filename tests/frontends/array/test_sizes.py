@@ -57,12 +57,12 @@ def questions(draw: Any) -> Any:
     st.lists(st.sampled_from(SPAN), min_size=COUNT, max_size=COUNT),
     st.lists(questions(), min_size=1, max_size=5),
 )
-def test_answers_hold_wherever_the_guards_do(hints: list[int], asked: list[Any]) -> None:
+def test_answers_hold_wherever_the_guards_do(hints: list[int], requested: list[Any]) -> None:
     sizes = Sizes()
     for hint in hints:
         sizes.symbol(hint)
     claims: list[Any] = []
-    for kind, e, relation, other in asked:
+    for kind, e, relation, other in requested:
         if kind == "holds":
             claims.append((kind, e, relation, other, sizes.holds(e, relation, other)))
         elif kind == "same":
@@ -74,23 +74,23 @@ def test_answers_hold_wherever_the_guards_do(hints: list[int], asked: list[Any])
     match = sizes.matcher(", ".join(f"n{k}" for k in range(COUNT)), tuple(sizes.hints))
     assert match(*hints) is not None, "the recording's own sizes pass"
     for values in itertools.product(SPAN, repeat=COUNT):
-        found = match(*values)
-        if found is not None:
-            _check(sizes, dict(zip(sizes.hints, found, strict=True)), claims)
+        actual = match(*values)
+        if actual is not None:
+            _check(sizes, dict(zip(sizes.hints, actual, strict=True)), claims)
 
 
-def _check(sizes: Sizes, known: dict[str, int], claims: list[Any]) -> None:
+def _check(sizes: Sizes, values: dict[str, int], claims: list[Any]) -> None:
     for name, e in sizes.bound.items():
-        assert evaluate(e, known) == known[name]
+        assert evaluate(e, values) == values[name]
     for kind, e, relation, other, answer in claims:
-        value = evaluate(e, known)
+        value = evaluate(e, values)
         if kind == "holds":
-            assert RELATIONS[relation](value, evaluate(other, known)) == answer
+            assert RELATIONS[relation](value, evaluate(other, values)) == answer
         elif kind == "divisible":
-            assert (value % evaluate(other, known) == 0) == answer
+            assert (value % evaluate(other, values) == 0) == answer
         else:
             assert value == answer
-        assert evaluate(sizes.canon(e), known) == value
+        assert evaluate(sizes.canon(e), values) == value
 
 
 def test_equal_sizes_keep_the_older_name() -> None:

@@ -94,16 +94,16 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(name: str) -> None:
-    """Every call of the standard is one of ours; NumPy's may be, by position or with more names."""
+    """Every call of the standard works; NumPy's may, by position or with more names."""
     standard = inspect.signature(eval(f"lambda {SIGNATURES[name]}: 0"))
     ours = inspect.signature(getattr(sm, name)).parameters
     for parameter in standard.parameters.values():
         kinds = {parameter.kind}
         if parameter.kind is parameter.KEYWORD_ONLY:
             kinds.add(parameter.POSITIONAL_OR_KEYWORD)
-        found = ours[parameter.name]
-        assert found.kind in kinds
-        assert found.default == parameter.default or parameter.default is parameter.empty
+        actual = ours[parameter.name]
+        assert actual.kind in kinds
+        assert actual.default == parameter.default or parameter.default is parameter.empty
     positional = [p.name for p in standard.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     assert list(ours)[: len(positional)] == positional
     others = [p for p in ours.values() if p.name not in standard.parameters]
@@ -168,12 +168,12 @@ def test_numbers_out_of_range() -> None:
 )
 def test_kinds_that_a_function_does_not_take(name: str, dtype: Any) -> None:
     x = sm.ones((2, 2), dtype=dtype)
-    with pytest.raises(sm.errors.DTypeError) as found:
+    with pytest.raises(sm.errors.DTypeError) as caught:
         getattr(sm, name)(
             *[x] * (1 if name in ("logical_not", "bitwise_invert", "negative", "positive") else 2)
         )
-    assert name in str(found.value)
-    assert "getattr" in found.value.origin.text
+    assert name in str(caught.value)
+    assert "getattr" in caught.value.origin.text
 
 
 def test_complex_numbers_are_refused() -> None:
@@ -236,9 +236,9 @@ def test_names_of_dtypes() -> None:
 def test_astype(pair: Any) -> None:
     a, b = pair
     x = np.asarray([0, 1, 2, 100], a.numpy)
-    found = sm.astype(sm.asarray(x), b)
-    assert found.dtype is b
-    np.testing.assert_array_equal(np.asarray(found), x.astype(b.numpy))
+    actual = sm.astype(sm.asarray(x), b)
+    assert actual.dtype is b
+    np.testing.assert_array_equal(np.asarray(actual), x.astype(b.numpy))
 
 
 def test_astype_copies_or_not() -> None:
@@ -265,8 +265,8 @@ def test_hypothesis_can_draw_our_arrays(data: st.DataObject) -> None:
 def test_broadcasting(shapes: Any) -> None:
     arrays = [np.arange(float(np.prod(s))).reshape(s) for s in shapes.input_shapes]
     x, y, z = map(sm.asarray, arrays)
-    found = sm.where(x > 1, y, z) + x * y
-    assert found.shape == shapes.result_shape
+    actual = sm.where(x > 1, y, z) + x * y
+    assert actual.shape == shapes.result_shape
     np.testing.assert_array_equal(
-        found, np.where(arrays[0] > 1, arrays[1], arrays[2]) + arrays[0] * arrays[1]
+        actual, np.where(arrays[0] > 1, arrays[1], arrays[2]) + arrays[0] * arrays[1]
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.array.against_numpy import MODES, check
+from tests.frontends.array.numpy_comparison import MODES, check
 
 import smelt as sm
 
@@ -55,7 +55,7 @@ def test_a_boolean_of_rank_0_writes(mode: str) -> None:
     check(mode, f, A, A)
 
 
-def test_a_boolean_of_rank_0_is_refused_where_its_value_or_place_is_unknown() -> None:
+def test_a_scalar_boolean_index_of_unknown_value_or_position_is_refused() -> None:
     x = sm.asarray(A)
     with pytest.raises(sm.errors.TracerError, match="boolean"):
         sm.jit(lambda x: x[sm.sum(x) > 0])(x)
@@ -68,7 +68,7 @@ def test_a_boolean_of_rank_0_is_refused_where_its_value_or_place_is_unknown() ->
 # Arguments
 
 
-def test_arguments_by_name_and_by_place() -> None:
+def test_arguments_by_keyword_and_by_position() -> None:
     assert sm.isdtype(dtype=sm.int8, kind="integral")
     assert sm.isdtype(sm.float32, kind=("bool", sm.float32))
     x = sm.asarray(A)
@@ -101,9 +101,9 @@ NO_INTEGER: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("k", range(len(NO_INTEGER)))
 def test_what_is_no_integer_is_named_with_the_users_line(k: int) -> None:
-    with pytest.raises(sm.errors.ArgumentError) as found:
+    with pytest.raises(sm.errors.ArgumentError) as caught:
         NO_INTEGER[k](sm.asarray(A))
-    assert found.value.origin is not None and "lambda x" in found.value.origin.text
+    assert caught.value.origin is not None and "lambda x" in caught.value.origin.text
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_numbers_that_a_type_does_not_hold_are_not_cut(wrong: Any) -> None:
 
 def test_numbers_that_a_type_holds_are_taken_from_lists() -> None:
     for values in ([0, 255], [[]], [True, False], [0.5, 255.5], [-0.5], [np.uint64(7), 3]):
-        found = sm.asarray(values, dtype=sm.uint8)
-        np.testing.assert_array_equal(np.asarray(found), np.asarray(values).astype(np.uint8))
+        actual = sm.asarray(values, dtype=sm.uint8)
+        np.testing.assert_array_equal(np.asarray(actual), np.asarray(values).astype(np.uint8))
     assert sm.asarray([2**63], dtype=sm.uint64).dtype == sm.uint64
     assert np.asarray(sm.asarray([-(2**63), 2**63 - 1], dtype=sm.int64)).tolist()[1] == 2**63 - 1
     for values in ([2**63 - 1, 0.5], [1, 2**64 - 1], [sm.asarray(1.5), 2**53 + 1]):
-        found = sm.asarray(values, dtype=sm.int64 if 0.5 in values else sm.uint64)
-        assert np.asarray(found).tolist() == [int(n) for n in values]
+        actual = sm.asarray(values, dtype=sm.int64 if 0.5 in values else sm.uint64)
+        assert np.asarray(actual).tolist() == [int(n) for n in values]
 
 
 def test_integers_to_a_negative_power_are_refused() -> None:
@@ -191,9 +191,9 @@ def test_bounds_beyond_a_type_are_its_ends(mode: str, case: tuple[Any, Any, Any,
         if mode == "lazy"
         else sm.jit(lambda x: sm.clip(x, low, high))
     )
-    found = np.asarray(f(sm.asarray(x)))
-    assert found.dtype == x.dtype
-    np.testing.assert_array_equal(found, np.asarray(wanted, x.dtype))
+    actual = np.asarray(f(sm.asarray(x)))
+    assert actual.dtype == x.dtype
+    np.testing.assert_array_equal(actual, np.asarray(wanted, x.dtype))
 
 
 def test_integers_have_no_bound_that_is_no_number() -> None:
@@ -248,10 +248,10 @@ def test_values_are_sorted_as_by_stable_positions(dtype: str, descending: bool) 
             a = sm.asarray(x)
             order = sm.argsort(a, axis=axis, descending=descending)
             wanted = np.take_along_axis(x, np.asarray(order), axis)
-            found = np.asarray(sm.sort(a, axis=axis, descending=descending))
-            np.testing.assert_array_equal(found, wanted)
+            actual = np.asarray(sm.sort(a, axis=axis, descending=descending))
+            np.testing.assert_array_equal(actual, wanted)
             if x.dtype.kind == "f":
-                np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+                np.testing.assert_array_equal(np.signbit(actual), np.signbit(wanted))
         values = np.unique(x, equal_nan=False)
         np.testing.assert_array_equal(np.asarray(sm.unique_values(sm.asarray(x))), values)
         found_values, counts = sm.unique_counts(sm.asarray(x))
@@ -262,8 +262,8 @@ def test_values_are_sorted_as_by_stable_positions(dtype: str, descending: bool) 
 @pytest.mark.parametrize("order", [1, 2.0, np.int64(1), np.float32(3), np.inf])
 def test_orders_of_norms_are_numbers_of_any_library(order: Any) -> None:
     x = np.arange(6.0).reshape(2, 3)
-    found = np.asarray(sm.linalg.vector_norm(sm.asarray(x), ord=order))
-    assert np.allclose(found, np.linalg.norm(x.ravel(), order))
+    actual = np.asarray(sm.linalg.vector_norm(sm.asarray(x), ord=order))
+    assert np.allclose(actual, np.linalg.norm(x.ravel(), order))
 
 
 @modes
@@ -275,12 +275,12 @@ def test_norms_of_nothing_are_zero(shape: tuple[int, ...], mode: str) -> None:
 
     x = np.zeros(shape, np.float32)
     for order in ("fro", "nuc", 1, 2, np.inf):
-        found = norm("matrix_norm", ord=order)
-        np.testing.assert_array_equal(found, np.zeros(shape[:-2], np.float32))
+        actual = norm("matrix_norm", ord=order)
+        np.testing.assert_array_equal(actual, np.zeros(shape[:-2], np.float32))
     for order in (0, 1, 2, 3, np.inf):
         for axis in (None, 0, 1):
-            found = norm("vector_norm", ord=order, axis=axis, keepdims=True)
-            np.testing.assert_array_equal(found, np.sum(x, axis=axis, keepdims=True))
+            actual = norm("vector_norm", ord=order, axis=axis, keepdims=True)
+            np.testing.assert_array_equal(actual, np.sum(x, axis=axis, keepdims=True))
     with pytest.raises(sm.errors.ShapeError):
         norm("vector_norm", ord=-np.inf)
 
@@ -294,10 +294,10 @@ def test_a_norm_is_recorded_again_for_nothing() -> None:
 @modes
 @pytest.mark.parametrize("x", [np.array([np.nan, np.inf, -3.0, -0.0]), np.arange(3)], ids=str)
 def test_imaginary_parts_of_real_numbers_are_zero(x: Any, mode: str) -> None:
-    found = np.asarray((sm.jit(sm.imag) if mode == "jit" else sm.imag)(sm.asarray(x)))
-    assert found.dtype == x.dtype
-    assert not found.any()
-    assert not np.signbit(found).any()
+    actual = np.asarray((sm.jit(sm.imag) if mode == "jit" else sm.imag)(sm.asarray(x)))
+    assert actual.dtype == x.dtype
+    assert not actual.any()
+    assert not np.signbit(actual).any()
 
 
 # Sizes that come out as 0 or 1
@@ -345,5 +345,5 @@ def test_signatures_that_libraries_rely_on():
     assert np.asarray(sm.diff(sm.stack([x, x + 1]), 1, 0)).tolist() == [[1.0] * 4]
     names = inspect.signature(sm.Array.__dlpack__).parameters
     assert list(names) == ["self", "stream", "max_version", "dl_device", "copy"]
-    asked = {"stream": None, "max_version": (1, 0), "dl_device": (1, 0), "copy": None}
-    assert "dltensor" in repr(x.__dlpack__(**asked))
+    requested = {"stream": None, "max_version": (1, 0), "dl_device": (1, 0), "copy": None}
+    assert "dltensor" in repr(x.__dlpack__(**requested))

@@ -32,9 +32,9 @@ def kernels(f, *args) -> int:
 
 def test_what_is_one_kernel_may_be_demanded():
     with sm.fuse(must=True):
-        found = sm.jit(softmax)(ROWS)
+        actual = sm.jit(softmax)(ROWS)
     expected = np.exp(ROWS) / np.exp(ROWS).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-5)
 
 
 def test_what_is_none_is_refused_with_the_reason_and_the_line():
@@ -229,7 +229,7 @@ def test_wrong_values_are_refused_at_once(settings):
 
 
 def test_groups_read_back():
-    for given in ("a+b+c,d+e", [("a", "b", "c"), ("d", "e")]):
-        assert values.groups(given) == (("a", "b"), ("b", "c"), ("d", "e"))
-        assert values.groups(values.show_pairs(values.groups(given))) == values.groups(given)
+    for inputs in ("a+b+c,d+e", [("a", "b", "c"), ("d", "e")]):
+        assert values.groups(inputs) == (("a", "b"), ("b", "c"), ("d", "e"))
+        assert values.groups(values.show_pairs(values.groups(inputs))) == values.groups(inputs)
     assert values.groups(values.show_pairs(values.groups("all"))) == values.EVERYTHING

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.array.against_numpy import MODES, check
+from tests.frontends.array.numpy_comparison import MODES, check
 
 import smelt as sm
 from smelt.frontends.array.numpy_hints import FUNCTIONS
@@ -203,12 +203,12 @@ def test_networks_in_half_types(dtype: Any) -> None:
         h = h - xp.mean(h, axis=-1, keepdims=True)
         return h / xp.sqrt(xp.var(h, axis=-1, keepdims=True) + 1e-3)
 
-    found = sm.jit(lambda x, w: network(sm, x, w))(
+    actual = sm.jit(lambda x, w: network(sm, x, w))(
         sm.asarray(x, dtype=dtype), sm.asarray(w, dtype=dtype)
     )
-    assert found.dtype == dtype
+    assert actual.dtype == dtype
     near = 0.02 if dtype == sm.float16 else 0.15
-    wide = np.asarray(sm.astype(found, sm.float64))
+    wide = np.asarray(sm.astype(actual, sm.float64))
     assert np.abs(wide - network(np, x, w)).max() < near
 
 
@@ -219,10 +219,10 @@ def test_an_area_by_throwing_darts() -> None:
         darts = sm.random.uniform(key, (200_000, 2))
         return 4 * sm.mean(sm.astype(sm.sum(darts * darts, axis=1) < 1, sm.float64))
 
-    found = [float(sm.jit(area)(sm.random.key(seed))) for seed in (0, 0, 1)]
-    assert found[0] == found[1] != found[2]
+    actual = [float(sm.jit(area)(sm.random.key(seed))) for seed in (0, 0, 1)]
+    assert actual[0] == actual[1] != actual[2]
     assert all(
-        abs(x - np.pi) < 5 * 4 * np.sqrt(np.pi / 4 * (1 - np.pi / 4) / 200_000) for x in found
+        abs(x - np.pi) < 5 * 4 * np.sqrt(np.pi / 4 * (1 - np.pi / 4) / 200_000) for x in actual
     )
 
 
@@ -230,10 +230,10 @@ def test_an_area_by_throwing_darts() -> None:
 def test_numpys_names_say_what_to_write(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'.* sm\.{FUNCTIONS[name]}"):
         getattr(sm, name)
-    found = sm
+    actual = sm
     for part in FUNCTIONS[name].split("."):
-        found = getattr(found, part)
-    assert callable(found)
+        actual = getattr(actual, part)
+    assert callable(actual)
 
 
 def test_misspelt_names_get_the_nearest_one() -> None:

@@ -99,7 +99,7 @@ def test_diagonals_are_filled_in_place() -> None:
     assert mine.tolist() == expected.tolist()
 
 
-def test_partitions_put_an_element_in_its_place() -> None:
+def test_partitions_put_an_element_at_its_sorted_index() -> None:
     x = np.random.default_rng(0).normal(size=50)
     assert snp.partition(x, 9)[9] == np.sort(x)[9]
     assert x[int(snp.argpartition(x, 9)[9])] == np.sort(x)[9]
@@ -155,10 +155,10 @@ LINALG: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", LINALG)
 def test_linear_algebra_gives_numpys_values(name: str) -> None:
-    found = getattr(snp.linalg, name)(*LINALG[name])
+    result = getattr(snp.linalg, name)(*LINALG[name])
     expected = getattr(np.linalg, name)(*LINALG[name])
     pairs = (
-        zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+        zip(result, expected, strict=True) if isinstance(expected, tuple) else [(result, expected)]
     )
     for f, e in pairs:
         np.testing.assert_allclose(
@@ -189,8 +189,8 @@ def test_norms_by_order_and_axis() -> None:
         ("nuc", None),
         (2, (0, 1)),
     ):
-        found = snp.linalg.norm(A, order, axis)
-        np.testing.assert_allclose(np.asarray(found), np.linalg.norm(A, order, axis))
+        actual = snp.linalg.norm(A, order, axis)
+        np.testing.assert_allclose(np.asarray(actual), np.linalg.norm(A, order, axis))
 
 
 @pytest.mark.parametrize("name", [n for n in dir(np.fft) if n[0] != "_" and n != "test"])
@@ -198,8 +198,8 @@ def test_transforms_give_numpys_values(name: str) -> None:
     if name == "helper":
         pytest.skip("a module that NumPy has kept for old programs")
     args = (8,) if "freq" in name else (A,)
-    found = getattr(snp.fft, name)(*args)
-    np.testing.assert_allclose(np.asarray(found), getattr(np.fft, name)(*args), atol=1e-12)
+    actual = getattr(snp.fft, name)(*args)
+    np.testing.assert_allclose(np.asarray(actual), getattr(np.fft, name)(*args), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [n for n in dir(np.linalg) if n[0] != "_" and n != "test"])

@@ -12,16 +12,16 @@ from tests.frontends.numpy.programs import PROGRAMS
 import smelt.numpy
 
 
-def close(found: Any, expected: Any) -> None:
+def close(actual: Any, expected: Any) -> None:
     """Compare nested results; floats within the rounding of long sums."""
     if isinstance(expected, (tuple, list)):
-        assert len(found) == len(expected)
-        for f, e in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for f, e in zip(actual, expected, strict=True):
             close(f, e)
     elif isinstance(expected, (str, bool)):
-        assert found == expected
+        assert actual == expected
     else:
-        f, e = numpy.asarray(found), numpy.asarray(expected)
+        f, e = numpy.asarray(actual), numpy.asarray(expected)
         assert f.shape == e.shape
         assert f.dtype == e.dtype
         loose = 1e-4 if e.dtype == numpy.float32 else 1e-9
@@ -33,5 +33,5 @@ def test_values_are_those_of_numpy(program: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = program(numpy)
-        found = program(smelt.numpy)
-    close(found, expected)
+        actual = program(smelt.numpy)
+    close(actual, expected)

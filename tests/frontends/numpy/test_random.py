@@ -118,7 +118,7 @@ def test_the_older_interface_shares_one_generator() -> None:
     assert [a.tolist() for a in first] == [a.tolist() for a in again]
 
 
-def test_recordings_draw_from_generators_made_inside() -> None:
+def test_recordings_draw_from_generators_created_inside() -> None:
     outside = snp.random.default_rng(0)
 
     @sm.jit

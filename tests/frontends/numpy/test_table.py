@@ -53,17 +53,17 @@ ELSEWHERE = {
 }
 
 
-def same(found, expected, where):
+def same(actual, expected, where):
     """Compare results: nested tuples, arrays within the rounding of float64, other objects."""
-    if isinstance(expected, list) and isinstance(found, Array):  # lists that NumPy gives back
+    if isinstance(expected, list) and isinstance(actual, Array):  # lists that NumPy gives back
         expected = numpy.asarray(expected)
     if isinstance(expected, (tuple, list)):
-        assert len(found) == len(expected), where
-        for f, e in zip(found, expected, strict=True):
+        assert len(actual) == len(expected), where
+        for f, e in zip(actual, expected, strict=True):
             same(f, e, where)
         return
     if isinstance(expected, (numpy.ndarray, numpy.generic)):
-        f = numpy.asarray(found)
+        f = numpy.asarray(actual)
         assert f.shape == numpy.shape(expected), f"{where}: shape {f.shape}"
         assert f.dtype == expected.dtype, f"{where}: {f.dtype}, not {expected.dtype}"
         if expected.dtype.kind in "fc":
@@ -72,7 +72,7 @@ def same(found, expected, where):
         else:
             assert f.tolist() == expected.tolist(), where
         return
-    assert found == expected, where
+    assert actual == expected, where
 
 
 def test_every_function_has_a_verdict():
@@ -100,10 +100,10 @@ def test_values_are_those_of_numpy(name):
                 pytest.skip(f"NumPy of this version: {error}") if k else None
                 raise
             args, options = sample(snp)
-            found = getattr(snp, name)(*args, **options)
+            actual = getattr(snp, name)(*args, **options)
         if name == "unique_values":  # in any order
-            found, expected = numpy.sort(found), numpy.sort(expected)
-        same(found, expected, f"{name}, sample {k}")
+            actual, expected = numpy.sort(actual), numpy.sort(expected)
+        same(actual, expected, f"{name}, sample {k}")
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS.values() if row.way == "refused"])

@@ -87,7 +87,7 @@ def test_a_second_process_plans_nothing(tmp_path):
         "SMELT_STRICT": "1",
         "HOME": str(tmp_path),
     }
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-c", WARM],
@@ -98,9 +98,9 @@ def test_a_second_process_plans_nothing(tmp_path):
             env=settings,
         )
         assert done.returncode == 0, done.stderr
-        told.append(done.stdout.splitlines())
-    assert told[0][1].split() == ["smelt.driver", "smelt.fusion", "llvmlite.binding"]
-    assert told[1] == [told[0][0], ""]
+        reported.append(done.stdout.splitlines())
+    assert reported[0][1].split() == ["smelt.driver", "smelt.fusion", "llvmlite.binding"]
+    assert reported[1] == [reported[0][0], ""]
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
@@ -149,9 +149,9 @@ def test_a_failure_inside_runs_eagerly_with_one_warning(monkeypatch):
     with knobs.config(strict=False), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert torch.equal(compiled(lambda x: x + 1)(x), x + 1)
-    told = [w for w in caught if issubclass(w.category, FallbackWarning)]
-    assert len(told) == 1
-    assert "ValueError: a bug" in str(told[0].message)
+    reported = [w for w in caught if issubclass(w.category, FallbackWarning)]
+    assert len(reported) == 1
+    assert "ValueError: a bug" in str(reported[0].message)
     torch._dynamo.reset()
     with pytest.raises(Exception, match="a bug"):
         compiled(lambda x: x + 2)(x)
@@ -165,10 +165,10 @@ def test_what_fails_as_it_is_traced_runs_eagerly_too(monkeypatch):
 
     monkeypatch.setattr(module, "partition", broken)
     x = torch.randn(4, requires_grad=True)
-    with knobs.config(strict=False), pytest.warns(FallbackWarning, match="no trace") as told:
+    with knobs.config(strict=False), pytest.warns(FallbackWarning, match="no trace") as caught:
         compiled(lambda x: x.sin().sum())(x).backward()
     assert torch.equal(x.grad, x.detach().cos())
-    (warning,) = (w for w in told if issubclass(w.category, FallbackWarning))
+    (warning,) = (w for w in caught if issubclass(w.category, FallbackWarning))
     assert warning.filename == __file__  # the user's line, not one of PyTorch's
     assert "at " + __file__ in str(warning.message)
     torch._dynamo.reset()
@@ -178,8 +178,10 @@ def test_what_fails_as_it_is_traced_runs_eagerly_too(monkeypatch):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_dynamo_traces_beside_what_a_process_holds(fails):
-    """Also after a reset, which forgets callbacks, and shows everything again where a trace ends in
-    an error."""
+    """Dynamo traces beside live objects, also after a reset.
+
+    A reset forgets callbacks, and shows everything again where a trace ends in an error.
+    """
     torch._dynamo.reset()
     usual, seen = gc.get_threshold(), []
 
@@ -242,8 +244,8 @@ def test_layouts_are_those_of_eager_code(dtype):
         return y, y.permute(1, 0, 2), (x + 1).expand(2, *x.shape), x[::2, 1:].exp()
 
     x = torch.randn(4, 5, 6).to(dtype)
-    for given in (x, x.permute(2, 0, 1), x[1:, ::2], x[:1].expand(4, 5, 6)):
-        for a, b in zip(compiled(f, dynamic=False)(given), f(given), strict=True):
+    for inputs in (x, x.permute(2, 0, 1), x[1:, ::2], x[:1].expand(4, 5, 6)):
+        for a, b in zip(compiled(f, dynamic=False)(inputs), f(inputs), strict=True):
             torch.testing.assert_close(a, b)
             assert a.stride() == b.stride()
 
@@ -253,12 +255,12 @@ def test_lines_that_nobody_reads_are_not_written(written, monkeypatch):
     """Where a line of source lies is asked of its file, which takes longer than many operators."""
     from torch._dynamo import guards, output_graph, symbolic_convert
 
-    asked: list[int] = []
+    versions: list[int] = []
     monkeypatch.setattr(output_graph.trace_call_log, "isEnabledFor", lambda _: written)
-    monkeypatch.setattr(symbolic_convert, "get_funcname", lambda _, n: asked.append(n))
-    found = symbolic_convert.get_funcname, guards.profile_guard_manager
+    monkeypatch.setattr(symbolic_convert, "get_funcname", lambda _, n: versions.append(n))
+    actual = symbolic_convert.get_funcname, guards.profile_guard_manager
     torch.compile(lambda x: x + 1, backend="smelt")(torch.ones(2))  # has callbacks installed
-    asked.clear()
+    versions.clear()
     torch.compile(lambda x: x + 2, backend="smelt")(torch.ones(2))
-    assert bool(asked) == written
-    assert found == (symbolic_convert.get_funcname, guards.profile_guard_manager)
+    assert bool(versions) == written
+    assert actual == (symbolic_convert.get_funcname, guards.profile_guard_manager)

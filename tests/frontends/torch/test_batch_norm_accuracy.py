@@ -25,7 +25,7 @@ def _sample(shape: tuple[int, ...], *, apart: float = 0.0) -> Any:
 
 
 def _exact(x: Any) -> tuple[Any, Any, Any]:
-    """Return the result, and that of a mean that is rounded once, which is the best there is."""
+    """Return the exact result, and the best one with a mean that is rounded once."""
     wide, axes = x.astype(np.float64), (0, *range(2, x.ndim))
     mean = wide.mean(axes, keepdims=True)
     scale = 1 / np.sqrt(((wide - mean) ** 2).mean(axes, keepdims=True) + EPS)
@@ -63,7 +63,10 @@ def test_training_in_pytorch(shape: tuple[int, ...]) -> None:
 
 
 def test_other_norms_round_their_mean_twice() -> None:
-    """As docs/limits.md says: within one unit of the mean's last place, over the spread."""
+    """Other norms are off by a unit of the mean's last place, over the spread.
+
+    docs/limits.md says so.
+    """
     x = _sample((7, 390), apart=0.0) - np.float32(100) * np.arange(390, dtype=np.float32)
     wide = x.astype(np.float64)
     centred = wide - wide.mean(1, keepdims=True)

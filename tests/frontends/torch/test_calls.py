@@ -30,10 +30,10 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 
 def total(*xs):
-    found = xs[0]
+    result = xs[0]
     for x in xs[1:]:
-        found = found + x
-    return found
+        result = result + x
+    return result
 
 
 def test_ten_thousand_calls_keep_nothing():
@@ -89,8 +89,8 @@ def test_copies_and_several_models():
             p.mul_(0.5)
         for model in (one, two, torch.nn.Sequential(one, torch.nn.Identity()) and one):
             ids, mask = tokens(2, 5)
-            found = compiled(model)(ids, mask)
-            torch.testing.assert_close(found, model(ids, mask), rtol=1e-5, atol=1e-5)
+            actual = compiled(model)(ids, mask)
+            torch.testing.assert_close(actual, model(ids, mask), rtol=1e-5, atol=1e-5)
 
 
 def test_threads_call_one_model():
@@ -128,9 +128,9 @@ def test_autocast():
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
     x = torch.randn(4, 8)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        expected, found = model(x), compiled(model)(x)
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+        expected, actual = model(x), compiled(model)(x)
+    assert actual.dtype == expected.dtype
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_an_exported_program():
@@ -138,8 +138,8 @@ def test_an_exported_program():
     ids, mask = tokens(2, 5)
     exported = torch.export.export(model, (ids, mask)).module()
     with torch.no_grad():
-        found = compiled(exported)(ids, mask)
-        torch.testing.assert_close(found, model(ids, mask), rtol=1e-5, atol=1e-5)
+        actual = compiled(exported)(ids, mask)
+        torch.testing.assert_close(actual, model(ids, mask), rtol=1e-5, atol=1e-5)
 
 
 def test_sizes_that_depend_on_data_are_left_to_torch():
@@ -152,9 +152,9 @@ def test_sizes_that_depend_on_data_are_left_to_torch():
         return (y * y).abs(), y.real.to(y.dtype), torch.complex(y.real, y.imag) - y, *same
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        for made, kind in ((f, torch.float32), (g, torch.complex64)):
+        for built, kind in ((f, torch.float32), (g, torch.complex64)):
             x = torch.randn(20, dtype=kind)
-            for a, b in zip(compiled(made)(x), made(x), strict=True):
+            for a, b in zip(compiled(built)(x), built(x), strict=True):
                 torch.testing.assert_close(a, b)
 
 
@@ -178,11 +178,11 @@ def test_unusual_tensors(make):
     def f(x):
         return (x * 2 + 1).cumsum(0) if x.dim() else x * 2
 
-    found, expected = compiled(f)(x), f(x)
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
+    actual, expected = compiled(f)(x), f(x)
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
     if x.device.type == "cpu":
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 @torch.library.custom_op("smelt_tests::wider", mutates_args=())
@@ -238,7 +238,7 @@ def test_no_compiler_of_the_system_is_needed(tmp_path):
 
 
 def negative(x):
-    """The same numbers under a flag that turns their sign."""
+    """Store the numbers under a flag that negates them."""
     return torch._neg_view(-x)
 
 
@@ -289,12 +289,12 @@ def test_derivatives_forward():
         return ((v * d).sum(-1) + (y * v).sum(-1).square()).mean()
 
     x, v = torch.randn(6, 4), torch.randn(6, 4)
-    found, expected = [], []
-    for call, into in ((f, expected), (torch.compile(f, backend="smelt"), found)):
+    actual, expected = [], []
+    for call, into in ((f, expected), (torch.compile(f, backend="smelt"), actual)):
         net.zero_grad()
         call(x, v).backward()
         into += [p.grad for p in net.parameters()]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def chances(x, y):
@@ -311,10 +311,10 @@ def test_random_numbers_are_drawn_in_the_order_of_the_program(grad):
     call = torch.compile(chances, backend="smelt")
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found = call(x, y)
+        result = call(x, y)
         state = torch.get_rng_state()
         torch.manual_seed(seed)
-        for got, want in zip(found, chances(x, y), strict=True):
+        for got, want in zip(result, chances(x, y), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
         assert torch.equal(state, torch.get_rng_state())
 
@@ -339,9 +339,9 @@ def test_what_is_dropped_is_what_eager_code_drops(name):
     expected, state = f(x), torch.get_rng_state()
     fast = compiled(f)
     torch.manual_seed(3)
-    found = fast(x)
-    torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride()
+    actual = fast(x)
+    torch.testing.assert_close(actual, expected)
+    assert actual.stride() == expected.stride()
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -371,8 +371,8 @@ def test_what_a_later_graph_makes_from_arguments_is_not_stored():
     for f, stored in ((one, 1), (two, 2)):
         torch._dynamo.reset()
         with smelt.torch.record() as r:
-            found = torch.compile(f, backend="smelt")(x, y)
-        torch.testing.assert_close(found, f(x, y), rtol=1e-6, atol=1e-6)
+            actual = torch.compile(f, backend="smelt")(x, y)
+        torch.testing.assert_close(actual, f(x, y), rtol=1e-6, atol=1e-6)
         first, last = r.graphs[0].program.segments
         assert (len(first.nodes), len(last.nodes)) == (stored, 1)
 
@@ -385,8 +385,8 @@ def test_a_part_that_a_call_takes_twice_is_all_that_is_stored(part):
 
     x = torch.randn(5, 9)
     with smelt.torch.record() as r:
-        found = torch.compile(f, backend="smelt")(x)
-    torch.testing.assert_close(found, f(x), rtol=1e-4, atol=1e-4)
+        actual = torch.compile(f, backend="smelt")(x)
+    torch.testing.assert_close(actual, f(x), rtol=1e-4, atol=1e-4)
     assert [len(s.nodes) for s in r.graphs[0].program.segments] == [1, 1]
 
 
@@ -401,8 +401,8 @@ def test_what_is_long_to_make_is_stored():
 
     x = torch.randn(5, 9).double()
     with smelt.torch.record() as r:
-        found = torch.compile(f, backend="smelt")(x)
-    torch.testing.assert_close(found, f(x))
+        actual = torch.compile(f, backend="smelt")(x)
+    torch.testing.assert_close(actual, f(x))
     assert [len(s.nodes) for s in r.graphs[0].program.segments] == [2, 1]
 
 
@@ -437,8 +437,8 @@ def test_what_a_later_graph_makes_through_copies_is_not_stored():
     xs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
     with smelt.torch.record() as r:
         y = torch.compile(f, backend="smelt")(*xs)
-        found = torch.autograd.grad(y.square().sum(), xs)
-    for got, want in zip(found, torch.autograd.grad(f(*xs).square().sum(), xs), strict=True):
+        result = torch.autograd.grad(y.square().sum(), xs)
+    for got, want in zip(result, torch.autograd.grad(f(*xs).square().sum(), xs), strict=True):
         torch.testing.assert_close(got, want)
     backward = r.graphs[1].program.segments
     assert len(backward[0].nodes) == 1  # what the gradient of `v` is multiplied by

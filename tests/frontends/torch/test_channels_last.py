@@ -1,4 +1,4 @@
-"""Images with their channels last: values between kernels lie as the images do."""
+"""Channels-last images: values between kernels keep the layout."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Classifier(nn.Module):
 def _step(model, run, x):
     x = x.detach().requires_grad_()
     out = run(x)
-    found = out if isinstance(out, tuple) else (out,)
+    result = out if isinstance(out, tuple) else (out,)
     model.zero_grad()
-    sum((y * y).sum() for y in found).backward()
-    return [*found, x.grad, *(p.grad for p in model.parameters())]
+    sum((y * y).sum() for y in result).backward()
+    return [*result, x.grad, *(p.grad for p in model.parameters())]
 
 
 @pytest.mark.parametrize("block", [Inverted, Classifier])
@@ -76,12 +76,12 @@ def test_as_eager(block, train: bool) -> None:
     eager = _step(model, model, x)
     exact.load_state_dict(model.state_dict())
     compiled = torch.compile(model, backend="smelt", dynamic=False)
-    for found, near, far in zip(_step(model, compiled, x), eager, wanted, strict=True):
+    for actual, near, far in zip(_step(model, compiled, x), eager, wanted, strict=True):
         size = far.abs().max() + 1
-        assert (found - far).abs().max() <= 4 * (near - far).abs().max() + 1e-5 * size
-        assert found.shape == far.shape
-    for found, near in zip(_step(model, compiled, x)[:2], eager, strict=False):
-        assert found.stride() == near.stride()
+        assert (actual - far).abs().max() <= 4 * (near - far).abs().max() + 1e-5 * size
+        assert actual.shape == far.shape
+    for actual, near in zip(_step(model, compiled, x)[:2], eager, strict=False):
+        assert actual.stride() == near.stride()
 
 
 def _moved(model, x) -> int:

@@ -40,11 +40,11 @@ def x(rows: int = 200):
     return torch.randn(rows, FEATURES)
 
 
-def agrees(f, m, given) -> None:
+def agrees(f, m, inputs) -> None:
     with torch.no_grad():
-        expected = m(given)
+        expected = m(inputs)
         atol = max(1e-4, 2e-6 * float(expected.abs().max()))  # sums round as their largest terms do
-        torch.testing.assert_close(f(given), expected, atol=atol, rtol=1e-4)
+        torch.testing.assert_close(f(inputs), expected, atol=atol, rtol=1e-4)
 
 
 def compiled(m):
@@ -52,19 +52,19 @@ def compiled(m):
 
 
 def test_packed_once_and_read_by_later_calls():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     held = prelude.held_bytes()
     assert held == 4 * 256 * FEATURES  # the second product is small: it is read as it lies
-    made = [h.array.ctypes.data for h in prelude._HELD.values()]
+    built = [h.array.ctypes.data for h in prelude._HELD.values()]
     for _ in range(3):
-        agrees(f, m, given)
-    assert [h.array.ctypes.data for h in prelude._HELD.values()] == made
+        agrees(f, m, inputs)
+    assert [h.array.ctypes.data for h in prelude._HELD.values()] == built
     assert prelude.held_bytes() == held
 
 
-def test_with_the_knob_at_zero_nothing_is_held():
+def test_with_the_knob_at_zero_nothing_is_kept():
     m = model()
     with config(constants=0):
         agrees(compiled(m), m, x())
@@ -141,14 +141,14 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__[1:])
 def test_a_change_is_noticed(change):
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     for _ in range(2):
-        before = m(given)
+        before = m(inputs)
         change(m)
-        assert not torch.allclose(m(given), before)
-        agrees(f, m, given)
+        assert not torch.allclose(m(inputs), before)
+        agrees(f, m, inputs)
 
 
 def _one_element(m) -> None:
@@ -161,26 +161,26 @@ def _one_element_by_numpy(m) -> None:
 
 @pytest.mark.parametrize("change", [_one_element, _one_element_by_numpy])
 def test_one_element_that_torch_does_not_count_is_noticed_soon(change):
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     turns = -(-4 * FEATURES * 256 // prelude.CHECKSUM_BYTES)
     for _ in range(2):
         change(m)
         with torch.no_grad():
             for _ in range(turns):
-                f(given)
-        agrees(f, m, given)
+                f(inputs)
+        agrees(f, m, inputs)
 
 
 def test_a_second_model_reads_a_changed_parameter_as_it_is():
     a = torch.nn.Linear(FEATURES, 256).eval()
     b = torch.nn.Sequential(torch.nn.Linear(FEATURES, 256), torch.nn.ReLU()).eval()
     b[0].weight = a.weight
-    given = x()
-    agrees(compiled(a), a, given)
+    inputs = x()
+    agrees(compiled(a), a, inputs)
     a.weight.data[101, 7] += 9.0
-    agrees(compiled(b), b, given)
+    agrees(compiled(b), b, inputs)
 
 
 def test_a_buffer_that_changes_is_noticed():
@@ -189,14 +189,14 @@ def test_a_buffer_that_changes_is_noticed():
             super().__init__()
             self.register_buffer("w", torch.randn(FEATURES, 256))
 
-        def forward(self, given):
-            return given @ self.w
+        def forward(self, inputs):
+            return inputs @ self.w
 
-    m, given = Scaled(), x()
+    m, inputs = Scaled(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     m.w.mul_(2)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
 
 
 def test_a_buffer_that_the_model_itself_writes_is_no_constant():
@@ -205,45 +205,45 @@ def test_a_buffer_that_the_model_itself_writes_is_no_constant():
             super().__init__()
             self.register_buffer("w", torch.randn(FEATURES, 256))
 
-        def forward(self, given):
-            found = given @ self.w
+        def forward(self, inputs):
+            result = inputs @ self.w
             self.w.mul_(0.5)
-            return found
+            return result
 
-    m, given = Moving(), x()
+    m, inputs = Moving(), x()
     f, other = compiled(m), copy.deepcopy(m)
     with torch.no_grad():
         for _ in range(3):
-            torch.testing.assert_close(f(given), other(given), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(f(inputs), other(inputs), atol=1e-4, rtol=1e-4)
     assert prelude.held_bytes() == 0
 
 
 def test_a_version_that_wraps_is_another_version():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
     torch._C._autograd._unsafe_set_version_counter((m[0].weight,), (2**32 - 1,))
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     with torch.no_grad():
         m[0].weight.add_(1)
     assert m[0].weight._version == 0
-    agrees(f, m, given)
+    agrees(f, m, inputs)
 
 
-def test_tensors_made_in_inference_mode_are_looked_at_in_every_call():
+def test_inference_mode_tensors_are_checked_in_every_call():
     with torch.inference_mode():
         m = model()
-        given = x()
+        inputs = x()
         f = compiled(m)
         for _ in range(2):
-            torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(f(inputs), m(inputs), atol=1e-4, rtol=1e-4)
             m[0].weight.add_(1)
     assert prelude.held_bytes() == 0
 
 
 def test_packed_weights_die_with_the_model():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     assert prelude.held_bytes()
     del m, f
     torch._dynamo.reset()
@@ -252,13 +252,13 @@ def test_packed_weights_die_with_the_model():
 
 
 def test_packed_weights_die_with_a_parameter_that_is_replaced():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     assert (held := prelude.held_bytes())
     for _ in range(3):
         m[0].weight = torch.nn.Parameter(torch.randn(256, FEATURES))
-        agrees(f, m, given)
+        agrees(f, m, inputs)
         gc.collect()
         assert prelude.held_bytes() == held
 
@@ -267,74 +267,76 @@ def test_two_models_share_a_parameter_and_its_panels():
     a = torch.nn.Linear(FEATURES, 256).eval()
     b = torch.nn.Sequential(torch.nn.Linear(FEATURES, 256), torch.nn.ReLU()).eval()
     b[0].weight = a.weight
-    given = x()
+    inputs = x()
     f, g = compiled(a), compiled(b)
-    agrees(f, a, given)
+    agrees(f, a, inputs)
     assert (held := prelude.held_bytes())
-    agrees(g, b, given)
+    agrees(g, b, inputs)
     assert prelude.held_bytes() == held
     with torch.no_grad():
         a.weight.add_(1)
-    agrees(g, b, given)
-    agrees(f, a, given)
+    agrees(g, b, inputs)
+    agrees(f, a, inputs)
     del a, f
     torch._dynamo.reset()
     gc.collect()
-    agrees(g, b, given)
+    agrees(g, b, inputs)
 
 
 def test_both_models_notice_a_write_that_torch_does_not_count():
     a = torch.nn.Linear(FEATURES, 256).eval()
     b = torch.nn.Sequential(torch.nn.Linear(FEATURES, 256), torch.nn.ReLU()).eval()
     b[0].weight = a.weight
-    given = x()
+    inputs = x()
     f, g = compiled(a), compiled(b)
     for _ in range(2):
-        agrees(f, a, given)
-        agrees(g, b, given)
+        agrees(f, a, inputs)
+        agrees(g, b, inputs)
         a.weight.data.neg_()
-    agrees(g, b, given)
-    agrees(f, a, given)
+    agrees(g, b, inputs)
+    agrees(f, a, inputs)
 
 
 def test_a_deep_copy_has_weights_of_its_own():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     other = copy.deepcopy(m)
     g = compiled(other)
-    agrees(g, other, given)
+    agrees(g, other, inputs)
     _add(other)
-    agrees(g, other, given)
-    agrees(f, m, given)
+    agrees(g, other, inputs)
+    agrees(f, m, inputs)
 
 
 def test_equal_layers_run_one_program_on_weights_of_their_own():
     layers = [torch.nn.Linear(256, 256).eval() for _ in range(4)]
 
     @torch.compile(backend="smelt", dynamic=False)
-    def apply(layer, given):
-        return layer(given)
+    def apply(layer, inputs):
+        return layer(inputs)
 
-    given = torch.randn(70, 256)
+    inputs = torch.randn(70, 256)
     with torch.no_grad():
         for _ in range(2):
             for layer in layers:
-                torch.testing.assert_close(apply(layer, given), layer(given), atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(
+                    apply(layer, inputs), layer(inputs), atol=1e-4, rtol=1e-4
+                )
 
 
 def test_threads_call_one_model_at_once():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)  # Dynamo itself traces in one thread at a time
+    agrees(f, m, inputs)  # Dynamo itself traces in one thread at a time
     with torch.no_grad():
-        expected = m(given)
+        expected = m(inputs)
     prelude.clear()
     wrong: list[float] = []
 
     def work() -> None:
         with torch.no_grad():
-            wrong.extend(float((f(given) - expected).abs().max()) for _ in range(20))
+            wrong.extend(float((f(inputs) - expected).abs().max()) for _ in range(20))
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for t in threads:
@@ -345,70 +347,70 @@ def test_threads_call_one_model_at_once():
 
 
 def test_ten_thousand_calls_hold_no_more_than_one():
-    m, given = model(), x(2)
+    m, inputs = model(), x(2)
     f = compiled(m)
     with torch.no_grad():
-        _ = f(x()), f(given)  # of two rows nothing is packed
+        _ = f(x()), f(inputs)  # of two rows nothing is packed
         held, runs = prelude.held_bytes(), len(prelude._ORDER)
         for _ in range(10_000):
-            f(given)
+            f(inputs)
     assert (prelude.held_bytes(), len(prelude._ORDER)) == (held, runs)
 
 
 def test_many_changes_hold_no_more_than_one():
-    m, given = model(), x()  # of two rows nothing is packed
+    m, inputs = model(), x()  # of two rows nothing is packed
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     assert (held := prelude.held_bytes())
     for _ in range(300):
         _add(m)
         with torch.no_grad():
-            f(given)
+            f(inputs)
     assert prelude.held_bytes() == held
-    agrees(f, m, given)
+    agrees(f, m, inputs)
 
 
 def test_above_the_cap_the_oldest_goes_and_comes_again():
     with config(constants=600_000):  # one of these holds 307200 bytes
         models = [torch.nn.Linear(FEATURES, 256).eval() for _ in range(3)]
-        given, fs = x(), []
+        inputs, fs = x(), []
         for m in models:
             fs.append(compiled(m))
-            agrees(fs[-1], m, given)
+            agrees(fs[-1], m, inputs)
             assert prelude.held_bytes() <= 600_000
         for f, m in zip(fs, models, strict=True):
-            agrees(f, m, given)
+            agrees(f, m, inputs)
             with torch.no_grad():
                 m.weight.add_(1)
-            agrees(f, m, given)
+            agrees(f, m, inputs)
             assert prelude.held_bytes() <= 600_000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_reads_and_changes_its_own():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             torch.set_num_threads(1)
-            agrees(f, m, given)
+            agrees(f, m, inputs)
             _add(m)
-            agrees(f, m, given)
+            agrees(f, m, inputs)
             code = 0
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    agrees(f, m, given)
+    agrees(f, m, inputs)
 
 
 def test_training_packs_nothing():
-    m, given = model().train(), x()
+    m, inputs = model().train(), x()
     f = compiled(m)
-    torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
-    f(given).sum().backward()
+    torch.testing.assert_close(f(inputs), m(inputs), atol=1e-4, rtol=1e-4)
+    f(inputs).sum().backward()
     assert prelude.held_bytes() == 0
 
 
@@ -419,26 +421,26 @@ def test_work_on_weights_is_done_once():
             self.w = torch.nn.Parameter(torch.randn(256, FEATURES))
             self.s = torch.nn.Parameter(torch.randn(256, 1))
 
-        def forward(self, given):
-            return torch.nn.functional.linear(given, torch.tanh(self.w) * self.s)
+        def forward(self, inputs):
+            return torch.nn.functional.linear(inputs, torch.tanh(self.w) * self.s)
 
-    m, given = Scaled().eval(), x()
+    m, inputs = Scaled().eval(), x()
     f = compiled(m)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
     assert prelude.held_bytes() == 4 * 256 * FEATURES  # one array: in panels, not as computed too
     with torch.no_grad():
         m.s.mul_(3)
-    agrees(f, m, given)
+    agrees(f, m, inputs)
 
 
 def test_halves_under_autocast_are_cast_once():
-    m, given = model(), x()
+    m, inputs = model(), x()
     f = compiled(m)
     for _ in range(2):
         # A context each: eager code keeps its own casts of weights for as long as one lasts.
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            found, expected = f(given).float(), m(given).float()
-        torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2)
+            actual, expected = f(inputs).float(), m(inputs).float()
+        torch.testing.assert_close(actual, expected, atol=3e-2, rtol=3e-2)
         assert 40 <= prelude.held_bytes() / 512 - FEATURES <= 64  # a processor's panels may be wide
         _add(m)
 
@@ -450,21 +452,21 @@ class _Wide(torch.nn.Module):
         super().__init__()
         self.layers = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(4))
 
-    def forward(self, given):
+    def forward(self, inputs):
         for layer in self.layers:
-            given = layer(torch.tanh(given) * torch.sin(given) + given * torch.cos(given))
-        return given
+            inputs = layer(torch.tanh(inputs) * torch.sin(inputs) + inputs * torch.cos(inputs))
+        return inputs
 
 
 @pytest.mark.parametrize("rows", [3, 200, 1000, 4000])
 def test_no_more_memory_than_eager_code_holds(rows):
-    m, given = _Wide().eval(), torch.randn(rows, 256)
+    m, inputs = _Wide().eval(), torch.randn(rows, 256)
     before = STOCK.usage().requested
     with torch.no_grad(), config(constants_extra=0):
         f = compiled(m)
-        torch.testing.assert_close(f(given), m(given), atol=1e-4, rtol=1e-4)
-        eager = eager_peak(lambda: m(given))
-        assert smelt_peak(lambda: f(given), before) <= eager
+        torch.testing.assert_close(f(inputs), m(inputs), atol=1e-4, rtol=1e-4)
+        eager = eager_peak(lambda: m(inputs))
+        assert smelt_peak(lambda: f(inputs), before) <= eager
         assert prelude.held_bytes() <= eager  # 1 KiB a row is left for 1 MiB, or some of it
         assert (rows >= 4000) <= (prelude.held_bytes() > 0) <= (rows > 200)
 
@@ -481,8 +483,8 @@ def test_an_equal_graph_is_compiled_again_where_the_first_keeps_more_than_it_may
     panels = 256 * 256 * 4
     ample, none = prelude.Allowance(1 << 40, 2 * panels), prelude.Allowance(1 << 40, 0)
 
-    def planned(*given):
-        return (plans.find_plan(*given) or plans.make_plan(*given))[0]
+    def planned(*inputs):
+        return (plans.find_plan(*inputs) or plans.make_plan(*inputs))[0]
 
     with config(constants_extra=0):
         first = planned(graph, {}, ample)

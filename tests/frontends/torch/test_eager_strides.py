@@ -1,4 +1,4 @@
-"""What looks at memory order sees eager code's: strides of results and of what is in between."""
+"""Code that looks at strides sees eager code's, of results and intermediates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.phrases import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
+from tests.frontends.torch.statement_templates import ALONE, FOLDS, TWO, VIEWS  # noqa: E402
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
@@ -72,10 +72,10 @@ def test_traced_strides_are_eager_codes(layout):
                 functionalize(f), decomposition_table=decompositions(), tracing_mode="fake"
             )(x, y)
             (output,) = traced.graph.find_nodes(op="output")
-            found = output.args[0].meta["val"]
+            result = output.args[0].meta["val"]
             compared += 1
-            if moving_strides(found) != moving_strides(expected):
-                wrong.append(f"{text}: {found.stride()}, eager {expected.stride()}")
+            if moving_strides(result) != moving_strides(expected):
+                wrong.append(f"{text}: {result.stride()}, eager {expected.stride()}")
             if "y" not in text:
                 break
     assert not wrong, "\n".join(wrong)
@@ -95,8 +95,8 @@ def test_views_of_memory_see_eager_codes_order(strict):
     x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     y = torch.rand(5) + 1
     with torch.no_grad():
-        found = torch.compile(every, backend="smelt")(x, y)
-    for one, other in zip(found, every(x, y), strict=True):
+        result = torch.compile(every, backend="smelt")(x, y)
+    for one, other in zip(result, every(x, y), strict=True):
         torch.testing.assert_close(one, other)
         assert one.stride() == other.stride()
 

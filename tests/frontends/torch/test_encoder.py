@@ -31,13 +31,13 @@ MASKS = {
 
 
 def agrees(call, *args, **options):
-    """As eager code in float32, and no operator is left to torch."""
+    """Check that the result is eager code's in float32 and that torch computes no operator."""
     with torch.no_grad():
         wanted = call(*args, **options)
         with smelt.torch.record() as r:
-            found = compiled(call)(*args, **options)
+            actual = compiled(call)(*args, **options)
     assert not r.left and not r.breaks and r.kernels
-    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-6, equal_nan=True)
+    torch.testing.assert_close(actual, wanted, rtol=2e-5, atol=2e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("mask", MASKS)

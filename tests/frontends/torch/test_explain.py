@@ -66,7 +66,7 @@ def test_breaks_and_calls_of_torch_are_listed_with_their_reasons():
     assert "breaks" in str(record)
 
 
-def test_a_function_that_runs_eagerly_as_a_whole_is_told():
+def test_a_function_that_runs_eagerly_is_reported():
     """A size that the data decides, in a loop: Dynamo traces nothing of the function."""
 
     def routed(x, at):
@@ -79,9 +79,9 @@ def test_a_function_that_runs_eagerly_as_a_whole_is_told():
     x, at = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
     record = smelt.torch.explain(routed, x, at)
     assert not record.graphs
-    (found,) = record.breaks
-    assert "runs eagerly" in found.reason
-    assert found.where.startswith(__file__)
+    (actual,) = record.breaks
+    assert "runs eagerly" in actual.reason
+    assert actual.where.startswith(__file__)
     assert "runs eagerly" in str(record)
 
 
@@ -101,12 +101,14 @@ def test_graphs_are_logged(caplog):
 
     with caplog.at_level("DEBUG", logger="smelt.torch"):
         torch.compile(f, backend="smelt", dynamic=False)(torch.randn(4, 5))
-    told = [r.getMessage() for r in caplog.records if r.name == "smelt.torch"]
-    assert told[0].startswith("inference graph of 3 operators: 1 kernels, 1 calls of torch")
-    assert told[1].startswith("aten.sort.default is left to torch: no rule for aten.sort.default")
+    reported = [r.getMessage() for r in caplog.records if r.name == "smelt.torch"]
+    assert reported[0].startswith("inference graph of 3 operators: 1 kernels, 1 calls of torch")
+    assert reported[1].startswith(
+        "aten.sort.default is left to torch: no rule for aten.sort.default"
+    )
 
 
-def test_forward_and_backward_are_told_apart():
+def test_forward_and_backward_are_distinguished():
     model = torch.nn.Linear(3, 2)
     with smelt.torch.record() as record:
         torch.compile(model, backend="smelt")(torch.randn(4, 3)).sum().backward()
@@ -146,13 +148,13 @@ def test_the_first_operator_that_differs_is_found(monkeypatch, tmp_path):
         return x.map("tanh") * 1.001
 
     monkeypatch.setitem(table.TABLE, "aten.tanh.default", Row("aten.tanh.default", wrong))
-    found = smelt.torch.check(lambda x: torch.tanh(torch.exp(x)).sum(-1), torch.randn(3, 4))
-    assert found is not None
-    assert found.result == 0
-    assert found.operator == "aten.tanh.default"
-    assert "test_explain.py" in found.where
-    assert "first at aten.tanh.default" in str(found)
-    found.write(tmp_path / "repro.smelt")
+    actual = smelt.torch.check(lambda x: torch.tanh(torch.exp(x)).sum(-1), torch.randn(3, 4))
+    assert actual is not None
+    assert actual.result == 0
+    assert actual.operator == "aten.tanh.default"
+    assert "test_explain.py" in actual.where
+    assert "first at aten.tanh.default" in str(actual)
+    actual.write(tmp_path / "repro.smelt")
     graph = parse((tmp_path / "repro.smelt").read_text())
     (got,) = interp.run(graph, [np.ones((3, 4), np.float32)])
     np.testing.assert_allclose(got, np.tanh(1.0) * 1.001, rtol=1e-6)
@@ -188,7 +190,7 @@ def test_without_pytorch_the_name_says_what_is_missing(monkeypatch):
     assert not hasattr(smelt, "record")
 
 
-def test_decisions_are_asked_for_in_words_of_pytorch():
+def test_decisions_are_queried_by_pytorch_names():
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -200,8 +202,8 @@ def test_decisions_are_asked_for_in_words_of_pytorch():
     with torch.no_grad():
         record = smelt.torch.explain(Model(), torch.randn(8, 16))
     (report,) = record.graphs[0].reports()
-    asked = record.why("aten.addmm", "aten.gelu.default")
-    assert report.why("addmm", "gelu").reasons == asked.reasons != ()
+    requested = record.why("aten.addmm", "aten.gelu.default")
+    assert report.why("addmm", "gelu").reasons == requested.reasons != ()
     answer = record.why("up", "aten.gelu")
     assert answer.together and "test_explain.py" in str(answer)
     assert record.why("up", "down").a != record.why("down", "up").a
@@ -209,7 +211,7 @@ def test_decisions_are_asked_for_in_words_of_pytorch():
         record.why("softmax", "gelu")
 
 
-def test_modules_are_told_by_their_paths_whatever_holds_the_model():
+def test_modules_are_named_by_their_paths():
     """PyTorch's own variable for it, or the user's, stood in front of the path."""
     x = torch.randn(3, 4)
     model, other = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), torch.nn.Tanh()
@@ -219,8 +221,8 @@ def test_modules_are_told_by_their_paths_whatever_holds_the_model():
             assert {m for k in record.kernels for m in k.modules} == {"0", "1"}
             assert record.why("0", "1").reasons
         record = smelt.torch.explain(lambda x: other(model(x)), x)
-        told = {m for k in record.kernels for m in k.modules}
-    assert told == {"model.0", "model.1", "other"}
+        reported = {m for k in record.kernels for m in k.modules}
+    assert reported == {"model.0", "model.1", "other"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -234,11 +236,11 @@ def test_kernels_are_measured_on_what_the_call_gives(dtype):
 
     torch.manual_seed(0)
     x, i = torch.randn(6, 9).to(dtype), torch.tensor([5, 0, 3])
-    given = x.clone()
+    inputs = x.clone()
     with smelt.torch.record() as plain:
-        torch.compile(f, backend="smelt")(given.clone(), i)
-    record = smelt.torch.explain(f, given, i)
-    torch.testing.assert_close(given, x * 2)
+        torch.compile(f, backend="smelt")(inputs.clone(), i)
+    record = smelt.torch.explain(f, inputs, i)
+    torch.testing.assert_close(inputs, x * 2)
     assert {k.measured_ns for k in plain.kernels} == {None}
     assert len(record.kernels) == len(plain.kernels) > 1
     assert all(k.measured_ns is not None and k.measured_ns >= 0 for k in record.kernels)

@@ -44,13 +44,13 @@ def rotary_pairs(x):
 
 
 def gru(x, w, u):
-    h, found = x.new_zeros(x.shape[0], 6), []
+    h, result = x.new_zeros(x.shape[0], 6), []
     for t in range(x.shape[1]):
         (r, z, n), (hr, hz, hn) = (x[:, t] @ w).chunk(3, -1), (h @ u).chunk(3, -1)
         z, n = torch.sigmoid(z + hz), torch.tanh(n + torch.sigmoid(r + hr) * hn)
         h = (1 - z) * n + z * h
-        found.append(h)
-    return torch.stack(found, 1), h
+        result.append(h)
+    return torch.stack(result, 1), h
 
 
 def depthwise_glu(x, w, p):
@@ -155,8 +155,8 @@ def boxes(b, s):
         for lo, hi in ((x1, x2), (y1, y2))
     )
     area = (x2 - x1) * (y2 - y1)
-    found = w * h / (area[:, None] + area - w * h)
-    return ~((found > 0.5).triu(1).any(0)), found.triu(1).amax(0)
+    result = w * h / (area[:, None] + area - w * h)
+    return ~((result > 0.5).triu(1).any(0)), result.triu(1).amax(0)
 
 
 def beams(x, s):
@@ -194,32 +194,32 @@ CASES = {
 }
 
 
-def flat(found):
-    return list(found) if isinstance(found, tuple) else [found]
+def flat(actual):
+    return list(actual) if isinstance(actual, tuple) else [actual]
 
 
-def slopes(results, given):
+def slopes(results, inputs):
     """Gradients of a sum that tells all elements apart."""
     floats = [r for r in results if r.requires_grad]
     if not floats:
         return []
     total = sum((r.cos() * torch.linspace(1, 2, r.numel()).view(r.shape)).sum() for r in floats)
-    return list(torch.autograd.grad(total, given, allow_unused=True))
+    return list(torch.autograd.grad(total, inputs, allow_unused=True))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 def test_as_eager(case):
-    given = [randn(*shape, scale=0.5) for shape in CASES[case]]
+    inputs = [randn(*shape, scale=0.5) for shape in CASES[case]]
     call = torch.compile(case, backend="smelt", fullgraph=True)
     with smelt.torch.record() as r:
-        found = flat(call(*given))
-        results = len(found)
-        found += slopes(found, given)
+        result = flat(call(*inputs))
+        results = len(result)
+        result += slopes(result, inputs)
     assert not any(g.fallback for g in r.graphs)
-    want = flat(case(*given))
-    want += slopes(want, given)
-    for k, (got, eager) in enumerate(zip(found, want, strict=True)):
+    want = flat(case(*inputs))
+    want += slopes(want, inputs)
+    for k, (got, eager) in enumerate(zip(result, want, strict=True)):
         assert (got is None) == (eager is None)
         if eager is None:
             continue
@@ -228,5 +228,5 @@ def test_as_eager(case):
         most = eager.abs().max().item() if eager.dtype.is_floating_point else 0
         torch.testing.assert_close(got, eager, rtol=1e-4, atol=2e-5 * most)
     with torch.no_grad():
-        for got, eager in zip(flat(call(*given)), want, strict=False):
+        for got, eager in zip(flat(call(*inputs)), want, strict=False):
             torch.testing.assert_close(got, eager.detach(), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Small models of kinds that no other test has, in training: results and gradients as eager code's.
+"""Small models of further kinds, in training: results and gradients as eager code's.
 
 Neighbours in a cloud of points, attention along the edges of a graph, routing between capsules, a
 recurrence written as a product, two towers and their contrast, noise that is predicted, volumes
@@ -14,8 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.steps import worst_error  # noqa: E402
 from tests.frontends.torch.test_held_out_modules import randn, whole  # noqa: E402
+from tests.frontends.torch.training_step import worst_error  # noqa: E402
 
 F = torch.nn.functional
 L = torch.nn
@@ -52,11 +52,11 @@ class Edges(L.Module):
         self.heads, self.qkv, self.out = heads, L.Linear(c, 3 * c), L.Linear(c, c)
         self.near, self.norm = L.Linear(3, heads, bias=False), L.LayerNorm(c)
 
-    def forward(self, x, ends, given):
+    def forward(self, x, ends, inputs):
         n, c = x.shape
         q, k, v = self.qkv(self.norm(x)).view(n, 3, self.heads, -1).unbind(1)
         a, b = ends
-        score = (q[b] * k[a]).sum(-1) / math.sqrt(c // self.heads) + self.near(given)
+        score = (q[b] * k[a]).sum(-1) / math.sqrt(c // self.heads) + self.near(inputs)
         low = torch.full((n, self.heads), -1e9, dtype=x.dtype)
         to = b[:, None].expand_as(score)
         p = (score - low.scatter_reduce(0, to, score.detach(), "amax")[b]).exp()
@@ -122,8 +122,8 @@ class Contrast(L.Module):
         text = (self.read(words) * there).sum(1) / there.sum(1).clamp(min=1)
         seen, text = (F.normalize(y, dim=-1) for y in (self.seen(image), text))
         z = self.scale.exp().clamp(max=100) * seen @ text.T
-        own = torch.arange(len(z))
-        return (F.cross_entropy(z, own) + F.cross_entropy(z.T, own)) / 2
+        diagonal = torch.arange(len(z))
+        return (F.cross_entropy(z, diagonal) + F.cross_entropy(z.T, diagonal)) / 2
 
 
 class Noise(L.Module):
@@ -164,12 +164,12 @@ class Rays(L.Module):
         p = at[:, None] + to[:, None] * t[:, None]
         x = (p[..., None, :] * 2.0 ** torch.arange(self.waves, dtype=t.dtype)[:, None]).flatten(-2)
         e = torch.cat([p, x.sin(), x.cos()], -1)
-        found = self.c(F.relu(self.b(torch.cat([F.relu(self.a(e)), e], -1))))
+        result = self.c(F.relu(self.b(torch.cat([F.relu(self.a(e)), e], -1))))
         step = torch.cat([t[1:] - t[:-1], t.new_full((1,), 10)])
-        seen = torch.exp(-F.softplus(found[..., 0]) * step)
+        seen = torch.exp(-F.softplus(result[..., 0]) * step)
         left = torch.cumprod(torch.cat([torch.ones_like(seen[:, :1]), seen], -1), -1)[:, :-1]
         weight = left * (1 - seen)
-        return (weight[..., None] * found[..., 1:].sigmoid()).sum(1), (weight * t).sum(1)
+        return (weight[..., None] * result[..., 1:].sigmoid()).sum(1), (weight * t).sum(1)
 
 
 class Aligned(L.Module):
@@ -245,5 +245,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_as_eagers(name):
     torch.manual_seed(0)
-    model, *given = CASES[name]()
-    assert worst_error(model, given) <= 1
+    model, *inputs = CASES[name]()
+    assert worst_error(model, inputs) <= 1

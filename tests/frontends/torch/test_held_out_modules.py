@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends.torch.steps import worst_error  # noqa: E402
+from tests.frontends.torch.training_step import worst_error  # noqa: E402
 
 F = torch.nn.functional
 L = torch.nn
@@ -162,7 +162,7 @@ class Routed(L.Module):
         return torch.zeros_like(x).index_add(0, row, y)
 
 
-class Turned(L.Module):
+class ComplexRotary(L.Module):
     """Rotary positions as products of complex numbers, beside a spectrum."""
 
     def __init__(self):
@@ -293,7 +293,7 @@ CASES = {
     "average": lambda: (Average(), randn(5, 6)),
     "clicks": lambda: (Clicks(), randn(7, 4), whole(9, 7, 2, 3)),
     "routed": lambda: (Routed(), randn(10, 6)),
-    "turned": lambda: (Turned(), randn(2, 8, 4)),
+    "turned": lambda: (ComplexRotary(), randn(2, 8, 4)),
     "again": lambda: (Again(), randn(3, 4, 6)),
     "learner": lambda: (Learner(), randn(6, 4), randn(6, 1)),
     "codes": lambda: (Codes(), randn(2, 3, 8, 6)),
@@ -317,5 +317,5 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_as_eagers(name):
     torch.manual_seed(0)
-    model, *given = CASES[name]()
-    assert worst_error(model, given) <= 1
+    model, *inputs = CASES[name]()
+    assert worst_error(model, inputs) <= 1

@@ -27,22 +27,24 @@ def drawn(*shapes):
     return [torch.randn(s, dtype=torch.float64) for s in shapes]
 
 
-def both(f, given, *, times=3, **options):
-    """Runs `f` eagerly and compiled on copies of the same tensors and compares results and
-    arguments; the record of what was compiled."""
-    theirs, ours = deepcopy(given), deepcopy(given)
+def both(f, inputs, *, times=3, **options):
+    """Run `f` eagerly and compiled on copies, and compare results and arguments.
+
+    Return the record of what was compiled.
+    """
+    theirs, ours = deepcopy(inputs), deepcopy(inputs)
     fast = torch.compile(f, backend="smelt", **options)
-    with smelt.torch.record() as found:
+    with smelt.torch.record() as record:
         for _ in range(times):
             expected, got = f(*theirs), fast(*ours)
             torch.testing.assert_close(got, expected)
             torch.testing.assert_close(ours, theirs)
-    return found
+    return record
 
 
-def in_place(found):
+def in_place(actual):
     """How many results are written over arguments, and how many are copied behind the graphs."""
-    programs = [g.program for g in found.graphs]
+    programs = [g.program for g in actual.graphs]
     plans = [s.compiled.plan for p in programs for s in p.segments]
     slots = [s for p in plans for s in p.slots if s.offset is None]
     over = sum(s.reuses is not None for s in slots)
@@ -66,8 +68,8 @@ def moments(*shape):
 
 @pytest.mark.parametrize("shape", [(), (1,), (7919,), (40, 30), (3, 1, 5)])
 def test_a_step_writes_each_array_once(shape):
-    given = [x.float() for x in moments(*shape)]
-    assert in_place(both(adam, given)) == (3, 0)
+    inputs = [x.float() for x in moments(*shape)]
+    assert in_place(both(adam, inputs)) == (3, 0)
 
 
 def test_a_step_on_empty_tensors_does_nothing():
@@ -75,7 +77,7 @@ def test_a_step_on_empty_tensors_does_nothing():
 
 
 def test_several_values_that_calls_of_torch_make_are_written():
-    """As a cache of keys and values is: rows that are found at positions."""
+    """Write several results of torch calls, as a key-value cache does."""
 
     def step(k, v, x, at):
         k.index_copy_(1, at, x)
@@ -123,9 +125,9 @@ def with_gaps(x):
 
 @pytest.mark.parametrize("turn", [transposed, with_gaps])
 @pytest.mark.parametrize("which", [(0,), (3,), (0, 1, 2, 3)])
-def test_arguments_lie_in_memory_as_they_like(turn, which):
-    given = [turn(x) if k in which else x for k, x in enumerate(moments(40, 30))]
-    both(adam, given)
+def test_arguments_have_any_layout(turn, which):
+    inputs = [turn(x) if k in which else x for k, x in enumerate(moments(40, 30))]
+    both(adam, inputs)
 
 
 def swap(a, b):
@@ -320,27 +322,27 @@ def test_tensors_of_inference_mode():
 
 
 def test_threads_write_their_own_arguments():
-    given = moments(40, 30)
-    expected = deepcopy(given)
+    inputs = moments(40, 30)
+    expected = deepcopy(inputs)
     fast = torch.compile(adam, backend="smelt")
-    fast(*deepcopy(given))
+    fast(*deepcopy(inputs))
     for _ in range(20):
         adam(*expected)
-    found = []
+    actual = []
 
     def work():
-        ours = deepcopy(given)
+        ours = deepcopy(inputs)
         for _ in range(20):
             fast(*ours)
-        found.append(ours)
+        actual.append(ours)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(found) == 4
-    for ours in found:
+    assert len(actual) == 4
+    for ours in actual:
         torch.testing.assert_close(ours, expected)
 
 
@@ -395,10 +397,10 @@ def test_an_optimiser_step_copies_nothing():
     for k in range(2):  # the first one makes the state
         for p in model.parameters():
             p.grad = torch.ones_like(p)
-        with smelt.torch.record() as found:
+        with smelt.torch.record() as record:
             step(optimiser)
         if k:
-            assert in_place(found)[1] == 0
+            assert in_place(record)[1] == 0
 
 
 def scaled_and_read(a, b):

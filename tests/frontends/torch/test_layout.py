@@ -1,4 +1,4 @@
-"""Results lie in memory as eager code lays them: strides of parts, and what shares memory."""
+"""Results have eager code's strides and share memory as its results do."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def dense(x):
     return x.permute(order).is_contiguous()
 
 
-def same_layout(found, expected):
+def same_layout(actual, expected):
     """Equal values and strides, and eager's places within what they share."""
-    assert len(found) == len(expected)
-    for x, y in zip(found, expected, strict=True):
+    assert len(actual) == len(expected)
+    for x, y in zip(actual, expected, strict=True):
         torch.testing.assert_close(x, y)
         moving = [a for a, n in enumerate(y.shape) if n > 1]
         if y.numel():
@@ -37,7 +37,7 @@ def same_layout(found, expected):
         for j in range(k):
             one, two = (
                 v[k].untyped_storage().data_ptr() == v[j].untyped_storage().data_ptr()
-                for v in (found, expected)
+                for v in (actual, expected)
             )
             assert one or not two
 
@@ -100,7 +100,7 @@ def apply(x, steps):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(chains(), chains(), st.sampled_from(["one", "two", "base", "argument"]))
-def test_chains_of_views_lie_as_eager_lays_them(first, second, results):
+def test_chains_of_views_have_eager_strides(first, second, results):
     def f(x):
         y = x * 2 + 1
         if results == "argument":
@@ -123,14 +123,14 @@ def test_a_small_part_is_computed_alone():
 
     x, w = torch.randn(3, 50, 16), torch.randn(16, 40)
     with smelt.record() as record:
-        found = torch.compile(f, backend="smelt")(x, w)
-    same_layout((found,), (f(x, w),))
+        actual = torch.compile(f, backend="smelt")(x, w)
+    same_layout((actual,), (f(x, w),))
     (segment,) = record.graphs[0].program.segments
     (result,) = segment.compiled.plan.graph.outputs
     assert result.type.shape == (3, 40)
 
 
-def test_parts_are_laid_out_for_every_size():
+def test_parts_have_eager_strides_for_every_size():
     def f(x):
         y = x.exp()
         return y[:, 1:3], y.sum(-1, keepdim=True).expand(*y.shape)[:, ::2]
@@ -155,7 +155,7 @@ def test_writing_into_one_part_shows_in_the_other():
         same_layout(write(torch.compile(f, backend="smelt")(x)), write(f(x)))
 
 
-def test_results_of_a_training_step_lie_as_eagers():
+def test_results_of_a_training_step_have_eager_strides():
     def f(x):
         y = (x * 3).tanh()
         return y[:, 1:3], y.transpose(0, 1)[::2]
@@ -175,24 +175,24 @@ def test_results_of_a_training_step_lie_as_eagers():
     ids=["linear", "chain", "sums", "places"],
 )
 def test_gradients_that_are_views_are_stored_as_they_are(f):
-    given = [torch.randn(6, 4), torch.randn(6, 4), torch.randn(6)]
+    inputs = [torch.randn(6, 4), torch.randn(6, 4), torch.randn(6)]
     fast = torch.compile(f, backend="smelt")
 
     def gradients(function):
-        own = [x.clone().requires_grad_() for x in given]
-        found = function(*own)
-        found = found if isinstance(found, tuple) else (found,)
-        return torch.autograd.grad(sum((y**2).sum() for y in found), own)
+        leaves_ = [x.clone().requires_grad_() for x in inputs]
+        actual = function(*leaves_)
+        actual = actual if isinstance(actual, tuple) else (actual,)
+        return torch.autograd.grad(sum((y**2).sum() for y in actual), leaves_)
 
     with smelt.record() as record:
-        found = gradients(fast)
-    same_layout(found, gradients(f))
+        actual = gradients(fast)
+    same_layout(actual, gradients(f))
     assert record.graphs[-1].kind == "backward"
     assert " = f_" not in record.graphs[-1].program.source
 
 
-def test_a_kept_view_need_not_lie_as_the_tracer_thinks():
-    """A slice of a computed row, turned: forward stores it alone, and by rows."""
+def test_a_kept_view_may_differ_from_the_traced_layout():
+    """Forward stores a transposed slice of a computed row alone, by rows."""
 
     def program(w, z, x):
         a, c = (z @ w).split([12, 24], -1)
@@ -218,10 +218,10 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
 
     x = torch.rand(4, 6) + 1
     with torch.no_grad(), smelt.record() as record:
-        found, expected = torch.compile(f, backend="smelt")(x), f(x)
+        actual, expected = torch.compile(f, backend="smelt")(x), f(x)
     assert record.left
-    same_layout(found, expected)
-    assert found[0].data_ptr() - found[1].data_ptr() == 5 * x.itemsize
+    same_layout(actual, expected)
+    assert actual[0].data_ptr() - actual[1].data_ptr() == 5 * x.itemsize
 
 
 @settings(
@@ -233,7 +233,7 @@ def test_a_part_that_a_call_of_torch_reads_is_a_part_of_the_result():
     )
 )
 def test_the_order_in_memory_is_torchs_own(dims):
-    """Dense are those that torch calls contiguous when they are turned."""
+    """Dense tensors are those that torch calls contiguous when transposed."""
     shape, strides = (tuple(d[k] for d in dims) for k in (0, 1))
     x = torch.empty(3000).as_strided(shape, strides)
     order = memory_order(x)

@@ -1,5 +1,7 @@
-"""Models of the `transformers` package, made from configurations: answers as eager's, for eight
-sizes, with no graph break and at most two traces."""
+"""Models of the `transformers` package agree with eager code at eight sizes.
+
+They are made from configurations and take no graph break and at most two traces.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def test_a_model_answers_as_eager_for_eight_sizes(name):
     fast = torch.compile(model, backend=counter, fullgraph=True)
     with torch.no_grad(), knobs.config(strict=True):
         for size in SIZES:
-            given = inputs(*size)
-            for a, b in zip(tensors(fast(**given)), tensors(model(**given)), strict=True):
+            arguments = inputs(*size)
+            for a, b in zip(tensors(fast(**arguments)), tensors(model(**arguments)), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert counter.frame_count <= 3

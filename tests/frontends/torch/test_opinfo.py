@@ -36,12 +36,12 @@ def run(op, sample):
     leaves, nest = torch.utils._pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
 
-    def f(*given):
-        rest = iter(given)
+    def f(*inputs):
+        rest = iter(inputs)
         filled = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]
         x, args, options = torch.utils._pytree.tree_unflatten(filled, nest)
-        found = torch.utils._pytree.tree_leaves(op.op(x, *args, **options))
-        return [y for y in found if isinstance(y, torch.Tensor)]
+        result = torch.utils._pytree.tree_leaves(op.op(x, *args, **options))
+        return [y for y in result if isinstance(y, torch.Tensor)]
 
     copies = [[t.clone() for t in tensors] for _ in range(3)]
     try:
@@ -55,8 +55,8 @@ def run(op, sample):
         program = Program(traced, Lowering(traced.graph))
     except UnsupportedError:  # functionalize leaves some writes in place, AOTAutograd none
         return False
-    found = torch.utils._pytree.tree_leaves(program.call(copies[2]))
-    got = [y for y in found if isinstance(y, torch.Tensor)]
+    result = torch.utils._pytree.tree_leaves(program.call(copies[2]))
+    got = [y for y in result if isinstance(y, torch.Tensor)]
     if op.name in TIES:
         got, expected = got[:1], expected[:1]
     torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5, equal_nan=True)

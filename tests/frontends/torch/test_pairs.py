@@ -19,8 +19,8 @@ def drawn(*shape, dtype=torch.complex64):
 def rotated(x, turns, w):
     """Rotary positions as reference code of language models writes them."""
     pairs = torch.view_as_complex((x @ w).float().unflatten(-1, (-1, 2)))
-    turned = pairs * turns[: x.shape[1], None]
-    return torch.view_as_real(turned).flatten(3).type_as(x) * 2
+    transposed = pairs * turns[: x.shape[1], None]
+    return torch.view_as_real(transposed).flatten(3).type_as(x) * 2
 
 
 def written(a, b):
@@ -98,18 +98,18 @@ def test_values_and_gradients_are_eagers(name, dtype):
     f = CASES[name]
     call = torch.compile(f, backend="smelt")
     for rows in (5, 6, 9):
-        given = [drawn(rows, 7, dtype=dtype).requires_grad_() for _ in range(2)]
-        found, want = ([*r] if isinstance(r, tuple) else [r] for r in (call(*given), f(*given)))
+        inputs = [drawn(rows, 7, dtype=dtype).requires_grad_() for _ in range(2)]
+        actual, want = ([*r] if isinstance(r, tuple) else [r] for r in (call(*inputs), f(*inputs)))
         slopes = [
-            torch.autograd.grad(sum(r.abs().sum() for r in x), given, allow_unused=True)
-            for x in (found, want)
+            torch.autograd.grad(sum(r.abs().sum() for r in x), inputs, allow_unused=True)
+            for x in (actual, want)
         ]
-        for got, eager in zip([*found, *slopes[0]], [*want, *slopes[1]], strict=True):
+        for got, eager in zip([*actual, *slopes[0]], [*want, *slopes[1]], strict=True):
             assert (got is None) == (eager is None)
             if eager is not None:
                 torch.testing.assert_close(got, eager, rtol=2e-5, atol=2e-5)
-        assert [x.stride() for x in found] == [x.stride() for x in want]
-        assert [x.is_conj() for x in found] == [x.is_conj() for x in want]
+        assert [x.stride() for x in actual] == [x.stride() for x in want]
+        assert [x.is_conj() for x in actual] == [x.is_conj() for x in want]
 
 
 SPECIAL = {
@@ -136,8 +136,8 @@ def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
     )
     grid = torch.complex(*torch.meshgrid(parts, parts, indexing="ij")).reshape(-1)
     a, b = grid.repeat_interleave(len(grid))[:-1], grid.repeat(len(grid))[:-1]
-    found, want = torch.compile(SPECIAL[name], backend="smelt")(a, b), SPECIAL[name](a, b)
-    pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+    result, want = torch.compile(SPECIAL[name], backend="smelt")(a, b), SPECIAL[name](a, b)
+    pairs = zip(result, want, strict=True) if isinstance(want, tuple) else [(result, want)]
     for got, eager in pairs:
         if got.is_complex():  # what is left of a difference is as exact as the greater part
             most = torch.view_as_real(eager).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
@@ -148,7 +148,7 @@ def test_infinite_and_tiny_numbers_are_eagers(name, dtype):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_inputs_however_they_lie_and_however_many():
+def test_inputs_of_any_layout_and_number():
     """Notes of conjugation, steps, other orders of dimensions, views of others, sizes that vary."""
 
     def f(a, b):
@@ -167,13 +167,13 @@ def test_inputs_however_they_lie_and_however_many():
         for view in views:
             slopes = []
             for g in (call, f):
-                given = [x.clone().requires_grad_() for x in (z, w)]
-                seen = [view(x) for x in given]
+                inputs = [x.clone().requires_grad_() for x in (z, w)]
+                seen = [view(x) for x in inputs]
                 if not seen[0].is_complex():
                     seen = [torch.view_as_complex(x) for x in seen]
-                found = g(*seen)
-                total = sum(x.abs().sum() for x in found)
-                slopes.append((*found, *torch.autograd.grad(total, given)))
+                result = g(*seen)
+                total = sum(x.abs().sum() for x in result)
+                slopes.append((*result, *torch.autograd.grad(total, inputs)))
             for got, eager in zip(*slopes, strict=True):
                 torch.testing.assert_close(got, eager, rtol=1e-12, atol=1e-12)
 
@@ -207,8 +207,8 @@ def test_rotary_positions_are_one_graph(dtype):
             x = drawn(2, n, 3, 6, dtype=torch.float32).to(dtype).requires_grad_()
             pairs = []
             for f in (call, rotated):
-                found = f(x, turns, w)
-                pairs.append((found, *torch.autograd.grad(found.float().square().sum(), (x, w))))
+                result = f(x, turns, w)
+                pairs.append((result, *torch.autograd.grad(result.float().square().sum(), (x, w))))
             for got, eager in zip(*pairs, strict=True):
                 eps = torch.finfo(dtype).eps
                 least = 8 * eps * eager.abs().max().item()
@@ -219,17 +219,17 @@ def test_rotary_positions_are_one_graph(dtype):
         assert not any("mul" in x.operator for x in g.left)
 
 
-def test_turned_numbers_times_repeated_ones_are_ours():
-    def turned(x, angle):
+def test_transposed_times_broadcast_numbers_are_ours():
+    def rotated_twice(x, angle):
         z = torch.view_as_complex(x.transpose(1, 2).reshape(*x.shape[:1], 4, -1, 8, 2))
         turns = torch.polar(torch.ones_like(angle), angle)[:, None]
         return torch.view_as_real(z * turns), torch.view_as_real(turns / z)
 
     x, angle = torch.randn(2, 5, 4, 16), torch.randn(2, 5, 8)
-    with smelt.torch.record() as told:
-        found = torch.compile(turned, backend="smelt")(x, angle)
-    assert not told.left
-    for got, eager in zip(found, turned(x, angle), strict=True):
+    with smelt.torch.record() as record:
+        result = torch.compile(rotated_twice, backend="smelt")(x, angle)
+    assert not record.left
+    for got, eager in zip(result, rotated_twice(x, angle), strict=True):
         assert torch.allclose(got, eager, atol=1e-6 * eager.abs().max().item())
         assert got.stride() == eager.stride()
 
@@ -266,8 +266,8 @@ def test_a_filter_of_a_spectrum_is_ours_between_the_transforms():
     call = torch.compile(filtered, backend="smelt")
     with smelt.torch.record() as record:
         slopes = [torch.autograd.grad(f(x, w).square().sum(), w)[0] for f in (call, filtered)]
-        found = call(x, w)
-    torch.testing.assert_close(found, filtered(x, w), rtol=1e-5, atol=1e-5)
+        actual = call(x, w)
+    torch.testing.assert_close(actual, filtered(x, w), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-4, atol=1e-4 * slopes[1].abs().max())
     views = ("view", "permute", "transpose", "squeeze", "_unsafe_view", "new_empty_strided")
     for g in record.graphs:
@@ -292,16 +292,18 @@ class Spectral(torch.nn.Module):
         return torch.fft.irfft(out, n=x.shape[1])
 
 
-def test_weights_of_a_few_rows_are_read_as_they_lie():
-    """Neither parts of complex numbers are a size, because the caller passes two of something, nor
-    are weights written once more for a few rows that they meet."""
+def test_weights_of_a_few_rows_are_read_in_place():
+    """Weights of a few rows are not copied.
+
+    Nor does a caller's size of two make the parts of complex numbers a size.
+    """
     m = Spectral()
     call = torch.compile(m, backend="smelt")
-    given = [torch.randn(b, 32, 2, generator=G) for b in (2, 3)]
+    inputs = [torch.randn(b, 32, 2, generator=G) for b in (2, 3)]
     with smelt.torch.record() as record:
         slopes = []
         for f in (call, m):
-            loss = sum(f(x).square().sum() for x in given)
+            loss = sum(f(x).square().sum() for x in inputs)
             slopes.append(torch.autograd.grad(loss, list(m.parameters())))
     for got, eager in zip(*slopes, strict=True):
         torch.testing.assert_close(got, eager, rtol=1e-4, atol=1e-4 * eager.abs().max())

@@ -1,4 +1,4 @@
-"""What a training step keeps: less than under PyTorch's own cut, and the same gradients."""
+"""Values kept by a training step: less than under PyTorch's cut, with equal gradients."""
 
 from __future__ import annotations
 
@@ -98,25 +98,27 @@ def step(model, call, x):
     torch.manual_seed(3)
     model.zero_grad()
     x = x.clone().requires_grad_()
-    found = call(x)
-    found = found if isinstance(found, tuple) else (found,)
-    sum((y * y).mean() for y in found).backward()
+    result = call(x)
+    result = result if isinstance(result, tuple) else (result,)
+    sum((y * y).mean() for y in result).backward()
     return [x.grad, *(p.grad for p in model.parameters()), *model.buffers()]
 
 
-def held(model, call, x):
+def kept_bytes(model, call, x):
     """Bytes that a call keeps for its backward pass, beyond parameters and arguments."""
-    own = {t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())}
+    arguments_storage = {
+        t.untyped_storage().data_ptr() for t in (x, *model.parameters(), *model.buffers())
+    }
     kept = {}
 
     def pack(t):
         storage = t.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in arguments_storage:
             kept[storage.data_ptr()] = storage, storage.nbytes()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        found = call(x)  # noqa: F841
+        result = call(x)  # noqa: F841
     return sum(n for _, n in kept.values())
 
 
@@ -128,14 +130,14 @@ def test_gradients_are_eagers_and_less_is_kept(case, monkeypatch):
     expected = step(model, model, x)
     with smelt.torch.record() as record:
         fast = torch.compile(ours, backend="smelt", fullgraph=True)
-        found = step(ours, fast, x)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
-    less = held(ours, fast, x)
+        actual = step(ours, fast, x)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
+    less = kept_bytes(ours, fast, x)
     torch._dynamo.reset()
     monkeypatch.setattr(partition._Cut, "solve", lambda self: None)
     plain = torch.compile(theirs, backend="smelt", fullgraph=True)
     step(theirs, plain, x)
-    more = held(theirs, plain, x)
+    more = kept_bytes(theirs, plain, x)
     (forward,) = [g for g in record.graphs if g.kind == "forward"]
     again = [k for k in forward.kept if k.again]
     assert again and all(k.bytes > 0 for k in again)
@@ -174,12 +176,12 @@ def test_a_cut_that_fails_leaves_torchs_own(monkeypatch):
     torch.manual_seed(0)
     model, x = Tower(), torch.randn(3, 12)
     with knobs.config(strict=False), smelt.torch.record() as record:
-        found = step(model, torch.compile(model, backend="smelt"), x)
-    torch.testing.assert_close(found, step(model, model, x), rtol=1e-4, atol=1e-5)
+        actual = step(model, torch.compile(model, backend="smelt"), x)
+    torch.testing.assert_close(actual, step(model, model, x), rtol=1e-4, atol=1e-5)
     assert not record.graphs[0].kept and not any(g.fallback for g in record.graphs)
 
 
-def test_what_is_kept_is_told():
+def test_kept_values_are_reported():
     model = L.Sequential(L.Linear(64, 64), L.LayerNorm(64), L.Linear(64, 64))
     with smelt.torch.record() as record:
         torch.compile(model, backend="smelt")(torch.randn(8, 64)).sum().backward()
@@ -254,9 +256,9 @@ def test_statistics_that_change_are_not_kept_where_nothing_comes_cheaper_again()
     torch.manual_seed(0)
     model, x = L.Sequential(*sum(parts, ()), L.Linear(64, 96)), torch.randn(128, 96)
     other = copy.deepcopy(model)
-    found = step(other, torch.compile(other, backend="smelt"), x)
+    result = step(other, torch.compile(other, backend="smelt"), x)
     wide = step(model.double(), model, x.double())
-    for got, want in zip(found, wide, strict=True):
+    for got, want in zip(result, wide, strict=True):
         scale = want.abs().max().item()
         # sums of 128 terms, through four layers; the gradient of a bias before a norm is nothing
         torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=2e-5 * scale + 1e-7)
@@ -299,7 +301,7 @@ def test_gradients_of_gradients_are_refused_as_by_torch():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_types_of_autocast_come_again_as_they_were(dtype):
+def test_half_types_of_autocast_are_restored(dtype):
     """A step with values computed again is as near to the wide step as eager's narrow one."""
     model, x = Block(), torch.randn(2, 5, 16)
 
@@ -313,10 +315,10 @@ def test_narrow_types_of_autocast_come_again_as_they_were(dtype):
     wide = copy.deepcopy(model).double()
     want = step(wide, wide, x.double())
     with smelt.torch.record() as record:
-        found = step(model, narrow(torch.compile(model, backend="smelt")), x)
+        result = step(model, narrow(torch.compile(model, backend="smelt")), x)
     eager = step(model, narrow(model), x)
     assert any(k.again for g in record.graphs for k in g.kept)
-    for got, plain, exact in zip(found, eager, want, strict=True):
+    for got, plain, exact in zip(result, eager, want, strict=True):
         least = torch.finfo(dtype).eps * exact.norm()
         assert (got - exact).norm() <= 2 * (plain - exact).norm() + least
         assert got.dtype == plain.dtype

@@ -41,12 +41,12 @@ def test_generation_with_a_cache_runs_one_plan_for_every_length():
     fast = torch.compile(model, backend=counter)
 
     def generate(call):
-        ids, cache, found = torch.tensor([[3, 4, 5, 6]]), T.DynamicCache(), []
+        ids, cache, results = torch.tensor([[3, 4, 5, 6]]), T.DynamicCache(), []
         for _ in range(9):
             result = call(input_ids=ids, past_key_values=cache, use_cache=True)
             cache, ids = result.past_key_values, result.logits[:, -1:].argmax(-1)
-            found.append(result.logits[:, -1])
-        return torch.cat(found)
+            results.append(result.logits[:, -1])
+        return torch.cat(results)
 
     torch.testing.assert_close(generate(fast), generate(model), rtol=1e-4, atol=1e-5)
     assert counter.frame_count <= 3  # the prompt, a token, a token after any number of others
@@ -66,7 +66,10 @@ def test_the_encoder_of_the_demo():
 
 
 def test_windows_of_open_sizes():
-    """A batch of windows is a product of quotients of sizes, each of which may be 0 to a prover."""
+    """Windows of unknown sizes compile.
+
+    A batch of windows is a product of quotients, each of which a prover may take for 0.
+    """
 
     def windows(x):
         b, h, w, c = x.shape
@@ -87,6 +90,6 @@ def test_rows_of_ragged_lengths():
     call = torch.compile(lambda x: torch.relu(linear(x)) * 2, backend="smelt")
     for lengths in ((3, 5), (2, 7, 1)):
         parts = [torch.randn(n, 4) for n in lengths]
-        found = call(torch.nested.nested_tensor(parts, layout=torch.jagged))
-        for mine, part in zip(found.unbind(), parts, strict=True):
+        result = call(torch.nested.nested_tensor(parts, layout=torch.jagged))
+        for mine, part in zip(result.unbind(), parts, strict=True):
             torch.testing.assert_close(mine, torch.relu(linear(part)) * 2)

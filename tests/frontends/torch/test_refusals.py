@@ -1,4 +1,4 @@
-"""What eager code refuses is refused with its error, and an empty axis is never read."""
+"""Invalid input gets eager code's error, and an empty axis is never read."""
 
 from __future__ import annotations
 

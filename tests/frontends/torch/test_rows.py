@@ -1,4 +1,4 @@
-"""Rows against torch itself: every rule that a model may meet, on shapes with symbolic sizes."""
+"""Lowering rules against torch itself, on shapes with symbolic sizes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ F = torch.nn.functional
 aten = torch.ops.aten
 
 
-def made(*shape, dtype=torch.float32, seed=0, low=-3, high=4):
+def tensor(*shape, dtype=torch.float32, seed=0, low=-3, high=4):
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
-X = made(3, 4, 5)
+X = tensor(3, 4, 5)
 POSITIVE = X.abs() + 0.5
 UNIT = X.sigmoid()
-WHOLE = made(3, 4, 5, dtype=torch.int64)
+WHOLE = tensor(3, 4, 5, dtype=torch.int64)
 MASK = X > 0
-IMAGE = made(2, 4, 6, 8)
+IMAGE = tensor(2, 4, 6, 8)
 LABELS = torch.tensor([0, 3, -100, 1, 2])
 
 UNARY = {
@@ -97,7 +97,7 @@ BINARY = {
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("shape", [(3, 4, 5), (4, 1), ()], ids=str)
 def test_functions_of_two_numbers_broadcast(name, shape):
-    agree(BINARY[name], X, made(*shape, seed=1), rtol=4e-6, atol=1e-6)
+    agree(BINARY[name], X, tensor(*shape, seed=1), rtol=4e-6, atol=1e-6)
 
 
 INTEGERS = {
@@ -171,8 +171,8 @@ def test_shifts(name, dtype):
 )
 def test_values_are_put_at_every_so_many_positions(comb):
     d, start, end, step = comb
-    x = made(7, 9)
-    y = made(*x.movedim(d, 0)[start:end:step].movedim(0, d).shape, seed=1)
+    x = tensor(7, 9)
+    y = tensor(*x.movedim(d, 0)[start:end:step].movedim(0, d).shape, seed=1)
     agree(lambda x, y: torch.slice_scatter(x, y, *comb), x, y)
 
 
@@ -211,7 +211,7 @@ def test_folds(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_folds_of_numbers(name):
+def test_reductions_of_numbers(name):
     for x in (2.0, math.inf, math.nan):
         agree(lambda x: getattr(torch, name)(x, 0), torch.tensor(x))
 
@@ -247,19 +247,19 @@ def test_views(name):
 
 
 def test_products():
-    a, b, c = made(4, 6), made(6, 5, seed=1), made(5, seed=2)
+    a, b, c = tensor(4, 6), tensor(6, 5, seed=1), tensor(5, seed=2)
     agree(lambda a, b: a @ b, a, b)
     agree(lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), a, b, c)
-    agree(torch.bmm, made(3, 4, 6), made(3, 6, 5))
-    agree(lambda a, b, c: torch.baddbmm(c, a, b), made(3, 4, 6), made(3, 6, 5), made(3, 1, 5))
-    agree(lambda a, c: a.mv(c), made(4, 5), c)
-    agree(F.linear, made(2, 3, 6), made(5, 6), c)
-    agree(lambda a, b: torch.einsum("bij,kj->bki", a, b), made(2, 3, 6), made(5, 6))
+    agree(torch.bmm, tensor(3, 4, 6), tensor(3, 6, 5))
+    agree(lambda a, b, c: torch.baddbmm(c, a, b), tensor(3, 4, 6), tensor(3, 6, 5), tensor(3, 1, 5))
+    agree(lambda a, c: a.mv(c), tensor(4, 5), c)
+    agree(F.linear, tensor(2, 3, 6), tensor(5, 6), c)
+    agree(lambda a, b: torch.einsum("bij,kj->bki", a, b), tensor(2, 3, 6), tensor(5, 6))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(causal):
-    q, k, v = (made(2, 3, 7, 4, seed=s) for s in range(3))
+    q, k, v = (tensor(2, 3, 7, 4, seed=s) for s in range(3))
 
     def f(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -269,19 +269,19 @@ def test_attention(causal):
 
 def test_reads_at_computed_positions():
     at = torch.tensor([[0, 2], [-1, 1]])
-    table = made(6, 4)
+    table = tensor(6, 4)
     agree(lambda t, i: F.embedding(i.abs(), t), table, at)
     agree(lambda t, i: t[i], table, at)
     agree(lambda t, i: t[:, i[0]], table, at)
     agree(lambda t, i: t[i[0], i[1]], table, at)
     agree(lambda t, i: t.index_select(1, i[1].abs()), table, at)
     agree(lambda t, i: t.gather(1, i.abs()), table, at)
-    agree(lambda x, y: F.cross_entropy(x, y), made(5, 4), LABELS)  # noqa: PLW0108 - its signature
+    agree(lambda x, y: F.cross_entropy(x, y), tensor(5, 4), LABELS)  # noqa: PLW0108 - its signature
 
 
 def test_one_write_along_an_axis():
     at = torch.tensor([[1], [0], [2]])
-    x = made(3, 4)
+    x = tensor(3, 4)
     agree(lambda x, i: x.scatter(1, i, 7.0), x, at)
     agree(lambda x, i: x.scatter(1, i, x[:, :1] * 2), x, at)
     agree(lambda x, i: x.scatter_add(1, i, x[:, 1:2]), x, at)
@@ -296,7 +296,7 @@ def test_lists_of_tensors():
         values = torch._foreach_addcmul(values, [a, b], [b, a], scalars=[0.5, 2.0])
         return torch._foreach_sqrt(torch._foreach_pow(torch._foreach_abs(values), 2.0))
 
-    agree(step, made(4, 3), made(4, 3, seed=1), made(4, 3, seed=2), rtol=1e-5, atol=1e-6)
+    agree(step, tensor(4, 3), tensor(4, 3, seed=1), tensor(4, 3, seed=2), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
@@ -305,9 +305,9 @@ def test_labels_and_weights(f, reduction):
     def loss(x, y, *weight):
         return f(x, y, *weight, reduction=reduction)
 
-    pixels = made(1, 3, 2, dtype=torch.int64, low=0, high=5)
+    pixels = tensor(1, 3, 2, dtype=torch.int64, low=0, high=5)
     for more in ((), (POSITIVE[0, 0],)):
-        for x, y in ((made(5, 5), LABELS), (made(5), LABELS[1]), (made(1, 5, 3, 2), pixels)):
+        for x, y in ((tensor(5, 5), LABELS), (tensor(5), LABELS[1]), (tensor(1, 5, 3, 2), pixels)):
             agree(loss, x, y, *more, rtol=1e-5, atol=1e-6)
 
 
@@ -358,7 +358,7 @@ def test_convolutions(name):
             options.get("groups", 1),
         )
 
-    agree(f, made(*image), made(*kernel, seed=1), rtol=1e-5, atol=1e-5)
+    agree(f, tensor(*image), tensor(*kernel, seed=1), rtol=1e-5, atol=1e-5)
 
 
 def _each(n, count):
@@ -383,11 +383,11 @@ def _each(n, count):
 )
 def test_transposed_convolutions(image, kernel, options):
     f = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[len(kernel) - 3]
-    bias = made(kernel[1] * options.get("groups", 1), seed=2)
+    bias = tensor(kernel[1] * options.get("groups", 1), seed=2)
     agree(
         lambda x, w, b: f(x, w, b, **options),
-        made(*image),
-        made(*kernel, seed=1),
+        tensor(*image),
+        tensor(*kernel, seed=1),
         bias,
         rtol=1e-5,
         atol=1e-5,
@@ -395,23 +395,25 @@ def test_transposed_convolutions(image, kernel, options):
 
 
 def test_transposed_convolutions_of_tiny_images_and_many_taps_are_left_to_torch():
-    agree(F.conv_transpose2d, made(2, 4, 1, 1), made(4, 3, 4, 4), left=1)
-    agree(lambda x, w: F.conv_transpose1d(x, w, stride=9), made(2, 4, 5), made(4, 3, 11), left=1)
-    agree(lambda x, w: F.conv1d(x, w, groups=4), made(2, 4, 29), made(4, 1, 11), left=1)
+    agree(F.conv_transpose2d, tensor(2, 4, 1, 1), tensor(4, 3, 4, 4), left=1)
+    agree(
+        lambda x, w: F.conv_transpose1d(x, w, stride=9), tensor(2, 4, 5), tensor(4, 3, 11), left=1
+    )
+    agree(lambda x, w: F.conv1d(x, w, groups=4), tensor(2, 4, 29), tensor(4, 1, 11), left=1)
     with sm.config(rounding="exact"):  # of which no product is made
-        agree(F.conv_transpose2d, made(2, 4, 5, 5), made(4, 3, 3, 3), left=1)
+        agree(F.conv_transpose2d, tensor(2, 4, 5, 5), tensor(4, 3, 3, 3), left=1)
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_many_taps_over_one_channel(last):
-    x = made(2, 4, 9, 9)
+    x = tensor(2, 4, 9, 9)
     if last:
         x = x.contiguous(memory_format=torch.channels_last)
-    agree(lambda x, w: F.conv2d(x, w, groups=4), x, made(4, 1, 7, 5), atol=1e-5, rtol=1e-5)
+    agree(lambda x, w: F.conv2d(x, w, groups=4), x, tensor(4, 1, 7, 5), atol=1e-5, rtol=1e-5)
 
 
 def test_images_with_weights():
-    kernel, c = made(3, 4, 1, 1, seed=1), made(4, seed=2)
+    kernel, c = tensor(3, 4, 1, 1, seed=1), tensor(4, seed=2)
     agree(lambda x, w, b: F.conv2d(x, w, b, stride=2), IMAGE, kernel, c[:3], atol=1e-5, rtol=1e-5)
 
     def norm(x, m, v, w, b):
@@ -427,8 +429,8 @@ def test_the_sign_of_nan_is_none(dtype):
     call = torch.compile(lambda x: (x.sign() + 1, x.abs()), backend="smelt")
     assert torch.equal(call(x)[0], x.sign() + 1)
     x.requires_grad_()
-    (found,) = torch.autograd.grad(call(x)[1].sum(), x)
-    assert torch.equal(found, torch.autograd.grad(x.abs().sum(), x)[0])
+    (actual,) = torch.autograd.grad(call(x)[1].sum(), x)
+    assert torch.equal(actual, torch.autograd.grad(x.abs().sum(), x)[0])
 
 
 def test_what_must_raise_is_left_to_torch():

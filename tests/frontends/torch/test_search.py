@@ -1,4 +1,4 @@
-"""Places in sorted rows, with torch's steps, and distances of points: kernels of ours."""
+"""Positions in sorted rows and distances of points, in kernels of ours."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def drawn(*shape, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("length", [1, 7, 8])
 def test_rows_of_every_kind(dtype, length):
-    """One row for all and one for each; rows out of order, with equal elements and NaN too."""
+    """Search in one row for all or one for each, unsorted ones, ties and NaN too."""
     one, many = drawn(length, dtype=dtype).sort()[0], drawn(5, length, dtype=dtype)
     x, rows = drawn(5, 9, dtype=dtype), many.sort()[0]
-    given = [one, rows, many, one[:1].expand(length).contiguous()]
+    inputs = [one, rows, many, one[:1].expand(length).contiguous()]
     if dtype.is_floating_point:
         x[:, 0] = math.nan
         x[0, 1], x[0, 2] = math.inf, -math.inf
         unknown = rows.clone()
         unknown[:, -2:] = math.nan
-        given.append(unknown)
+        inputs.append(unknown)
     x[:, -1] = one[0]
 
     def f(row, x):
@@ -44,10 +44,10 @@ def test_rows_of_every_kind(dtype, length):
         )
 
     fast = torch.compile(f, backend="smelt", dynamic=False)
-    for row in given:
+    for row in inputs:
         with smelt.torch.record() as record:
-            found = fast(row, x)
-        for a, b in zip(found, f(row, x), strict=True):
+            result = fast(row, x)
+        for a, b in zip(result, f(row, x), strict=True):
             assert a.dtype == b.dtype
             assert torch.equal(a, b)
         assert not record.left
@@ -79,9 +79,9 @@ def test_distances_of_pairs_of_points(p):
 
     def step(f):
         x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
-        found = f(x, y)
-        found.sin().sum().backward()
-        return found, x.grad, y.grad
+        result = f(x, y)
+        result.sin().sum().backward()
+        return result, x.grad, y.grad
 
     def f(x, y):
         return torch.cdist(x, y, p=p)

@@ -71,17 +71,17 @@ class Masked(nn.Module):
 @pytest.fixture
 def compiled_graphs(monkeypatch):
     """Graphs that were compiled, one after another."""
-    found = []
+    results = []
     real = plans.warm.compile
 
-    def noted(graph, **told):
-        found.append(graph)
-        return real(graph, **told)
+    def noted(graph, **facts):
+        results.append(graph)
+        return real(graph, **facts)
 
     monkeypatch.setattr(plans.warm, "compile", noted)
     plans._PLANS.clear()
     torch._dynamo.reset()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("kind", ["causal", "last", "shifted", "picked"])
@@ -154,10 +154,10 @@ def test_keys_and_values_that_are_kept_grow_without_another_plan(compiled_graphs
     f = torch.compile(m, backend="smelt")
     with torch.no_grad(), knobs.config(strict=True), smelt.torch.record() as record:
         for b in (1, 2):
-            given = wanted = [torch.randn(b, 4, 5, 8) for _ in range(2)]
+            inputs = wanted = [torch.randn(b, 4, 5, 8) for _ in range(2)]
             for _ in range(4):
                 x = torch.randn(b, 1, 32)
-                y, *given = f(x, *given)
+                y, *inputs = f(x, *inputs)
                 z, *wanted = m(x, *wanted)
                 torch.testing.assert_close(y, z, atol=1e-5, rtol=1e-4)
     assert len(compiled_graphs) == 1
@@ -165,7 +165,7 @@ def test_keys_and_values_that_are_kept_grow_without_another_plan(compiled_graphs
 
 
 @pytest.mark.parametrize("kind", ["stacked", "in between"])
-def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_graphs):
+def test_a_batch_of_one_is_distinguished_from_added_dimensions(kind, compiled_graphs):
     """New dimensions of 1 stand before the batch and beside it."""
     torch.manual_seed(0)
 
@@ -185,14 +185,14 @@ def test_a_batch_of_one_is_told_from_dimensions_that_are_added(kind, compiled_gr
     assert len(compiled_graphs) == 1
 
 
-def test_a_further_trace_is_not_made_general_again(compiled_graphs, monkeypatch):
+def test_a_further_trace_is_not_generalised_again(compiled_graphs, monkeypatch):
     """It is looked for as it was traced: numbers and sizes are the general graph's alike."""
     seen = []
     real = segment.generalize
 
-    def noted(graph, **told):
+    def noted(graph, **facts):
         seen.append(graph)
-        return real(graph, **told)
+        return real(graph, **facts)
 
     monkeypatch.setattr(segment, "generalize", noted)
     torch.manual_seed(0)
@@ -241,20 +241,20 @@ def test_another_process_finds_the_plan_for_another_length(compiled_graphs, tmp_
     torch.manual_seed(0)
     m = Encoder().eval()
     with torch.no_grad(), knobs.config(strict=True, cache_dir=str(tmp_path), verify=False):
-        for size, found in (((4, 7), False), ((3, 20), True), ((32, 64), False), ((3, 9), True)):
+        for size, actual in (((4, 7), False), ((3, 20), True), ((32, 64), False), ((3, 9), True)):
             plans._PLANS.clear()  # as a new process has none
             torch._dynamo.reset()
             words = torch.randint(0, 50, size)
             f = torch.compile(m, backend="smelt")
             torch.testing.assert_close(f(words), m(words), atol=1e-5, rtol=1e-4)
-            ((made),) = plans._PLANS.values()
-            assert isinstance(made.plan, plans.warm.CachedProgram) == found
-            assert (made.hints["n0"] != size[0]) == found
+            ((built),) = plans._PLANS.values()
+            assert isinstance(built.plan, plans.warm.CachedProgram) == actual
+            assert (built.hints["n0"] != size[0]) == actual
 
 
 @pytest.mark.parametrize("kind", ["masked", "counted"])
 def test_words_and_masks_whose_sizes_only_some_checks_tie(kind, compiled_graphs):
-    """A mask is looked at by rows, so that nothing but a check in Python says how long it is."""
+    """Only a check in Python states the length of the mask, which is read by rows."""
     torch.manual_seed(0)
     m = Masked(checked=kind == "counted").eval()
     f = torch.compile(m, backend="smelt")
@@ -288,8 +288,8 @@ def test_training_of_every_batch_and_length(compiled_graphs):
         for size in SIZES[:3]:
             words = torch.randint(0, 50, size)
             wanted = torch.autograd.grad(m(words).square().mean(), [*m.parameters()])
-            found = torch.autograd.grad(f(words), [*m.parameters()])
-            for a, b in zip(found, wanted, strict=True):
+            result = torch.autograd.grad(f(words), [*m.parameters()])
+            for a, b in zip(result, wanted, strict=True):
                 torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
     forward = [
         g
@@ -315,11 +315,11 @@ def test_texts_without_their_last_word_are_read_without_tests():
     words = [torch.randint(0, 9, shape) for shape in ((4, 17), (3, 12), (2, 2))]
     fast = torch.compile(model, backend="smelt", fullgraph=True)
     with smelt.torch.record() as r:
-        for given in words:
-            found, expected = (
-                torch.autograd.grad(f(given), model.parameters()) for f in (fast, model)
+        for inputs in words:
+            actual, expected = (
+                torch.autograd.grad(f(inputs), model.parameters()) for f in (fast, model)
             )
-            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(actual, expected)
     texts = [k.text for k in r.graphs[0].kernels() + r.graphs[1].kernels()]
     assert any("//(size(" in t for t in texts)
     assert not [t for t in texts if "//(size(" in t and "else 0" in t]
@@ -360,7 +360,7 @@ def test_a_position_outside_is_still_an_error_for_every_length(compiled_graphs):
             f(torch.randint(0, 50, (2, 65)))
 
 
-def test_what_is_told_of_kernels_names_sizes():
+def test_reports_of_kernels_name_sizes():
     m = Encoder().eval()
     with torch.no_grad(), smelt.torch.record() as record:
         torch.compile(m, backend="smelt")(torch.randint(0, 50, (3, 9)))
@@ -376,8 +376,8 @@ def test_the_front_end_starts_without_the_compiler():
         "import sys, smelt.torch; parts = ('passes', 'rewrite', 'fusion', 'lower', 'codegen');"
         "print(*(m for m in sys.modules if m.startswith(tuple(f'smelt.{p}' for p in parts))))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == []
+    facts = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert facts.stdout.split() == []
 
 
 def test_a_batch_without_elements_finds_no_plan_that_divides_by_it():
@@ -409,7 +409,7 @@ def test_a_size_that_comes_out_as_1_is_stretched(strict):
     torch.testing.assert_close(torch.compile(f, backend="smelt", dynamic=True)(x), f(x))
 
 
-def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
+def test_parts_that_guards_make_equal_are_adjacent(strict):
     """Both halves of an associative scan, whose lengths are spelt by other divisions."""
 
     def scan(x):
@@ -424,8 +424,8 @@ def test_parts_that_only_guards_make_alike_lie_side_by_side(strict):
 
     x = torch.arange(160.0).view(40, 4)
     with torch.no_grad(), smelt.torch.record() as record:
-        found = torch.compile(scan, backend="smelt", dynamic=True)(x)
-    torch.testing.assert_close(found, x.cumsum(0))
+        actual = torch.compile(scan, backend="smelt", dynamic=True)(x)
+    torch.testing.assert_close(actual, x.cumsum(0))
     (graph,) = record.graphs
     assert not graph.left and len(graph.kernels()) < 3
 

@@ -38,9 +38,9 @@ def step(model, call, loss, inputs):
     """Loss, gradients and buffers of one backward pass, dropout seeded."""
     torch.manual_seed(1)
     model.zero_grad()
-    found = loss(call, *inputs)
-    found.backward()
-    return found.detach(), [p.grad for p in model.parameters()], list(model.buffers())
+    result = loss(call, *inputs)
+    result.backward()
+    return result.detach(), [p.grad for p in model.parameters()], list(model.buffers())
 
 
 def square(call, *inputs):
@@ -154,9 +154,9 @@ def test_nothing_of_an_optimiser_step_is_left_to_torch(name):
         return [p.detach() for p in model.parameters()]
 
     with smelt.torch.record() as record:
-        found = steps(lambda f: torch.compile(f, backend="smelt"))
+        actual = steps(lambda f: torch.compile(f, backend="smelt"))
     # a compiled step counts in float32 tensors what an eager one counts in Python's numbers
-    torch.testing.assert_close(found, steps(lambda f: f), rtol=2e-5, atol=2e-6)
+    torch.testing.assert_close(actual, steps(lambda f: f), rtol=2e-5, atol=2e-6)
     assert not record.left
 
 
@@ -190,11 +190,11 @@ def test_gradients_of_attention(causal):
 @pytest.mark.parametrize("mask", [None, (2, 1, 5, 5), (2, 4, 5, 5), (5, 5)])
 def test_heads_that_share_keys_are_ours(mask):
     """Four heads of queries for two of keys (grouped queries), forward and backward."""
-    given = torch.ones(5, 5).tril().bool().expand(mask) if mask else None
+    inputs = torch.ones(5, 5).tril().bool().expand(mask) if mask else None
 
     def f(q, k, v):
         return F.scaled_dot_product_attention(
-            q, k, v, given, is_causal=given is None, enable_gqa=True
+            q, k, v, inputs, is_causal=inputs is None, enable_gqa=True
         ).cos()
 
     def step(g):
@@ -206,9 +206,9 @@ def test_heads_that_share_keys_are_ours(mask):
         return [y, *(x.grad for x in xs)]
 
     with smelt.torch.record() as record:
-        found = step(torch.compile(f, backend="smelt"))
+        actual = step(torch.compile(f, backend="smelt"))
     assert not record.left
-    torch.testing.assert_close(found, step(f), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(actual, step(f), rtol=1e-9, atol=1e-11)
 
 
 def test_two_hundred_steps_follow_eagers_loss():
@@ -223,14 +223,14 @@ def test_two_hundred_steps_follow_eagers_loss():
             return F.cross_entropy(head(net(ids, mask)).flatten(0, 1), ids.flatten())
 
         call = torch.compile(loss, backend="smelt") if compile_it else loss
-        found = []
+        results = []
         for step in range(200):
             optimiser.zero_grad()
             value = call(*tokens(4, 8, 20, seed=step))
             value.backward()
             optimiser.step()
-            found.append(value.item())
-        return torch.tensor(found)
+            results.append(value.item())
+        return torch.tensor(results)
 
     ours, theirs = losses(compile_it=True), losses(compile_it=False)
     torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3)
@@ -238,7 +238,7 @@ def test_two_hundred_steps_follow_eagers_loss():
 
 
 @pytest.mark.parametrize("unpack", [True, False])
-def test_gradients_of_the_parts_of_a_product_are_joined(unpack):
+def test_gradients_of_the_parts_of_a_product_are_concatenated(unpack):
     """Each part's lies between zeros where it was picked; nobody tests for every element which."""
 
     def loss(x, w, g):
@@ -247,14 +247,14 @@ def test_gradients_of_the_parts_of_a_product_are_joined(unpack):
         return ((q * k.tanh() + v.sin()).sum((-1, -2)) * g).sum()
 
     torch.manual_seed(0)
-    given = [torch.randn(*s, dtype=torch.float64) for s in ((2, 5, 7), (7, 48), (2, 2))]
-    given[2] = given[2] if unpack else torch.randn(2, 5, dtype=torch.float64)
-    own = [[a.clone().requires_grad_(k < 2) for k, a in enumerate(given)] for _ in range(2)]
+    inputs = [torch.randn(*s, dtype=torch.float64) for s in ((2, 5, 7), (7, 48), (2, 2))]
+    inputs[2] = inputs[2] if unpack else torch.randn(2, 5, dtype=torch.float64)
+    leaf_sets = [[a.clone().requires_grad_(k < 2) for k, a in enumerate(inputs)] for _ in range(2)]
     torch._dynamo.reset()
     with smelt.record() as record:
-        torch.compile(loss, backend="smelt")(*own[0]).backward()
-    loss(*own[1]).backward()
-    for a, b in zip(own[0][:2], own[1][:2], strict=True):
+        torch.compile(loss, backend="smelt")(*leaf_sets[0]).backward()
+    loss(*leaf_sets[1]).backward()
+    for a, b in zip(leaf_sets[0][:2], leaf_sets[1][:2], strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-12, atol=1e-12)
     assert not record.left
     backward = [k.text for g in record.graphs if g.kind == "backward" for k in g.kernels()]
@@ -264,25 +264,25 @@ def test_gradients_of_the_parts_of_a_product_are_joined(unpack):
 @pytest.mark.parametrize("loss", [F.l1_loss, F.smooth_l1_loss], ids=lambda f: f.__name__)
 def test_gradients_of_magnitudes_are_ours(loss):
     """torch takes the sign apart that is ours for complex numbers alone."""
-    given = [torch.linspace(-2, 2, 48).reshape(6, 8).requires_grad_() for _ in range(2)]
+    inputs = [torch.linspace(-2, 2, 48).reshape(6, 8).requires_grad_() for _ in range(2)]
 
     def f(x):
         return loss(torch.tanh(x), x.detach() * 0.7)
 
     with smelt.torch.record() as r:
-        torch.compile(f, backend="smelt")(given[0]).backward()
-    f(given[1]).backward()
-    torch.testing.assert_close(given[0].grad, given[1].grad)
+        torch.compile(f, backend="smelt")(inputs[0]).backward()
+    f(inputs[1]).backward()
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
     assert not r.left
 
 
-def weighed(f, *given):
+def weighed(f, *inputs):
     """A result whose elements count differently, and gradients of what has some."""
-    given = [x.double().requires_grad_() if x.is_floating_point() else x for x in given]
-    y = f(*given)
+    inputs = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    y = f(*inputs)
     if y.requires_grad:
         (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum().backward()
-    return [y.detach(), *(x.grad for x in given if x.is_floating_point())]
+    return [y.detach(), *(x.grad for x in inputs if x.is_floating_point())]
 
 
 ZEROS = torch.randn(4, 5).index_put_(
@@ -337,16 +337,16 @@ def test_infinities_go_through_a_bilinear_form_as_in_eager_code():
     b = torch.tensor([math.inf, 1.0, -2.0])
     a, w = torch.tensor([1.0, -2.0, 3.0, 0.5]), torch.arange(-17.0, 19.0).reshape(3, 4, 3)
     with smelt.torch.record() as r:
-        found = torch.compile(F.bilinear, backend="smelt")(a, b, w)
-    torch.testing.assert_close(found, F.bilinear(a, b, w))
-    assert found.isinf().all() and not r.left
+        actual = torch.compile(F.bilinear, backend="smelt")(a, b, w)
+    torch.testing.assert_close(actual, F.bilinear(a, b, w))
+    assert actual.isinf().all() and not r.left
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_operators_in_parts_and_their_gradients(name):
-    f, *given = PARTS[name]
-    expected = weighed(f, *given)
+    f, *inputs = PARTS[name]
+    expected = weighed(f, *inputs)
     with smelt.torch.record() as r:
-        found = weighed(torch.compile(f, backend="smelt"), *given)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        actual = weighed(torch.compile(f, backend="smelt"), *inputs)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     assert not r.left

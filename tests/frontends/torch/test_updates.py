@@ -22,35 +22,37 @@ def drawn(*shapes):
     return [torch.randn(s, dtype=torch.float64) for s in shapes]
 
 
-def both(f, given, *, times=3, **options):
-    """Runs `f` eagerly and compiled on copies of the same tensors; the record of what was compiled
-    and the last results."""
-    theirs, ours = deepcopy(given), deepcopy(given)
+def both(f, inputs, *, times=3, **options):
+    """Run `f` eagerly and compiled on copies of the same tensors.
+
+    Return the record of what was compiled and the last results.
+    """
+    theirs, ours = deepcopy(inputs), deepcopy(inputs)
     fast = torch.compile(f, backend="smelt", **options)
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for _ in range(times):
             where = [x.data_ptr() for x in ours if isinstance(x, torch.Tensor)]
             torch.testing.assert_close(fast(*ours), f(*theirs))
             torch.testing.assert_close(ours, theirs)
             assert [x.data_ptr() for x in ours if isinstance(x, torch.Tensor)] == where
-    return found
+    return record
 
 
-def updates(found):
-    return sum(len(g.program.lowering.updates) for g in found.graphs)
+def updates(actual):
+    return sum(len(g.program.lowering.updates) for g in actual.graphs)
 
 
 def attended(k, v, q):
     return (q @ k.mT).softmax(-1) @ v
 
 
-def at_places(k, v, x, at):
+def at_positions(k, v, x, at):
     k.index_copy_(1, at, x)
     v[:, at] = x * 2
     return attended(k, v, x)
 
 
-def at_a_place(k, v, x, at):
+def at_a_position(k, v, x, at):
     k[:, 3:4] = x
     v.select(1, 5).copy_(x[:, 0] + 1)
     return attended(k, v, x)
@@ -70,7 +72,7 @@ def scattered(k, v, x, at):
     return attended(k, v, x)
 
 
-def given(rows=2, length=200, width=80):
+def cache_inputs(rows=2, length=200, width=80):
     k, v, x = drawn((rows, length, width), (rows, length, width), (rows, 1, width))
     return [k, v, x, torch.tensor([7])]
 
@@ -78,25 +80,27 @@ def given(rows=2, length=200, width=80):
 @pytest.mark.parametrize(
     ("program", "count"),
     [
-        (at_places, 2),
-        (at_a_place, 2),
+        (at_positions, 2),
+        (at_a_position, 2),
         (twice, 2),
         (scattered, 2),
     ],
 )
 def test_parts_are_written_where_they_stand(program, count):
-    assert updates(both(program, given())) == count
+    assert updates(both(program, cache_inputs())) == count
 
 
 def test_small_arguments_are_written_whole_by_kernels():
-    assert updates(both(at_a_place, given(length=8, width=3))) == 0
-    assert updates(both(at_places, given(length=8, width=3))) == 2  # calls of torch anyway
+    assert updates(both(at_a_position, cache_inputs(length=8, width=3))) == 0
+    assert (
+        updates(both(at_positions, cache_inputs(length=8, width=3))) == 2
+    )  # calls of torch anyway
 
 
 def test_bytes_of_a_part_are_moved():
     """A call copies nothing as large as the cache."""
-    k, v, x, at = given()
-    fast = torch.compile(at_places, backend="smelt")
+    k, v, x, at = cache_inputs()
+    fast = torch.compile(at_positions, backend="smelt")
     with torch.no_grad():
         for _ in range(2):
             fast(k, v, x, at)
@@ -160,7 +164,7 @@ def adds(k, v, x, at):
     ],
 )
 def test_others_read_what_eager_code_lets_them_read(program):
-    both(program, given())
+    both(program, cache_inputs())
 
 
 def test_positions_and_lengths_may_be_symbols():
@@ -171,13 +175,13 @@ def test_positions_and_lengths_may_be_symbols():
     fast = torch.compile(step, backend="smelt")
     (theirs,) = drawn((2, 300, 40))
     ours = theirs.clone()
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for p in range(3, 12):
             x = torch.randn(2, 1, 40, dtype=torch.float64)
             torch.testing.assert_close(fast(ours, p, x), step(theirs, p, x))
             torch.testing.assert_close(ours, theirs)
-    assert len(found.graphs) == 2
-    assert updates(found) == 2
+    assert len(record.graphs) == 2
+    assert updates(record) == 2
 
 
 def test_arguments_that_share_memory_are_copied():
@@ -190,7 +194,7 @@ def test_arguments_that_share_memory_are_copied():
         return (k * y).sum(1)
 
     fast = torch.compile(step, backend="smelt")
-    with smelt.torch.record() as found, torch.no_grad():
+    with smelt.torch.record() as record, torch.no_grad():
         for shift in (None, 200, 0, 5, 200):
             k, v, x = drawn((200, 80), (200, 80), (1, 80))
             flat, at = torch.cat([k, v]), torch.tensor([7])
@@ -200,27 +204,27 @@ def test_arguments_that_share_memory_are_copied():
             y = v + 1
             torch.testing.assert_close(fast(k, v, x, at), (k.index_copy(0, at, x) * y).sum(1))
             assert torch.equal(k[at], x)
-    assert len(found.graphs) == 1
-    assert updates(found) == 1
+    assert len(record.graphs) == 1
+    assert updates(record) == 1
 
 
 @pytest.mark.parametrize("turn", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
-def test_arguments_lie_in_memory_as_they_like(turn):
-    k, v, x, at = given()
+def test_arguments_have_any_layout(turn):
+    k, v, x, at = cache_inputs()
     back = [turn.index(d) for d in range(3)]
-    both(at_places, [k.permute(turn).contiguous().permute(back), v, x, at])
+    both(at_positions, [k.permute(turn).contiguous().permute(back), v, x, at])
 
 
 def test_every_other_element():
-    k, v, x, at = given(length=400)
-    both(at_places, [k[:, ::2], v[:, 1::2], x, at])
+    k, v, x, at = cache_inputs(length=400)
+    both(at_positions, [k[:, ::2], v[:, 1::2], x, at])
 
 
 def test_autograd_notices_what_is_written():
-    k, v, x, at = given()
+    k, v, x, at = cache_inputs()
     w = torch.ones((), dtype=torch.float64, requires_grad=True)
     y = (w * k).sum() + (w * w * v).sum()
-    fast = torch.compile(at_places, backend="smelt")
+    fast = torch.compile(at_positions, backend="smelt")
     with torch.no_grad():
         fast(k, v, x, at)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

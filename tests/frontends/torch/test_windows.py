@@ -1,4 +1,4 @@
-"""Training over windows: gradients of convolutions, and where the greatest of a window is."""
+"""Training over windows: gradients of convolutions and of max pooling."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_gradients_of_convolutions(name):
 
     expected = run(f)
     with smelt.torch.record() as r:
-        found = run(compiled(f))
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        actual = run(compiled(f))
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
     assert [x.operator for x in r.left] == ["aten.convolution_backward.default"] * calls
 
 
@@ -103,8 +103,8 @@ def test_images_of_transposed_convolutions(shape, taps, options):
 
     expected = gradients(f)
     with smelt.torch.record() as r:
-        found = gradients(compiled(f))
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        actual = gradients(compiled(f))
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
     assert sum(x.operator == "aten.convolution_backward.default" for x in r.left) == 1
 
 
@@ -130,7 +130,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize(("shape", "windows", "options"), POOLS)
-def test_the_place_of_the_greatest(shape, windows, options):
+def test_the_index_of_the_maximum(shape, windows, options):
     """Of equals the first, of NaN the last, and none of the margin."""
     pool = F.max_pool3d if len(shape) == 5 else F.max_pool2d
     f = lambda x: pool(x + 0, *windows, **options, return_indices=True)  # noqa: E731
@@ -139,8 +139,8 @@ def test_the_place_of_the_greatest(shape, windows, options):
     low, unknown = x.clone(), x.clone()
     low[..., :4, :4] = -torch.inf
     unknown[..., 1:3, 2:4] = torch.nan
-    for given in (x, low, unknown, -x.abs()):
-        for got, want in zip(fast(given), f(given), strict=True):
+    for inputs in (x, low, unknown, -x.abs()):
+        for got, want in zip(fast(inputs), f(inputs), strict=True):
             torch.testing.assert_close(got, want, equal_nan=True)
 
 
@@ -155,9 +155,9 @@ def weighed(f, x, *more):
 def agree(f, calls, *leaves):
     expected = weighed(f, *leaves)
     with smelt.torch.record() as r:
-        found = weighed(compiled(f), *leaves)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    assert list(map(strides, found)) == list(map(strides, expected))
+        actual = weighed(compiled(f), *leaves)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    assert list(map(strides, actual)) == list(map(strides, expected))
     assert sorted(x.operator for x in r.left) == sorted(calls)
 
 
@@ -241,11 +241,11 @@ def test_averages_over_windows_of_different_sizes(shape, size):
 @pytest.mark.parametrize("mode", ["replicate", "reflect"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("margins", [(1, 2), (0, 3), (4, 0)], ids=str)
-def test_gradients_of_margins(mode, count, margins):
+def test_gradients_of_padding(mode, count, margins):
     agree(lambda x: F.pad(x * 2, margins * count, mode=mode), [], randn(2, 3, *[5] * count))
 
 
-def test_a_sum_over_images_is_not_cut_along_channels_that_lie_last():
+def test_a_sum_over_images_is_not_split_along_contiguous_channels():
     """64 parts of 64 channels would read every line of memory 16 times over."""
     x = randn(8, 64, 16, 16).float().contiguous(memory_format=torch.channels_last)
     with smelt.torch.record() as r:
@@ -273,8 +273,8 @@ def test_gradients_over_images_of_any_size(name):
     fast = compiled(SLIDING[name], dynamic=True)
     with smelt.torch.record() as r:
         for shape in ((2, 3, 8, 9), (2, 3, 11, 7), (3, 2, 6, 6)):
-            found = weighed(fast, randn(*shape))
-            torch.testing.assert_close(found, weighed(SLIDING[name], randn(*shape)))
+            actual = weighed(fast, randn(*shape))
+            torch.testing.assert_close(actual, weighed(SLIDING[name], randn(*shape)))
     assert not r.left
     assert len(r.graphs) == 2
 
@@ -307,13 +307,13 @@ def test_windows_along_an_axis_and_their_gradient(case):
 
     expected = run(f)
     with smelt.torch.record() as r:
-        found = run(compiled(f))
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+        actual = run(compiled(f))
+    torch.testing.assert_close(actual, expected, rtol=1e-13, atol=1e-13)
     assert not r.left
 
 
 @pytest.mark.parametrize("places", [3, 8, 12])
-def test_windows_laid_back_are_cut_and_filled_up(places):
+def test_folded_windows_are_cropped_and_padded(places):
     """torch takes fewer windows than there is room for, and more."""
     g = randn(2, places, 6)
 
@@ -332,6 +332,6 @@ def test_a_spectrum_and_back_is_overlap_and_sum():
         return torch.istft(s, 32, 8, window=w, length=400) * 2
 
     with smelt.torch.record() as r:
-        found = compiled(f)(x)
-    torch.testing.assert_close(found, f(x), rtol=1e-13, atol=1e-13)
+        actual = compiled(f)(x)
+    torch.testing.assert_close(actual, f(x), rtol=1e-13, atol=1e-13)
     assert len(r.left) < 8

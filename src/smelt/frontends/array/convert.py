@@ -18,6 +18,16 @@ from smelt.errors import DLPackError, UnsupportedError
 from smelt.frontends.array.value import Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
+__all__ = [
+    "as_buffer",
+    "computable",
+    "export_array",
+    "from_host",
+    "import_array",
+    "is_foreign_array",
+    "number_dtype",
+]
+
 _TYPE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 """Byte offset of the element type in the struct, by the name of the capsule.
 

@@ -48,6 +48,32 @@ from smelt.types.dtype import f64, i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
+__all__ = [
+    "cholesky",
+    "cross",
+    "det",
+    "diagonal",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
+
 
 class Eigen(NamedTuple):
     """Result of `eigh`: eigenvalues [..., n] and eigenvectors [..., n, n] in columns."""

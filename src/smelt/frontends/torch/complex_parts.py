@@ -1,4 +1,4 @@
-"""Split complex tensors into parts, and check the layouts of rules on them (`complex_operators.py`)."""
+"""Split complex tensors into parts, and check the layouts of rules on them."""
 
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false

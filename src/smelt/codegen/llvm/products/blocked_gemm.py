@@ -68,8 +68,6 @@ from smelt.types.dtype import DType
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-__all__ = ["Driver", "choose_driver"]
-
 
 Value = ir.Value
 

@@ -39,8 +39,6 @@ from smelt.types.expr import Index
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-__all__ = ["emit_transposed_loops", "load_transposed_row"]
-
 
 Value = ir.Value
 Put = Callable[[Value, Value, Value], None]

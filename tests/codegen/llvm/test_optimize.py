@@ -1,0 +1,195 @@
+"""LLVM's optimisations: little beside code generation, however long a loop's body is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from time import thread_time
+from typing import Any
+
+import pytest
+
+from smelt.codegen.llvm import optimize
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import borrowed, is_tangled, object_code, optimise
+from smelt.kernel.text import parse
+from smelt.llvm import machine_code
+from smelt.target import Target
+
+MACHINE = Target.for_isa("avx512")
+
+
+GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32[500,128]
+  axis i in 500, j in 128, k in 256
+  grid i, j
+  v0 = y[k,i]
+  v1 = x[k//64,k%64,j]
+  v2 = v1 * a[j]
+  v3 = dot(v0, v2 over k)
+  z[i,j] = v3"""
+
+
+@pytest.mark.clock
+def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
+    """NewGVN took three times as long as machine code, over tiles that these sizes never need."""
+    text = emit(parse(GRADIENT), MACHINE, form="tall").llvm
+    results: list[tuple[float, float]] = []
+    with borrowed(MACHINE) as machine:
+        for _ in range(3):
+            start = thread_time()
+            module = optimise(text, MACHINE, machine)
+            middle = thread_time()
+            machine.emit_object(module)
+            results.append((middle - start, thread_time() - middle))
+    optimising, emitting = map(min, zip(*results, strict=True))
+    print(f"{optimising:.4f} s, then {emitting:.4f} s")
+    assert optimising < emitting
+
+
+SETTLED = """
+define void @k(ptr noalias %v1, i64 %v2, i64 %v3, ptr noalias %v4) {
+  %n = load i64, ptr null, align 4
+  br label %task
+task:
+  %v23 = icmp slt i64 0, %n
+  br i1 %v23, label %loop.2, label %next.2
+loop.2:
+  %v33 = insertelement <16 x i64> undef, i64 %n, i32 0
+  %v34 = shufflevector <16 x i64> %v33, <16 x i64> undef, <16 x i32> zeroinitializer
+  %v35 = icmp eq <16 x i64> %v34, zeroinitializer
+  %v39 = or <16 x i1> %v35, poison
+  %v54 = insertelement <16 x i64> undef, i64 %n, i32 0
+  %v58 = sub i64 %n, 1
+  %v95 = icmp slt i64 0, %n
+  br i1 %v95, label %loop.2, label %next.2
+next.2:
+  %v96 = icmp slt i64 0, %n
+  br i1 %v96, label %loop.3, label %next.3
+loop.3:
+  %v97 = phi i64 [ 0, %next.2 ], [ %v170, %next.5 ]
+  %v98 = mul i64 %n, %v97
+  %v99 = add nuw nsw i64 0, %v98
+  %v100 = sub nuw nsw i64 %n, 0
+  br label %loop.4
+next.3:
+  %v179 = insertelement <2 x i64> undef, i64 %n, i32 0
+  %v200 = insertelement <2 x i64> undef, i64 %n, i32 0
+  %v204 = sub i64 %n, 1
+  %v238 = sub nuw nsw i64 %n, 0
+  br label %loop.7
+loop.4:
+  %v148 = icmp slt i64 0, %n
+  br label %next.5
+loop.5:
+  %v150 = sub i64 %n, 0
+  %v169 = icmp slt i64 0, %n
+  br label %loop.5
+next.5:
+  %v170 = add i64 %v97, 1
+  %v171 = icmp slt i64 %v170, %n
+  br i1 %v171, label %loop.3, label %next.3
+loop.7:
+  %v906 = icmp slt i64 0, %n
+  br label %next.10
+loop.10:
+  br label %if.17
+next.10:
+  %v1016 = icmp slt i64 0, %n
+  br label %loop.11
+if.17:
+  %v965 = icmp slt i64 0, %n
+  br label %loop.10
+loop.11:
+  %v1039 = icmp slt i64 0, %n
+  br label %loop.11
+}
+"""
+
+SHARE = f"""
+from smelt import driver
+from smelt.codegen.llvm.optimize import borrowed
+from smelt.llvm import llvm, newpassmanagers, run_passes
+host = driver.host()
+passes = newpassmanagers.create_new_module_pass_manager()
+passes.add_new_gvn_pass()
+module = llvm.parse_assembly({SETTLED!r}, llvm.create_context())
+with borrowed(host) as machine:
+    options = llvm.create_pipeline_tuning_options()
+    run_passes(passes, module, llvm.create_pass_builder(machine, options))
+print("shared")
+"""
+
+
+def test_sharing_values_does_not_end_the_process() -> None:
+    """NewGVN as it comes asserts that nothing changes any more, which is not so here."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHARE], check=False, capture_output=True, text=True
+    )
+    assert done.stdout == "shared\n", done.stderr[-500:]
+
+
+def test_llvm_options_are_set_once() -> None:
+    """A second time ends the process: of a module that is imported again, say."""
+    code = "import sys, smelt.llvm; del sys.modules['smelt.llvm']; import smelt.llvm; print(1)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr[-500:]
+
+
+def test_machines_outlive_the_threads_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel of a program is compiled by a thread that ends with it: each made LLVM's machine
+    anew.  Threads at the same time have one each."""
+    built: list[object] = []
+    first, together = threading.Barrier(2), threading.Event()
+    make = optimize._made  # pyright: ignore[reportPrivateUsage]
+
+    def counted(*key: Any) -> Any:
+        built.append(make(*key))
+        return built[-1]
+
+    def emitted(machine: Any, module: Any) -> bytes:
+        used.append(machine)
+        if not together.is_set():
+            first.wait(10)
+        return machine_code(machine, module)
+
+    used: list[object] = []
+    monkeypatch.setattr(optimize, "_IDLE", {})
+    monkeypatch.setattr(optimize, "_made", counted)
+    monkeypatch.setattr(optimize, "machine_code", emitted)
+    text = "define void @f() { ret void }"
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(object_code, [text] * 2, [MACHINE] * 2)
+    together.set()
+    assert one == other
+    assert used[0] is not used[1]
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(object_code, text, MACHINE).result() == one
+    assert len(built) == 2
+    with pytest.raises(RuntimeError):
+        object_code("nonsense", MACHINE)
+    object_code(text, MACHINE)
+    assert len(built) == 2
+
+
+def function(name: str, loops: int, more: int = 0) -> str:
+    """The text of a function of some loops and many characters more."""
+    lines = [
+        "",
+        f"define void @{name}() {{",
+        *["  %i = phi i64 [ 0, %a ]"] * loops,
+        "; " + "-" * more,
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def test_loops_count_in_each_function_apart() -> None:
+    """Common values are looked for in one function at a time: convolutions' modules of eleven are
+    as quick to serve as small ones, and were combined first, which took twice as long."""
+    apart = "".join(function(f"f{i}", 100, 40_000) for i in range(11))
+    assert len(apart) * apart.count(" = phi ") > 4e8
+    assert not is_tangled(apart)
+    assert is_tangled(function("f", 1100, 440_000))
+    assert not is_tangled("")

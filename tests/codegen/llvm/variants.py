@@ -1,0 +1,37 @@
+"""Compile kernels in a chosen variant, whatever the sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import SingleKernel, fuse
+from tests.codegen.llvm.test_contractions import matrices, whole_numbers
+
+TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
+
+
+@cache
+def forced(code: str, isa: str, variant: str = "wide") -> SingleKernel:
+    """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
+    kernel = fuse(code, isa)
+    assert variant in [name for name, _ in kernel.variants]
+    built, loaded = kernel.variant_code(variant)
+    return replace(kernel, built=built, loaded=loaded, variants=())
+
+
+def is_right_in_every_layout(
+    isa: str, dtype: str, variant: str, every: tuple[tuple[int, int, int], ...]
+) -> None:
+    """Of integers, whose sums are exact, at either end of what may be touched."""
+    for left, right in product(("m,k", "k,m"), ("k,n", "n,k")):
+        kernel = forced(matrices(dtype, f"{left}; {right} -> m,n"), isa, variant)
+        for m, n, k in every:
+            shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
+            x, y = (whole_numbers(shapes[s], TYPES[dtype], m) for s in (left, right))
+            for at_end in (False, True):
+                actual = run_guarded(kernel, [x, y], at_end=at_end, one_by_one=not at_end)[0]
+                assert np.array_equal(actual, kernel.expected(x, y)[0]), (left, right, m, n, k)
