@@ -282,7 +282,7 @@ TALL_ROWS, TALL_BYTES = 2048, 1 << 17
 TALL_STAGED = 32
 """Rows of such a product that are stored together."""
 WIDE_STAGED = 48
-"""As `TALL_STAGED`, for a packed product with a fused epilogue ("wide"): whole tiles."""
+"""As `TALL_STAGED`, for a packed product with a fused epilogue ("panels"): whole tiles."""
 
 WIDE_DEPTH, WIDE_PANEL = 4096, 1 << 19
 """Maximum k that a wide product reduces in one pass, and maximum bytes of the right operand that a

@@ -35,11 +35,11 @@ Variant = str
 
 "small": all contractions are small. "rows" ("columns"): contractions have few rows (columns).
 "tiny", "narrow": convolution windows slide over tiny images, or along narrow image rows.
-"turned": rows so short that the array is transposed. For a kernel with one contraction: "tall"
-(few columns, short reduction), "wide" (many rows and columns, reduction short enough for a single
-pass), "few" (as "wide" with fewer rows), "deep" (any reduction length). "packed": right operands
-are packed once per call, because many tasks of few rows each share them. Sizes fixed at compile
-time follow an @: "small@a1=3,a2=8".
+"transposed": rows so short that the array is transposed. For a kernel with one contraction:
+"tall_skinny" (few columns, short reduction), "panels" (many rows and columns, reduction short
+enough for a single pass), "small_m" (as "panels" with fewer rows), "k_blocked" (any reduction
+length). "packed": right operands are packed once per call, because many tasks of few rows each
+share them. Sizes fixed at compile time follow an @: "small@a1=3,a2=8".
 """
 SizeLimits = tuple[tuple[Index, int], ...]
 """Upper bounds of sizes: pairs (size expression, largest value allowed)."""

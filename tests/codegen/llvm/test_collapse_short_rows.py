@@ -42,7 +42,7 @@ PROGRAMS: dict[str, tuple[Program, Callable[[int, int], tuple[tuple[int, ...], .
     "tiny": (lambda a, b: a @ b, lambda n, d: ((n, d, 3), (n, 3, d))),
     "inner": (lambda a, b: a @ b, lambda n, d: ((n, 3, d), (n, d, 4))),
     "gram": (lambda a: sm.matrix_transpose(a) @ a, lambda n, d: ((n, 2, d),)),
-    "turned": (lambda a: sm.permute_dims(a, (1, 0)) * 2 + 1, lambda n, d: ((n, d),)),
+    "transposed": (lambda a: sm.permute_dims(a, (1, 0)) * 2 + 1, lambda n, d: ((n, d),)),
     "turned back": (lambda a: sm.permute_dims(a, (1, 0)) * 2 + 1, lambda n, d: ((d, n),)),
     "columns": (lambda a: a[:, 0] * 3 + a[:, -1] * a[:, 1], lambda n, d: ((n, d),)),
     "outside": (
@@ -63,7 +63,7 @@ NUMPY: dict[str, Program] = {
     "tiny": lambda a, b: a @ b,
     "inner": lambda a, b: a @ b,
     "gram": lambda a: np.swapaxes(a, 1, 2) @ a,
-    "turned": lambda a: a.T * 2 + 1,
+    "transposed": lambda a: a.T * 2 + 1,
     "turned back": lambda a: a.T * 2 + 1,
     "columns": lambda a: a[:, 0] * 3 + a[:, -1] * a[:, 1],
     "outside": lambda a: np.concatenate([a[:, :1], a, a[:, -1:] + 1], 1),
@@ -325,7 +325,7 @@ JUDGED = {
       i = index(j - size(c))
       y[r,j] = select(i >= 0, b, a)
     """,
-    "turned": """
+    "transposed": """
     kernel k(x: f32[r,c,e]) -> y: f32[r,e,c]
       grid r, e, c/4096
       y[r,e,c] = x[r,c,e] + x[r,0,e]

@@ -30,7 +30,7 @@ SEVERAL = """graph f(x: f32[{m},{k}], w: f32[{k},{n}], b: f32[{n}]) {{
   return t, p, q
 }}"""
 """A result, and two ranges of it that begin and end within vectors."""
-Form = Literal["tall", "few", "wide", "deep"]
+Form = Literal["tall_skinny", "small_m", "panels", "k_blocked"]
 
 
 def _text(source: str, m: int, k: int, n: int) -> str:
@@ -39,10 +39,10 @@ def _text(source: str, m: int, k: int, n: int) -> str:
 
 @pytest.mark.parametrize("n", [2, 15, 16, 17, 31, 32, 33, 49, 64, 95])
 @pytest.mark.parametrize("source", [PLAIN, SEVERAL], ids=["plain", "several"])
-@pytest.mark.parametrize("variant", ["tall", "few", "wide"])
+@pytest.mark.parametrize("variant", ["tall_skinny", "small_m", "panels"])
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_known_columns(isa: str, variant: Form, source: str, n: int) -> None:
-    if variant == "few" and isa != "avx512":
+    if variant == "small_m" and isa != "avx512":
         pytest.skip("strips of rows are for machines with enough registers")
     m, k = 29, 11
     kernel = fuse(_text(source, m, k, n), isa)
@@ -58,7 +58,7 @@ def test_known_columns(isa: str, variant: Form, source: str, n: int) -> None:
             assert np.array_equal(one, other, equal_nan=True)
 
 
-@pytest.mark.parametrize("variant", ["few", "wide", "deep"])
+@pytest.mark.parametrize("variant", ["small_m", "panels", "k_blocked"])
 @pytest.mark.parametrize("n", [1000, 1264, 3000, 4111])
 def test_every_task_has_columns_of_the_last_or_of_all_others(variant: Form, n: int) -> None:
     """What a task has beside whole panels follows from its block: of all but the last task the
@@ -79,5 +79,5 @@ def test_every_task_has_columns_of_the_last_or_of_all_others(variant: Form, n: i
 def test_tiles_are_emitted_that_tasks_need(n: int, tiles: int) -> None:
     kernel = lower.run(one_cluster(parse(_text(PLAIN, 300, 64, n))), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
     assert len([x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]) == tiles

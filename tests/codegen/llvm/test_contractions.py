@@ -266,12 +266,12 @@ BEFORE = {
     " d = reshape(v) {shape=(m,1)}\n a = mul(x, d)",
     "exponential": "a = exp(x)",
     "both": "a = tanh(x)\n c = mul(w, 0.5:f32)",
-    "turned": "d = permute(x) {perm=(1,0)}\n e = sin(d)\n a = permute(e) {perm=(1,0)}",
+    "transposed": "d = permute(x) {perm=(1,0)}\n e = sin(d)\n a = permute(e) {perm=(1,0)}",
 }
 AFTER = {
     "bias and tanh": "t = add(s, b)\n z = tanh(t)",
     "residual": "t = add(s, b)\n z = add(t, r)",
-    "turned": "t = add(s, r)\n z = permute(t) {perm=(1,0)}",
+    "transposed": "t = add(s, r)\n z = permute(t) {perm=(1,0)}",
     "row maximum": "z = reduce.max(s) {axes=(1,)}",
     "column sum": "z = reduce.sum(s) {axes=(0,)}",
     "position": "t = add(s, b)\n z = reduce.argmax(t) {axes=(1,)}",
@@ -299,7 +299,7 @@ def surrounded(before: str, after: str) -> str:
 
 
 CASES = [(b, "") for b in BEFORE] + [("", a) for a in AFTER]
-CASES += [("normalised", "softmax"), ("both", "position"), ("turned", "turned")]
+CASES += [("normalised", "softmax"), ("both", "position"), ("transposed", "transposed")]
 IN_TURN = [(*c, i) for k, c in enumerate(CASES) for i in RUNNABLE[:1] + RUNNABLE[1 + k % 2 :: 2]]
 
 

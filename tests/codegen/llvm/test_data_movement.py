@@ -137,7 +137,7 @@ def views_of(shape: tuple[int, int], dtype: Any) -> dict[str, Array]:
         "spaced": into(spaced, spaced[::2, ::3]),
         "a window": into(wide, wide[:, 3 : n + 3]),
         "backward": into(backward, backward[::-1, ::-1]),
-        "turned": into(transposed, transposed.T),
+        "transposed": into(transposed, transposed.T),
         "turned and spaced": into(boxes, boxes[::-1, 1, :].T),
     }
 
@@ -151,7 +151,7 @@ STRIDED = {
     " s = reduce.max(y) {{axes=(0,)}}\n return s\n}}",
     "product": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n"
     ' s = contract(x, z) {{spec="m,k; n,k -> m,n"}}\n return s\n}}',
-    "turned": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
+    "transposed": "graph f(x: {d}[m,n] strides(?,?), z: {d}[m,n] strides(?,?)) {{\n y = sub(x, z)\n"
     " s = permute(y) {{perm=(1,0)}}\n return s\n}}",
 }
 
@@ -164,14 +164,14 @@ def test_inputs_of_any_strides(variant: str, isa: str) -> None:
         for shape in ((1, 1), (5, 37), (33, 64), (70, 3)):
             views = views_of(shape, NAMES[dtype].numpy)
             wanted = kernel.expected(views["plain"], views["plain"][::-1])
-            for first, second in product(views, ("plain", "backward", "turned")):
+            for first, second in product(views, ("plain", "backward", "transposed")):
                 if variant == "rows" and views[first].strides[1] != views[first].itemsize:
                     continue
                 (actual,) = kernel(views[first], views[second][::-1])
                 assert np.array_equal(actual, wanted[0]), (first, second, shape, dtype)
 
 
-@pytest.mark.parametrize("variant", ["map", "columns", "product", "turned"])
+@pytest.mark.parametrize("variant", ["map", "columns", "product", "transposed"])
 def test_repeated_inputs(variant: str) -> None:
     """Broadcast arrays have strides of zero; every second element of a row is another kind."""
     kernel = fuse(STRIDED[variant].format(d="f32"))

@@ -225,7 +225,7 @@ def test_short_rows_of_half_types_are_transposed(
     dtype: DType, s: int, shape: tuple[int, ...]
 ) -> None:
     kernel = fuse(plain(s=s, u=5, v=5, p=2, t=dtype.name))
-    assert [variant for variant, _ in kernel.variants] == ["turned"]
+    assert [variant for variant, _ in kernel.variants] == ["transposed"]
     arrays = [x.astype(dtype.numpy) for x in random(shape, (shape[1], 5, 5))]
     check(kernel, *arrays)  # nothing is read or written outside
     actual, expected = (
@@ -250,7 +250,7 @@ def test_padding_hides_infinite_weights_only(source: str) -> None:
 def test_short_rows_are_transposed_where_that_fills_most_lanes() -> None:
     variants = fuse(plain(), "avx512").variants
     sizes = {"b": 1, "u": 7, "v": 7}
-    for c, w, variant in ((8, 32, "turned"), (7, 32, ""), (8, 33, "")):
+    for c, w, variant in ((8, 32, "transposed"), (7, 32, ""), (8, 33, "")):
         assert select_variant(variants, {**sizes, "c": c, "h": 9, "w": w}) == variant
     assert not fuse(plain(LAST), "avx512").variants
     assert not fuse(OUTER, "avx512").variants

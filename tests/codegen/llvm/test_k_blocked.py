@@ -46,7 +46,9 @@ from smelt.types.expr import evaluate, mul, size
 NAMED = {"f32": "f4", "f64": "f8", "i8": "i1", "bf16": ml_dtypes.bfloat16}
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "deep" for variant, _ in fuse(PLAIN, isa).variants)
+    isa
+    for isa in RUNNABLE
+    if any(variant == "k_blocked" for variant, _ in fuse(PLAIN, isa).variants)
 ]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
@@ -67,7 +69,7 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_layout(isa: str, dtype: str) -> None:
-    is_right_in_every_layout(isa, dtype, "deep", SIZES)
+    is_right_in_every_layout(isa, dtype, "k_blocked", SIZES)
 
 
 @pytest.mark.parametrize(("left", "right"), LAYOUTS)
@@ -86,7 +88,7 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
             x if left == "m,k" else np.ascontiguousarray(x.T),
             y if right == "k,n" else np.ascontiguousarray(y.T),
         )
-        assert select_variant(kernel.variants, kernel.sizes([*inputs])) == "deep"
+        assert select_variant(kernel.variants, kernel.sizes([*inputs])) == "k_blocked"
         (actual,) = kernel(*inputs)
         with np.errstate(invalid="ignore"):
             whole_sum = x.astype("f8") @ y.astype("f8")
@@ -99,13 +101,14 @@ def test_roundings_and_what_is_no_number(isa: str, left: str, right: str) -> Non
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", a) for a in AFTER if a != "turned"] + [(b, a) for b in BEFORE for a in ("bias", "long")],
+    [("", a) for a in AFTER if a != "transposed"]
+    + [(b, a) for b in BEFORE for a in ("bias", "long")],
 )
 @pytest.mark.parametrize("isa", ISAS)
 def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     lines, left, right = BEFORE[before]
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
-    kernel = forced(code, isa, "deep")
+    kernel = forced(code, isa, "k_blocked")
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (9, 16, 5), (35, 7, DEEP + 3), (70, 141, 20), (24, 64, DEEP)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
@@ -132,7 +135,7 @@ def test_computed_across_as_they_are_packed(isa: str, left: str, right: str) -> 
         " a = permute(u) {perm=(1,0)}\n p = mul(x, a)\n q = sub(w, 1.0:f32)\n"
         f' s = contract(p, q) {{spec="{left}; {right} -> m,n"}}\n return s\n}}'
     )
-    kernel = forced(code, isa, "deep")
+    kernel = forced(code, isa, "k_blocked")
     for m, n, k in ((1, 1, 1), (9, 33, 31), (20, 150, 70), (65, 40, DEEP + 20)):
         shapes = {"m,k": (m, k), "k,m": (k, m), "k,n": (k, n), "n,k": (n, k)}
         arrays = [whole_numbers(shapes[s], "f4", m) for s in (left, transposed, right)]
@@ -148,7 +151,7 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
         f"graph f(x: f32[{left}], y: f32[k,n]) {{\n s = contract(x, y) "
         f'{{spec="{left}; k,n -> b,m,n"}}\n return s\n}}'
     )
-    variant = "wide" if left == "b,m,k" else "deep"
+    variant = "panels" if left == "b,m,k" else "k_blocked"
     kernel = forced(code, isa, variant)
     for sizes in ({"b": 3, "m": 50, "n": 37, "k": 9}, {"b": 2, "m": 13, "n": 64, "k": DEEP + 1}):
         x = whole_numbers(tuple(sizes[a] for a in left.split(",")), "f4", 1)
@@ -162,7 +165,7 @@ def test_rows_on_several_axes(isa: str, left: str) -> None:
 def test_tile_remainders(isa: str) -> None:
     """Every number of rows, and of columns, at either end of what may be touched."""
     for left in ("m,k", "k,m"):
-        kernel = forced(matrices("f32", f"{left}; k,n -> m,n"), isa, "deep")
+        kernel = forced(matrices("f32", f"{left}; k,n -> m,n"), isa, "k_blocked")
         for number in range(1, 50):
             for m, n in ((number, 40), (14, number)):
                 x, y = whole_numbers((m, 5), "f4", m), whole_numbers((5, n), "f4", 2)
@@ -179,7 +182,7 @@ def test_blocks_are_about_as_long(isa: str) -> None:
     """
     x, y = np.ones((24, 1000), "f4"), np.ones((1000, 70), "f4")
     x[:, 0] = 2.0**25
-    (result,) = run_guarded(forced(PLAIN, isa, "deep"), [x, y], at_end=True)
+    (result,) = run_guarded(forced(PLAIN, isa, "k_blocked"), [x, y], at_end=True)
     lost = {round(1000 - n) for n in np.unique(result.astype("f8") - 2.0**25)}
     assert lost <= {192, 256, 512}  # of 6 blocks, of 4, of 2
 
@@ -275,7 +278,7 @@ def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) ->
     code = matrices(dtype, f"{left}; {right} -> m,n")
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="deep").llvm, target, 2)
+    text = assembly(emit(kernel, target, form="k_blocked").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
     assert sorted(len(re.findall("fmadd", x)) for x in bodies) == [24, 96]
     prefetches = {len(re.findall("fmadd", x)): x.count("prefetch") for x in bodies}
@@ -294,7 +297,7 @@ def roomy(isa: str) -> SingleKernel:
     """A product for a machine with so large a second cache, in blocks whatever the sizes."""
     plain = fuse(PLAIN, isa)
     target = replace(plain.target, l2_bytes=ROOMY)
-    built = build(plain.kernel, target, form="deep")
+    built = build(plain.kernel, target, form="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
@@ -304,19 +307,19 @@ def test_form_follows_from_the_second_cache(isa: str) -> None:
     """One pass is chosen if a panel fits L1 or blocks would leave L2."""
     plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
+    assert select_variant(code_variants(plain.kernel, plain.target), large) == "panels"
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
     variants = code_variants(plain.kernel, target)
-    assert select_variant(variants, large) == "deep"
-    assert select_variant(variants, {**large, "k": 385}) == "deep"
-    assert select_variant(variants, {**large, "k": 384}) == "wide"
+    assert select_variant(variants, large) == "k_blocked"
+    assert select_variant(variants, {**large, "k": 385}) == "k_blocked"
+    assert select_variant(variants, {**large, "k": 384}) == "panels"
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
     """Whole numbers, whose sums are exact, across the borders of blocks in every direction."""
     kernel, rng = roomy(isa), np.random.default_rng(8)
-    (large,), (usual,) = (k.built.functions for k in (kernel, forced(PLAIN, isa, "deep")))
+    (large,), (usual,) = (k.built.functions for k in (kernel, forced(PLAIN, isa, "k_blocked")))
     sizes = {"m": 9000, "n": 9000, "k": 900}
     assert evaluate(large.tasks, sizes) != evaluate(usual.tasks, sizes)
     for m, n, k in (
@@ -340,7 +343,7 @@ def elsewhere(code: str, isa: str, **changed: Any) -> SingleKernel:
     """A kernel in blocks, whatever the sizes, as a machine has it that differs in some fields."""
     plain = fuse(code, isa)
     target = replace(plain.target, **changed)
-    built = build(plain.kernel, target, form="deep")
+    built = build(plain.kernel, target, form="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
@@ -352,9 +355,9 @@ def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
     plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
     variants = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
-    assert select_variant(code_variants(plain.kernel, plain.target), large) == "wide"
-    assert select_variant(variants, large) == "deep"
-    assert select_variant(variants, {**large, "n": TALL_COLUMNS}) == "wide"
+    assert select_variant(code_variants(plain.kernel, plain.target), large) == "panels"
+    assert select_variant(variants, large) == "k_blocked"
+    assert select_variant(variants, {**large, "n": TALL_COLUMNS}) == "panels"
 
 
 @pytest.mark.parametrize(("k", "copied"), [(1024, True), (2048, True), (768, False), (512, False)])
@@ -375,7 +378,7 @@ def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     """On a narrow one for its panel, and for the rows that it packs next."""
     plain = fuse(PLAIN, isa)
     texts = [
-        emit(plain.kernel, replace(plain.target, **changed), form="deep").llvm
+        emit(plain.kernel, replace(plain.target, **changed), form="k_blocked").llvm
         for changed in ({}, FEW_WAYS, NARROW)
     ]
     open_, copied, narrow = (text.count("llvm.prefetch") for text in texts)

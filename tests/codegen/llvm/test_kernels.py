@@ -47,7 +47,7 @@ FAMILY = {
     " w = add(z, y)\n return w\n}",
     "columns": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = mul(x, y)\n"
     " s = reduce.sum(a) {axes=(0,)}\n b = sub(x, s)\n return b, s\n}",
-    "turned": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
+    "transposed": "graph f(x: f32[m,n], y: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
     " b = permute(y) {perm=(1,0)}\n c = add(a, b)\n return c\n}",
     "one turned": "graph f(x: f32[m,n]) {\n a = permute(x) {perm=(1,0)}\n"
     " b = mul(a, 2.0:f32)\n c = square(b)\n return b, c\n}",
@@ -317,7 +317,7 @@ def test_subnormals_travel() -> None:
     """No kernel flushes subnormals: not in maps, sums, products or transposed tiles."""
     tiny = np.float32(1e-40)
     x = np.full((40, 70), tiny)
-    for name in ("rows", "turned", "columns", "product", "padded", "everything"):
+    for name in ("rows", "transposed", "columns", "product", "padded", "everything"):
         kernel = fuse(FAMILY[name])
         y = np.ones((40, 70), "f4")
         for wanted, got in zip(kernel.expected(x, y), kernel(x, y), strict=True):

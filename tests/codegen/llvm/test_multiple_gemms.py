@@ -33,7 +33,7 @@ from smelt.types.expr import evaluate
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "wide" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "panels" for variant, _ in fuse(PLAIN, isa).variants)
 ]
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
 
@@ -50,7 +50,7 @@ TOGETHER = """graph f(x: f32[m,k], a: f32[{a}], y: f32[m,j], b: f32[{b}], r: f32
   return t, s
 }}"""
 READS = {"soon": "t = mul(q, s)", "later": "u = neg(q)\n  v = mul(u, s)\n  t = add(v, r)"}
-FORMS = ("tall", "wide", "deep")
+FORMS = ("tall_skinny", "panels", "k_blocked")
 SIZES = (
     (1, 1, 1, 0),
     (9, 33, 5, 7),
@@ -63,14 +63,14 @@ SIZES = (
 
 def test_products_beside_one_another_have_tasks_of_their_own() -> None:
     kernel = fuse(BESIDE, ISAS[0])
-    built = emit(kernel.kernel, kernel.target, form="wide")
+    built = emit(kernel.kernel, kernel.target, form="panels")
     assert len(built.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
     least = {"m": SMALL + 1, "n": 300, "p": 100, "k": 90}
-    assert select_variant(kernel.variants, least) == "wide"
+    assert select_variant(kernel.variants, least) == "panels"
     assert (
         select_variant(kernel.variants, {**least, "p": TALL_COLUMNS + 1, "k": WIDE_DEPTH + 1})
-        == "deep"
+        == "k_blocked"
     )
     assert select_variant(kernel.variants, {**least, "k": WIDE_DEPTH + 1}) == ""  # too few for some
 
@@ -88,10 +88,10 @@ def test_beside_one_another(variant: str) -> None:
 
 
 @pytest.mark.parametrize("reads", READS)
-@pytest.mark.parametrize("variant", [*FORMS, "few"])
+@pytest.mark.parametrize("variant", [*FORMS, "small_m"])
 def test_together(variant: str, reads: str) -> None:
     mixed, alike = (("k,n", "n,j"), ("n,k", "j,n")), (("k,n", "j,n"), ("n,k", "n,j"))
-    for a, b in alike if variant == "few" else mixed:
+    for a, b in alike if variant == "small_m" else mixed:
         kernel = forced(TOGETHER.format(a=a, b=b, reads=READS[reads]), ISAS[0], variant)
         for m, n, k, j in SIZES:
             at = {"m": m, "n": n, "k": k, "j": j}
@@ -103,7 +103,7 @@ def test_together(variant: str, reads: str) -> None:
 
 
 @pytest.mark.parametrize("weights", ["k,n", "n,k"])
-@pytest.mark.parametrize("variant", ["few", "deep"])
+@pytest.mark.parametrize("variant", ["small_m", "k_blocked"])
 def test_rows_are_packed_once_for_all_that_read_them(variant: str, weights: str) -> None:
     """Also where another product stands between, and for sums of several blocks."""
     three, apart = (_shared(weights, second, variant) for second in ("x", "z"))
@@ -117,7 +117,7 @@ def test_rows_are_packed_once_for_all_that_read_them(variant: str, weights: str)
         (SMALL, 40, FEW_DEEP + 3),
         (LONG_ROWS + 5, 19, 6),
     ):
-        if variant == "few" and m > SMALL:
+        if variant == "small_m" and m > SMALL:
             continue
         at = {"m": m, "n": n, "k": k}
         for kernel in (three, apart):
@@ -161,19 +161,21 @@ def test_few_rows_of_those_together() -> None:
         actual = fuse(SHARED.format(w=w, second="x"), ISAS[0]).variants
         least = {"m": THIN + 1, "n": 300, "k": 500}
         assert (
-            select_variant(actual, least) == select_variant(actual, {**least, "m": most}) == "few"
+            select_variant(actual, least)
+            == select_variant(actual, {**least, "m": most})
+            == "small_m"
         )
-        assert select_variant(actual, {**least, "m": THIN}) != "few"
-        assert select_variant(actual, {**least, "m": most + 1}) != "few"
+        assert select_variant(actual, {**least, "m": THIN}) != "small_m"
+        assert select_variant(actual, {**least, "m": most + 1}) != "small_m"
     mixed = fuse(TOGETHER.format(a="k,n", b="n,j", reads=READS["soon"]), ISAS[0])
-    assert "few" not in [variant for variant, _ in mixed.variants]
+    assert "small_m" not in [variant for variant, _ in mixed.variants]
 
 
 def test_limits_of_those_together_count_all_sums() -> None:
     kernel = fuse(TOGETHER.format(a="k,n", b="j,n", reads=READS["soon"]), ISAS[0])
     least = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH // 2, "j": WIDE_DEPTH // 2}
-    assert select_variant(kernel.variants, least) == "wide"
-    assert select_variant(kernel.variants, {**least, "j": WIDE_DEPTH // 2 + 1}) == "deep"
+    assert select_variant(kernel.variants, least) == "panels"
+    assert select_variant(kernel.variants, {**least, "j": WIDE_DEPTH // 2 + 1}) == "k_blocked"
 
 
 @pytest.mark.parametrize("k", [90, 700])

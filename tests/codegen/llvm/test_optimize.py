@@ -34,7 +34,7 @@ GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32
 @pytest.mark.clock
 def test_what_is_decided_goes_before_common_values_are_looked_for() -> None:
     """NewGVN took three times as long as machine code, over tiles that these sizes never need."""
-    text = emit(parse(GRADIENT), MACHINE, form="tall").llvm
+    text = emit(parse(GRADIENT), MACHINE, form="tall_skinny").llvm
     results: list[tuple[float, float]] = []
     with borrowed(MACHINE) as machine:
         for _ in range(3):

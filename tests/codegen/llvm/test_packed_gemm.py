@@ -44,7 +44,7 @@ from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "wide" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "panels" for variant, _ in fuse(PLAIN, isa).variants)
 ]
 SIZES = (
     (1, 1, 1),
@@ -64,28 +64,28 @@ pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with en
 def test_form_follows_from_sizes(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
     least = {"m": SMALL + 1, "n": WIDE_COLUMNS, "k": WIDE_DEPTH}
-    assert select_variant(variants, least) == "wide"
-    assert select_variant(variants, {**least, "k": TALL_DEPTH}) == "tall"
+    assert select_variant(variants, least) == "panels"
+    assert select_variant(variants, {**least, "k": TALL_DEPTH}) == "tall_skinny"
     assert select_variant(variants, {**least, "n": WIDE_COLUMNS - 1}) == ""
     assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == ""
     least["n"] = TALL_COLUMNS + 1
-    assert select_variant(variants, least) == "wide"
-    assert select_variant(variants, {**least, "m": SMALL}) == "few"
-    assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == "deep"
+    assert select_variant(variants, least) == "panels"
+    assert select_variant(variants, {**least, "m": SMALL}) == "small_m"
+    assert select_variant(variants, {**least, "k": WIDE_DEPTH + 1}) == "k_blocked"
     transposed = fuse(
         matrices("f32", "k,m; k,n -> m,n"), isa
     )  # rows of the left operand lie across
-    assert select_variant(transposed.variants, least) == "deep"
+    assert select_variant(transposed.variants, least) == "k_blocked"
     near = {**least, "m": TRANSPOSED_LEFT_ELEMENTS // 400 + 1, "k": 400}
-    assert select_variant(transposed.variants, {**near, "k": 399}) == "wide"
-    assert select_variant(transposed.variants, near) == "deep"
-    assert select_variant(transposed.variants, {**least, "m": SMALL}) == "few"
+    assert select_variant(transposed.variants, {**near, "k": 399}) == "panels"
+    assert select_variant(transposed.variants, near) == "k_blocked"
+    assert select_variant(transposed.variants, {**least, "m": SMALL}) == "small_m"
     few = fuse(
         "graph f(x: f32[100,k], y: f32[k,n]) {\n s = contract(x, y) "
         '{spec="m,k; k,n -> m,n"}\n return s\n}',
         isa,
     )
-    assert {"few", "deep"} & {variant for variant, _ in few.variants} == {"few"}
+    assert {"small_m", "k_blocked"} & {variant for variant, _ in few.variants} == {"small_m"}
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -98,9 +98,9 @@ def test_few_rows_whose_operand_is_packed_anyway(isa: str) -> None:
         return select_variant(kernel.variants, {"b": 9, **sizes})
 
     computed, few, many = ("b,k,n", "abs(w)"), THIN + 1, 10 * TALL_COLUMNS
-    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH) == "wide"
-    assert variant(*computed, m=SMALL, n=many, k=7) == "wide"
-    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "wide"
+    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH) == "panels"
+    assert variant(*computed, m=SMALL, n=many, k=7) == "panels"
+    assert variant(*computed, m=few, n=few, k=WIDE_DEPTH + 1) != "panels"
     assert variant(*computed, m=THIN, n=many, k=7) == "rows"
 
 
@@ -115,11 +115,11 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
     for m, n, k in ((THIN + 1, THIN + 1, TALL_DEPTH), (70, TALL_COLUMNS, 9), (SMALL, 33, 17)):
         x = whole_numbers((2, m, k), "f4", m)
         w = whole_numbers((2, k, n) if right == "k,n" else (2, n, k), "f4", n)
-        assert select_variant(kernel.variants, kernel.sizes([x, w])) == "tall"
+        assert select_variant(kernel.variants, kernel.sizes([x, w])) == "tall_skinny"
         assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
     sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
     for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
-        assert select_variant(kernel.variants, {**sizes, name: other}) != "tall"
+        assert select_variant(kernel.variants, {**sizes, name: other}) != "tall_skinny"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -129,18 +129,18 @@ def test_few_rows_of_operands_in_place(isa: str) -> None:
         for right in ("b,k,n", "b,n,k")
     )
     at = {"b": 9, "m": MIN_PANEL_ROWS, "n": TALL_COLUMNS, "k": 300}
-    assert select_variant(lines, at) == "wide"
+    assert select_variant(lines, at) == "panels"
     assert select_variant(lines, {**at, "n": TALL_COLUMNS + 1}) == "small"
     assert select_variant(lines, {**at, "m": MIN_PANEL_ROWS - 1, "k": 9}) == "small"
     at = {"b": 9, "m": 100, "n": 1000, "k": MAX_TRANSPOSED_K_RATIO * 100}
-    assert select_variant(transposed, at) == "wide"
-    assert select_variant(transposed, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "few"
+    assert select_variant(transposed, at) == "panels"
+    assert select_variant(transposed, {**at, "k": MAX_TRANSPOSED_K_RATIO * 100 + 1}) == "small_m"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_layout(isa: str, dtype: str) -> None:
-    is_right_in_every_layout(isa, dtype, "wide", SIZES)
+    is_right_in_every_layout(isa, dtype, "panels", SIZES)
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
@@ -151,7 +151,7 @@ def test_roundings_of_any_numbers(isa: str, right: str) -> None:
     for m, n, k in ((SMALL + 1, TALL_COLUMNS + 1, 700), (600, 131, 257), (265, 300, WIDE_DEPTH)):
         x = rng.standard_normal((m, k)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "wide"
+        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "panels"
         (actual,) = kernel(x, y)
         whole_sum = x.astype("f8") @ (y if right == "k,n" else y.T).astype("f8")
         runs = min(k, REGISTER_RUN) + k / REGISTER_RUN + 1
@@ -161,7 +161,7 @@ def test_roundings_of_any_numbers(isa: str, right: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", a) for a in AFTER if a != "turned"] + [("right", a) for a in ("bias", "long")],
+    [("", a) for a in AFTER if a != "transposed"] + [("right", a) for a in ("bias", "long")],
 )
 @pytest.mark.parametrize("isa", ISAS)
 def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
@@ -201,7 +201,7 @@ def test_one_product_for_each_of_several_positions(isa: str) -> None:
     )
     kernel = fuse(code, isa)
     x, y = whole_numbers((3, 200, 9), "f4", 1), whole_numbers((3, 9, 150), "f4", 2)
-    assert select_variant(kernel.variants, kernel.sizes([x, y])) == "wide"
+    assert select_variant(kernel.variants, kernel.sizes([x, y])) == "panels"
     assert np.array_equal(kernel(x, y)[0], x @ y)
 
 
@@ -217,11 +217,11 @@ SHIFTED = """graph f(x: f32[m,k], y: f32[b,k,h,n]) {
 }"""
 
 
-@pytest.mark.parametrize("variant", ["wide", "tall"])
+@pytest.mark.parametrize("variant", ["panels", "tall_skinny"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_neighbours_are_packed(isa: str, variant: str) -> None:
     kernel = forced(SHIFTED, isa, variant)
-    last = (7, 5, 67, 40) if variant == "wide" else (7, 3, 41, 40)  # which is of few columns
+    last = (7, 5, 67, 40) if variant == "panels" else (7, 3, 41, 40)  # which is of few columns
     for m, h, n, k in ((1, 1, 1, 1), (13, 2, 17, PACK_DEPTH), (20, 2, 48, PACK_DEPTH + 1), last):
         x, y = whole_numbers((m, k), "f4", m), whole_numbers((2, k, h, n), "f4", n)
         for at_end in (False, True):
@@ -232,7 +232,7 @@ def test_neighbours_are_packed(isa: str, variant: str) -> None:
 def test_bounds_are_tested_once_for_several_positions() -> None:
     kernel = lower.run(one_cluster(parse(SHIFTED)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
     packed = [x for x in inner_loops(text) if "vsubps" in x]
     assert packed and not any(re.search(r"vpcmp\w*w\s", x) for x in packed)
     assert all("prefetch" in x for x in packed), "the next task's line"
@@ -245,7 +245,7 @@ PICKED = """graph f(x: f32[v,k], i: i64[m], w: f32[k,n]) {
 }"""
 
 
-@pytest.mark.parametrize("variant", ["wide", "tall", "deep"])
+@pytest.mark.parametrize("variant", ["panels", "tall_skinny", "k_blocked"])
 @pytest.mark.parametrize("isa", ISAS)
 def test_rows_at_computed_positions_are_multiplied_there(isa: str, variant: str) -> None:
     kernel = forced(PICKED, isa, variant)
@@ -260,10 +260,10 @@ def test_rows_at_computed_positions_are_multiplied_there(isa: str, variant: str)
 
 def test_such_rows_are_not_copied() -> None:
     variants = fuse(PICKED, ISAS[0]).variants
-    assert select_variant(variants, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "wide"
+    assert select_variant(variants, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "panels"
     kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
     for body in bodies:
@@ -307,15 +307,15 @@ def test_epilogue_inputs_are_prefetched(after: str) -> None:
     """Twelve rows of two vectors each, before a tile's sums; of what is read late as well."""
     head, spec = "graph f(x: f32[m,k], w: f32[k,n], r: f32[m,n]) {", 'spec="m,k; k,n -> m,n"'
     kernel = fuse(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
-    text = emit(kernel.kernel, kernel.target, form="wide").llvm
-    plain = emit(fuse(PLAIN, ISAS[0]).kernel, kernel.target, form="wide").llvm
+    text = emit(kernel.kernel, kernel.target, form="panels").llvm
+    plain = emit(fuse(PLAIN, ISAS[0]).kernel, kernel.target, form="panels").llvm
     prefetches = [t.count("llvm.prefetch") for t in (text, plain)]
     assert prefetches[0] - prefetches[1] >= 2 * HEIGHT
     assert re.search(rf"and i64 [^,]*, {INTERVAL - 1}\n", text), "at a few positions of many"
     # Enough results for runs longer than usual; enough positions to ask for line after line.
     for m, n, k in ((3000, 1100, 3), (200, 300, 2 * HEIGHT * INTERVAL)):
         x, w, r = (whole_numbers(s, "f4", 1) for s in ((m, k), (k, n), (m, n)))
-        assert select_variant(kernel.variants, {"m": m, "n": n, "k": k}) == "wide"
+        assert select_variant(kernel.variants, {"m": m, "n": n, "k": k}) == "panels"
         (actual,) = run_guarded(kernel, [x, w, r], at_end=True, sizes={"m": m, "n": n, "k": k})
         wanted = x @ w + r if "tanh" not in after else np.tanh(x @ w) + r
         assert np.allclose(actual, wanted, rtol=1e-6, atol=1e-6)
@@ -330,7 +330,7 @@ def test_the_inner_loop_stays_in_registers(right: str, dtype: str) -> None:
     """
     kernel = lower.run(one_cluster(parse(matrices(dtype, f"m,k; {right} -> m,n"))), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="wide").llvm, target, 2)
+    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
     for body in bodies:

@@ -82,7 +82,7 @@ def test_tiles_prefetch_the_next_panel():
 DEEP_ISAS = [
     isa
     for isa in runnable()
-    if "deep" in dict(fuse(source(250, max(WIDTH[isa], 32)), isa).variants)
+    if "k_blocked" in dict(fuse(source(250, max(WIDTH[isa], 32)), isa).variants)
 ]
 """Those with registers for tall tiles."""
 
@@ -91,18 +91,18 @@ DEEP_ISAS = [
 def test_many_rows_meet_panels_block_by_block(isa):
     kernel = fuse(source(250, 32), isa)
     least = {"m": SMALL + 1, "k": 7}
-    assert select_variant(kernel.variants, least) == "deep"
+    assert select_variant(kernel.variants, least) == "k_blocked"
     assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
     narrow = fuse(source(TALL_COLUMNS, 32), isa)
-    assert "deep" not in dict(narrow.variants)
-    assert "wide" not in dict(kernel.variants)  # it would pack them again
+    assert "k_blocked" not in dict(narrow.variants)
+    assert "panels" not in dict(kernel.variants)  # it would pack them again
 
 
 @pytest.mark.parametrize("isa", DEEP_ISAS)
 @pytest.mark.parametrize("columns", [129, 250, PANEL_COLUMNS + 40])
 def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
     """Whole numbers, whose sums are exact, at the end of what may be touched."""
-    kernel = forced(source(columns, 32), isa, "deep")
+    kernel = forced(source(columns, 32), isa, "k_blocked")
     count = -(-columns // 32)
     rng = np.random.default_rng(2)
     b = rng.integers(-9, 9, columns).astype("f4")
@@ -139,8 +139,8 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     kernel, rng = plain.kernel, np.random.default_rng(6)
     for panel, _ in panels(kernel, plain.target, frozenset({"w", "v"})):
         kernel = verify(read_panels(kernel, panel))
-    assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "deep"
-    built = build(kernel, plain.target, form="deep")
+    assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "k_blocked"
+    built = build(kernel, plain.target, form="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, variants=())
     x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
@@ -162,15 +162,15 @@ def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     Tiles hold their sums in registers and prefetch the next block's panels.
     """
     kernel = fuse(source(250, 32), isa)
-    text = assembly(emit(kernel.kernel, kernel.target, form="deep").llvm, kernel.target, 2)
+    text = assembly(emit(kernel.kernel, kernel.target, form="k_blocked").llvm, kernel.target, 2)
     (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]
     assert tile.count("prefetch") == 1
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", tile)
     rows = {"m": 4000, "k": 500}
     least = PANEL_ROWS * PANEL_COLUMNS * 4
-    assert evaluate(build(kernel.kernel, kernel.target, form="deep").functions[0].scratch, rows) < (
-        least + DEEP * PANEL_COLUMNS * 4
-    )
+    assert evaluate(
+        build(kernel.kernel, kernel.target, form="k_blocked").functions[0].scratch, rows
+    ) < (least + DEEP * PANEL_COLUMNS * 4)
 
 
 PLAIN = """graph f(x: f32[m,60], w: f32[230,60], v: f32[60,230]) {

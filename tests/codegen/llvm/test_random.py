@@ -24,7 +24,7 @@ from smelt.kernel.text import text as kernel_text
 
 Array = np.ndarray[Any, Any]
 CASES = 40
-FLAVOURS = ("counting", "uniform", "normal", "wide")
+FLAVOURS = ("counting", "uniform", "normal", "panels")
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 

@@ -56,7 +56,7 @@ def test_a_streams_tile_has_twelve_rows(cpu: str, together: int) -> None:
     assert len(re.findall(r"prefetch", loop)) == (2 * together if together > 1 else 0)
 
 
-@pytest.mark.parametrize("variant", ["", "wide"])
+@pytest.mark.parametrize("variant", ["", "panels"])
 @pytest.mark.parametrize("cpu", TARGETS)
 def test_addresses_stay_in_registers(cpu: str, variant: Variant) -> None:
     code = PLAIN.format(row="m,k") if variant else _stream("plain")
@@ -96,7 +96,7 @@ def test_all_heights_and_depths(cpu: str, rows: str) -> None:
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 255, 258])
 def test_tall_skinny_products_of_every_height(k: int) -> None:
     for target in TARGETS.values():
-        kernel = native_kernel(parse(PLAIN.format(row="m,k")), target, "wide")
+        kernel = native_kernel(parse(PLAIN.format(row="m,k")), target, "panels")
         for m, n in ((1, 1), (11, 64), (12, 65), (13, 31), (25, 100), (50, 33)):
             x, w = whole_numbers((m, k), "f4", m), whole_numbers((k, n), "f4", n)
             assert np.array_equal(kernel({"x": x, "w": w})["y"], x @ w), (m, n)

@@ -34,7 +34,7 @@ from smelt.types.dtype import bf16
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "few" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "small_m" for variant, _ in fuse(PLAIN, isa).variants)
 ]
 LAYOUTS = [*product(("m,k", "k,m"), ("k,n", "n,k"))]
 SIZES = (
@@ -62,13 +62,15 @@ def test_form_follows_from_sizes(isa: str) -> None:
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
     least = {"m": THIN + 1, "n": panel, "k": LONG_SUM}
     assert (
-        select_variant(variants, least) == select_variant(variants, {**least, "m": SMALL}) == "few"
+        select_variant(variants, least)
+        == select_variant(variants, {**least, "m": SMALL})
+        == "small_m"
     )
     for name, other in (("m", THIN), ("m", SMALL + 1), ("n", panel - 1), ("k", LONG_SUM + 1)):
-        assert select_variant(variants, {**least, name: other}) != "few"
+        assert select_variant(variants, {**least, name: other}) != "small_m"
     assert select_variant(variants, {**least, "m": THIN}) == "rows"
-    assert select_variant(variants, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "few"
-    assert select_variant(variants, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall"
+    assert select_variant(variants, {**least, "n": 2 * SMALL, "k": TALL_DEPTH}) == "small_m"
+    assert select_variant(variants, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall_skinny"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -83,13 +85,16 @@ def test_operands_that_stay_near_are_not_packed(isa: str, spec: str) -> None:
         == "small"
     )
     assert select_variant(variants, {**sizes, "n": 100, "k": 384}) == "small"
-    assert select_variant(variants, {**sizes, "k": 384, "n": IN_PLACE_ELEMENTS // 384 + 1}) == "few"
+    assert (
+        select_variant(variants, {**sizes, "k": 384, "n": IN_PLACE_ELEMENTS // 384 + 1})
+        == "small_m"
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_layout(isa: str, dtype: str) -> None:
-    is_right_in_every_layout(isa, dtype, "few", SIZES)
+    is_right_in_every_layout(isa, dtype, "small_m", SIZES)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -101,7 +106,7 @@ def test_blocks_are_about_as_long(isa: str, k: int) -> None:
     """
     x, y = np.ones((24, k), "f4"), np.ones((k, 70), "f4")
     x[:, 0] = 2.0**25
-    (actual,) = run_guarded(forced(PLAIN, isa, "few"), [x, y], at_end=True)
+    (actual,) = run_guarded(forced(PLAIN, isa, "small_m"), [x, y], at_end=True)
     blocks = -(-k // FEW_DEEP)
     first = min((-(-k // blocks) + 31) // 32 * 32, FEW_DEEP)
     assert np.array_equal(actual, np.full_like(actual, np.float32(2.0**25 + k - first)))
@@ -116,7 +121,7 @@ HEADS = """graph f(x: f32[b,4,r,64], y: f32[256,256]) {
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("variant", ["few", "deep"])
+@pytest.mark.parametrize("variant", ["small_m", "k_blocked"])
 def test_blocks_cut_no_vector_of_a_head(isa: str, variant: str) -> None:
     """Heads lie apart along the sum: vectors that began at any position would read beyond one."""
     rng = np.random.default_rng(0)
@@ -129,7 +134,7 @@ def test_blocks_cut_no_vector_of_a_head(isa: str, variant: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_tile_remainders(isa: str) -> None:
     """Every number of rows that whole tiles leave, at either end of what may be touched."""
-    kernel = forced(PLAIN, isa, "few")
+    kernel = forced(PLAIN, isa, "small_m")
     y = whole_numbers((5, 40), "f4", 2)
     for m in range(1, 62):
         x = whole_numbers((m, 5), "f4", m)
@@ -145,7 +150,7 @@ def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
     for m, n, k in ((THIN + 1, TALL_COLUMNS + 1, 700), (SMALL, 131, 601), (65, 300, 1030)):
         x = rng.standard_normal((m, k) if left == "m,k" else (k, m)).astype("f4")
         y = rng.standard_normal((k, n) if right == "k,n" else (n, k)).astype("f4")
-        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "few"
+        assert select_variant(kernel.variants, kernel.sizes([x, y])) == "small_m"
         x, y, inputs = x if left == "m,k" else x.T, y if right == "k,n" else y.T, (x, y)
         bound = (RUN + k / FEW_DEEP + 1) * 2.0**-24 * (abs(x) @ abs(y))
         assert np.all(abs(kernel(*inputs)[0] - x.astype("f8") @ y.astype("f8")) <= bound)
@@ -153,13 +158,13 @@ def test_roundings_of_any_numbers(isa: str, left: str, right: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", a) for a in AFTER if a != "turned"] + [("right", a) for a in ("bias", "long")],
+    [("", a) for a in AFTER if a != "transposed"] + [("right", a) for a in ("bias", "long")],
 )
 @pytest.mark.parametrize("isa", ISAS)
 def test_fused_with_what_surrounds(isa: str, before: str, after: str) -> None:
     lines, left, right = (" q = sub(w, 1.0:f32)", "x", "q") if before else BEFORE[""]
     code = HEAD.format(before=lines, left=left, right=right, after=AFTER[after])
-    kernel = forced(code, isa, "few")
+    kernel = forced(code, isa, "small_m")
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (13, 16, 5), (35, 37, 3), (70, 141, 20), (26, 45, 2 * FEW_DEEP)):
         shapes = {"x": (m, k), "w": (k, n), "b": (n,), "r": (m, n), "c": (m,)}
@@ -185,7 +190,7 @@ def test_converted_operands(isa: str, left: str, right: str) -> None:
         f' s = contract({left}, {right}) {{spec="m,k; k,n -> m,n"}}\n'
         " return s\n}"
     )
-    kernel = forced(code, isa, "few")
+    kernel = forced(code, isa, "small_m")
     rng = np.random.default_rng(6)
     for m, n, k in ((1, 1, 1), (17, 33, 9), (75, 150, 31)):
         shapes = {"x": (m, k), "w": (k, n)}
@@ -208,7 +213,7 @@ def test_computed_rows_fill_what_is_reserved_for_them(isa: str) -> None:
         "graph f(x: f32[m,k], w: f32[k,n]) {\n q = abs(x)\n"
         ' s = contract(q, w) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    kernel = forced(code, isa, "few")
+    kernel = forced(code, isa, "small_m")
     for k in (1, 7, 33):
         x, w = whole_numbers((SMALL, k), "f4", 1), whole_numbers((k, 40), "f4", 2)
         actual = run_guarded(kernel, [x, w], at_end=True)[0]
@@ -224,7 +229,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = {
         n: [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == n] for n in (24, 96)
@@ -247,7 +252,7 @@ def test_sums_of_transposed_products_stay_in_registers(shapes: str) -> None:
     code = f'graph f({shapes}) {{\n s = contract(x, w) {{spec="m,k; n,k -> m,n"}}\n return s\n}}'
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 48]
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"

@@ -35,7 +35,7 @@ from smelt.types.expr import evaluate, mul, size
 
 PLAIN = matrices("f32", "m,k; n,k -> m,n")
 ISAS = [
-    isa for isa in RUNNABLE if any(variant == "few" for variant, _ in fuse(PLAIN, isa).variants)
+    isa for isa in RUNNABLE if any(variant == "small_m" for variant, _ in fuse(PLAIN, isa).variants)
 ]
 SIZES = ((1, 1, 1), (13, 16, 5), (17, 50, 33), (35, 37, 3), (49, 47, 18), (70, 141, 20))
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
@@ -47,9 +47,9 @@ def test_form_follows_from_sizes(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
     for m in (THIN + 1, 64, SMALL):
         most = {"m": m, "n": 64, "k": SWAPPED_PACKED_BYTES // 4 // m}
-        assert select_variant(variants, most) == "few"
-        assert select_variant(variants, {**most, "k": most["k"] + 1}) != "few"
-    assert select_variant(variants, {"m": SMALL + 1, "n": 64, "k": 500}) != "few"
+        assert select_variant(variants, most) == "small_m"
+        assert select_variant(variants, {**most, "k": most["k"] + 1}) != "small_m"
+    assert select_variant(variants, {"m": SMALL + 1, "n": 64, "k": 500}) != "small_m"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -84,7 +84,7 @@ def test_columns_that_are_packed_all_the_same(isa: str) -> None:
     )
     for code, transposed in cases:
         (phase,) = program(lower.run(one_cluster(parse(code)), "eager", {})).phases
-        (actual,) = tall_skinny_plans(phase, target, "few")
+        (actual,) = tall_skinny_plans(phase, target, "small_m")
         assert actual.swapped == transposed
 
 
@@ -96,7 +96,7 @@ def test_fused_with_what_surrounds(isa: str, after: str) -> None:
         "graph f(x: f32[m,k], w: f32[n,k], b: f32[n], r: f32[m,n], c: f32[m], i: i64[m]) {\n"
         ' s = contract(x, w) {spec="m,k; n,k -> m,n"}\n' + AFTER[after] + "\n}"
     )
-    kernel = forced(code, isa, "few")
+    kernel = forced(code, isa, "small_m")
     rng = np.random.default_rng(3)
     for m, n, k in SIZES:
         shapes = {"x": (m, k), "w": (n, k), "b": (n,), "r": (m, n), "c": (m,)}
@@ -126,7 +126,7 @@ def test_converted_columns(isa: str, kind: str, line: str) -> None:
         f"graph f(x: f32[m,k], w: {kind}[n,k], d: f32[n]) {{\n {line}\n"
         ' s = contract(x, q) {spec="m,k; n,k -> m,n"}\n return s\n}'
     )
-    kernel = forced(code, isa, "few")
+    kernel = forced(code, isa, "small_m")
     rng = np.random.default_rng(6)
     dtype = {"bf16": bf16.numpy, "f16": np.float16, "i8": np.int8}[kind]
     for m, n, k in SIZES:
@@ -171,7 +171,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """Two positions at once, and two lines that are asked for: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; n,k -> m,n"))), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="few").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (12, 24, 48)]
     assert sorted(len(re.findall("fmadd", x)) for x in loops) == [12, 24, 24, 48]
@@ -184,7 +184,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
 def test_tiles_are_transposed_in_place_of_lane_inserts() -> None:
     """Shuffles whose operands are constants alone, in two halves that LLVM looks at one by one."""
     kernel = lower.run(one_cluster(parse(matrices("f32", "m,k; n,k -> m,n"))), "eager", {})
-    text = emit(kernel, Target.for_isa("avx512"), form="few").llvm
+    text = emit(kernel, Target.for_isa("avx512"), form="small_m").llvm
     code = assembly(text, Target.for_isa("avx512"), 2)
     assert len(re.findall("vunpck[lh]p[sd]", code)) >= 32
     assert not re.search("vperm[it]2p", code)

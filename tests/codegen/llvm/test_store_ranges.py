@@ -122,7 +122,7 @@ def _check(kernel: SingleKernel, arrays: list[Any]) -> None:
 @pytest.mark.parametrize(
     "source",
     [THIRDS.format(t="f32"), THIRDS.format(t="f64"), BIASED, WHOLE, ROWS, TURNED, BATCH],
-    ids=["thirds", "f64", "biased", "whole", "rows", "turned", "batch"],
+    ids=["thirds", "f64", "biased", "whole", "rows", "transposed", "batch"],
 )
 def test_ranges_are_stored_where_they_belong(source: str, isa: str) -> None:
     kernel = fuse(source, isa)
@@ -189,7 +189,7 @@ def _cut(parts: int, between: str = "") -> str:
 }}"""
 
 
-FORMS = ["", "few", "deep", "wide", "tall"]
+FORMS = ["", "small_m", "k_blocked", "panels", "tall_skinny"]
 
 
 @pytest.mark.parametrize("variant", FORMS)

@@ -34,7 +34,7 @@ SHAPES = (
     (200, 140),
 )
 LAYOUTS = ("m,k; k,n -> m,n", "k,m; k,n -> m,n", "m,k; n,k -> m,n", "k,m; n,k -> m,n")
-FORMS = ("wide", "deep", "few", "small", "rows", "columns")
+FORMS = ("panels", "k_blocked", "small_m", "small", "rows", "columns")
 
 
 def filled(kernel: SingleKernel, sizes: dict[str, int], large: bool) -> list[np.ndarray]:
@@ -80,7 +80,7 @@ def test_every_form(variant: str, spec: str) -> None:
     names = [name for name, _ in fuse(matrices("f32", spec), isa).variants]
     if variant not in names:
         pytest.skip("no such form")
-    k = 384 if variant == "small" else 4096 if variant == "wide" else 9000
+    k = 384 if variant == "small" else 4096 if variant == "panels" else 9000
     for m, n in ((3, 200), (64, 70)):
         if variant not in ("rows", "columns") or m == 3:
             m, n = (n, m) if variant == "columns" else (m, n)

@@ -31,12 +31,12 @@ SIZES = (
 def test_form_follows_from_columns_and_depth() -> None:
     kernel = fuse(matrices("f32", "m,k; k,n -> m,n"))
     sizes = {"m": 10**6, "n": TALL_COLUMNS, "k": TALL_DEPTH}
-    assert select_variant(kernel.variants, sizes) == "tall"
-    assert select_variant(kernel.variants, {**sizes, "n": TALL_COLUMNS + 1}) != "tall"
-    assert select_variant(kernel.variants, {**sizes, "k": TALL_DEPTH + 1}) != "tall"
+    assert select_variant(kernel.variants, sizes) == "tall_skinny"
+    assert select_variant(kernel.variants, {**sizes, "n": TALL_COLUMNS + 1}) != "tall_skinny"
+    assert select_variant(kernel.variants, {**sizes, "k": TALL_DEPTH + 1}) != "tall_skinny"
     short = fuse(matrices("bf16", "m,k; k,n -> m,n"))
     for k in (TALL_SINGLE, TALL_SINGLE + 1):
-        assert select_variant(short.variants, {**sizes, "k": k}) in ("tall", "")
+        assert select_variant(short.variants, {**sizes, "k": k}) in ("tall_skinny", "")
 
 
 def test_fixed_columns_are_tall_skinny_and_fixed_few_rows_are_not() -> None:
@@ -44,20 +44,20 @@ def test_fixed_columns_are_tall_skinny_and_fixed_few_rows_are_not() -> None:
         "graph f(x: f32[m,4], y: f32[4,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert select_variant(columns.variants, {"m": 1000}) == "tall"
+    assert select_variant(columns.variants, {"m": 1000}) == "tall_skinny"
     x, y = whole_numbers((1000, 4), "f4", 1), whole_numbers((4, 3), "f4", 2)
     assert np.array_equal(columns(x, y)[0], x @ y)
     rows = fuse(
         "graph f(x: f32[4,k], y: f32[k,3]) {\n"
         ' s = contract(x, y) {spec="m,k; k,n -> m,n"}\n return s\n}'
     )
-    assert "tall" not in [variant for variant, _ in rows.variants]
+    assert "tall_skinny" not in [variant for variant, _ in rows.variants]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_layout(isa: str, dtype: str) -> None:
-    is_right_in_every_layout(isa, dtype, "tall", SIZES)
+    is_right_in_every_layout(isa, dtype, "tall_skinny", SIZES)
 
 
 @pytest.mark.parametrize("right", ["k,n", "n,k"])
@@ -69,7 +69,7 @@ def test_strided_operands_are_transposed_in_registers(right: str) -> None:
     """
     kernel = fuse(matrices("f32", f"m,k; {right} -> m,n"), RUNNABLE[0])
     (phase,) = program(kernel.kernel).phases
-    (result,) = build_schedules(phase, kernel.target, "tall")
+    (result,) = build_schedules(phase, kernel.target, "tall_skinny")
     (nest,) = result.nests
     packs = nest.packs
     assert [len(pack.transposed) for pack in packs] == [0, right == "n,k"]
@@ -93,7 +93,7 @@ AFTER = {
     "gathered": " e = gather(r, i) {first=0}\n z = add(s, e)\n return z",
     "long": " z = add(s, b)\n y = mul(z, z)\n u = div(y, 4.0:f32)\n v = sub(u, r)\n"
     " t = div(v, 2.0:f32)\n a = abs(t)\n o = div(a, 2.0:f32)\n return o",
-    "turned": " z = permute(s) {perm=(1,0)}\n return z",
+    "transposed": " z = permute(s) {perm=(1,0)}\n return z",
     "narrowed": " z = cast(s) {dtype=i8}\n return z",
 }
 
@@ -140,7 +140,7 @@ def test_converted_as_it_is_packed(dtype: str) -> None:
             assert np.array_equal(actual, kernel.expected(x, w)[0]), (isa, m, n, k)
 
 
-@pytest.mark.parametrize("variant", ["wide", "few", "deep"])
+@pytest.mark.parametrize("variant", ["panels", "small_m", "k_blocked"])
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_columns_that_two_operands_hold_in_turn(isa: str, variant: Variant) -> None:
     """Two numbers of a byte are packed so that neighbours lie in different arrays."""

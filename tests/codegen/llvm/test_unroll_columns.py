@@ -35,7 +35,7 @@ NORMED = """graph f(x: {t}[n,{c}]) {{
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16", "i64"])
-@pytest.mark.parametrize("source", [TURNED, BACK, NORMED], ids=["turned", "back", "normed"])
+@pytest.mark.parametrize("source", [TURNED, BACK, NORMED], ids=["transposed", "back", "normed"])
 def test_columns_side_by_side(source: str, dtype: str, isa: str) -> None:
     """Whole vectors and their ends, between forbidden pages."""
     rng = np.random.default_rng(3)

@@ -115,7 +115,7 @@ def test_deep_products(seen: Callable[[Callable[[], Any]], bool]) -> None:
 
 WINDOWS = {
     "windows": ("b,c,h,w,u,v; o,c,u,v -> b,o,h,w", "x: f32[b,c,h,w], k: f32[o,c,{t},{t}]", 2),
-    "upright": ("b,h,w,c,u,v; u,v,c,o -> b,h,w,o", "x: f32[b,h,w,c], k: f32[{t},{t},c,o]", 1),
+    "nhwc": ("b,h,w,c,u,v; u,v,c,o -> b,h,w,o", "x: f32[b,h,w,c], k: f32[{t},{t},c,o]", 1),
     "stencil": ("b,c,h,w,u,v; c,u,v -> b,c,h,w", "x: f32[b,c,h,w], k: f32[c,{t},{t}]", 2),
 }
 
@@ -136,7 +136,7 @@ def _windows(name: str, taps: int, step: int) -> str:
 
 def _sides(name: str, taps: int, at: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
     batch, side, c, o = at
-    if name == "upright":
+    if name == "nhwc":
         return [(batch, side, side, c), (taps, taps, c, o)]
     weights = (o, c, taps, taps) if name == "windows" else (c, taps, taps)
     return [(batch, c, side, side), weights]

@@ -15,7 +15,7 @@ TYPES = {"f32": "f4", "f64": "f8", "i32": "i4"}
 
 
 @cache
-def forced(code: str, isa: str, variant: str = "wide") -> SingleKernel:
+def forced(code: str, isa: str, variant: str = "panels") -> SingleKernel:
     """The kernel in one of these forms whatever the sizes: for calls that see its functions."""
     kernel = fuse(code, isa)
     assert variant in [name for name, _ in kernel.variants]

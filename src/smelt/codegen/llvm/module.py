@@ -97,7 +97,7 @@ def variants_of(kernel: Kernel, target: Target) -> Variants:
     numbered_variants = _without_numbers(_common(variants_by_phase))
     limits = (
         ()
-        if not variants_by_phase or any(form == "deep" for form, _ in numbered_variants)
+        if not variants_by_phase or any(form == "k_blocked" for form, _ in numbered_variants)
         else (packed_limits(kernel, target))
     )
     return (*numbered_variants, ("packed", limits)) if limits else numbered_variants

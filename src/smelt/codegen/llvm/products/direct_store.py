@@ -288,7 +288,7 @@ def _is_plain(c: Tiled, s: Schedule) -> bool:
         return c.transposed_rows is None
     if isinstance(c, NhwcConvPlan):
         return c.tiles_end_with_rows(s.local[c.columns[-1].axis])
-    return c.kind != "thin" and c.m is not None and not c.outer
+    return c.kind != "gemv" and c.m is not None and not c.outer
 
 
 def _is_written(c: Tiled, dtype: DType) -> bool:

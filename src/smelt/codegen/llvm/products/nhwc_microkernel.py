@@ -35,7 +35,7 @@ def tile_function(
     module: ir.Module, c: NhwcConvPlan, tile: Tile, target: Target, short: DType | None
 ) -> ir.Function:
     """Return the function of a register tile; its final sums may be stored as `short`."""
-    name = f"upright.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
+    name = f"nhwc.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
     name += f".{c.few_channels}"
     name += (
         f".{c.pitch}"

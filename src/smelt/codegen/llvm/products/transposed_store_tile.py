@@ -54,7 +54,7 @@ def tile_function(
 
     It prefetches later lines where they are read in place.
     """
-    name = f"turned.{c.item.dtype}.{c.tile.rows}x{vectors}.{'asks' if c.direct else 'packed'}"
+    name = f"transposed.{c.item.dtype}.{c.tile.rows}x{vectors}.{'asks' if c.direct else 'packed'}"
     return outline_function(module, name, TILE_TYPE, lambda f: _Tile(f, c, vectors, target).fill())
 
 

@@ -5,9 +5,9 @@ one axis n that only the right one has; all other shared axes are fixed in a tas
 scratch array over (m, n) that later nests read like any materialised value, so that every epilogue
 fuses; its operands are packed by ordinary nests, so that every prologue fuses.
 
-With few rows (or no m at all: a vector) the contraction is *thin*, a GEMV or skinny GEMM: its right
+With few rows (or no m at all: a vector) the contraction is a GEMV, or a skinny GEMM: its right
 operand is read in place, once, at memory bandwidth.  The number of rows is known at the call only,
-so a kernel has a code variant for thin contractions besides the usual one.  Contractions that fit
+so a kernel has a code variant for GEMV contractions besides the usual one.  Contractions that fit
 no plan become reductions of products.
 
 Tile and block sizes: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016;
@@ -74,10 +74,10 @@ SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set
 conflicts."""
 GEMV_SKEW = 528
-"""The skew of a thin contraction, in elements.  All its rows are multiplied piece by piece: 256
+"""The skew of a GEMV, in elements.  All its rows are multiplied piece by piece: 256
 positions of 16 rows fall on different sets of an L1 cache with 64 sets."""
 
-Kind = Literal["packed", "small", "thin"]
+Kind = Literal["packed", "small", "gemv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Contraction:
     left: Item
     right: Item
     m: str | None
-    """None if the left operand has no axis of its own: only thin contractions allow that."""
+    """None if the left operand has no axis of its own: only GEMV contractions allow that."""
     n: str
     outer: tuple[str, ...]
     k: str
@@ -142,7 +142,7 @@ class Contraction:
     @property
     def is_gemv(self) -> bool:
         """Whether the right operand is read once, in its own order (GEMV)."""
-        return self.kind == "thin"
+        return self.kind == "gemv"
 
     @property
     def depth(self) -> int:
@@ -192,7 +192,7 @@ class Contraction:
         )
 
     def reads_right_rows(self) -> bool:
-        """Return whether the right operand of a thin contraction has contiguous rows along n."""
+        """Return whether the right operand of a GEMV has contiguous rows along n."""
         open_ = is_strided_load(self.right, self.item.dtype, (self.k, self.n), (self.n,))
         return self.is_gemv and self.vector_axis == self.n and self.group is None and open_
 
@@ -251,7 +251,7 @@ def _strided_tile(target: Target, lanes: int) -> Tile:
 
 
 def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
-    """Return tiles for a thin contraction with short rows, the narrower first.
+    """Return tiles for a GEMV with short rows, the narrower first.
 
     They are as wide as rows of the right operand.  Their accumulators take half of the registers.
     """
@@ -523,7 +523,7 @@ def _gemv(
     phase: Phase,
     target: Target,
 ) -> Contraction | None:
-    """Plan a thin contraction (GEMV): its right operand is read along n or a reduced axis."""
+    """Plan a GEMV: its right operand is read along n or a reduced axis."""
     if item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
     along = contiguous_axis(right, (n, *over[::-1]))
@@ -541,7 +541,7 @@ def _gemv(
         tuple(a for a in over if a != k),
         k,
         Tile(rows, 2, _lanes(item.dtype, target)),
-        "thin",
+        "gemv",
         along,
         group=group,
     )

@@ -74,7 +74,7 @@ TRANSPOSE_FMAS = 10
 MAX_TRANSPOSE_SHARE = 0.1
 """Largest transposition cost, as a share of the multiply-adds, that the channels-last plan makes up
 for."""
-NHWC_VARIANT = "upright"
+NHWC_VARIANT = "nhwc"
 """The variant that assumes prepacked weights, to see whether prepacking would pay."""
 
 

@@ -62,7 +62,7 @@ TASK_VECTORS = 4
 RUN_BYTES = 1024
 """Bytes along that axis if the input is read in place: long runs, and enough tasks for all
 threads."""
-TRANSPOSED_VARIANT = "turned"
+TRANSPOSED_VARIANT = "transposed"
 """The variant that transposes input and results."""
 MAX_GROUP_CHANNELS = 16
 """Most channels of a group for several groups to share a vector."""

@@ -9,11 +9,11 @@ small right operand is packed, once for each task:
     for 8 rows i:     for k:  sums[i] += left[i, k] * packed[k, n..]
                       for i:  y[i, n..] = f(sums[i], ..)
 
-- *Wide*: more columns, and enough rows to pay for packing.  A task takes some of both; what it
+- *Panels*: more columns, and enough rows to pay for packing.  A task takes some of both; what it
   packs stays in L2, in panels as wide as a tile that are read from begin to end.
-- *Deep* (K-blocked): the left operand has to be packed too, or too many positions are reduced for
+- *K-blocked*: the left operand has to be packed too, or too many positions are reduced for
   one pass.  A task takes the reduced positions block by block, with the sums in scratch.
-- *Few* (small M): each panel is packed by the tile that multiplies it first
+- *Small M*: each panel is packed by the tile that multiplies it first
   (`smelt.codegen.llvm.products.small_m`).  If the right operand is contiguous along the reduction,
   the left one is packed, and operands are swapped (`smelt.codegen.llvm.products.small_m_swapped`).
 
@@ -333,7 +333,7 @@ class TallSkinnyPlan:
 
 
 def tall_skinny_plans(
-    phase: Phase, target: Target, form: Variant = "tall"
+    phase: Phase, target: Target, form: Variant = "tall_skinny"
 ) -> tuple[TallSkinnyPlan, ...]:
     """Plan the contractions of a phase if everything else in it is scalar operators.
 
@@ -402,7 +402,7 @@ def _plan(
     row_axes = [a for a in phase.axes if a in item.axes and a not in right.axes]
     if n not in right.axes or n in left.axes or len(item.payload.over) != 1:
         return None
-    if not row_axes or (form == "tall" and len(row_axes) > 1):
+    if not row_axes or (form == "tall_skinny" and len(row_axes) > 1):
         return None
     m, (k,) = row_axes[-1], item.payload.over
     grid, other_stores = {*phase.grid}, [s for s in phase.stores if s.axes != item.axes]
@@ -414,11 +414,14 @@ def _plan(
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
     rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
-    wide, lanes = form in ("wide", "deep", "few"), target.vector_bytes // item.dtype.itemsize
+    wide, lanes = (
+        form in ("panels", "k_blocked", "small_m"),
+        target.vector_bytes // item.dtype.itemsize,
+    )
     if wide and target.registers >= 32:
         rows = 12  # panels come from L2: more rows reuse what is read of them
     swapped = (
-        form == "few"
+        form == "small_m"
         and _is_contiguous_along_k(phase, right, n, k)
         and _has_steady_strides(phase, left, m, k)
     )
@@ -430,16 +433,19 @@ def _plan(
         left, right, m, n = right, left, n, m
     access, picked = left.payload, _gathers_rows(left, item, (m, n, k), phase)
     direct = picked or _is_strided(left, item, (m, k), phase)
-    if form == "few" and (picked or not swapped):
+    if form == "small_m" and (picked or not swapped):
         # A copy has a constant row pitch, which leaves registers to the tile.
         direct = picked = False
-    if form == "deep" or swapped:
+    if form == "k_blocked" or swapped:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
-    copied = form == "deep" and direct and not _fits_cache(left, m, item, rows, target)
+    copied = form == "k_blocked" and direct and not _fits_cache(left, m, item, rows, target)
     if copied:
         direct = picked = False
-    deep, tile = form == "deep" or (form == "few" and not swapped), Tile(rows, vectors, lanes)
-    panels = form == "deep" and _is_prepacked(right, item, (k, n), tile.columns, phase)
+    deep, tile = (
+        form == "k_blocked" or (form == "small_m" and not swapped),
+        Tile(rows, vectors, lanes),
+    )
+    panels = form == "k_blocked" and _is_prepacked(right, item, (k, n), tile.columns, phase)
     return TallSkinnyPlan(
         item,
         left,
@@ -453,13 +459,13 @@ def _plan(
         wide=wide,
         swapped=swapped,
         prepacked=panels,
-        large_blocks=form == "deep" and direct and not panels and _has_large_cache(target),
+        large_blocks=form == "k_blocked" and direct and not panels and _has_large_cache(target),
         dense=not wide and not conditional and all(s == phase.axes[n] for s in steps),
         stores_sums=cost_of(epilogue_items(phase, dots)) > MAX_EPILOGUE_CYCLES,
         k_blocked=deep,
-        small_m=form == "few",
+        small_m=form == "small_m",
         tasks=target.gemm_tasks,
-        issue_bound=form == "deep" and target.is_issue_bound,
+        issue_bound=form == "k_blocked" and target.is_issue_bound,
         copies_left=copied,
         packs_transposed=deep
         and not direct
@@ -485,12 +491,12 @@ def tall_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeL
         (sub(max_gemv_rows + 1, m), 0),
     )
     if _is_satisfiable(limits):
-        yield "tall", limits
+        yield "tall_skinny", limits
 
 
 def small_m_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variant for few rows, whose right operand is packed on first use."""
-    plans = tall_skinny_plans(phase, target, "few")
+    plans = tall_skinny_plans(phase, target, "small_m")
     if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     first = plans[0]
@@ -510,7 +516,7 @@ def small_m_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, Si
     rows = MAX_SWAPPED_ROWS if first.swapped and len(plans) > 1 else SMALL
     limits = (m, rows), (sub(THIN + 1, m), 0), (sub(panel, n), 0), *k_limits
     if _is_satisfiable(limits) and cheap:
-        yield "few", limits
+        yield "small_m", limits
 
 
 def _packed_positions(plans: Collection[TallSkinnyPlan], phase: Phase) -> Index:
@@ -524,10 +530,10 @@ def _packed_positions(plans: Collection[TallSkinnyPlan], phase: Phase) -> Index:
 def wide_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variants of a GEMM for more columns or longer sums.
 
-    They pack the right operand for many rows.  "wide": one pass over all reduced positions, if the
-    left operand's rows are multiplied in place; else, for many columns, "deep": K blocks.
+    They pack the right operand for many rows.  "panels": one pass over all reduced positions, if
+    the left operand's rows are multiplied in place; else, for many columns, "k_blocked".
     """
-    plans = tall_skinny_plans(phase, target, "deep")
+    plans = tall_skinny_plans(phase, target, "k_blocked")
     if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     m, n = phase.axes[plans[0].m], phase.axes[plans[0].n]
@@ -541,9 +547,9 @@ def wide_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeL
         and _are_left_in_place(plans, phase)
         and not any(c.prepacked for c in plans)
     )
-    variants: list[tuple[Variant, SizeLimits]] = [("wide", wide_limits)] if is_wide else []
+    variants: list[tuple[Variant, SizeLimits]] = [("panels", wide_limits)] if is_wide else []
     if _is_satisfiable((rows, columns)):
-        variants.append(("deep", (rows, columns)))
+        variants.append(("k_blocked", (rows, columns)))
     # If rows of a tile may conflict in the L1 cache, packing copies of them is better.
     yield from variants if target.l1_ways >= plans[0].tile.rows else reversed(variants)
 
@@ -560,7 +566,7 @@ def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, Size
     is transposed for sums that are not long, or whose rows are short where there are more than few
     rows.  If the left operand is packed too, yield the tall variant.
     """
-    plans = tall_skinny_plans(phase, target, "wide")
+    plans = tall_skinny_plans(phase, target, "panels")
     if len(plans) != 1 or target.registers < 32 or _uses_groups(plans, phase, target):
         return
     (plan,) = plans
@@ -573,7 +579,7 @@ def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, Size
             and _is_satisfiable(limits)
             and tall_skinny_plans(phase, target)
         ):
-            yield "tall", limits
+            yield "tall_skinny", limits
         return
     limits = *limits, *_one_pass_limits(plans, phase)
     if plan.right_pitch() is not None:
@@ -581,7 +587,7 @@ def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, Size
     elif is_transposed_load(plan.right, plan.n, plan.k):
         limits = *limits, (sub(k, mul(MAX_TRANSPOSED_K_RATIO, m)), 0)
     if _is_satisfiable(limits):
-        yield "wide", limits
+        yield "panels", limits
 
 
 def _one_pass_limits(plans: Collection[TallSkinnyPlan], phase: Phase) -> SizeLimits:

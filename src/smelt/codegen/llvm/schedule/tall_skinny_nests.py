@@ -29,7 +29,7 @@ def build_schedules(phase: Phase, target: Target, form: Variant) -> list[Schedul
     In the variants of `smelt.codegen.llvm.schedule.tall_skinny`, each group of outputs that needs
     contractions of its own is split off; of a map, small outputs before the others.
     """
-    if form in ("tall", "few", "wide", "deep"):
+    if form in ("tall_skinny", "small_m", "panels", "k_blocked"):
         schedules = [
             _schedule(p, tall_skinny_plans(p, target, form)) for p in split_disjoint(phase)
         ]
