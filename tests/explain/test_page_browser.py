@@ -169,6 +169,26 @@ def test_how_many_memory_operations_does_it_take(visit):
 RUN_COUNTS = ("loaded", "stored")
 
 
+def test_where_do_fused_and_unfused_values_differ(visit):
+    b = visit("attention")
+    b.click(tab("step"))
+    b.click("#next-difference")
+    steps = data("attention")["page"]["run"]["fused"][0]["steps"]
+    at = next(k for k, s in enumerate(steps) if s["difference"])
+    difference = steps[at]["difference"]
+    assert b.text(".said").startswith(f"Step {at + 1} of")
+    shown = b.text("#difference-said")
+    assert f"{difference['fused']:g} so far, {difference['unfused']:g} in the end" in shown
+    assert b.run("return document.querySelectorAll('td.off').length") == len(difference["cells"])
+
+
+def test_no_difference_is_said(visit):
+    b = visit("log_relu")
+    b.click(tab("step"))
+    assert "No step differs" in b.text("#difference-said")
+    assert b.run("return document.getElementById('next-difference').disabled")
+
+
 def test_which_axis_is_streamed(visit):
     b = visit("attention")
     b.click(tab("kernel"))
