@@ -1,5 +1,5 @@
 // Which block of the grid writes a cell, and which cells of every operand that block reads.
-import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, showBytes, showCount, showRate } from "./core.js";
+import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, state, showBytes, showCount, showRate, scheduleNote } from "./core.js";
 import { cells, position, sizesText } from "./cells.js";
 
 const ranges = (b) => Object.entries(b.ranges).map(([a, [from, to]]) => `${a} ${from}${to - from > 1 ? `..${to - 1}` : ""}`).join(", ") || "all";
@@ -49,9 +49,8 @@ export function blocks() {
 
 function said(run, chosen) {
   const b = run.blocks[chosen];
-  const cell = new URLSearchParams(location.hash.split("/").slice(1).join("&")).get("cell");
   const count = (list) => list.reduce((sum, c) => sum + c.cells.length, 0);
-  return [cell ? h("strong", {}, `${decodeURIComponent(cell)}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.blocks.length} (${ranges(b)}) reads `,
+  return [state.cell ? h("strong", {}, `${state.cell}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.blocks.length} (${ranges(b)}) reads `,
     `${showCount(count(b.loads), "cell")} and writes ${showCount(count(b.stores), "cell")}`,
     ` (${b.stores.map((c) => c.array).join(", ") || "nothing: its carried values are merged later"}).`];
 }
@@ -74,5 +73,5 @@ function machine() {
     "The thread pool takes tasks; a task runs one or more blocks; the lanes of a vector take neighbouring elements."),
   h("div", { class: "two" }, table(["kernel", "#blocks", "#tasks", "#lanes", "#bytes a block", "data fits"], rows),
     table(["memory", "#size", "#reads", "#writes"], caches)),
-  note("This program was compiled for a processor. A GPU's programs, warps and shared memory are shown once there is a schedule for one."));
+  scheduleNote());
 }

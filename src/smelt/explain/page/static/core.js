@@ -91,6 +91,10 @@ export function bars(rows) {
 }
 
 export const note = (...text) => h("p", { class: "note" }, text);
+// The target of a report is a processor as long as no other one is named.
+export const scheduleNote = () => h("p", { class: "note", id: "schedule" }, "There is no schedule for a GPU in this report: what you see is the processor's schedule.");
+// Text with `code` between backticks.
+export const marked = (text) => text.split("`").map((part, k) => (k % 2 ? h("code", {}, part) : part));
 export const COLOURS = 8;
 export const colour = (k) => `c${((k % COLOURS) + COLOURS) % COLOURS}`;
 
@@ -103,7 +107,7 @@ export const onChange = (f) => listeners.push(f);
 export function go(change) {
   Object.assign(state, change);
   for (const key of Object.keys(state)) if (state[key] === null) delete state[key];
-  const rest = Object.entries(state).filter(([k]) => k !== "view").map(([k, v]) => `/${k}=${v}`);
+  const rest = Object.entries(state).filter(([k]) => k !== "view").map(([k, v]) => `/${k}=${encodeURIComponent(v)}`);
   try {
     history.replaceState(null, "", `#${state.view}${rest.join("")}`);
   } catch {

@@ -69,7 +69,7 @@ function nudge(by) {
 }
 
 function help() {
-  const rows = [["1 … 9, 0", "open a view"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
+  const rows = [["1 … 9, 0", "open a view"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["/", "find an operator in the graph"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
   const dialog = h("dialog", { "aria-label": "keyboard" }, h("h2", {}, "Keyboard"), h("dl", {}, rows.map(([k, v]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, v)])), button("Close", () => dialog.close()));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -88,6 +88,11 @@ document.addEventListener("keydown", (e) => {
   if (/^[0-9]$/.test(e.key)) open(VIEWS[(Number(e.key) + 9) % 10][0]);
   else if (e.key === "?") help();
   else if (e.key === "t") theme();
+  else if (e.key === "/") {
+    e.preventDefault();
+    if (state.view !== "graph") open("graph");
+    document.getElementById("find")?.focus();
+  }
   else if (e.key === "ArrowRight" && e.target.role !== "tab" ? nudge(1) : false) e.preventDefault();
   else if (e.key === "ArrowLeft" && e.target.role !== "tab" ? nudge(-1) : false) e.preventDefault();
   else if (e.key === "Home" && nudge(-1e9)) e.preventDefault();
