@@ -59,11 +59,12 @@ Values = Mapping[Node, Array]
 class _Program:
     """Clusters with their kernels, of the plan and of the plan without fusion.
 
-    `nodes` are in the report's order, `sizes` those of the report, `original` what sizes with new
-    names stand for. `missing` counts library calls and chunked parts, which have no kernel.
+    `nodes` and their `names` are in the report's order, `sizes` those of the report, `original`
+    what sizes with new names stand for. `missing` counts library calls and chunked parts, which have no kernel.
     """
 
     nodes: tuple[Node, ...]
+    names: tuple[str, ...]
     sizes: Mapping[str, int]
     fused: tuple[tuple[int, Cluster, Kernel], ...]
     unfused: tuple[tuple[Cluster, Kernel], ...]
@@ -108,6 +109,7 @@ def _programs(
     pairs = zip(plan.clusters, compiled.kernels[: len(plan.clusters)], strict=True)
     program = _Program(
         nodes=plan.graph.nodes(),
+        names=tuple(n.label for n in data.nodes),
         sizes=data.sizes,
         fused=tuple(
             (k, cluster, kernel)
@@ -186,9 +188,9 @@ def _candidates(program: _Program, arrays: Mapping[str, Array]) -> Iterator[dict
 def _sizes_of_arrays(program: _Program, arrays: Mapping[str, Array]) -> dict[str, int]:
     """Return the sizes that dimensions of arrays have, where a dimension is one size."""
     sizes: dict[str, int] = {}
-    for node in program.nodes:
-        if isinstance(node.op, Input) and node.op.name in arrays:
-            for d, n in zip(node.type.shape, arrays[node.op.name].shape, strict=True):
+    for node, name in zip(program.nodes, program.names, strict=True):
+        if isinstance(node.op, Input) and name in arrays:
+            for d, n in zip(node.type.shape, arrays[name].shape, strict=True):
                 sizes |= {s: n for s in sizes_of(d) if d == size(s)}
     return sizes
 
@@ -211,7 +213,7 @@ def _reduced_sizes(program: _Program) -> set[str]:
 
 
 def _run(program: _Program, sizes: Mapping[str, int], arrays: Mapping[str, Array]) -> SmallRun:
-    values = _evaluate(program.nodes, sizes, arrays)
+    values = _evaluate(program, sizes, arrays)
     number = {node: k for k, node in enumerate(program.nodes)}
     unfused = _Side(dict(values), number, sizes, MAX_STEPS // max(len(program.unfused), 1))
     separate = [unfused.run(None, c, kernel, {}) for c, kernel in program.unfused]
@@ -228,15 +230,15 @@ def _run(program: _Program, sizes: Mapping[str, int], arrays: Mapping[str, Array
 
 
 def _evaluate(
-    nodes: Sequence[Node], sizes: Mapping[str, int], arrays: Mapping[str, Array]
+    program: _Program, sizes: Mapping[str, int], arrays: Mapping[str, Array]
 ) -> dict[Node, Array]:
     """Return all values of the graph, from inputs that are alike in every run."""
     random = np.random.default_rng(SEED)
     values: dict[Node, Array] = {}
-    for node in nodes:
+    for node, name in zip(program.nodes, program.names, strict=True):
         if isinstance(node.op, Input):
             shape = dims_at(node.type.shape, sizes)
-            given = arrays.get(node.op.name)
+            given = arrays.get(name)
             if given is None or given.shape != shape:
                 given = _input(node, sizes, random)
             values[node] = given

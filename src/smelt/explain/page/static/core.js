@@ -1,6 +1,14 @@
 // Data, formatting, elements and the page's state. Everything shown is a function of the report.
 
-export const report = JSON.parse(document.getElementById("report").textContent);
+// A page has one report, or several programs to learn from; the address names the one that is shown.
+const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
+export const lessons = embedded("lessons") || [];
+export const chosenLesson = () => {
+  const named = Number(/\/program=(\d+)/.exec(location.hash)?.[1] ?? 0);
+  return named < lessons.length ? named : 0;
+};
+export const lesson = chosenLesson();
+export const report = embedded(lessons.length ? `report-${lesson}` : "report");
 export const page = report.page;
 export const nodes = report.nodes;
 export const kernels = report.kernels;
@@ -100,7 +108,7 @@ export const colour = (k) => `c${((k % COLOURS) + COLOURS) % COLOURS}`;
 
 // ---- state: a view and its arguments, also in the address ------------------------------------
 
-export const state = { view: "overview" };
+export const state = { view: lessons.length ? "learn" : "overview" };
 const listeners = [];
 export const onChange = (f) => listeners.push(f);
 

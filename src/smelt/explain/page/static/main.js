@@ -1,5 +1,5 @@
 // Navigation, keyboard and theme; draws the view that the address names.
-import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime } from "./core.js";
+import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime, lessons, lesson, chosenLesson } from "./core.js";
 import { why } from "./why.js";
 import { overview } from "./overview.js";
 import { graph } from "./graph.js";
@@ -11,9 +11,12 @@ import { steps } from "./steps.js";
 import { transfers } from "./transfers.js";
 import { memory } from "./memory.js";
 import { compile } from "./compile.js";
+import { learn } from "./learn.js";
 
 const VIEWS = [["overview", "Overview", overview], ["graph", "Graph", graph], ["decision", "Decisions", decision], ["kernel", "Kernel", kernel],
   ["blocks", "Blocks", blocks], ["access", "Access", accesses], ["step", "Step", steps], ["transfers", "Transfers", transfers], ["memory", "Memory", memory], ["compile", "Compile", compile]];
+VIEWS[lessons.length ? "unshift" : "push"](["learn", "Learn", learn]);
+const NUMBERED = VIEWS.map(([name]) => name).filter((name) => name !== "learn");
 const INTRO = {
   overview: "What fusion did to this program: kernels, bytes and time, before and after.",
   graph: "Operators in one colour run as one kernel. Move the slider to replay what was decided, in its order.",
@@ -24,6 +27,7 @@ const INTRO = {
   step: "One statement at a time, with real values, beside the program without fusion.",
   transfers: "Every array that crosses memory, with and without fusion.",
   memory: "Where values between kernels are stored, and for how long.",
+  learn: "What fusion is: the way of each value through memory, without it and with it.",
   compile: "What the compiler did, how long it took, and what came from the cache.",
 };
 
@@ -33,8 +37,8 @@ const tabs = document.getElementById("tabs");
 function draw() {
   const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[0];
   const focused = document.activeElement?.closest("#view") ? describe(document.activeElement) : null;
-  tabs.replaceChildren(...VIEWS.map(([name, label], k) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === id), "aria-controls": "view",
-    title: `${label} (key ${(k + 1) % 10})`, onclick: () => open(name) }, label)));
+  tabs.replaceChildren(...VIEWS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === id), "aria-controls": "view",
+    title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: () => open(name) }, label)));
   let parts;
   try {
     parts = view();
@@ -69,7 +73,7 @@ function nudge(by) {
 }
 
 function help() {
-  const rows = [["1 … 9, 0", "open a view"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["/", "find an operator in the graph"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
+  const rows = [["1 … 9, 0", "open a view"], ["l", "learn what fusion is"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["/", "find an operator in the graph"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
   const dialog = h("dialog", { "aria-label": "keyboard" }, h("h2", {}, "Keyboard"), h("dl", {}, rows.map(([k, v]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, v)])), button("Close", () => dialog.close()));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -85,7 +89,8 @@ function theme() {
 
 document.addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || ["INPUT", "SELECT", "TEXTAREA"].includes(e.target.tagName) || document.querySelector("dialog")) return;
-  if (/^[0-9]$/.test(e.key)) open(VIEWS[(Number(e.key) + 9) % 10][0]);
+  if (/^[0-9]$/.test(e.key)) open(NUMBERED[(Number(e.key) + 9) % 10]);
+  else if (e.key === "l") open("learn");
   else if (e.key === "?") help();
   else if (e.key === "t") theme();
   else if (e.key === "/") {
@@ -104,12 +109,22 @@ document.addEventListener("keydown", (e) => {
     document.getElementById(`tab-${name}`).focus();
   }
 });
-addEventListener("hashchange", () => { readAddress(); draw(); });
+addEventListener("hashchange", () => {
+  if (chosenLesson() !== lesson) return location.reload();
+  readAddress();
+  return draw();
+});
 document.getElementById("theme").addEventListener("click", theme);
 document.getElementById("help").addEventListener("click", help);
 window.smeltWhy = why; // for scripts that question the page
 window.smeltNumbers = (x) => [showBytes(x), showTime(x)];
 document.documentElement.classList.add("scripted");
+if (lessons.length) {
+  const shown = lessons[lesson];
+  document.querySelector(".top h1").textContent = shown.name;
+  document.querySelector(".lead").textContent = shown.sentence;
+  document.querySelector(".under").textContent = shown.under;
+}
 onChange(draw);
 readAddress();
 draw();
