@@ -60,7 +60,7 @@ class _Program:
     """Clusters with their kernels, of the plan and of the plan without fusion.
 
     `nodes` and their `names` are in the report's order, `sizes` those of the report, `original`
-    what sizes with new names stand for. `missing` counts library calls and chunked parts, which have no kernel.
+    what sizes with new names stand for. `missing` counts library calls and chunked parts.
     """
 
     nodes: tuple[Node, ...]

@@ -34,7 +34,7 @@ export function showBytes(x) {
 }
 
 export const showTime = (ns) => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]]);
-export const showCount = (n, one) => `${n} ${n === 1 ? one : one + "s"}`;
+export const showCount = (n, one) => `${n} ${n === 1 ? one : one + (/(s|ch)$/.test(one) ? "es" : "s")}`;
 export const showRate = (x) => `${Number(x.toPrecision(3)).toLocaleString("en")} GB/s`;
 export const showFactor = (x) => `${x.toFixed(1)}x`;
 
@@ -108,6 +108,7 @@ export const colour = (k) => `c${((k % COLOURS) + COLOURS) % COLOURS}`;
 
 // ---- state: a view and its arguments, also in the address ------------------------------------
 
+export const limits = {}; // the last value of a state that keys and buttons move, set by its view
 export const state = { view: lessons.length ? "learn" : "overview" };
 const listeners = [];
 export const onChange = (f) => listeners.push(f);

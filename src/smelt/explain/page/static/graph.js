@@ -1,6 +1,6 @@
 // The graph with its clusters, and a slider that replays the planner's decisions.
 import { report, page, nodes, kernels, h, s, button, go, state, number, colour, note, showBytes, showCount,
-  shortPlace } from "./core.js";
+  shortPlace, limits } from "./core.js";
 import { why } from "./why.js";
 import { card } from "./decision.js";
 
@@ -29,9 +29,9 @@ export function clustersAt(step) {
 export function totalsAt(step) {
   const t = report.total;
   const clusters = clustersAt(step);
-  const computing = nodes.filter((n) => n.kind === "operator" || n.kind === "call" );
+  const computing = nodes.filter((n) => n.kind === "operator" || n.kind === "call");
   const count = step >= report.decisions.length ? t.kernels + t.calls
-    : new Set(computing.map((n) => clusters[n.id])).size;
+    : new Set(computing.map((n) => clusters[n.id])).size + Math.max(page.launches_unfused - computing.length, 0);
   if (step >= report.decisions.length) return { count, bytes: t.bytes };
   const saved = report.decisions.slice(0, step).reduce((sum, d) => sum + (d.verdict === "fused" ? d.saves_bytes : 0), 0);
   return { count, bytes: Math.max(t.bytes_unfused - saved, t.bytes) };
@@ -40,6 +40,7 @@ export function totalsAt(step) {
 export function graph() {
   const last = report.decisions.length;
   const step = Math.min(number("step", last), last);
+  limits.step = last;
   const totals = totalsAt(step);
   const decision = step > 0 && step < last ? report.decisions[step - 1] : null;
   const slider = h("input", { type: "range", min: 0, max: last, value: step, id: "replay",

@@ -1,5 +1,5 @@
 // Navigation, keyboard and theme; draws the view that the address names.
-import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime, lessons, lesson, chosenLesson } from "./core.js";
+import { state, go, onChange, readAddress, h, button, note, number, limits, showBytes, showTime, lessons, lesson, chosenLesson } from "./core.js";
 import { why } from "./why.js";
 import { overview } from "./overview.js";
 import { graph } from "./graph.js";
@@ -33,12 +33,16 @@ const INTRO = {
 
 const main = document.getElementById("view");
 const tabs = document.getElementById("tabs");
+tabs.append(...VIEWS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
+  title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: () => open(name) }, label)));
 
 function draw() {
   const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[0];
   const focused = document.activeElement?.closest("#view") ? describe(document.activeElement) : null;
-  tabs.replaceChildren(...VIEWS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === id), "aria-controls": "view",
-    title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: () => open(name) }, label)));
+  for (const tab of tabs.children) {
+    tab.setAttribute("aria-selected", String(tab.id === `tab-${id}`));
+    tab.tabIndex = tab.id === `tab-${id}` ? 0 : -1;
+  }
   let parts;
   try {
     parts = view();
@@ -46,18 +50,39 @@ function draw() {
     parts = [note(`This view cannot be drawn: ${error.message}`)];
     console.error(error);
   }
-  main.replaceChildren(h("h2", {}, title), h("p", { class: "intro" }, INTRO[id]), ...parts.flat(Infinity).filter(Boolean));
+  replaceParts([h("h2", {}, title), h("p", { class: "intro" }, INTRO[id]), ...parts.flat(Infinity).filter(Boolean)]);
   for (const line of main.querySelectorAll(".line.here")) {
     line.parentElement.scrollTop = line.offsetTop - 110;
   }
   const tab = document.getElementById(`tab-${id}`);
   tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.offsetWidth) / 2;
   main.setAttribute("aria-labelledby", `tab-${id}`);
-  if (focused) [...main.querySelectorAll(focused.tag)][focused.at]?.focus({ preventScroll: true });
+  if (focused && document.activeElement !== held) alike(focused.tag, focused.key)[focused.at]?.focus({ preventScroll: true });
 }
 
 // The element that had the focus, to give it back after drawing.
-const describe = (e) => ({ tag: e.tagName, at: [...main.querySelectorAll(e.tagName)].indexOf(e) });
+const keyOf = (e) => e.id || e.dataset.node || e.getAttribute("aria-label") || e.textContent;
+const alike = (tag, key) => [...main.querySelectorAll(tag)].filter((e) => keyOf(e) === key);
+const describe = (e) => ({ tag: e.tagName, key: keyOf(e), at: alike(e.tagName, keyOf(e)).indexOf(e) });
+
+// Replace what is shown, but leave a slider in its place while it is dragged.
+let held = null;
+function replaceParts(parts) {
+  const kept = held && [...main.children].find((x) => x.contains(held));
+  const at = kept ? parts.findIndex((x) => x.querySelector(`input[type="range"][aria-label="${held.getAttribute("aria-label")}"]`)) : -1;
+  if (at < 0) return main.replaceChildren(...parts);
+  for (const old of [...main.children]) if (old !== kept) old.remove();
+  kept.before(...parts.slice(0, at));
+  return kept.after(...parts.slice(at + 1));
+}
+document.addEventListener("pointerdown", (e) => { held = e.target.type === "range" ? e.target : null; });
+for (const end of ["pointerup", "pointercancel"]) {
+  document.addEventListener(end, () => {
+    if (!held) return;
+    held = null;
+    draw();
+  });
+}
 
 function open(name) {
   for (const key of ["at", "run", "block", "cell", "access", "axis"]) delete state[key];
@@ -67,8 +92,8 @@ function open(name) {
 function nudge(by) {
   const key = state.view === "graph" ? "step" : state.view === "step" ? "at" : state.view === "blocks" ? "block" : null;
   if (!key) return false;
-  const otherwise = key === "step" ? report.decisions.length : 0;
-  go({ [key]: Math.max(number(key, otherwise) + by, 0), cell: null });
+  const otherwise = key === "step" ? limits.step : 0;
+  go({ [key]: Math.min(Math.max(number(key, otherwise) + by, 0), limits[key] ?? 0), cell: null });
   return true;
 }
 
@@ -85,6 +110,7 @@ function theme() {
   const next = order[(order.indexOf(document.documentElement.dataset.theme || "") + 1) % order.length];
   if (next) document.documentElement.dataset.theme = next;
   else delete document.documentElement.dataset.theme;
+  document.getElementById("theme").textContent = `theme: ${next || "system"}`;
 }
 
 document.addEventListener("keydown", (e) => {

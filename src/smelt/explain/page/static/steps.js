@@ -1,9 +1,10 @@
 // Play a fused kernel beside its unfused form, with the values of every step.
-import { page, kernels, h, button, select, go, number, note, state, showNumber, showCount, nodes } from "./core.js";
+import { page, kernels, h, button, select, go, number, note, state, showNumber, showCount, nodes, limits } from "./core.js";
 import { cells, sizesText } from "./cells.js";
 import { pieces } from "./kernel.js";
 
 let playing = null;
+let lastStep = 0; // of what is shown now
 
 // The steps of several launches, one after another, with memory operations so far.
 export function tape(runs) {
@@ -36,11 +37,12 @@ export function steps() {
     const k = left.findIndex((x, i) => i > at && fits(x));
     if (k >= 0) go({ at: k });
   };
+  lastStep = limits.at = last;
   const names = carried(run);
   const controls = h("div", { class: "controls" },
     page.run.fused.length > 1 ? select("Kernel", page.run.fused.map((r, k) => [k, r.name]), which, (v) => go({ run: v, at: 0 })) : null,
     button("«", () => go({ at: 0 }), { "aria-label": "first step" }), button("‹", () => go({ at: Math.max(at - 1, 0) }), { "aria-label": "step back" }),
-    button(playing ? "pause" : "play", () => play(last), { "aria-label": playing ? "pause" : "play" }),
+    button(playing ? "pause" : "play", play, { "aria-label": playing ? "pause" : "play" }),
     button("›", () => go({ at: Math.min(at + 1, last) }), { "aria-label": "step forward" }), button("»", () => go({ at: last }), { "aria-label": "last step" }),
     h("input", { type: "range", min: 0, max: last, value: at, "aria-label": "step", oninput: (e) => go({ at: e.target.value }) }),
     button("next memory access", jump((x) => x.step.loads.length || x.step.stores.length)),
@@ -74,7 +76,7 @@ function differences(left, at) {
 
 const full = (x) => String(x);
 
-function play(last) {
+function play() {
   if (playing) {
     clearInterval(playing);
     playing = null;
@@ -82,13 +84,13 @@ function play(last) {
   }
   playing = setInterval(() => {
     const next = number("at", 0) + 1;
-    if (next >= last || state.view !== "step") {
+    if (next >= lastStep || state.view !== "step") {
       clearInterval(playing);
       playing = null;
     }
-    if (state.view === "step") go({ at: Math.min(next, last) });
+    if (state.view === "step") go({ at: Math.min(next, lastStep) });
   }, 650);
-  return go({ at: number("at", 0) >= last ? 0 : number("at", 0) });
+  return go({ at: number("at", 0) >= lastStep ? 0 : number("at", 0) });
 }
 
 function column(title, steps, at) {
