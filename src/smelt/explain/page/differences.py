@@ -69,7 +69,7 @@ def unfused_tile(
     dims = [(k, d) for k, d in enumerate(node.type.shape) if d != 1]
     if len(dims) > MAX_AXES:
         return None
-    own = [
+    tile_axes = [
         (kernel.axis(a).extent, slice(s, s + n))
         for a, s, n in zip(tile.axes, tile.start, tile.data.shape, strict=True)
     ]
@@ -79,8 +79,8 @@ def unfused_tile(
         if a not in tile.axes and r[1] - r[0] == 1
     ]
     parts: list[Array] = []
-    for more in combinations(single, max(len(dims) - len(own), 0)):
-        axes = [*own, *more]
+    for more in combinations(single, max(len(dims) - len(tile_axes), 0)):
+        axes = [*tile_axes, *more]
         for order in permutations(dims):
             if [d for _, d in order] == [e for e, _ in axes]:
                 places = dict(zip([k for k, _ in order], [s for _, s in axes], strict=True))
@@ -98,7 +98,7 @@ def reduced_nodes(kernel: Kernel, cluster: Cluster) -> dict[str, Node]:
     `v7' = max(v7, max(v6 over n))` accumulates the operator that reduces what `v6` is.
     """
     origins = {s.name: s.origin for s in statements(kernel) if isinstance(s, Let)}
-    found: dict[str, Node] = {}
+    reductions: dict[str, Node] = {}
     for s in statements(kernel):
         if not isinstance(s, Update):
             continue
@@ -114,8 +114,8 @@ def reduced_nodes(kernel: Kernel, cluster: Cluster) -> dict[str, Node]:
                     and n.inputs[0] is reads
                 ]
                 if len(nodes) == 1:
-                    found[s.state] = nodes[0]
-    return found
+                    reductions[s.state] = nodes[0]
+    return reductions
 
 
 def _close(a: Array, b: Array) -> bool:

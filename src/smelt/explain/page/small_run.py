@@ -172,16 +172,16 @@ def _candidates(program: _Program, arrays: Mapping[str, Array]) -> Iterator[dict
     reduced = _reduced_sizes(program)
     last = {s for n in program.nodes if n.type.shape for s in sizes_of(n.type.shape[-1])}
     sizes = program.sizes
-    given = _sizes_of_arrays(program, arrays)
+    array_sizes = _sizes_of_arrays(program, arrays)
     long = 8 if len(sizes) < 6 else 4
     yield {
         s: min(
             n, long if s in reduced else 4 if s in last else 3 if len(sizes) < 3 or n == 3 else 2
         )
         for s, n in sizes.items()
-    } | given
+    } | array_sizes
     for length in (8, 4, 3, 16):
-        yield {s: min(n, length) for s, n in sizes.items()} | given
+        yield {s: min(n, length) for s, n in sizes.items()} | array_sizes
     yield dict(sizes)
 
 
@@ -238,10 +238,10 @@ def _evaluate(
     for node, name in zip(program.nodes, program.names, strict=True):
         if isinstance(node.op, Input):
             shape = dims_at(node.type.shape, sizes)
-            given = arrays.get(name)
-            if given is None or given.shape != shape:
-                given = _input(node, sizes, random)
-            values[node] = given
+            array = arrays.get(name)
+            if array is None or array.shape != shape:
+                array = _input(node, sizes, random)
+            values[node] = array
         else:
             values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
     return values
