@@ -20,7 +20,7 @@ from smelt.errors import ArgumentError
 from smelt.explain import page
 from smelt.explain import report as report_of
 from smelt.explain.data import ReportData
-from smelt.explain.page import accesses
+from smelt.explain.page import accesses, small_run
 from smelt.explain.page.html import FOLDER, MODULES
 from smelt.explain.page.layout import ROW, layout_graph
 from smelt.kernel import interp
@@ -132,6 +132,15 @@ def test_fixed_sizes_are_generalised_to_be_played(name):
     for a in (a for r in run["fused"] for a in r["arrays"] if a["role"] == "out"):
         assert a["shape"] == results[a["node"]]["shape"]
         np.testing.assert_allclose(a["values"], results[a["node"]]["values"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_kernels_of_a_long_program_are_played(monkeypatch):
+    monkeypatch.setattr(small_run, "MAX_KERNELS", 1)
+    run = report("layer").to_data(page=True)["page"]["run"]
+    assert [r["kernel"] for r in run["fused"]] == [0]
+    assert run["note"] == "The first 1 of 2 kernels are shown."
+    shown = set(run["fused"][0]["nodes"])
+    assert all(shown.intersection(r["nodes"]) for r in run["unfused"])
 
 
 def test_sizes_that_cannot_shrink_are_explained():
@@ -289,6 +298,22 @@ def test_hostile_names_stay_text():
     assert "<script>alert" not in written
     embedded = re.search(r'id="report">(.*?)</script>', written, re.DOTALL)[1]
     assert json.loads(embedded)["name"] == hostile
+
+
+def luminance(colour):
+    channels = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_enough_contrast(theme):
+    style = (FOLDER / "page.css").read_text()
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6});", re.split(r"@media", style)[theme]))
+    texts = ["ink", "soft", "good", "bad", "cool", "accent", *(f"p{k}" for k in range(8))]
+    for text, behind in itertools.product(texts, ("paper", "card")):
+        low, high = sorted((luminance(colours[text]), luminance(colours[behind])))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, behind)
 
 
 def test_modules_are_listed_after_those_they_import():

@@ -180,7 +180,8 @@ class KernelRun:
     """A kernel run at the small size.
 
     `kernel` is its number in the report, None for a kernel of the program without fusion. `loaded`
-    and `stored` count elements, every access. `steps` may end early; `complete` says so.
+    and `stored` count elements, every access. `steps` may end early; `complete` says so. `blocks`
+    are the first of `block_count`.
     """
 
     kernel: int | None
@@ -191,6 +192,7 @@ class KernelRun:
     loaded: int
     stored: int
     blocks: tuple[GridBlock, ...]
+    block_count: int
     steps: tuple[Step, ...]
     complete: bool
 

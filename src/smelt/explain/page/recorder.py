@@ -45,6 +45,11 @@ class Recorder:
         self._accessed: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
         self._pending: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
 
+    @property
+    def block_count(self) -> int:
+        """Blocks of the grid that have begun."""
+        return self._block + 1
+
     def block(self, place: Evaluator) -> None:
         """Begin a block of the grid."""
         self.finish()

@@ -45,6 +45,10 @@ __all__ = ["small_run"]
 
 MAX_CELLS = 4096
 """Most elements of an array at the small size."""
+MAX_KERNELS = 12
+"""Most fused kernels that are run: the first of a program with more."""
+COMFORTABLE_CELLS = 512
+"""Elements of an array up to which no smaller size is looked for."""
 MAX_STEPS = 240
 """Most recorded steps of all kernels of one side."""
 VISITS = 4
@@ -60,7 +64,7 @@ class _Program:
     """Clusters with their kernels, of the plan and of the plan without fusion.
 
     `nodes` and their `names` are in the report's order, `sizes` those of the report, `original`
-    what sizes with new names stand for. `missing` counts library calls and chunked parts.
+    what sizes with new names stand for. `note` says which parts are left out.
     """
 
     nodes: tuple[Node, ...]
@@ -69,7 +73,7 @@ class _Program:
     fused: tuple[tuple[int, Cluster, Kernel], ...]
     unfused: tuple[tuple[Cluster, Kernel], ...]
     original: Mapping[str, int]
-    missing: int
+    note: str
 
 
 def small_run(
@@ -82,54 +86,82 @@ def small_run(
 
     `arrays` are inputs to run with, by name; they decide the sizes of their dimensions.
     """
-    note = "No size of this program can be made smaller."
+    seen: list[_Program] = []
     for program in _programs(compiled, data, unfused):
-        for sizes in _candidates(program, arrays or {}):
-            large = max(program.nodes, key=lambda n: prod(dims_at(n.type.shape, sizes)))
-            if prod(dims_at(large.type.shape, sizes)) > MAX_CELLS:
-                dims = ",".join(map(str, dims_at(large.type.shape, sizes)))
-                note = (
-                    f"{data.nodes[program.nodes.index(large)].label} cannot be made smaller than "
-                    f"{large.type.dtype.name}[{dims}], because a constant shape or a window fixes "
-                    f"its sizes; a page shows at most {MAX_CELLS:,} elements of a value."
-                )
-                continue
-            try:
-                return _run(program, sizes, arrays or {})
-            except SmeltError as error:
-                note = f"The program does not run at small sizes: {error}."
+        seen.append(program)
+        run = _small_run(program, arrays or {}, COMFORTABLE_CELLS)
+        if isinstance(run, SmallRun):
+            return run
+    note = ""
+    for program in seen:
+        run = _small_run(program, arrays or {}, MAX_CELLS)
+        if isinstance(run, SmallRun):
+            return run
+        note = run
     return SmallRun(sizes={}, original={}, fused=(), unfused=(), note=note)
+
+
+def _small_run(program: _Program, arrays: Mapping[str, Array], most_cells: int) -> SmallRun | str:
+    """Return a run in which no value has more elements, or why there is none."""
+    note = "No size of this program can be made smaller."
+    for sizes in _candidates(program, arrays):
+        cells, large = max(
+            (prod(dims_at(n.type.shape, sizes)), k) for k, n in enumerate(program.nodes)
+        )
+        if cells > most_cells:
+            dims = ",".join(map(str, dims_at(program.nodes[large].type.shape, sizes)))
+            note = (
+                f"{program.names[large]} cannot be made smaller than "
+                f"{program.nodes[large].type.dtype.name}[{dims}], because a constant shape or a "
+                f"window fixes its sizes; a page shows at most {most_cells:,} elements of a value."
+            )
+            continue
+        try:
+            return _run(program, sizes, arrays)
+        except SmeltError as error:
+            note = f"The program does not run at small sizes: {error}."
+    return note
 
 
 def _programs(
     compiled: Compiled, data: ReportData, unfused: Sequence[UnfusedCluster]
 ) -> Iterator[_Program]:
-    """Yield the program as it was compiled, then versions with sizes for its fixed numbers."""
+    """Yield the program as it was compiled, then with sizes for its fixed numbers."""
     plan = compiled.plan
-    pairs = zip(plan.clusters, compiled.kernels[: len(plan.clusters)], strict=True)
+    kernels = compiled.kernels[: len(plan.clusters)]
+    computing = [
+        (k, cluster, kernel)
+        for k, (cluster, kernel) in enumerate(zip(plan.clusters, kernels, strict=True))
+        if kernel is not None and k not in plan.checks
+    ]
+    shown = {k for k, _, _ in computing[:MAX_KERNELS]}
+    missing = sum(kernel is None for kernel in kernels)
+    notes: list[str] = []
+    if len(shown) < len(computing):
+        notes.append(f"The first {len(shown)} of {len(computing)} kernels are shown.")
+    if missing:
+        parts = show_count(missing, "library call or chunked part")
+        notes.append(f"{parts} not shown: there is no kernel text.")
     program = _Program(
         nodes=plan.graph.nodes(),
         names=tuple(n.label for n in data.nodes),
         sizes=data.sizes,
-        fused=tuple(
-            (k, cluster, kernel)
-            for k, (cluster, kernel) in enumerate(pairs)
-            if kernel is not None and k not in plan.checks
-        ),
+        fused=tuple(computing[:MAX_KERNELS]),
         unfused=tuple(
-            (c.cluster, c.kernel)
-            for c in unfused
-            if c.kernel is not None and c.home not in plan.checks
+            (c.cluster, c.kernel) for c in unfused if c.kernel is not None and c.home in shown
         ),
         original={},
-        missing=sum(k is None for k in compiled.kernels[: len(plan.clusters)]),
+        note=" ".join(notes),
     )
     yield program
-    for general in generalize(plan.graph, hints=data.sizes, any_size=True):
-        try:
-            yield _generalized(program, general)
-        except (SmeltError, AssertionError):  # an operator that is lowered at fixed sizes only
-            continue
+    general = next(generalize(plan.graph, hints=data.sizes, any_size=True), None)
+    if general is None:
+        return
+    try:
+        generalized = _generalized(program, general)
+    except SmeltError:  # an operator that is lowered at fixed sizes only
+        return
+    yield generalized
 
 
 def _generalized(program: _Program, general: Generalized) -> _Program:
@@ -173,7 +205,7 @@ def _candidates(program: _Program, arrays: Mapping[str, Array]) -> Iterator[dict
     last = {s for n in program.nodes if n.type.shape for s in sizes_of(n.type.shape[-1])}
     sizes = program.sizes
     array_sizes = _sizes_of_arrays(program, arrays)
-    long = 8 if len(sizes) < 6 else 4
+    long = 8 if len(sizes) < 6 else 4 if len(sizes) < 9 else 3
     yield {
         s: min(
             n, long if s in reduced else 4 if s in last else 3 if len(sizes) < 3 or n == 3 else 2
@@ -190,7 +222,7 @@ def _sizes_of_arrays(program: _Program, arrays: Mapping[str, Array]) -> dict[str
     sizes: dict[str, int] = {}
     for node, name in zip(program.nodes, program.names, strict=True):
         if isinstance(node.op, Input) and name in arrays:
-            for d, n in zip(node.type.shape, arrays[name].shape, strict=True):
+            for d, n in zip(node.type.shape, arrays[name].shape, strict=False):
                 sizes |= {s: n for s in sizes_of(d) if d == size(s)}
     return sizes
 
@@ -219,13 +251,12 @@ def _run(program: _Program, sizes: Mapping[str, int], arrays: Mapping[str, Array
     separate = [unfused.run(None, c, kernel, {}) for c, kernel in program.unfused]
     fused = _Side(dict(values), number, sizes, MAX_STEPS // max(len(program.fused), 1))
     together = [fused.run(k, c, kernel, unfused.results) for k, c, kernel in program.fused]
-    left_out = show_count(program.missing, "library call or chunked part")
     return SmallRun(
         sizes=dict(sizes),
         original=dict(program.original),
         fused=tuple(together),
         unfused=tuple(separate),
-        note=f"{left_out} not shown: it has no kernel text." if program.missing else "",
+        note=program.note,
     )
 
 
@@ -241,7 +272,7 @@ def _evaluate(
             array = arrays.get(name)
             if array is None or array.shape != shape:
                 array = _input(node, sizes, random)
-            values[node] = array
+            values[node] = np.asarray(array, node.type.dtype.numpy)
         else:
             values[node] = evaluate_node(node, [values[x] for x in node.inputs], sizes)
     return values
@@ -322,6 +353,7 @@ class _Side:
             loaded=sum(a.elements for a in trace.loads.values()),
             stored=sum(a.elements for a in trace.stores.values()),
             blocks=tuple(recorder.blocks),
+            block_count=recorder.block_count,
             steps=tuple(
                 replace(s, node=None if s.node is None else self.number[cluster.nodes[s.node]])
                 for s in steps

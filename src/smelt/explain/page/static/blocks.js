@@ -52,10 +52,10 @@ export function blocks() {
 }
 
 function said(run, chosen) {
-  if (state.block === "none") return [h("strong", {}, `${state.cell}: `), `no recorded block accesses it; the first ${run.blocks.length} are recorded.`];
+  if (state.block === "none") return [h("strong", {}, `${state.cell}: `), `none of the first ${run.blocks.length} blocks accesses it, and of ${run.block_count} only these are recorded.`];
   const b = run.blocks[chosen];
   const count = (list) => list.reduce((sum, c) => sum + c.cells.length, 0);
-  return [state.cell ? h("strong", {}, `${state.cell}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.blocks.length} (${ranges(b)}) reads `,
+  return [state.cell ? h("strong", {}, `${state.cell}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.block_count} (${ranges(b)}) reads `,
     `${showCount(count(b.loads), "cell")} and writes ${showCount(count(b.stores), "cell")}`,
     ` (${b.stores.map((c) => c.array).join(", ") || "nothing: its carried values are merged later"}).`];
 }
