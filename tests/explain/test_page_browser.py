@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import statistics
 import time
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tests.explain.page_programs import PROGRAMS, data, report
 
+import smelt as sm
 from smelt import knobs
 from smelt.demo import classics
 from smelt.explain import page
@@ -276,6 +278,28 @@ def test_every_view_fits_without_problems(visit, width, scheme):
     dark = b.run("return getComputedStyle(document.body).backgroundColor") != "rgb(251, 250, 248)"
     assert dark == (scheme == "dark")
     b.prefer()
+
+
+UNUSUAL = {
+    "identity": (lambda x: x, ("f32[3]",)),
+    "scalar": (lambda x: x * 2, ("f32[]",)),
+    "empty": (lambda x: x * 2, ("f32[0,4]",)),
+    "chunks": (sm.sort, ("f32[100,100]",)),
+    "image": (lambda x, w: sm.nn.relu(sm.nn.conv(x, w)), ("f32[1,3,16,16]", "f32[4,3,3,3]")),
+    "scatter": (lambda x, i: x.at[i].add(1.0), ("f32[64]", "i64[5]")),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_programs_are_drawn(chromium, tmp_path, name):
+    f, types = UNUSUAL[name]
+    path = tmp_path / f"{name}.html"
+    path.write_text(page.html(sm.explain(f, *map(sm.spec, types)).to_data(page=True)))
+    for view in (*VIEWS, "learn"):
+        chromium.open(path, view)
+        shown = chromium.text()
+        assert not re.search(r"cannot be drawn|NaN|undefined|\[object", shown), view
+    assert not chromium.problems()
 
 
 def test_keys_open_views_and_step(visit):

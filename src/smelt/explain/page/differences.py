@@ -27,7 +27,7 @@ from smelt.kernel.tile import Tile
 from smelt.kernel.walk import statements, visit
 from smelt.ops.reduce import Reduce as ReduceOp
 
-__all__ = ["difference_of", "reduced_nodes", "unfused_tile"]
+__all__ = ["difference_of", "final_values", "reduced_nodes", "unfused_tile"]
 
 RELATIVE, ABSOLUTE = 1e-2, 1e-3
 """Values this close differ by rounding only, also in half types."""
@@ -90,6 +90,12 @@ def unfused_tile(
     if len(parts) > 1:
         parts = [p for p in parts if _close(tile.data, p)]
     return parts[0] if parts else None
+
+
+def final_values(kernel: Kernel) -> frozenset[str]:
+    """Return the names of the last value of each operator."""
+    names = {s.origin: s.name for s in statements(kernel) if isinstance(s, Let) and s.origin >= 0}
+    return frozenset(names.values())
 
 
 def reduced_nodes(kernel: Kernel, cluster: Cluster) -> dict[str, Node]:

@@ -22,7 +22,12 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.explain.compiled import Compiled
 from smelt.explain.data import ReportData
-from smelt.explain.page.differences import difference_of, reduced_nodes, unfused_tile
+from smelt.explain.page.differences import (
+    difference_of,
+    final_values,
+    reduced_nodes,
+    unfused_tile,
+)
 from smelt.explain.page.recorder import Recorder, numbers_of
 from smelt.explain.page_data import GridBlock, KernelRun, SmallRun, Step, StepArray
 from smelt.explain.unfused import UnfusedCluster
@@ -103,11 +108,15 @@ def small_run(
 
 def _small_run(program: _Program, arrays: Mapping[str, Array], most_cells: int) -> SmallRun | str:
     """Return a run in which no value has more elements, or why there is none."""
+    if not program.fused:
+        return program.note or "The program has no kernel: nothing is computed."
     note = "No size of this program can be made smaller."
+    empty = {n for n in program.nodes if not prod(dims_at(n.type.shape, program.sizes))}
     for sizes in _candidates(program, arrays):
-        cells, large = max(
-            (prod(dims_at(n.type.shape, sizes)), k) for k, n in enumerate(program.nodes)
-        )
+        counts = [prod(dims_at(n.type.shape, sizes)) for n in program.nodes]
+        cells, large = max((n, k) for k, n in enumerate(counts))
+        if any(n <= 0 for n, node in zip(counts, program.nodes, strict=True) if node not in empty):
+            continue  # a window that is larger than the image, say
         if cells > most_cells:
             dims = ",".join(map(str, dims_at(program.nodes[large].type.shape, sizes)))
             note = (
@@ -341,6 +350,7 @@ class _Side:
                 outputs,
                 expected,
                 reduced_nodes(kernel, cluster),
+                final_values(kernel),
                 recorder.blocks,
             )
             steps = [compare.step(s, tile) for s, tile in pairs]
@@ -373,6 +383,8 @@ class _Comparison:
     expected: Values
     reduced: Mapping[str, Node]
     """The reduction that a carried value accumulates."""
+    named: frozenset[str]
+    """The last value of each operator: those before it are its operands."""
     blocks: Sequence[GridBlock]
 
     def step(self, step: Step, tile: Tile | None) -> Step:
@@ -388,7 +400,7 @@ class _Comparison:
         node = None
         if step.kind == "state" and step.visit:
             node = self.reduced.get(step.name)
-        elif step.kind == "value" and step.node is not None:
+        elif step.kind == "value" and step.node is not None and step.name in self.named:
             node = self.cluster.nodes[step.node]
         if node is None or tile is None or node not in self.expected:
             return step
@@ -399,7 +411,7 @@ class _Comparison:
         if part is None:
             return step
         difference = difference_of(tile.data, part)
-        if difference is not None and difference.kind == "interim" and not step.visit:
+        if difference is not None and difference.kind == "interim" and step.kind == "value":
             return step  # the statement computes something else for this operator
         return replace(step, compared=True, difference=difference)
 

@@ -19,6 +19,7 @@ export function chooseRun() {
 export function blocks() {
   if (!page.run.fused.length) return [note(page.run.note), machine()];
   const [run, list] = chooseRun();
+  if (!run.blocks.length) return [h("div", { class: "controls" }, list), note("This launch has no block: its arrays are empty."), machine()];
   limits.block = run.blocks.length - 1;
   const chosen = run.blocks[number("block", 0)] ? number("block", 0) : 0;
   const block = run.blocks[chosen];

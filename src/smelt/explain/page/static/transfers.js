@@ -33,6 +33,7 @@ function formula(before, after) {
   const fusedLaunches = report.total.kernels + report.total.calls;
   const [separate, fused] = [before / rate.copy + launches * t.launch_ns, after / rate.copy + fusedLaunches * t.launch_ns];
   const measured = report.total.measured?.median_ns;
+  if (!fused) return null; // nothing is computed
   return h("section", {}, h("h3", {}, "The speedup by the formula"), h("p", { class: "formula" }, "T = bytes / bandwidth + launches × launch time"),
     table(["", "#bytes", "#at", "#launches", "#T"], [["separate", before, launches, separate], ["fused", after, fusedLaunches, fused]].map(([name, bytes, n, ns]) =>
       h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "n" }, showBytes(bytes)), h("td", { class: "n" }, `${showRate(rate.copy)} (${rate.level.toUpperCase()})`), h("td", { class: "n" }, `${n} × ${showTime(t.launch_ns)}`), h("td", { class: "n strong" }, showTime(ns))))),
