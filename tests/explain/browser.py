@@ -66,6 +66,16 @@ class Browser:
         self.driver.get(path.as_uri() + (f"#{fragment}" if fragment else ""))
         self.clicks = 0
 
+    def text_without_scripts(self, path: Path) -> str:
+        """Return a page's text as a browser shows it that runs no scripts."""
+        self.open(path)
+        self.scripts(on=False)
+        try:
+            self.driver.refresh()  # in the process that the setting is for
+        finally:
+            self.scripts(on=True)  # to read the text
+        return self.text("body")
+
     def click(self, selector: str) -> None:
         element = self.driver.find_element(By.CSS_SELECTOR, selector)
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)

@@ -469,13 +469,7 @@ def test_every_classic_can_be_learnt_and_played(chromium, lessons, width):
 
 
 def test_classics_can_be_read_without_scripts(chromium, lessons):
-    chromium.scripts(on=False)
-    try:
-        chromium.open(lessons)
-        chromium.scripts(on=True)
-        shown = chromium.text("body")
-    finally:
-        chromium.scripts(on=True)
+    shown = chromium.text_without_scripts(lessons)
     assert "Take the number 3." in shown and "The pictures need scripts." in shown
 
 
@@ -590,13 +584,7 @@ def test_a_hostile_name_stays_text(chromium, tmp_path):
 
 
 def test_the_page_can_be_read_without_scripts(chromium, pages):
-    chromium.scripts(on=False)
-    try:
-        chromium.open(pages["looked_up"])
-        chromium.scripts(on=True)  # to read the text
-        shown = chromium.text("body")
-    finally:
-        chromium.scripts(on=True)
+    shown = chromium.text_without_scripts(pages["looked_up"])
     total = data("looked_up")["total"]
     assert show_bytes(total["bytes"]) in shown and "Not fused" in shown
     assert "The other views need scripts." in shown
