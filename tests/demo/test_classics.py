@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 from importlib import import_module
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ def page():
 
 @pytest.mark.parametrize("name", classics.NAMES)
 def test_every_file_runs(name, capsys):
-    runpy.run_module(f"smelt.demo.classics.{name}", run_name="__main__")
+    runpy.run_path(str(Path(classics.__file__).with_name(f"{name}.py")), run_name="__main__")
     assert capsys.readouterr().out.startswith(f"{name}: ")
 
 
