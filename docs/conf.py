@@ -8,6 +8,7 @@ sys.path.insert(0, str(HERE))
 
 import rows  # noqa: E402 - beside this file
 
+from smelt.demo import classics  # noqa: E402
 from smelt.version import __version__  # noqa: E402
 
 project = "Smelt"
@@ -17,7 +18,8 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.githubpages"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_extra"]
+html_extra_path = ["_extra"]
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 html_theme = "furo"
@@ -26,3 +28,5 @@ html_theme_options = {"navigation_with_keys": True}
 nitpicky = True
 
 rows.write(HERE / "reference" / "generated")
+(HERE / "_extra").mkdir(exist_ok=True)
+(HERE / "_extra" / "classics_page.html").write_text(classics.page(), encoding="utf-8")

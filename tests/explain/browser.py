@@ -8,8 +8,10 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -50,9 +52,11 @@ class Browser:
         values = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", values)
 
-    def prefer(self, **features: str) -> None:
+    def prefer(self, media: str = "", **features: str) -> None:
         listed = [{"name": k.replace("_", "-"), "value": v} for k, v in features.items()]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": listed})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": listed}
+        )
 
     def scripts(self, *, on: bool) -> None:
         self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not on})
@@ -62,6 +66,16 @@ class Browser:
         self.driver.get(path.as_uri() + (f"#{fragment}" if fragment else ""))
         self.clicks = 0
 
+    def text_without_scripts(self, path: Path) -> str:
+        """Return a page's text as a browser shows it that runs no scripts."""
+        self.open(path)
+        self.scripts(on=False)
+        try:
+            self.driver.refresh()  # in the process that the setting is for
+        finally:
+            self.scripts(on=True)  # to read the text
+        return self.text("body")
+
     def click(self, selector: str) -> None:
         element = self.driver.find_element(By.CSS_SELECTOR, selector)
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
@@ -70,6 +84,26 @@ class Browser:
 
     def press(self, key: str) -> None:
         self.driver.find_element(By.TAG_NAME, "body").send_keys(getattr(Keys, key, key))
+
+    def type(self, key: str) -> None:
+        """Press a key where the focus is."""
+        self.driver.switch_to.active_element.send_keys(getattr(Keys, key, key))
+
+    def drag(self, selector: str, x: int, y: int) -> None:
+        element = self.driver.find_element(By.CSS_SELECTOR, selector)
+        ActionChains(self.driver).drag_and_drop_by_offset(element, x, y).perform()
+
+    def downloads_to(self, folder: Path) -> None:
+        values = {"behavior": "allow", "downloadPath": str(folder)}
+        self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", values)
+
+    def run_async(self, script: str) -> object:
+        self.driver.set_script_timeout(60)
+        return self.driver.execute_async_script(script)
+
+    def wait(self, script: str, seconds: float = 10) -> object:
+        """Return what a script returns as soon as that is true."""
+        return WebDriverWait(self.driver, seconds, 0.02).until(lambda d: d.execute_script(script))
 
     def text(self, selector: str = "main") -> str:
         return self.driver.find_element(By.CSS_SELECTOR, selector).text

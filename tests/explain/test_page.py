@@ -20,7 +20,7 @@ from smelt.errors import ArgumentError
 from smelt.explain import page
 from smelt.explain import report as report_of
 from smelt.explain.data import ReportData
-from smelt.explain.page import accesses
+from smelt.explain.page import accesses, small_run
 from smelt.explain.page.html import FOLDER, MODULES
 from smelt.explain.page.layout import ROW, layout_graph
 from smelt.kernel import interp
@@ -101,10 +101,68 @@ def test_the_running_maximum_is_that_of_the_scores():
 
 
 def test_sizes_shrink_where_the_program_allows_it():
-    assert max(data("log_relu")["page"]["run"]["sizes"].values()) <= 8
-    fixed = sm.explain(lambda x: sm.exp(x + 1.0), sm.spec("f32[300,100]")).to_data(page=True)
-    assert "f32[300,100] is too large to play" in fixed["page"]["run"]["note"]
-    assert page.html(fixed).count("<h2>") == 1
+    run = data("log_relu")["page"]["run"]
+    assert max(run["sizes"].values()) <= 8
+    assert not run["original"]
+
+
+def heads(x, w, o):
+    n, t, d = x.shape
+    h = sm.permute_dims(sm.reshape(x @ w, (n, t, 12, d // 12)), (0, 2, 1, 3))
+    y = sm.permute_dims(sm.nn.attention(h, h, h), (0, 2, 1, 3))
+    return sm.reshape(y, (n, t, d)) @ o
+
+
+FIXED = {
+    "elementwise": (lambda x: sm.exp(x + 1.0), ("f32[300,100]",)),
+    "softmax": (lambda x: sm.nn.softmax(x, axis=-1), ("f32[512,768]",)),
+    "heads": (heads, ("f32[2,128,768]", "f32[768,768]", "f32[768,768]")),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_sizes_are_generalised_to_be_played(name):
+    f, types = FIXED[name]
+    d = sm.explain(f, *map(sm.spec, types)).to_data(page=True)
+    run = d["page"]["run"]
+    assert not run["note"]
+    assert all(run["sizes"][s] < n for s, n in run["original"].items() if n > 4)
+    assert {r["kernel"] for r in run["fused"]} == {k["id"] for k in d["kernels"]}
+    results = {a["node"]: a for r in run["unfused"] for a in r["arrays"] if a["role"] == "out"}
+    for a in (a for r in run["fused"] for a in r["arrays"] if a["role"] == "out"):
+        assert a["shape"] == results[a["node"]]["shape"]
+        np.testing.assert_allclose(a["values"], results[a["node"]]["values"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_kernels_of_a_long_program_are_played(monkeypatch):
+    monkeypatch.setattr(small_run, "MAX_KERNELS", 1)
+    run = report("layer").to_data(page=True)["page"]["run"]
+    assert [r["kernel"] for r in run["fused"]] == [0]
+    assert run["note"] == "The first 1 of 2 kernels are shown."
+    shown = set(run["fused"][0]["nodes"])
+    assert all(shown.intersection(r["nodes"]) for r in run["unfused"])
+
+
+def test_sizes_that_cannot_shrink_are_explained():
+    f = lambda x, w: sm.nn.relu(sm.nn.conv(x, w))  # noqa: E731
+    d = sm.explain(f, sm.spec("f32[2,64,56,56]"), sm.spec("f32[64,64,3,3]")).to_data(page=True)
+    note = d["page"]["run"]["note"]
+    assert "cannot be made smaller" in note and note.endswith(".")
+    assert page.html(d).count("<h2>") == 1
+
+
+def test_differences_are_those_of_the_bits():
+    run = data("attention")["page"]["run"]["fused"][0]
+    steps = [s for s in run["steps"] if s["difference"]]
+    assert {s["difference"]["kind"] for s in steps} == {"rounding", "interim"}
+    for s in steps:
+        d = s["difference"]
+        assert s["compared"] and d["fused"] != d["unfused"] and d["cells"]
+        assert (d["kind"] == "interim") == (s["kind"] == "state")
+        near = abs(d["fused"] - d["unfused"]) < 1e-5
+        assert near == (d["kind"] == "rounding")
+    same = data("log_relu")["page"]["run"]["fused"][0]["steps"]
+    assert any(s["compared"] for s in same) and not any(s["difference"] for s in same)
 
 
 @pytest.mark.parametrize("name", programs.TEXTS)
@@ -240,6 +298,22 @@ def test_hostile_names_stay_text():
     assert "<script>alert" not in written
     embedded = re.search(r'id="report">(.*?)</script>', written, re.DOTALL)[1]
     assert json.loads(embedded)["name"] == hostile
+
+
+def luminance(colour):
+    channels = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_enough_contrast(theme):
+    style = (FOLDER / "page.css").read_text()
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6});", re.split(r"@media", style)[theme]))
+    texts = ["ink", "soft", "good", "bad", "cool", "accent", *(f"p{k}" for k in range(8))]
+    for text, behind in itertools.product(texts, ("paper", "card")):
+        low, high = sorted((luminance(colours[text]), luminance(colours[behind])))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, behind)
 
 
 def test_modules_are_listed_after_those_they_import():

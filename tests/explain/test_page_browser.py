@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import statistics
+import time
 
+import msgspec
 import numpy as np
 import pytest
 from tests.explain.page_programs import PROGRAMS, data, report
 
+import smelt as sm
+from smelt import knobs
+from smelt.demo import classics
 from smelt.explain import page
+from smelt.explain.data import NodeData
+from smelt.explain.page.layout import layout_of
 from smelt.explain.units import show_bytes, show_time
 
 browser = pytest.importorskip("tests.explain.browser", reason="selenium is not installed")
@@ -32,6 +41,7 @@ VIEWS = [
     "memory",
     "compile",
 ]
+"""Views in the order of the keys 1 to 9 and 0; `learn` has the key l."""
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +179,26 @@ def test_how_many_memory_operations_does_it_take(visit):
 RUN_COUNTS = ("loaded", "stored")
 
 
+def test_where_do_fused_and_unfused_values_differ(visit):
+    b = visit("attention")
+    b.click(tab("step"))
+    b.click("#next-difference")
+    steps = data("attention")["page"]["run"]["fused"][0]["steps"]
+    at = next(k for k, s in enumerate(steps) if s["difference"])
+    difference = steps[at]["difference"]
+    assert b.text(".said").startswith(f"Step {at + 1} of")
+    shown = b.text("#difference-said")
+    assert f"{difference['fused']:g} so far, {difference['unfused']:g} in the end" in shown
+    assert b.run("return document.querySelectorAll('td.off').length") == len(difference["cells"])
+
+
+def test_no_difference_is_said(visit):
+    b = visit("log_relu")
+    b.click(tab("step"))
+    assert "No step differs" in b.text("#difference-said")
+    assert b.run("return document.getElementById('next-difference').disabled")
+
+
 def test_which_axis_is_streamed(visit):
     b = visit("attention")
     b.click(tab("kernel"))
@@ -240,7 +270,7 @@ def test_every_view_fits_without_problems(visit, width, scheme):
     b = visit("layer")
     b.resize(width)
     b.prefer(prefers_color_scheme=scheme)
-    for name, view in itertools.product(("layer", "attention"), VIEWS):
+    for name, view in itertools.product(("layer", "attention"), [*VIEWS, "learn"]):
         visit(name, view)
         assert "cannot be drawn" not in b.text() and len(b.text()) > 100, view
         overflow = b.run("return document.documentElement.scrollWidth - window.innerWidth")
@@ -250,17 +280,47 @@ def test_every_view_fits_without_problems(visit, width, scheme):
     b.prefer()
 
 
+UNUSUAL = {
+    "identity": (lambda x: x, ("f32[3]",)),
+    "scalar": (lambda x: x * 2, ("f32[]",)),
+    "empty": (lambda x: x * 2, ("f32[0,4]",)),
+    "chunks": (sm.sort, ("f32[100,100]",)),
+    "image": (lambda x, w: sm.nn.relu(sm.nn.conv(x, w)), ("f32[1,3,16,16]", "f32[4,3,3,3]")),
+    "scatter": (lambda x, i: x.at[i].add(1.0), ("f32[64]", "i64[5]")),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_programs_are_drawn(chromium, tmp_path, name):
+    f, types = UNUSUAL[name]
+    path = tmp_path / f"{name}.html"
+    path.write_text(page.html(sm.explain(f, *map(sm.spec, types)).to_data(page=True)))
+    for view in (*VIEWS, "learn"):
+        chromium.open(path, view)
+        shown = chromium.text()
+        assert not re.search(r"cannot be drawn|NaN|undefined|\[object", shown), view
+    assert not chromium.problems()
+
+
 def test_keys_open_views_and_step(visit):
     b = visit("log_relu")
     for at, view in enumerate(VIEWS):
         b.press(str((at + 1) % 10))
         assert b.run("return location.hash").startswith(f"#{view}")
+    b.press("l")
+    assert b.run("return location.hash").startswith("#learn")
     b.press("7")
     b.press("ARROW_RIGHT")
     b.press("ARROW_RIGHT")
     assert "Step 3 of" in b.text(".said")
     b.press("ARROW_LEFT")
     assert "Step 2 of" in b.text(".said")
+    b.press("END")
+    b.press("ARROW_LEFT")
+    last = len(data("log_relu")["page"]["run"]["fused"][0]["steps"])
+    assert int(b.text(".said").split()[1]) >= last - 1
+    b.press("HOME")
+    assert "Step 1 of" in b.text(".said")
     b.press("?")
     assert "Keyboard" in b.text("dialog")
 
@@ -274,6 +334,219 @@ def test_nodes_and_cells_can_be_chosen_with_the_keyboard(visit):
     )
     assert b.run("return document.querySelectorAll('.node.chosen').length") == 1
     assert b.run("return document.activeElement.classList.contains('node')")
+
+
+def test_the_focus_stays_where_it_was(visit):
+    b = visit("log_relu", "graph")
+    for selector in ('[data-node="0"]', '[aria-label="one decision back"]'):
+        b.run("document.querySelector(arguments[0]).focus()", selector)
+        before = b.run("return document.activeElement.outerHTML.slice(0, 60)")
+        b.run(
+            "document.activeElement.dispatchEvent("
+            "new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))"
+        )
+        assert b.run("return document.activeElement.outerHTML.slice(0, 60)") == before
+    b.run("document.getElementById('tab-graph').focus()")
+    b.type("ARROW_RIGHT")
+    assert b.run("return document.activeElement.id") == "tab-decision"
+
+
+def test_a_slider_can_be_dragged(visit):
+    b = visit("log_relu", "step")
+    drag = """
+        const slider = document.querySelector('input[type="range"]');
+        const event = (name) => slider.dispatchEvent(new PointerEvent(name, { bubbles: true }));
+        event('pointerdown');
+        for (const value of [3, 5]) {
+          slider.value = value;
+          slider.dispatchEvent(new InputEvent('input', { bubbles: true }));
+        }
+        const same = slider.isConnected;
+        event('pointerup');
+        return same;
+    """
+    assert b.run(drag)
+    assert b.text(".said").startswith("Step 6 of")
+
+
+def test_an_operator_is_found_by_name(visit):
+    b = visit("layer")
+    b.press("/")
+    b.run("document.activeElement.value = 'erf'")
+    b.type("ENTER")
+    label = next(n["label"] for n in data("layer")["nodes"] if n["op"] == "erf")
+    assert b.text(".node.chosen").startswith(label)
+
+
+def test_the_end_of_a_drag_chooses_nothing(visit):
+    b = visit("layer", "graph")
+    b.drag(".node.operator", 60, 30)
+    assert b.run("return document.querySelectorAll('.node.chosen').length") == 0
+    b.click(".node.operator")
+    assert b.run("return document.querySelectorAll('.node.chosen').length") == 1
+
+
+def test_what_is_shown_for_a_processor_says_so(visit):
+    for view in ("blocks", "access"):
+        b = visit("log_relu", view)
+        assert "no schedule for a GPU" in b.text("#schedule")
+        assert "the processor's schedule" in b.text("#schedule")
+
+
+def test_nothing_moves_by_itself_with_reduced_motion(visit):
+    b = visit("layer", "overview")
+    moves = "return getComputedStyle(document.querySelector('.bar-fill')).transitionDuration"
+    assert b.run(moves) != "0s"
+    b.prefer(prefers_reduced_motion="reduce")
+    assert b.run(moves) == "0s"
+    b.prefer()
+
+
+def test_the_page_prints_without_its_controls(visit):
+    b = visit("layer", "step")
+    b.prefer(media="print")
+    shown = "return getComputedStyle(document.querySelector(arguments[0])).display"
+    assert b.run(shown, "nav") == b.run(shown, ".controls") == "none"
+    assert b.run(shown, "table") != "none"
+    b.prefer()
+
+
+def test_a_download_is_the_report(chromium, pages, tmp_path):
+    chromium.open(pages["log_relu"], "compile")
+    chromium.downloads_to(tmp_path)
+    chromium.click(".controls button:last-child")
+    path = tmp_path / "report.json"
+    for _ in range(100):
+        if path.exists() and path.stat().st_size:
+            break
+        time.sleep(0.05)
+    assert json.loads(path.read_text())["name"] == "log_relu"
+    chromium.problems()
+
+
+# --- the classics -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory):
+    path = tmp_path_factory.mktemp("classics") / "classics.html"
+    with knobs.config(cache=False):
+        path.write_text(classics.page())
+    return path
+
+
+def test_three_becomes_seven_with_two_memory_operations(chromium, lessons):
+    chromium.open(lessons)
+    assert chromium.text("h2") == "Learn"
+    assert "Without fusion 6 memory operations, with fusion 2" in chromium.text("#learn-said")
+    before, after = chromium.run(
+        "return [...document.querySelectorAll('.trips')].map(x => x.innerText)"
+    )
+    assert all(step in before for step in ("3 → 6", "6 → 6", "6 → 7"))
+    assert "3 → 6 → 6 → 7" in after
+    assert not chromium.problems()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_classic_can_be_learnt_and_played(chromium, lessons, width):
+    chromium.resize(width)
+    for k, name in enumerate(classics.NAMES):
+        chromium.open(lessons)
+        if k:
+            chromium.click(f".lessons li:nth-child({k + 1}) button")
+            chromium.wait(f"return document.querySelector('.top h1').textContent == '{name}'")
+        assert chromium.text("h1") == name
+        assert name in chromium.text("pre.text")
+        overflow = "return document.documentElement.scrollWidth - window.innerWidth"
+        assert chromium.run(overflow) <= 0
+        chromium.click(tab("step"))
+        assert chromium.text(".said").startswith("Step 1 of")
+        assert chromium.run("return location.hash").startswith("#step")
+        assert chromium.run(overflow) <= 0
+    carried = chromium.text("#carried thead")
+    assert "running maximum" in carried
+    assert not chromium.problems()
+
+
+def test_classics_can_be_read_without_scripts(chromium, lessons):
+    shown = chromium.text_without_scripts(lessons)
+    assert "Take the number 3." in shown and "The pictures need scripts." in shown
+
+
+# --- speed --------------------------------------------------------------------------------------
+
+
+def many_operators(count):
+    """A made-up report with that many operators in a graph of six columns."""
+    d = json.loads(json.dumps(data("log_relu")))
+    proto = next(n for n in d["nodes"] if n["kind"] == "operator")
+    nodes = [d["nodes"][0] | {"id": 0, "inputs": []}]
+    for k in range(1, count + 1):
+        inputs = [max(0, k - 6)] + ([k - 9] if k % 5 == 0 and k > 9 else [])
+        names = {"id": k, "name": f"v{k}", "label": f"add#{k}", "output": k == count}
+        nodes.append(proto | names | {"inputs": inputs, "kernels": [k // 6]})
+    d["nodes"] = nodes
+    d["edges"] = [
+        {
+            "producer": x,
+            "reader": n["id"],
+            "nbytes": 1000,
+            "kind": "virtual" if nodes[x]["kernels"] == n["kernels"] else "memory",
+        }
+        for n in nodes
+        for x in n["inputs"]
+    ]
+    kernel = d["kernels"][0] | {"operators": [], "params": []}
+    d["kernels"] = [kernel | {"id": k, "name": f"k{k}"} for k in range(count // 6 + 1)]
+    d["decisions"] = []
+    d["page"] |= {"accesses": [], "codes": [], "transfers": []}
+    layout = layout_of(msgspec.convert(nodes, tuple[NodeData, ...]))
+    d["page"]["layout"] = json.loads(msgspec.json.encode(layout))
+    return d
+
+
+PAN = """
+    const done = arguments[arguments.length - 1];
+    const svg = document.querySelector('.drawing');
+    const box = svg.getBoundingClientRect();
+    const send = (name, x, y) => svg.dispatchEvent(new PointerEvent(name,
+      { clientX: box.x + x, clientY: box.y + y, bubbles: true }));
+    const times = [];
+    let last = null;
+    send('pointerdown', 300, 300);
+    const frame = (now) => {
+      if (last !== null) times.push(now - last);
+      last = now;
+      const k = times.length;
+      send('pointermove', 300 + 150 * Math.sin(k / 15), 300 - 9 * k);
+      if (k < 90) requestAnimationFrame(frame);
+      else done(times);
+    };
+    requestAnimationFrame(frame);
+"""
+
+
+def test_two_thousand_operators_pan_smoothly(chromium, tmp_path):
+    chromium.resize(1280)
+    path = tmp_path / "many.html"
+    path.write_text(page.html(many_operators(2000)))
+    chromium.open(path, "graph")
+    times = min((chromium.run_async(PAN) for _ in range(3)), key=statistics.median)
+    assert statistics.median(times) < 2.2 * 1000 / 60
+    assert chromium.run("return document.querySelectorAll('.drawing .node').length") < 400
+    assert not chromium.problems()
+
+
+def test_the_page_is_painted_at_once(chromium, pages):
+    paint = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    times = []
+    for name in ("log_relu", "attention", "layer"):
+        chromium.open(pages[name])
+        times.append(chromium.wait(paint))
+    assert min(times) <= 300
+
+
+# --- the file -----------------------------------------------------------------------------------
 
 
 def test_a_link_leads_to_a_step(visit):
@@ -311,13 +584,7 @@ def test_a_hostile_name_stays_text(chromium, tmp_path):
 
 
 def test_the_page_can_be_read_without_scripts(chromium, pages):
-    chromium.scripts(on=False)
-    try:
-        chromium.open(pages["looked_up"])
-        chromium.scripts(on=True)  # to read the text
-        shown = chromium.text("body")
-    finally:
-        chromium.scripts(on=True)
+    shown = chromium.text_without_scripts(pages["looked_up"])
     total = data("looked_up")["total"]
     assert show_bytes(total["bytes"]) in shown and "Not fused" in shown
     assert "The other views need scripts." in shown

@@ -19,7 +19,7 @@ from smelt.graph.sink_expand import sink_expands
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.graph.walk import input_size_names
-from smelt.types.expr import Index
+from smelt.types.expr import Index, evaluate
 
 Draw = Any
 FIXED = ("w", "t")
@@ -65,6 +65,21 @@ def test_other_numbers_give_the_same_graph() -> None:
     one, other = generalized(layer(4, 5)), generalized(layer(7, 11))
     assert text(one.graph) == text(other.graph)
     assert (one.sizes, other.sizes) == ({"n0": 4, "n1": 5}, {"n0": 7, "n1": 11})
+
+
+def test_any_size_varies_weights_and_splits_sizes() -> None:
+    graph = parse("""graph f(x: f32[2, 768], w: f32[768, 2304] constant) {
+      v0 = contract(x, w) {spec="m,k; k,n -> m,n"}
+      v1 = reshape(v0) {shape=(2, 3, 12, 64)}
+      v2 = permute(v1) {perm=(0, 2, 1, 3)}
+      return v2
+    }""")
+    (usual, free) = (next(generalize(graph, any_size=x)) for x in (False, True))
+    assert dict(usual.sizes) == {"n0": 2}
+    assert sorted(free.sizes.values()) == [2, 3, 12, 64, 768]
+    verify(free.graph)
+    (shape,) = (x.type.shape for x in free.graph.outputs)
+    assert [evaluate(d, free.sizes) for d in shape] == [2, 12, 3, 64]
 
 
 def test_a_batch_of_one_varies() -> None:

@@ -19,7 +19,7 @@ from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.7"
+VERSION = "1.8"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 

@@ -116,11 +116,28 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How a step's elements differ from those of the program without fusion.
+
+    `cells` are positions among the step's elements, or among the cells that it stores; `fused` and
+    `unfused` the two numbers that are furthest apart, in full. `kind` "rounding" means that all
+    are close, "interim" that a stream corrects the value later.
+    """
+
+    kind: Literal["rounding", "interim"]
+    cells: tuple[int, ...]
+    largest: Number
+    fused: Number
+    unfused: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A statement that ran in one block of the grid.
 
     `visit` names the blocks of enclosing streams, as in `n4 2..3`, and `visit_number` counts them.
-    `kind` "state" is a carried value, "store" a write to memory.
+    `kind` "state" is a carried value, "store" a write to memory. `compared` says whether the
+    program without fusion has the same value, `difference` where it has other bits.
     """
 
     block: int
@@ -133,6 +150,8 @@ class Step:
     value: Tile | None
     loads: tuple[Cells, ...]
     stores: tuple[Cells, ...]
+    compared: bool = False
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +183,8 @@ class KernelRun:
     """A kernel run at the small size.
 
     `kernel` is its number in the report, None for a kernel of the program without fusion. `loaded`
-    and `stored` count elements, every access. `steps` may end early; `complete` says so.
+    and `stored` count elements, every access. `steps` may end early; `complete` says so. `blocks`
+    are the first of `block_count`.
     """
 
     kernel: int | None
@@ -175,15 +195,21 @@ class KernelRun:
     loaded: int
     stored: int
     blocks: tuple[GridBlock, ...]
+    block_count: int
     steps: tuple[Step, ...]
     complete: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallRun:
-    """The program at `sizes`, with fusion and without; without runs, `note` says why."""
+    """The program at `sizes`, with fusion and without; without runs, `note` says why.
+
+    `original` are the numbers that `sizes` stand for where the program has fixed ones; kernels are
+    then those of a copy of the program with sizes that have names.
+    """
 
     sizes: dict[str, int]
+    original: dict[str, int]
     fused: tuple[KernelRun, ...]
     unfused: tuple[KernelRun, ...]
     note: str

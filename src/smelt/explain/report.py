@@ -153,16 +153,25 @@ class Report:
                 raise
             return matches
 
-    def to_data(self, *, page: bool = False, code: bool = False) -> dict[str, Any]:
+    def to_data(
+        self,
+        *,
+        page: bool = False,
+        code: bool = False,
+        values: Mapping[str, Array] | None = None,
+    ) -> dict[str, Any]:
         """Return dicts, lists and scalars, as `to_json` writes them.
 
-        `page` adds what only the page shows, `code` the generated texts to that.
+        `page` adds what only the page shows, `code` the generated texts to that. `values` are
+        small arrays to play the program with, by the names of inputs; others are made up.
         """
         entries = tuple(
             replace(k.data, compile=replace(k.data.compile, ir_size=k.ir_size))
             for k in self.entries
         )
-        added = collect(self.data, self.compiled, code=code) if page else self.data.page
+        added = self.data.page
+        if page:
+            added = collect(self.data, self.compiled, code=code, values=values)
         data: dict[str, Any] = to_data(replace(self.data, kernels=entries, page=added))
         return data
 

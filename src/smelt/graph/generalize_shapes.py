@@ -194,6 +194,7 @@ def generalize(
     hints: Mapping[str, int] | None = None,
     among: Collection[int] | None = None,
     counts: Mapping[Node, Collection[int]] | None = None,
+    any_size: bool = False,
 ) -> Iterator[Generalized]:
     """Yield general versions of a graph, likeliest first, sizes named in order of appearance.
 
@@ -207,6 +208,9 @@ def generalize(
         among: numbers that may vary; None for all.
         counts: dimensions of inputs that are fixed by what the input is, such as the 2 of complex
             numbers.
+        any_size: let as many sizes vary as possible: those of constant inputs too, and those that
+            a reshape splits, which become products of new sizes; there may be more than
+            `MAX_SIZES`. For running the program at other sizes, not for other traces of it.
 
     Raises ShapeError if dimensions that an operator requires to be equal were not.
     """
@@ -218,7 +222,14 @@ def generalize(
         (True, 1, True),
     ):
         walk = _Walk(
-            graph, fixed_dims, hints or {}, among, distinct=distinct, least=least, joins=joins
+            graph,
+            fixed_dims,
+            hints or {},
+            among,
+            distinct=distinct,
+            least=least,
+            joins=joins,
+            any_size=any_size,
         )
         result = walk.found()
         if result is not None:
@@ -238,6 +249,7 @@ class _Walk:
         distinct: bool,
         least: int,
         joins: bool,
+        any_size: bool = False,
     ) -> None:
         """Prepare to generalise a graph.
 
@@ -247,8 +259,8 @@ class _Walk:
         dimension of 1 that repeats and meets such a batch is unified with it; otherwise it stays 1.
         """
         self.graph, self.fixed, self.among, self.apart = graph, fixed, among, distinct
-        self.least, self.joins = least, joins
-        self.sizes = Sizes(hints)
+        self.least, self.joins, self.any_size = least, joins, any_size
+        self.sizes = Sizes(hints, splits=any_size)
         self.nodes = graph.nodes()
         self.shapes: dict[Node, Shape] = {}
         self.ops: dict[Node, TensorOp] = {}
@@ -328,7 +340,8 @@ class _Walk:
 
     def _build(self) -> Generalized | None:
         names, traced_values = self._new_names()
-        if len(names) > MAX_SIZES + len(input_size_names(self.graph)):
+        most = MAX_SIZES + len(input_size_names(self.graph))
+        if len(names) > most and not self.any_size:
             return None
 
         @cache
@@ -391,7 +404,8 @@ def _fix_all(w: _Walk, node: Node) -> Sequence[Index]:
 
 def _input(w: _Walk, node: Node) -> Sequence[Index]:
     assert isinstance(node.op, Input)
-    fixed = range(node.type.rank) if node.op.constant else w.fixed.get(node, ())
+    constant = node.op.constant and not w.any_size
+    fixed = range(node.type.rank) if constant else w.fixed.get(node, ())
     dims: list[Index] = []
     for k, (d, n) in enumerate(zip(node.type.shape, w.numbers[node], strict=True)):
         if k in fixed:

@@ -42,11 +42,13 @@ _Groups: TypeAlias = list[tuple[list[Index], list[Index]]]
 class Sizes:
     """The symbolic sizes of a graph that is being generalised.
 
-    `hints` are values of the sizes it already has.
+    `hints` are values of the sizes it already has.  With `splits`, a size that a reshape splits
+    becomes the product of new sizes.
     """
 
-    def __init__(self, hints: Mapping[str, int]) -> None:
+    def __init__(self, hints: Mapping[str, int], *, splits: bool = False) -> None:
         self.values = dict(hints)
+        self.splits = splits
         self.changed = False
         """Whether a size was bound since this was last set."""
         self._is_settled = False
@@ -311,6 +313,8 @@ class Sizes:
         unknown = [f for f in factors if self.is_unknown(f)] if target_of is None else []
         if len(factors) == len(unknown) == 1:
             return self._split_unknown(key, factors[0], new)
+        if self.splits and target_of is None and len(factors) == 1 and factors[0] == product(dims):
+            return self._split_free(key, factors[0], new)
         if unknown:  # fix the unknowns that would be split, not the sizes in the same group
             for f in unknown:
                 self.fix(f)
@@ -341,6 +345,17 @@ class Sizes:
         if not any(self._is_unknown_by_name.get(name) for d in result for name in sizes_of(d)):
             self._products[product(result)] = result
             self.equal(dim, product(result))
+        return result
+
+    def _split_free(self, key: Hashable, dim: Index, new: Sequence[Index]) -> list[Index]:
+        """Split a size that may vary into a product of new sizes, one a part."""
+        result: list[Index] = []
+        for k, d in enumerate(new):
+            if isinstance(d, int) and d > 1:
+                d = self.resolve(self.free((key, k), d))
+            result.append(d)
+        self._products[product(result)] = result
+        self.equal(dim, product(result))
         return result
 
     def is_unknown(self, e: Index) -> bool:

@@ -6,6 +6,6 @@
 """
 
 from smelt.explain.page.collect import collect
-from smelt.explain.page.html import frame, html, sentence
+from smelt.explain.page.html import Lesson, frame, html, lessons_html, sentence
 
-__all__ = ["collect", "frame", "html", "sentence"]
+__all__ = ["Lesson", "collect", "frame", "html", "lessons_html", "sentence"]

@@ -5,10 +5,12 @@ data = replace(report.data, page=collect(report.data, compiled, code=True))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from smelt import knobs
 from smelt.codegen.build import asm_text, llvm_text
 from smelt.explain.build import steps_of
-from smelt.explain.compiled import Compiled
+from smelt.explain.compiled import Array, Compiled
 from smelt.explain.data import ReportData
 from smelt.explain.page.accesses import access_patterns
 from smelt.explain.page.layout import layout_of
@@ -28,15 +30,24 @@ MAX_KERNELS = 12
 """Most kernels whose generated texts are included."""
 
 
-def collect(data: ReportData, compiled: Compiled, *, code: bool) -> PageData:
-    """Return the page's data; with `code`, also LLVM modules and assembly of the first kernels."""
+def collect(
+    data: ReportData,
+    compiled: Compiled,
+    *,
+    code: bool,
+    values: Mapping[str, Array] | None = None,
+) -> PageData:
+    """Return the page's data; with `code`, also LLVM modules and assembly of the first kernels.
+
+    `values` are small inputs to play the program with, by name.
+    """
     unfused = unfused_clusters(compiled.plan, compiled.target, data.sizes)
     return PageData(
         launches_unfused=sum(data.kernels[c.home].kind != "check" for c in unfused),
         layout=layout_of(data.nodes),
         transfers=transfers(data, compiled.plan.graph.nodes(), unfused),
         accesses=_accesses(data, compiled),
-        run=small_run(compiled, data, unfused),
+        run=small_run(compiled, data, unfused, values),
         codes=_codes(data, compiled, code),
     )
 

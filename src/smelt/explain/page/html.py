@@ -16,15 +16,16 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from smelt.dataclass import dataclass
 from smelt.explain.units import show_bytes, show_count, show_time
 
-__all__ = ["frame", "html", "sentence"]
+__all__ = ["Lesson", "frame", "html", "lessons_html", "sentence"]
 
 FOLDER = Path(__file__).parent / "static"
 MODULES = (
@@ -41,6 +42,7 @@ MODULES = (
     "transfers",
     "memory",
     "compile",
+    "learn",
     "main",
 )
 """Modules of the page, each after those that it imports."""
@@ -50,14 +52,45 @@ _EXPORT = re.compile(r"^export (const|function) (\w+)", re.MULTILINE)
 Data = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A program to learn from: what it shows, its source and its report's data."""
+
+    title: str
+    text: str
+    code: str
+    data: Data
+
+
 def html(data: Data) -> str:
     """Return the page of a report that has the page's data."""
+    return _page(f"{data['name']}: what was fused", data, _summary(data), [("report", data)])
+
+
+def lessons_html(lessons: Sequence[Lesson]) -> str:
+    """Return one page with several programs; it opens on the first one's lesson."""
+    listed = [
+        {
+            "title": x.title,
+            "text": x.text,
+            "code": x.code,
+            "name": x.data["name"],
+            "sentence": sentence(x.data),
+            "under": _under(x.data),
+        }
+        for x in lessons
+    ]
+    scripts: list[tuple[str, Any]] = [("lessons", listed)]
+    scripts += [(f"report-{k}", x.data) for k, x in enumerate(lessons)]
+    return _page("Classics of kernel fusion", lessons[0].data, _lessons(lessons), scripts)
+
+
+def _page(title: str, data: Data, body: Iterable[str], scripts: Sequence[tuple[str, Any]]) -> str:
     style, script = _style(), _script()
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    name = escape(f"{data['name']}: what was fused")
     return "\n".join(
         [
             "<!doctype html>",
@@ -67,16 +100,19 @@ def html(data: Data) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
-            f"<title>{name}</title>",
+            f"<title>{escape(title)}</title>",
             f"<style>{style}</style>",
             "</head>",
             "<body>",
             *_header(data),
             '<nav aria-label="views"><div id="tabs" role="tablist"></div></nav>',
             '<main id="view" role="tabpanel">',
-            *_summary(data),
+            *body,
             "</main>",
-            f'<script type="application/json" id="report">{_escaped_json(data)}</script>',
+            *(
+                f'<script type="application/json" id="{name}">{_escaped_json(value)}</script>'
+                for name, value in scripts
+            ),
             f'<script type="module">{script}</script>',
             "</body>",
             "</html>",
@@ -138,16 +174,35 @@ def _digest(text: str) -> str:
 
 
 def _header(data: Data) -> Iterator[str]:
-    t = data["target"]
-    sizes = " ".join(f"{name}={n}" for name, n in data["sizes"].items())
-    machine = f"{t['name']}, {show_count(t['cores'], 'core')}, {t['isa']}"
-    under = " · ".join(x for x in (sizes, machine) if x)
     yield '<header class="top"><div>'
     yield f"<h1>{escape(data['name'])}</h1>"
     yield f'<p class="lead">{escape(sentence(data))}</p>'
-    yield f'<p class="under">{escape(under)}</p>'
+    yield f'<p class="under">{escape(_under(data))}</p>'
     yield '</div><div class="tools"><button type="button" id="theme">theme</button>'
     yield '<button type="button" id="help" aria-label="keyboard help">?</button></div></header>'
+
+
+def _under(data: Data) -> str:
+    """Return the line with sizes and machine."""
+    t = data["target"]
+    sizes = " ".join(f"{name}={n}" for name, n in data["sizes"].items())
+    machine = f"{t['name']}, {show_count(t['cores'], 'core')}, {t['isa']}"
+    return " · ".join(x for x in (sizes, machine) if x)
+
+
+def _lessons(lessons: Sequence[Lesson]) -> Iterator[str]:
+    yield "<h2>Classics of kernel fusion</h2>"
+    yield '<noscript><p class="note">The pictures need scripts.</p></noscript>'
+    for x in lessons:
+        yield f"<h3>{_marked(x.title)}</h3><p>{_marked(x.text)}</p>"
+        yield f'<pre class="text">{escape(x.code)}</pre><p>{escape(sentence(x.data))}</p>'
+        yield from _rows(["", "without fusion", "with fusion"], _total_rows(x.data))
+
+
+def _marked(text: str) -> str:
+    """Return escaped text with what is between backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{p}</code>" if k % 2 else p for k, p in enumerate(parts))
 
 
 def _summary(data: Data) -> Iterator[str]:

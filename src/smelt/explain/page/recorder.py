@@ -34,6 +34,8 @@ class Recorder:
     def __init__(self, kernel: Kernel, most: int) -> None:
         self.kernel, self.most = kernel, most
         self.steps: list[Step] = []
+        self.tiles: list[tile.Tile | None] = []
+        """The value of each step, with all its digits."""
         self.blocks: list[GridBlock] = []
         self.complete = True
         self._block = -1
@@ -42,6 +44,11 @@ class Recorder:
         self._place: Evaluator | None = None
         self._accessed: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
         self._pending: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of the grid that have begun."""
+        return self._block + 1
 
     def block(self, place: Evaluator) -> None:
         """Begin a block of the grid."""
@@ -52,29 +59,41 @@ class Recorder:
 
     def visit(self, stream: Stream, place: Evaluator) -> None:
         """Begin a block of a stream; the first one shows the states' initial values."""
+        if self._is_full(place):
+            return
         self._visit = ", ".join(_range_text(b.axis, place) for b in stream.blocks)
         self._visit_number += 1
         if self._visit_number == 1:
             for state in stream.states:
                 text = f"{state.name} starts as its initial value"
-                self._add("state", state.name, text, -1, _tile(place.names[state.name]), place, 0)
+                self._add("state", state.name, text, -1, place.names[state.name], place, 0)
 
     def statement(self, statement: Statement, place: Evaluator) -> None:
         """Record a statement that has run."""
+        if self._is_full(place):
+            return
         text = statement_text(statement, self.kernel)
         match statement:
             case Let(name=name, origin=origin):
-                self._add("value", name, text, origin, _tile(place.names[name]), place)
+                self._add("value", name, text, origin, place.names[name], place)
             case Position(name=name):
-                self._add("position", name, text, -1, _tile(place.names[name]), place)
+                self._add("position", name, text, -1, place.names[name], place)
             case Update(state=name):
-                self._add("state", name, text, -1, _tile(place.new[name]), place)
+                self._add("state", name, text, -1, place.new[name], place)
             case Store(param=name):
                 self._add("store", name, text, -1, None, place)
             case Stream():
                 self._visit, self._visit_number = "", 0
             case Merge():
                 pass
+
+    def _is_full(self, place: Evaluator) -> bool:
+        """Return whether no more steps are recorded; accesses of blocks still are."""
+        if len(self.steps) < self.most:
+            return False
+        self.complete = False
+        self._collect(place)
+        return True
 
     def finish(self) -> None:
         """Keep the accesses of the block that ends."""
@@ -103,8 +122,9 @@ class Recorder:
     def _collect(self, place: Evaluator) -> None:
         """Take the logs of all buffers since the last statement."""
         buffers: dict[str, Buffer] = {**place.inputs, **place.outputs}
+        kept = len(self.blocks) < MAX_BLOCKS
         for name, buffer in buffers.items():
-            for stores, cells in buffer.log or ():
+            for stores, cells in (buffer.log or ()) if kept else ():
                 listed = cells.reshape(-1).tolist()
                 self._accessed[stores].setdefault(name, set()).update(listed)
                 self._pending[stores].setdefault(name, []).extend(listed)
@@ -116,16 +136,14 @@ class Recorder:
         name: str,
         text: str,
         origin: int,
-        value: Tile | None,
+        value: tile.Tile | None,
         place: Evaluator,
         visit_number: int | None = None,
     ) -> None:
         self._collect(place)
-        if len(self.steps) >= self.most:
-            self.complete = False
-            return
         loads, stores = self._pending
         self._pending = ({}, {})
+        self.tiles.append(value)
         self.steps.append(
             Step(
                 block=self._block,
@@ -135,7 +153,7 @@ class Recorder:
                 name=name,
                 text=text,
                 node=origin if origin >= 0 else None,
-                value=value,
+                value=None if value is None else _tile(value),
                 loads=tuple(Cells(array=a, cells=tuple(c)) for a, c in loads.items()),
                 stores=tuple(Cells(array=a, cells=tuple(c)) for a, c in stores.items()),
             )

@@ -1,5 +1,5 @@
 // Lanes of one access against 32-byte sectors and cache lines.
-import { page, kernels, report, h, s, select, table, go, number, note, button, showCount } from "./core.js";
+import { page, kernels, report, h, s, select, table, go, number, note, button, showCount, scheduleNote } from "./core.js";
 import { chooseKernel, pickKernel } from "./kernel.js";
 
 const VERDICT = { same: "broadcast: all lanes read one element", contiguous: "coalesced: neighbouring lanes, neighbouring elements",
@@ -39,7 +39,7 @@ export function accesses() {
   picture(a, lanes), h("h3", {}, `All accesses of ${k.name}`),
   table(["access", "", "lanes along", "pattern", "#sectors", "#lines of 128 B", "#lines of 64 B"], rows),
   note(`A GPU's warp has 32 lanes and moves sectors of 32 bytes; this processor's vector is the first ${Math.floor(report.target.vector_bytes / a.itemsize)} lanes, and it moves lines of 64 bytes. `,
-    "Lanes run along the axis in which results are stored, where the access has it; otherwise along its own last axis. Counted from the index map at the first block.")];
+    "Lanes run along the axis in which results are stored, where the access has it; otherwise along its own last axis. Counted from the index map at the first block."), scheduleNote()];
 }
 
 function picture(a, lanes) {

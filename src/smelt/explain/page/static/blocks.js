@@ -1,5 +1,5 @@
 // Which block of the grid writes a cell, and which cells of every operand that block reads.
-import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, showBytes, showCount, showRate } from "./core.js";
+import { page, kernels, nodes, report, h, select, table, go, number, note, colour, button, state, showBytes, showCount, showRate, scheduleNote, limits } from "./core.js";
 import { cells, position, sizesText } from "./cells.js";
 
 const ranges = (b) => Object.entries(b.ranges).map(([a, [from, to]]) => `${a} ${from}${to - from > 1 ? `..${to - 1}` : ""}`).join(", ") || "all";
@@ -19,6 +19,8 @@ export function chooseRun() {
 export function blocks() {
   if (!page.run.fused.length) return [note(page.run.note), machine()];
   const [run, list] = chooseRun();
+  if (!run.blocks.length) return [h("div", { class: "controls" }, list), note("This launch has no block: its arrays are empty."), machine()];
+  limits.block = run.blocks.length - 1;
   const chosen = run.blocks[number("block", 0)] ? number("block", 0) : 0;
   const block = run.blocks[chosen];
   const writer = (name) => {
@@ -30,11 +32,14 @@ export function blocks() {
     const owner = a.role === "out" ? writer(a.name) : null;
     const side = a.role === "out" ? block.stores : block.loads;
     const lit = new Set(side.filter((c) => c.array === a.name).flatMap((c) => c.cells));
-    const readers = (at) => run.blocks.findIndex((b) => b.loads.some((c) => c.array === a.name && c.cells.includes(at)));
+    const readers = (at) => {
+      const k = run.blocks.findIndex((b) => b.loads.some((c) => c.array === a.name && c.cells.includes(at)));
+      return k < 0 ? undefined : k;
+    };
     return h("section", { class: "operand" }, h("h3", {}, h("span", { class: `array ${a.role}` }, a.name), ` ${a.dtype}[${a.shape.join(",")}]`,
       h("small", {}, `${a.node !== null && nodes[a.node].label !== a.name ? ` ${nodes[a.node].label}` : ""}, ${a.role === "out" ? "written" : "read"}`)),
     cells(a, { label: a.name, classOf: (at) => `${owner && owner.has(at) ? colour(owner.get(at)) : ""} ${lit.has(at) ? "lit" : "dim"}`,
-      onpick: (at) => go({ block: owner ? owner.get(at) ?? 0 : Math.max(readers(at), 0), cell: `${a.name}[${position(at, a.shape)}]` }) }));
+      onpick: (at) => go({ block: (owner ? owner.get(at) : readers(at)) ?? "none", cell: `${a.name}[${position(at, a.shape)}]` }) }));
   });
   const fusedLaunches = page.run.fused.length;
   return [h("div", { class: "controls" }, list,
@@ -43,15 +48,15 @@ export function blocks() {
   h("p", { class: "said", "aria-live": "polite", id: "block-said" }, ...said(run, chosen)),
   h("div", { class: "operands" }, arrays),
   note(`Sizes are shrunk to ${sizesText(page.run.sizes)}, and blocks with them. Each block runs by itself, so a thread takes any of them. `,
-    `With fusion ${showCount(fusedLaunches, "launch").replace("launchs", "launches")}, without it ${page.run.unfused.length}: there every operator is a launch of its own, and every value between them goes through memory.`),
+    `With fusion ${showCount(fusedLaunches, "launch")}, without it ${page.run.unfused.length}: there every operator is a launch of its own, and every value between them goes through memory.`),
   machine()];
 }
 
 function said(run, chosen) {
+  if (state.block === "none") return [h("strong", {}, `${state.cell}: `), `none of the first ${run.blocks.length} blocks accesses it, and of ${run.block_count} only these are recorded.`];
   const b = run.blocks[chosen];
-  const cell = new URLSearchParams(location.hash.split("/").slice(1).join("&")).get("cell");
   const count = (list) => list.reduce((sum, c) => sum + c.cells.length, 0);
-  return [cell ? h("strong", {}, `${decodeURIComponent(cell)}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.blocks.length} (${ranges(b)}) reads `,
+  return [state.cell ? h("strong", {}, `${state.cell}: `) : null, "block ", h("strong", {}, String(chosen)), ` of ${run.block_count} (${ranges(b)}) reads `,
     `${showCount(count(b.loads), "cell")} and writes ${showCount(count(b.stores), "cell")}`,
     ` (${b.stores.map((c) => c.array).join(", ") || "nothing: its carried values are merged later"}).`];
 }
@@ -74,5 +79,5 @@ function machine() {
     "The thread pool takes tasks; a task runs one or more blocks; the lanes of a vector take neighbouring elements."),
   h("div", { class: "two" }, table(["kernel", "#blocks", "#tasks", "#lanes", "#bytes a block", "data fits"], rows),
     table(["memory", "#size", "#reads", "#writes"], caches)),
-  note("This program was compiled for a processor. A GPU's programs, warps and shared memory are shown once there is a schedule for one."));
+  scheduleNote());
 }

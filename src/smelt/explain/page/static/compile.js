@@ -17,7 +17,7 @@ export function compile() {
   const phases = [["passes", list.reduce((t, p) => t + p.seconds, 0)], ["lowering", sum((c) => c.lower_seconds)], ["code generation", sum((c) => c.emit_seconds)], ["loading", sum((c) => c.load_seconds)]];
   const rest = (report.total.compile_seconds || 0) - phases.reduce((t, [, x]) => t + x, 0);
   if (rest > 0) phases.splice(1, 0, ["planning", rest]);
-  return [h("p", { class: "said" }, report.total.compile_seconds === null ? "Nothing was compiled." : `Compiled in ${ms(report.total.compile_seconds)}: ${showCount(report.passes.length, "pass").replace("passs", "passes")}, ${showCount(code.length, "kernel")}.`),
+  return [h("p", { class: "said" }, report.total.compile_seconds === null ? "Nothing was compiled." : `Compiled in ${ms(report.total.compile_seconds)}: ${showCount(report.passes.length, "pass")}, ${showCount(code.length, "kernel")}.`),
     h("div", { class: "two" }, h("section", {}, h("h3", {}, "Where the time went"), bars(phases.map(([n, t]) => [n, t, ms(t), "model"]))),
       h("section", {}, h("h3", {}, "Slowest passes"), bars(slow.map((p) => [p.name, p.seconds, ms(p.seconds), "model"])))),
     h("h3", {}, "Kernels"), table(["kernel", "code", "why it was not in the cache", "#lowered in", "#generated in", "#loaded in", "#lines of LLVM", "#machine code"],
@@ -44,6 +44,7 @@ function trace() {
 }
 
 function download(name, text) {
-  const link = h("a", { href: `data:application/json;charset=utf-8,${encodeURIComponent(text)}`, download: name });
-  link.click();
+  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
 }

@@ -1,6 +1,14 @@
 // Data, formatting, elements and the page's state. Everything shown is a function of the report.
 
-export const report = JSON.parse(document.getElementById("report").textContent);
+// A page has one report, or several programs to learn from; the address names the one that is shown.
+const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
+export const lessons = embedded("lessons") || [];
+export const chosenLesson = () => {
+  const named = Number(/\/program=(\d+)/.exec(location.hash)?.[1] ?? 0);
+  return named < lessons.length ? named : 0;
+};
+export const lesson = chosenLesson();
+export const report = embedded(lessons.length ? `report-${lesson}` : "report");
 export const page = report.page;
 export const nodes = report.nodes;
 export const kernels = report.kernels;
@@ -26,7 +34,7 @@ export function showBytes(x) {
 }
 
 export const showTime = (ns) => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]]);
-export const showCount = (n, one) => `${n} ${n === 1 ? one : one + "s"}`;
+export const showCount = (n, one) => `${n} ${n === 1 ? one : one + (/(s|ch)$/.test(one) ? "es" : "s")}`;
 export const showRate = (x) => `${Number(x.toPrecision(3)).toLocaleString("en")} GB/s`;
 export const showFactor = (x) => `${x.toFixed(1)}x`;
 
@@ -91,19 +99,24 @@ export function bars(rows) {
 }
 
 export const note = (...text) => h("p", { class: "note" }, text);
+// The target of a report is a processor as long as no other one is named.
+export const scheduleNote = () => h("p", { class: "note", id: "schedule" }, "There is no schedule for a GPU in this report: what you see is the processor's schedule.");
+// Text with `code` between backticks.
+export const marked = (text) => text.split("`").map((part, k) => (k % 2 ? h("code", {}, part) : part));
 export const COLOURS = 8;
 export const colour = (k) => `c${((k % COLOURS) + COLOURS) % COLOURS}`;
 
 // ---- state: a view and its arguments, also in the address ------------------------------------
 
-export const state = { view: "overview" };
+export const limits = {}; // the last value of a state that keys and buttons move, set by its view
+export const state = { view: lessons.length ? "learn" : "overview" };
 const listeners = [];
 export const onChange = (f) => listeners.push(f);
 
 export function go(change) {
   Object.assign(state, change);
   for (const key of Object.keys(state)) if (state[key] === null) delete state[key];
-  const rest = Object.entries(state).filter(([k]) => k !== "view").map(([k, v]) => `/${k}=${v}`);
+  const rest = Object.entries(state).filter(([k]) => k !== "view").map(([k, v]) => `/${k}=${encodeURIComponent(v)}`);
   try {
     history.replaceState(null, "", `#${state.view}${rest.join("")}`);
   } catch {

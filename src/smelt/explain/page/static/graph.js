@@ -1,6 +1,6 @@
 // The graph with its clusters, and a slider that replays the planner's decisions.
 import { report, page, nodes, kernels, h, s, button, go, state, number, colour, note, showBytes, showCount,
-  shortPlace } from "./core.js";
+  shortPlace, limits } from "./core.js";
 import { why } from "./why.js";
 import { card } from "./decision.js";
 
@@ -8,6 +8,7 @@ const HEIGHT = 40;
 const routes = new Map(page.layout.edges.map((e) => [`${e.producer} ${e.reader}`, e.points]));
 let view = null; // the visible part of the drawing, kept while the slider moves
 let playing = null;
+let wanted = ""; // what was looked for last
 
 // Clusters after the first `step` decisions: a map from node to a representative.
 export function clustersAt(step) {
@@ -28,9 +29,9 @@ export function clustersAt(step) {
 export function totalsAt(step) {
   const t = report.total;
   const clusters = clustersAt(step);
-  const computing = nodes.filter((n) => n.kind === "operator" || n.kind === "call" );
+  const computing = nodes.filter((n) => n.kind === "operator" || n.kind === "call");
   const count = step >= report.decisions.length ? t.kernels + t.calls
-    : new Set(computing.map((n) => clusters[n.id])).size;
+    : new Set(computing.map((n) => clusters[n.id])).size + Math.max(page.launches_unfused - computing.length, 0);
   if (step >= report.decisions.length) return { count, bytes: t.bytes };
   const saved = report.decisions.slice(0, step).reduce((sum, d) => sum + (d.verdict === "fused" ? d.saves_bytes : 0), 0);
   return { count, bytes: Math.max(t.bytes_unfused - saved, t.bytes) };
@@ -39,6 +40,7 @@ export function totalsAt(step) {
 export function graph() {
   const last = report.decisions.length;
   const step = Math.min(number("step", last), last);
+  limits.step = last;
   const totals = totalsAt(step);
   const decision = step > 0 && step < last ? report.decisions[step - 1] : null;
   const slider = h("input", { type: "range", min: 0, max: last, value: step, id: "replay",
@@ -78,43 +80,112 @@ function play() {
   return go({ step: number("step", 0) });
 }
 
-function drawing(step) {
+const LARGE = 400; // nodes above which only what is visible is drawn
+const COARSE = 0.4; // pixels per unit below which a large graph is drawn without names
+
+// What is drawn after some decisions: boxes, edges and the area of each cluster, with their places.
+function sceneAt(step) {
   const clusters = clustersAt(step);
-  const seen = [...new Set(clusters)];
-  const shade = (n) => (clusters[n] < 0 ? colour(-1 - clusters[n]) : colour(seen.indexOf(clusters[n])));
-  const size = new Map();
-  for (const p of page.layout.nodes) size.set(clusters[p.node], (size.get(clusters[p.node]) || 0) + 1);
+  const order = new Map([...new Set(clusters)].map((c, k) => [c, k]));
+  const shade = (c) => colour(c < 0 ? -1 - c : order.get(c));
   const computed = (n) => !["input", "constant"].includes(nodes[n].kind);
-  const blobs = new Map();
-  const lines = [];
+  const areas = new Map(); // cluster: boxes and edges
+  const area = (c) => areas.get(c) || areas.set(c, { shade: shade(c), boxes: [], lines: [] }).get(c);
+  const edges = [];
   for (const e of report.edges) {
     const points = routes.get(`${e.producer} ${e.reader}`);
     if (!points) continue;
     const inside = computed(e.producer) && clusters[e.producer] === clusters[e.reader] &&
       (step < report.decisions.length || e.kind === "virtual");
-    const path = curve(points);
-    if (inside) blobs.set(clusters[e.reader], [...(blobs.get(clusters[e.reader]) || []), s("path", { d: path })]);
-    const width = Math.max(1.5, Math.min(9, Math.log10(e.nbytes + 1)));
-    lines.push(s("path", { d: path, class: inside ? "edge virtual" : "edge stored",
-      "stroke-width": inside ? 1.6 : width }, s("title", {}, `${nodes[e.producer].label} → ${nodes[e.reader].label}: ` +
-      (inside ? "stays in registers" : `${showBytes(e.nbytes)} through memory`))));
+    const xs = points.map(([x]) => x);
+    const edge = { e, inside, path: curve(points), left: Math.min(...xs), right: Math.max(...xs), top: points[0][1], bottom: points[points.length - 1][1] };
+    edges.push(edge);
+    if (inside) area(clusters[e.reader]).lines.push(edge);
   }
-  for (const p of page.layout.nodes) {
-    if (!computed(p.node)) continue;
-    const rect = s("rect", { x: p.x - p.width / 2 - 10, y: p.y - HEIGHT / 2 - 10, width: p.width + 20,
-      height: HEIGHT + 20, rx: 16 });
-    blobs.set(clusters[p.node], [...(blobs.get(clusters[p.node]) || []), rect]);
+  const boxes = page.layout.nodes.map((p) => ({ p, kind: computed(p.node) ? shade(clusters[p.node]) : "outside",
+    left: p.x - p.width / 2, right: p.x + p.width / 2, top: p.y - HEIGHT / 2, bottom: p.y + HEIGHT / 2 }));
+  for (const box of boxes) if (computed(box.p.node)) area(clusters[box.p.node]).boxes.push(box);
+  return { boxes, edges, areas: [...areas.values()] };
+}
+
+const isLarge = page.layout.nodes.length > LARGE;
+const width = Math.max(page.layout.width, 420);
+const shape = isLarge ? Math.max(width, 900) * 0.75 : page.layout.height;
+const whole = () => {
+  const w = isLarge ? Math.max(width, 900) : width;
+  return { x: (page.layout.width - w) / 2, y: 0, w, h: shape };
+};
+
+// Draw the part of a scene that a window shows; a small scene is drawn as a whole.
+function shapes(scene, around, coarse) {
+  const seen = (x) => !around || (x.right > around.x && x.left < around.x + around.w && x.bottom > around.y && x.top < around.y + around.h);
+  const boxes = scene.boxes.filter(seen);
+  const edges = scene.edges.filter(seen);
+  if (coarse) {
+    const rects = new Map();
+    for (const x of boxes) rects.set(x.kind, `${rects.get(x.kind) || ""}M${x.left},${x.top}H${x.right}V${x.bottom}H${x.left}Z`);
+    const lines = (inside) => edges.filter((x) => x.inside === inside).map((x) => x.path).join("");
+    return [s("path", { class: "edge stored", "stroke-width": 3, d: lines(false) }), s("path", { class: "edge coarse", "stroke-width": 1.6, d: lines(true) }),
+      [...rects].map(([kind, d]) => s("path", { class: `coarse-node ${kind}`, d }))];
   }
-  const areas = [...blobs].map(([c, shapes]) => s("g", { class: `blob ${c < 0 ? colour(-1 - c) : colour(seen.indexOf(c))}` }, shapes));
-  const boxes = page.layout.nodes.map((p) => node(p, computed(p.node) ? shade(p.node) : "outside"));
-  const width = Math.max(page.layout.width, 420);
-  if (!view) view = { x: (page.layout.width - width) / 2, y: 0, w: width, h: page.layout.height };
-  const svg = s("svg", { viewBox: `${view.x} ${view.y} ${view.w} ${view.h}`, class: "drawing", role: "group",
-    style: { aspectRatio: `${width} / ${page.layout.height}` }, "aria-label": "graph of operators" }, areas, lines, boxes);
-  pan(svg);
-  return h("div", { class: "canvas" }, h("div", { class: "zoom" },
-    button("+", () => zoom(svg, 0.8), { "aria-label": "zoom in" }), button("−", () => zoom(svg, 1.25), { "aria-label": "zoom out" }),
-    button("fit", () => { view = null; go({}); })), svg);
+  const areas = scene.areas.map((c) => s("g", { class: `blob ${c.shade}` }, c.lines.filter(seen).map((x) => s("path", { d: x.path })),
+    c.boxes.filter(seen).map((x) => s("rect", { x: x.left - 10, y: x.top - 10, width: x.p.width + 20, height: HEIGHT + 20, rx: 16 }))));
+  const lines = edges.map(({ e, inside, path }) => s("path", { d: path, class: inside ? "edge virtual" : "edge stored",
+    "stroke-width": inside ? 1.6 : Math.max(1.5, Math.min(9, Math.log10(e.nbytes + 1))) },
+  s("title", {}, `${nodes[e.producer].label} → ${nodes[e.reader].label}: ${inside ? "stays in registers" : `${showBytes(e.nbytes)} through memory`}`)));
+  return [areas.filter((g) => g.childNodes.length), lines, boxes.map((x) => node(x.p, x.kind))];
+}
+
+function drawing(step) {
+  const scene = sceneAt(step);
+  if (!view) view = whole();
+  const svg = s("svg", { class: "drawing", role: "group", style: { aspectRatio: `${view.w} / ${view.h}` }, "aria-label": "graph of operators" });
+  let drawn = null; // the window for which shapes exist
+  const show = () => {
+    svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.w} ${view.h}`);
+    const coarse = isLarge && (svg.clientWidth || 720) / view.w < COARSE;
+    const covers = drawn && drawn.coarse === coarse && drawn.x <= view.x && drawn.y <= view.y &&
+      drawn.x + drawn.w >= view.x + view.w && drawn.y + drawn.h >= view.y + view.h;
+    if (covers || (drawn && !isLarge)) return;
+    drawn = { x: view.x - view.w / 2, y: view.y - view.h / 2, w: 2 * view.w, h: 2 * view.h, coarse };
+    const focused = svg.contains(document.activeElement) ? document.activeElement.dataset.node : null;
+    svg.replaceChildren(...shapes(scene, isLarge ? drawn : null, coarse).flat(Infinity));
+    if (focused) svg.querySelector(`[data-node="${focused}"]`)?.focus({ preventScroll: true });
+  };
+  show();
+  pan(svg, show);
+  const scale = (factor) => () => zoom(svg, factor, show);
+  return h("div", { class: "canvas" }, h("div", { class: "zoom" }, finder(),
+    button("+", scale(0.8), { "aria-label": "zoom in" }), button("−", scale(1.25), { "aria-label": "zoom out" }),
+    button("fit", () => { view = fitted(); go({}); }, { title: "show the whole graph" })), svg);
+}
+
+function fitted() {
+  const start = whole();
+  const factor = Math.max(1, page.layout.height / start.h);
+  return { x: (page.layout.width - start.w * factor) / 2, y: 0, w: start.w * factor, h: start.h * factor };
+}
+
+// A field that finds operators by label or source line, one after another.
+function finder() {
+  const find = (text) => {
+    const lower = text.trim().toLowerCase();
+    const at = page.layout.nodes.findIndex((p) => p.node === Number(state.a));
+    const after = [...page.layout.nodes.slice(at + 1), ...page.layout.nodes.slice(0, at + 1)];
+    const p = lower && after.find((x) => nodes[x.node].label.toLowerCase().includes(lower) || shortPlace(nodes[x.node].place).toLowerCase().includes(lower));
+    if (!p) return;
+    wanted = text;
+    centre(p);
+    go({ a: p.node, b: null });
+  };
+  return h("input", { type: "search", id: "find", placeholder: "find an operator", "aria-label": "find an operator by name", value: wanted,
+    onkeydown: (e) => { if (e.key === "Enter") { e.preventDefault(); find(e.target.value); } } });
+}
+
+function centre(p) {
+  if (!view || !isLarge) return;
+  const start = whole();
+  view = { x: page.layout.width <= start.w ? start.x : p.x - start.w / 2, y: p.y - start.h / 2, w: start.w, h: start.h };
 }
 
 // A smooth curve through the points of an edge, from below one node to above the other.
@@ -149,29 +220,44 @@ function pick(id) {
   else go({ b: id });
 }
 
-function pan(svg) {
+function pan(svg, show) {
   let from = null;
-  svg.addEventListener("pointerdown", (e) => { from = { x: e.clientX, y: e.clientY, vx: view.x, vy: view.y, moved: false }; });
+  let dragged = false;
+  svg.addEventListener("pointerdown", (e) => {
+    from = { x: e.clientX, y: e.clientY, vx: view.x, vy: view.y };
+    dragged = false;
+  });
   svg.addEventListener("pointermove", (e) => {
     if (!from) return;
+    if (!dragged && Math.hypot(e.clientX - from.x, e.clientY - from.y) < 4) return;
+    dragged = true;
     const scale = view.w / svg.clientWidth;
-    if (!from.moved && Math.hypot(e.clientX - from.x, e.clientY - from.y) < 4) return;
-    from.moved = true;
     view.x = from.vx - (e.clientX - from.x) * scale;
     view.y = from.vy - (e.clientY - from.y) * scale;
-    svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.w} ${view.h}`);
+    show();
   });
-  for (const end of ["pointerup", "pointerleave"]) svg.addEventListener(end, () => { from = null; });
+  for (const end of ["pointerup", "pointerleave", "pointercancel"]) svg.addEventListener(end, () => { from = null; });
+  svg.addEventListener("click", (e) => { // the end of a drag chooses nothing
+    if (dragged) e.stopPropagation();
+    dragged = false;
+  }, { capture: true });
+  svg.addEventListener("focusin", (e) => { // an operator that gets the focus comes into view
+    const p = isLarge && page.layout.nodes.find((x) => x.node === Number(e.target.dataset?.node));
+    if (!p || (p.y > view.y && p.y < view.y + view.h && p.x > view.x && p.x < view.x + view.w)) return;
+    view.x = p.x - view.w / 2;
+    view.y = p.y - view.h / 2;
+    show();
+  });
   svg.addEventListener("wheel", (e) => {
     if (!e.ctrlKey) return; // plain scrolling moves the page
     e.preventDefault();
-    zoom(svg, e.deltaY > 0 ? 1.1 : 0.9);
+    zoom(svg, e.deltaY > 0 ? 1.1 : 0.9, show);
   }, { passive: false });
 }
 
-function zoom(svg, factor) {
+function zoom(svg, factor, show) {
   view = { x: view.x + (view.w * (1 - factor)) / 2, y: view.y + (view.h * (1 - factor)) / 2, w: view.w * factor, h: view.h * factor };
-  svg.setAttribute("viewBox", `${view.x} ${view.y} ${view.w} ${view.h}`);
+  show();
 }
 
 function side() {
@@ -209,7 +295,7 @@ function sources(a, b) {
     const mark = (on) => () => line.nodes.forEach((n) =>
       document.querySelector(`[data-node="${n.id}"]`)?.classList.toggle("lit", on));
     return h("li", { class: hit ? "hit" : null, onmouseenter: mark(true), onmouseleave: mark(false) },
-      h("span", { class: "where" }, shortPlace(line.place)), homes.map((k) => h("span", { class: `dot ${colour(k)}`, title: kernels[k].name })),
+      h("span", { class: "where" }, shortPlace(line.place)), homes.slice(0, 8).map((k) => h("span", { class: `dot ${colour(k)}`, title: kernels[k].name })), homes.length > 8 ? `+${homes.length - 8} ` : null,
       h("code", {}, line.place.text));
   });
   return h("section", {}, h("h3", {}, "Lines of the program"), h("ol", { class: "sources" }, lines));

@@ -1,5 +1,5 @@
 // Navigation, keyboard and theme; draws the view that the address names.
-import { state, go, onChange, readAddress, h, button, note, number, report, showBytes, showTime } from "./core.js";
+import { state, go, onChange, readAddress, h, button, note, number, limits, showBytes, showTime, lessons, lesson, chosenLesson } from "./core.js";
 import { why } from "./why.js";
 import { overview } from "./overview.js";
 import { graph } from "./graph.js";
@@ -11,9 +11,12 @@ import { steps } from "./steps.js";
 import { transfers } from "./transfers.js";
 import { memory } from "./memory.js";
 import { compile } from "./compile.js";
+import { learn } from "./learn.js";
 
 const VIEWS = [["overview", "Overview", overview], ["graph", "Graph", graph], ["decision", "Decisions", decision], ["kernel", "Kernel", kernel],
   ["blocks", "Blocks", blocks], ["access", "Access", accesses], ["step", "Step", steps], ["transfers", "Transfers", transfers], ["memory", "Memory", memory], ["compile", "Compile", compile]];
+VIEWS[lessons.length ? "unshift" : "push"](["learn", "Learn", learn]);
+const NUMBERED = VIEWS.map(([name]) => name).filter((name) => name !== "learn");
 const INTRO = {
   overview: "What fusion did to this program: kernels, bytes and time, before and after.",
   graph: "Operators in one colour run as one kernel. Move the slider to replay what was decided, in its order.",
@@ -24,17 +27,22 @@ const INTRO = {
   step: "One statement at a time, with real values, beside the program without fusion.",
   transfers: "Every array that crosses memory, with and without fusion.",
   memory: "Where values between kernels are stored, and for how long.",
+  learn: "What fusion is: the way of each value through memory, without it and with it.",
   compile: "What the compiler did, how long it took, and what came from the cache.",
 };
 
 const main = document.getElementById("view");
 const tabs = document.getElementById("tabs");
+tabs.append(...VIEWS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
+  title: `${label} (key ${name === "learn" ? "l" : (NUMBERED.indexOf(name) + 1) % 10})`, onclick: () => open(name) }, label)));
 
 function draw() {
   const [id, title, view] = VIEWS.find(([name]) => name === state.view) || VIEWS[0];
   const focused = document.activeElement?.closest("#view") ? describe(document.activeElement) : null;
-  tabs.replaceChildren(...VIEWS.map(([name, label], k) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === id), "aria-controls": "view",
-    title: `${label} (key ${(k + 1) % 10})`, onclick: () => open(name) }, label)));
+  for (const tab of tabs.children) {
+    tab.setAttribute("aria-selected", String(tab.id === `tab-${id}`));
+    tab.tabIndex = tab.id === `tab-${id}` ? 0 : -1;
+  }
   let parts;
   try {
     parts = view();
@@ -42,18 +50,39 @@ function draw() {
     parts = [note(`This view cannot be drawn: ${error.message}`)];
     console.error(error);
   }
-  main.replaceChildren(h("h2", {}, title), h("p", { class: "intro" }, INTRO[id]), ...parts.flat(Infinity).filter(Boolean));
+  replaceParts([h("h2", {}, title), h("p", { class: "intro" }, INTRO[id]), ...parts.flat(Infinity).filter(Boolean)]);
   for (const line of main.querySelectorAll(".line.here")) {
     line.parentElement.scrollTop = line.offsetTop - 110;
   }
   const tab = document.getElementById(`tab-${id}`);
   tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.offsetWidth) / 2;
   main.setAttribute("aria-labelledby", `tab-${id}`);
-  if (focused) [...main.querySelectorAll(focused.tag)][focused.at]?.focus({ preventScroll: true });
+  if (focused && document.activeElement !== held) alike(focused.tag, focused.key)[focused.at]?.focus({ preventScroll: true });
 }
 
 // The element that had the focus, to give it back after drawing.
-const describe = (e) => ({ tag: e.tagName, at: [...main.querySelectorAll(e.tagName)].indexOf(e) });
+const keyOf = (e) => e.id || e.dataset.node || e.getAttribute("aria-label") || e.textContent;
+const alike = (tag, key) => [...main.querySelectorAll(tag)].filter((e) => keyOf(e) === key);
+const describe = (e) => ({ tag: e.tagName, key: keyOf(e), at: alike(e.tagName, keyOf(e)).indexOf(e) });
+
+// Replace what is shown, but leave a slider in its place while it is dragged.
+let held = null;
+function replaceParts(parts) {
+  const kept = held && [...main.children].find((x) => x.contains(held));
+  const at = kept ? parts.findIndex((x) => x.querySelector(`input[type="range"][aria-label="${held.getAttribute("aria-label")}"]`)) : -1;
+  if (at < 0) return main.replaceChildren(...parts);
+  for (const old of [...main.children]) if (old !== kept) old.remove();
+  kept.before(...parts.slice(0, at));
+  return kept.after(...parts.slice(at + 1));
+}
+document.addEventListener("pointerdown", (e) => { held = e.target.type === "range" ? e.target : null; });
+for (const end of ["pointerup", "pointercancel"]) {
+  document.addEventListener(end, () => {
+    if (!held) return;
+    held = null;
+    draw();
+  });
+}
 
 function open(name) {
   for (const key of ["at", "run", "block", "cell", "access", "axis"]) delete state[key];
@@ -63,13 +92,13 @@ function open(name) {
 function nudge(by) {
   const key = state.view === "graph" ? "step" : state.view === "step" ? "at" : state.view === "blocks" ? "block" : null;
   if (!key) return false;
-  const otherwise = key === "step" ? report.decisions.length : 0;
-  go({ [key]: Math.max(number(key, otherwise) + by, 0), cell: null });
+  const otherwise = key === "step" ? limits.step : 0;
+  go({ [key]: Math.min(Math.max(number(key, otherwise) + by, 0), limits[key] ?? 0), cell: null });
   return true;
 }
 
 function help() {
-  const rows = [["1 … 9, 0", "open a view"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
+  const rows = [["1 … 9, 0", "open a view"], ["l", "learn what fusion is"], ["← →", "step back, step forward"], ["Home, End", "first step, last step"], ["Tab, Enter", "move to and choose an operator or a cell"], ["/", "find an operator in the graph"], ["t", "light, dark or the system's theme"], ["?", "this help"]];
   const dialog = h("dialog", { "aria-label": "keyboard" }, h("h2", {}, "Keyboard"), h("dl", {}, rows.map(([k, v]) => [h("dt", {}, h("kbd", {}, k)), h("dd", {}, v)])), button("Close", () => dialog.close()));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -81,13 +110,20 @@ function theme() {
   const next = order[(order.indexOf(document.documentElement.dataset.theme || "") + 1) % order.length];
   if (next) document.documentElement.dataset.theme = next;
   else delete document.documentElement.dataset.theme;
+  document.getElementById("theme").textContent = `theme: ${next || "system"}`;
 }
 
 document.addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || ["INPUT", "SELECT", "TEXTAREA"].includes(e.target.tagName) || document.querySelector("dialog")) return;
-  if (/^[0-9]$/.test(e.key)) open(VIEWS[(Number(e.key) + 9) % 10][0]);
+  if (/^[0-9]$/.test(e.key)) open(NUMBERED[(Number(e.key) + 9) % 10]);
+  else if (e.key === "l") open("learn");
   else if (e.key === "?") help();
   else if (e.key === "t") theme();
+  else if (e.key === "/") {
+    e.preventDefault();
+    if (state.view !== "graph") open("graph");
+    document.getElementById("find")?.focus();
+  }
   else if (e.key === "ArrowRight" && e.target.role !== "tab" ? nudge(1) : false) e.preventDefault();
   else if (e.key === "ArrowLeft" && e.target.role !== "tab" ? nudge(-1) : false) e.preventDefault();
   else if (e.key === "Home" && nudge(-1e9)) e.preventDefault();
@@ -99,12 +135,22 @@ document.addEventListener("keydown", (e) => {
     document.getElementById(`tab-${name}`).focus();
   }
 });
-addEventListener("hashchange", () => { readAddress(); draw(); });
+addEventListener("hashchange", () => {
+  if (chosenLesson() !== lesson) return location.reload();
+  readAddress();
+  return draw();
+});
 document.getElementById("theme").addEventListener("click", theme);
 document.getElementById("help").addEventListener("click", help);
 window.smeltWhy = why; // for scripts that question the page
 window.smeltNumbers = (x) => [showBytes(x), showTime(x)];
 document.documentElement.classList.add("scripted");
+if (lessons.length) {
+  const shown = lessons[lesson];
+  document.querySelector(".top h1").textContent = shown.name;
+  document.querySelector(".lead").textContent = shown.sentence;
+  document.querySelector(".under").textContent = shown.under;
+}
 onChange(draw);
 readAddress();
 draw();

@@ -1,6 +1,6 @@
 // Before and after, kernels by wasted time, and what was refused.
 import { report, nodes, kernels, h, button, bars, table, go, note, colour, showBytes, showTime,
-  showCount, showFactor, shortPlace, kernelTime, isKernel } from "./core.js";
+  showCount, showFactor, shortPlace, kernelTime, marked } from "./core.js";
 
 const tile = (title, before, after, gain) => h("div", { class: "stat" }, h("h3", {}, title),
   h("p", { class: "change" }, before === null ? null : [h("span", { class: "was" }, before), " → "],
@@ -56,7 +56,7 @@ export function overview() {
           showBytes(report.page.transfers.reduce((sum, x) => sum + x.least_bytes, 0)), "floor"]]),
       button("See every tensor", () => go({ view: "transfers" }), { class: "link" })),
       h("section", {}, h("h3", {}, "Time"), bars(times), report.target.measured ? null
-        : note("The speeds of this machine are assumed; `smelt doctor --probe` measures them."))),
+        : note(marked("The speeds of this machine are assumed; `smelt doctor --probe` measures them.")))),
     h("h3", {}, "Kernels, most wasted time first"), kernelTable(),
     refusals().length ? [h("h3", {}, "Not fused, dearest first"), refusalTable()] : null,
   ];

@@ -1,9 +1,10 @@
 // Play a fused kernel beside its unfused form, with the values of every step.
-import { page, kernels, h, button, select, go, number, note, state, showNumber, showCount, nodes } from "./core.js";
+import { page, kernels, h, button, select, go, number, note, state, showNumber, showCount, nodes, limits } from "./core.js";
 import { cells, sizesText } from "./cells.js";
 import { pieces } from "./kernel.js";
 
 let playing = null;
+let lastStep = 0; // of what is shown now
 
 // The steps of several launches, one after another, with memory operations so far.
 export function tape(runs) {
@@ -36,25 +37,46 @@ export function steps() {
     const k = left.findIndex((x, i) => i > at && fits(x));
     if (k >= 0) go({ at: k });
   };
+  lastStep = limits.at = last;
   const names = carried(run);
   const controls = h("div", { class: "controls" },
     page.run.fused.length > 1 ? select("Kernel", page.run.fused.map((r, k) => [k, r.name]), which, (v) => go({ run: v, at: 0 })) : null,
     button("«", () => go({ at: 0 }), { "aria-label": "first step" }), button("‹", () => go({ at: Math.max(at - 1, 0) }), { "aria-label": "step back" }),
-    button(playing ? "pause" : "play", () => play(last), { "aria-label": playing ? "pause" : "play" }),
+    button(playing ? "pause" : "play", play, { "aria-label": playing ? "pause" : "play" }),
     button("›", () => go({ at: Math.min(at + 1, last) }), { "aria-label": "step forward" }), button("»", () => go({ at: last }), { "aria-label": "last step" }),
     h("input", { type: "range", min: 0, max: last, value: at, "aria-label": "step", oninput: (e) => go({ at: e.target.value }) }),
     button("next memory access", jump((x) => x.step.loads.length || x.step.stores.length)),
     names.length ? button("next carried value", jump((x) => x.step.kind === "state")) : null,
-    button("next block", jump((x) => x.begins)));
+    button("next block", jump((x) => x.begins)),
+    button("next difference", jump((x) => x.step.difference), { id: "next-difference", disabled: !left.some((x, i) => i > at && x.step.difference) }));
   return [controls, h("p", { class: "said" }, `Step ${at + 1} of ${last + 1}. `,
     `In all, the fused kernel makes ${showCount(run.loaded + run.stored, "memory operation")}; without fusion it takes ${separate.reduce((sum, r) => sum + r.loaded + r.stored, 0)}.`),
+  h("p", { class: "note", id: "difference-said", "aria-live": "polite" }, differences(left, at)),
   names.length ? carriedTable(run, left[Math.min(at, left.length - 1)]) : null,
   h("div", { class: "two" }, column("Fused", left, at), column("Without fusion", right, at)),
   note(`Real values of the kernel interpreter at ${sizesText(page.run.sizes)}; blocks are shrunk too. Memory operations count elements loaded and stored.`,
-    run.complete && separate.every((r) => r.complete) ? "" : " Only the first steps of each launch are recorded, so counters stop before the totals.", page.run.note ? ` ${page.run.note}.` : "")];
+    run.complete && separate.every((r) => r.complete) ? "" : " Only the first steps of each launch are recorded, so counters stop before the totals.",
+    Object.keys(page.run.original).length ? ` This program's sizes are fixed (${sizesText(page.run.original)}); to play it, the same kernels are built for sizes with names.` : "",
+    page.run.note ? ` ${page.run.note}` : "")];
 }
 
-function play(last) {
+// Where the values of the fused kernel have other bits than those of the program without fusion.
+function differences(left, at) {
+  const compared = left.filter((x) => x.step.compared).length;
+  const differing = left.map((x, i) => [x.step.difference, i]).filter(([d]) => d);
+  const all = left.every((x) => x.run.complete) ? "" : "recorded ";
+  if (!differing.length) return `No ${all}step differs: the values of ${showCount(compared, "step")} were compared with those without fusion, bit by bit.`;
+  const d = left[Math.min(at, left.length - 1)].step.difference;
+  const [rounded, interim] = ["rounding", "interim"].map((kind) => differing.filter(([x]) => x.kind === kind).length);
+  const later = differing.find(([, i]) => i > at);
+  const counts = [rounded ? `${rounded} by rounding` : "", interim ? `${interim} because the stream has not seen everything yet` : ""].filter(Boolean).join(", ");
+  return [d && at < left.length ? h("strong", {}, d.kind === "rounding" ? `Fusion rounds differently here: ${full(d.fused)} instead of ${full(d.unfused)}. ` : `The stream has not seen everything here: ${full(d.fused)} so far, ${full(d.unfused)} in the end. `) : null,
+    `${differing.length} of ${compared} compared ${all}steps differ: ${counts}. `, later ? `The next is step ${later[1] + 1}.` : "No later step differs."];
+}
+
+const full = (x) => String(x);
+
+function play() {
   if (playing) {
     clearInterval(playing);
     playing = null;
@@ -62,13 +84,13 @@ function play(last) {
   }
   playing = setInterval(() => {
     const next = number("at", 0) + 1;
-    if (next >= last || state.view !== "step") {
+    if (next >= lastStep || state.view !== "step") {
       clearInterval(playing);
       playing = null;
     }
-    if (state.view === "step") go({ at: Math.min(next, last) });
+    if (state.view === "step") go({ at: Math.min(next, lastStep) });
   }, 650);
-  return go({ at: number("at", 0) >= last ? 0 : number("at", 0) });
+  return go({ at: number("at", 0) >= lastStep ? 0 : number("at", 0) });
 }
 
 function column(title, steps, at) {
@@ -85,6 +107,7 @@ function column(title, steps, at) {
   const launches = steps[steps.length - 1].launch + 1;
   const k = run.kernel === null ? null : kernels[run.kernel];
   const touched = new Map([...step.loads, ...step.stores].map((c) => [c.array, new Set(c.cells)]));
+  const stored = step.stores.flatMap((c) => c.cells);
   const written = new Map();
   for (const x of before) if (x.launch === now.launch) x.step.stores.forEach((c) => written.set(c.array, new Set([...(written.get(c.array) || []), ...c.cells])));
   const current = step.text.trim();
@@ -97,11 +120,13 @@ function column(title, steps, at) {
     })),
     step.kind === "state" && step.text.includes("initial") ? note(`${step.name} starts as its initial value`) : null,
     h("h4", {}, "Registers"), h("div", { class: "registers" }, [...registers.values()].map((r) =>
-      h("div", { class: `register ${r === step ? "new" : ""} ${r.kind}` }, h("span", { class: "code" }, r.name), cells(r.value)))),
+      h("div", { class: `register ${r === step ? "new" : ""} ${r.kind}` }, h("span", { class: "code" }, r.name), cells(r.value, { classOf: (i) => (off(r, i) ? "off" : "") })))),
     h("h4", {}, "Memory"), h("div", { class: "registers" }, run.arrays.map((a) => h("div", { class: "register" },
       h("span", { class: `code array ${a.role}` }, a.name), a.node !== null && nodes[a.node].label !== a.name ? h("small", {}, ` ${nodes[a.node].label}`) : null,
-      cells(a.role === "in" ? a : { ...a, values: a.values.map((v, i) => (written.get(a.name)?.has(i) ? v : "·")) }, { classOf: (i) => (touched.get(a.name)?.has(i) ? "lit" : "") })))));
+      cells(a.role === "in" ? a : { ...a, values: a.values.map((v, i) => (written.get(a.name)?.has(i) ? v : "·")) }, { classOf: (i) => `${touched.get(a.name)?.has(i) ? "lit" : ""} ${step.kind === "store" && step.name === a.name && off(step, stored.indexOf(i)) ? "off" : ""}` })))));
 }
+
+const off = (step, i) => step.difference?.cells.includes(i);
 
 const counter = (name, count) => h("span", { class: "counter" }, h("strong", {}, String(count)), ` ${name}`);
 

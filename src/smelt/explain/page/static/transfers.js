@@ -1,5 +1,5 @@
 // Reads and writes of every value, with fusion and without, and the speedup formula.
-import { page, report, nodes, kernels, h, bars, table, note, showBytes, showTime, showFactor, showRate } from "./core.js";
+import { page, report, nodes, kernels, h, bars, table, note, showBytes, showTime, showFactor, showRate, marked } from "./core.js";
 
 export function transfers() {
   const rows = [...page.transfers].sort((a, b) => all(b, "_unfused") - all(a, "_unfused") || a.node - b.node);
@@ -33,10 +33,11 @@ function formula(before, after) {
   const fusedLaunches = report.total.kernels + report.total.calls;
   const [separate, fused] = [before / rate.copy + launches * t.launch_ns, after / rate.copy + fusedLaunches * t.launch_ns];
   const measured = report.total.measured?.median_ns;
+  if (!fused) return null; // nothing is computed
   return h("section", {}, h("h3", {}, "The speedup by the formula"), h("p", { class: "formula" }, "T = bytes / bandwidth + launches × launch time"),
     table(["", "#bytes", "#at", "#launches", "#T"], [["separate", before, launches, separate], ["fused", after, fusedLaunches, fused]].map(([name, bytes, n, ns]) =>
       h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "n" }, showBytes(bytes)), h("td", { class: "n" }, `${showRate(rate.copy)} (${rate.level.toUpperCase()})`), h("td", { class: "n" }, `${n} × ${showTime(t.launch_ns)}`), h("td", { class: "n strong" }, showTime(ns))))),
     h("p", {}, "Predicted speedup: ", h("strong", {}, showFactor(separate / fused)), measured ? `. The fused program was measured at ${showTime(measured)}, ${showFactor(measured / fused)} of the formula's time` : "", "."),
-    note(t.measured ? "Bandwidths were measured on this machine. " : "Bandwidths of this machine are assumed; `smelt doctor --probe` measures them. ",
+    note(marked(t.measured ? "Bandwidths were measured on this machine. " : "Bandwidths of this machine are assumed; `smelt doctor --probe` measures them. "),
       "The formula knows bytes and launches alone: it misses arithmetic (exponentials, products), data that stays in a cache between launches, and memory that is touched for the first time."));
 }
