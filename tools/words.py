@@ -2,12 +2,15 @@
 
     python -m tools.words [PATH ..]     list violations with replacements; exit with 1 if any
 
-Three rules:
+Five rules:
 
 - Identifiers contain no word of `NAMES`; locals and parameters are none of `VAGUE`.
 - Docstrings and comments contain no phrase of `PROSE`.
 - The first line of a docstring has at most `MOST_WORDS` words and can be read alone: it does not
   begin by referring to something else (`OPENINGS`).
+
+- Code examples in docstrings name only what exists.
+- Numeric constants of modules with one name have one value, in the compiler (`MEASURING` is not).
 
 `ALLOWED` lists the exceptions.
 """
@@ -65,6 +68,8 @@ PROSE: Mapping[str, str] = {
 
 OPENINGS = ("The same ", "That which ", "Those of ", "Those that ", "What of ", "As ")
 """How a first line that cannot be read alone begins."""
+EXAMPLE_NAMES = frozenset(["cube_plus_one", "threadpool_limits"])
+"""Functions of examples and of other packages that docstrings call."""
 MOST_WORDS = 15
 MOST_WORDS_OF_TESTS = 17
 """Docstrings of tests say what holds, with its condition."""
@@ -89,6 +94,12 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "tools/readme.py": frozenset(["found"]),
 }
 """Path below the root -> words that it may use."""
+
+
+MEASURING = ("src/smelt/bench/", "src/smelt/demo/", "src/smelt/cli/")
+"""Folders of separate programs, whose constants are their own."""
+VERSIONS = frozenset(["FORMAT", "VERSION"])
+"""Constants that each module has for its own data."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +186,74 @@ def _phrases(text: str, line: int) -> Iterator[tuple[int, str, str]]:
             yield line, phrase, instead
 
 
+def duplicate_constants(sources: Mapping[str, str]) -> list[Violation]:
+    """Return constants of the compiler whose name has another value elsewhere.
+
+    >>> print(*duplicate_constants({"src/a.py": "ROWS = 1\\n", "src/b.py": "ROWS = 2\\n"}))
+    src/b.py:1: 'ROWS': say a name of its own: it is 1 in src/a.py
+    """
+    first: dict[str, tuple[str, float]] = {}
+    result: list[Violation] = []
+    for path, source in sources.items():
+        if not path.startswith("src/") or path.startswith(MEASURING):
+            continue
+        for line, name, value in _numeric_constants(ast.parse(source)):
+            other, known_value = first.setdefault(name, (path, value))
+            if known_value != value and name not in VERSIONS:
+                instead = f"a name of its own: it is {known_value} in {other}"
+                result.append(Violation(path, line, name, instead))
+    return result
+
+
+def _numeric_constants(tree: ast.Module) -> Iterator[tuple[int, str, float]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            try:
+                value = eval(compile(ast.Expression(node.value), "", "eval"), {"__builtins__": {}})  # noqa: S307
+            except Exception:  # noqa: BLE001, S112 - not a constant expression
+                continue
+            if isinstance(value, int | float):
+                yield from (
+                    (node.lineno, t.id, value)
+                    for t in targets
+                    if isinstance(t, ast.Name) and t.id.isupper() and not t.id.startswith("_")
+                )
+
+
+def unknown_names(sources: Mapping[str, str]) -> list[Violation]:
+    """Return functions that code in docstrings calls and that exist nowhere.
+
+    >>> print(*unknown_names({"src/a.py": "'Do.\\n\\n    lay_out(x)    arrange x\\n'\\n"}))
+    src/a.py:1: 'lay_out': say a name that exists
+    """
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    names = {name for tree in trees.values() for name in _names(tree)} | EXAMPLE_NAMES
+    return [
+        Violation(path, getattr(node, "lineno", 1), called, "a name that exists")
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if path.startswith("src/") and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for line in (ast.get_docstring(node) or "").splitlines()
+        if line.startswith("    ") and ">>>" not in line and "..." not in line
+        for called in re.findall(r"(?<![\w$@%.])([a-zA-Z]\w*_\w+)(?=\()", line)
+        if called not in names
+    ]
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name):
+                yield name
+            case ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.alias(name=name):
+                yield from name.split(".")
+            case _:
+                pass
+
+
 def modules(paths: list[str]) -> Iterator[Path]:
     """Yield the Python files of paths, of the whole project if there are none."""
     for path in [Path(p) for p in paths] or [ROOT / folder for folder in FOLDERS]:
@@ -183,15 +262,15 @@ def modules(paths: list[str]) -> Iterator[Path]:
 
 def main(arguments: list[str]) -> int:
     """Print the violations of files; return the exit code."""
-    count = 0
-    for path in modules(arguments):
-        name = path.resolve().relative_to(ROOT).as_posix()
-        if name == "tools/words.py":
-            continue
-        for violation in violations(name, path.read_text(encoding="utf-8")):
-            print(violation)
-            count += 1
-    return 1 if count else 0
+    paths = [path.resolve() for path in modules(arguments)]
+    sources = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+    sources.pop("tools/words.py", None)
+    every = [v for name, source in sources.items() for v in violations(name, source)]
+    if not arguments:  # these compare all modules
+        every += [*duplicate_constants(sources), *unknown_names(sources)]
+    for violation in every:
+        print(violation)
+    return 1 if every else 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smelt.errors import ExprTextError
-from smelt.rewrite.engine import BUDGET, Rewriter
+from smelt.rewrite.engine import MAX_APPLICATIONS, Rewriter
 from smelt.rewrite.match import arrangements, match, same_number
 from smelt.rewrite.rule import RuleSet, rule
 from smelt.rewrite.rules import EXACT, RULES
@@ -74,7 +74,7 @@ def test_rules_that_turn_in_circles_end() -> None:
     there, back = rule("there", "sub(x, y)", "div(x, y)"), rule("back", "div(x, y)", "sub(x, y)")
     turning = Rewriter(Tuples(), RuleSet([there, back]))
     assert turning.rewrite(("sub", "x", "y"))[1:] == ("x", "y")
-    assert sum(turning.fired.values()) == BUDGET
+    assert sum(turning.fired.values()) == MAX_APPLICATIONS
 
 
 def test_matching_binds_and_compares() -> None:

@@ -322,13 +322,13 @@ def test_the_native_text_also_compiles_for_arm() -> None:
 
 def test_layout_has_no_overlap() -> None:
     words = sorted(native.OFFSETS.items(), key=lambda item: item[1])
-    sizes = {"RUN": native.RUN_BYTES, "SLOTS": 64 * 128, "MUTEX": 128, "COND": 128}
+    sizes = {"RUN": native.RUN_RECORD_BYTES, "SLOTS": 64 * 128, "MUTEX": 128, "COND": 128}
     sizes |= dict.fromkeys(
         ("FINISHED", "WAITING", "JOB_CPU", "JOB_LIMIT", "WAKE", "SLEEPERS", "ACTIVE", "STARTED"), 4
     )
     for (name, start), (_, following) in pairwise(words):
         assert start + sizes.get(name, 8) <= following, name
-    assert max(native.RUN_OFFSETS.values()) + 8 <= native.RUN_BYTES
+    assert max(native.RUN_OFFSETS.values()) + 8 <= native.RUN_RECORD_BYTES
     assert max(native.SLOT_OFFSETS.values()) + 8 <= native.SLOT_BYTES
 
 

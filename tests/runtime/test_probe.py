@@ -17,8 +17,8 @@ from smelt.runtime import host, probe
 from smelt.runtime.probe_kernels import (
     ARITHMETIC,
     CHAINS,
+    PROBE_UNROLL,
     TRAFFIC,
-    UNROLL,
     Kernels,
     map_block,
     module_text,
@@ -70,10 +70,10 @@ def test_loops_use_the_whole_vector_and_the_right_instructions() -> None:
     )
     parts = machine.emit_assembly(module).split("smelt_probe_")
     body = {part.split(":", 1)[0]: part for part in parts}
-    assert body["copy_nt"].count("vmovntps") + body["copy_nt"].count("vmovntdq") >= UNROLL
+    assert body["copy_nt"].count("vmovntps") + body["copy_nt"].count("vmovntdq") >= PROBE_UNROLL
     assert "sfence" in body["copy_nt"]
     assert "vmovnt" not in body["copy"]
-    assert body["write"].count("zmm") >= UNROLL
+    assert body["write"].count("zmm") >= PROBE_UNROLL
     assert body["fma"].count("vfmadd") >= CHAINS
     assert "rsp" not in body["fma"], "a spill would measure the stack"
     assert body["gather"].count("vgatherdps") >= CHAINS
@@ -82,7 +82,7 @@ def test_loops_use_the_whole_vector_and_the_right_instructions() -> None:
 @pytest.mark.parametrize("kind", ["copy", "copy_nt"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_copy_copies_so_many_bytes_and_no_more(kernels: Kernels, kind: str, steps: int) -> None:
-    size = steps * UNROLL * HOST.vector_bytes
+    size = steps * PROBE_UNROLL * HOST.vector_bytes
     block = map_block(2 * size + 4096)
     source, target = _view(block.address, size), _view(block.address + size, size + 64)
     source[:] = np.arange(size) % 251
@@ -94,7 +94,7 @@ def test_copy_copies_so_many_bytes_and_no_more(kernels: Kernels, kind: str, step
 
 @pytest.mark.parametrize("kind", ["write", "write_nt"])
 def test_write_fills_so_many_bytes_and_no_more(kernels: Kernels, kind: str) -> None:
-    size = 2 * UNROLL * HOST.vector_bytes
+    size = 2 * PROBE_UNROLL * HOST.vector_bytes
     block = map_block(size + 4096)
     seen = _view(block.address, size + 64)
     seen[:] = 7
@@ -104,7 +104,7 @@ def test_write_fills_so_many_bytes_and_no_more(kernels: Kernels, kind: str) -> N
 
 
 def test_read_leaves_memory_alone(kernels: Kernels) -> None:
-    size = 4 * UNROLL * HOST.vector_bytes
+    size = 4 * PROBE_UNROLL * HOST.vector_bytes
     block = map_block(size)
     seen = _view(block.address, size)
     seen[:] = np.arange(size) % 13
@@ -121,7 +121,7 @@ def test_touch_writes_one_byte_a_page(kernels: Kernels) -> None:
 
 
 def test_sequence_runs_its_rows_in_order(kernels: Kernels) -> None:
-    size = UNROLL * HOST.vector_bytes
+    size = PROBE_UNROLL * HOST.vector_bytes
     block = map_block(3 * size)
     at = block.address
     table = kernels.table([("write", at, 0, size), ("copy", at + size, at, size)])

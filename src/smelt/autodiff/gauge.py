@@ -55,7 +55,7 @@ class Perturbation:
     scale: float = 0.0
 
 
-TOLERANCE = 1e-6
+GAUGE_TOLERANCE = 1e-6
 """A smaller shift or scale counts as none: constants such as log2(e) are rounded to float32."""
 
 Perturbations = list[Perturbation | None]
@@ -111,7 +111,7 @@ def _is_gauge(rho: Node, later: Sequence[Step], ends: set[Node], see: TypeOf) ->
             if rule is None:
                 return False
             form = rule(op, inputs, forms, tuple(map(see, (*inputs, node))))
-            if form is None or max(abs(form.shift), abs(form.scale)) < TOLERANCE:
+            if form is None or max(abs(form.shift), abs(form.scale)) < GAUGE_TOLERANCE:
                 continue
             if node in ends:
                 return False

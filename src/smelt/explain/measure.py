@@ -27,7 +27,7 @@ __all__ = ["Times", "measure"]
 
 Array = np.ndarray[Any, Any]
 
-ROUNDS = 3
+MEASURE_ROUNDS = 3
 MOST_RUNS = 33
 LEAST_RUNS = 2
 BUDGET_NS = 20_000_000
@@ -60,7 +60,7 @@ def measure(executable: Executable, arrays: Sequence[Array], sizes: Mapping[str,
     ready = [] if prelude_run is None else prelude_run.arrays
     results = executable.run(inputs, numbers, None, prelude_run)
     out = None if len(overwritten) > 1 else results
-    for _ in range(ROUNDS):
+    for _ in range(MEASURE_ROUNDS):
         arrays_by_value: dict[int, Array] = {
             n: (inputs if v.place == "input" else ready)[v.number]
             for n, v in enumerate(executable.values)

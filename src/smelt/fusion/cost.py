@@ -55,7 +55,7 @@ INLINE_START_NS = 80.0
 """Time to start one more kernel of a call that is repeated."""
 REUSE_DISTANCE = 3
 """Bytes moved between writing a value and reading it again, in multiples of its size."""
-STREAMS = 20
+HARDWARE_STREAMS = 20
 """Arrays accessed at once beyond which hardware prefetchers lose track."""
 ACROSS = 1.5
 """Cost of reading an array across its rows, in blocks, relative to along them."""
@@ -74,7 +74,7 @@ FEW_NS = 20.0
 
 The result waits for a partially filled vector.
 """
-FEW_COLUMNS = 2 * SHORT_ROW
+SMALL_RESULT_COLUMNS = 2 * SHORT_ROW
 """Columns up to which `FEW_NS` applies."""
 NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
@@ -306,7 +306,7 @@ class Model:
         launch = self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
         launch *= 2 if schedule.split else 1
         count = len(region.loads) + region.stored.bit_count()
-        streams = max(0.0, count / STREAMS - 1.0) * traffic.touch
+        streams = max(0.0, count / HARDWARE_STREAMS - 1.0) * traffic.touch
         memory = traffic.touch + traffic.sweeps + traffic.scratch + partials + streams
         arithmetic = (region.work + traffic.lanes_ns + FEW_NS * _rows_of_few(schedule)) / threads
         hidden = min(arithmetic, memory)
@@ -459,7 +459,7 @@ def _rows_of_few(schedule: ScheduleModel) -> int:
     if (
         not schedule.has_contractions
         or schedule.split
-        or not 1 < schedule.volume(schedule.vector) <= FEW_COLUMNS
+        or not 1 < schedule.volume(schedule.vector) <= SMALL_RESULT_COLUMNS
     ):
         return 0
     region = schedule.region

@@ -43,7 +43,7 @@ LEAST_COPIES = 7
 A value that all of them read has then more readers than are ever evaluated one by one, in either
 graph.
 """
-CONTEXT = 6
+LAYER_CONTEXT = 6
 """Number of consecutive operators by which corresponding positions of two copies are recognised."""
 PERIODS = 3
 """Number of distances between corresponding positions that are tried, the most frequent first."""
@@ -306,8 +306,8 @@ def _longest_repetition(labels: Sequence[int]) -> tuple[int, int, int]:
     """Return start, period and count of the repetition that leaves out most nodes."""
     distances: Counter[int] = Counter()
     seen: dict[tuple[int, ...], int] = {}
-    for k in range(len(labels) - CONTEXT + 1):
-        here = tuple(labels[k : k + CONTEXT])
+    for k in range(len(labels) - LAYER_CONTEXT + 1):
+        here = tuple(labels[k : k + LAYER_CONTEXT])
         if here in seen:
             distances[k - seen[here]] += 1
         seen[here] = k

@@ -61,7 +61,7 @@ from smelt.types.expr import evaluate
 KEEP_ABOVE = 4.0
 """Cost of an element above which a value that a later nest needs is kept."""
 
-HALO = 1.25
+HALO_RATIO = 1.25
 """Pixels of an image that are packed for the windows of one task, relative to its own."""
 
 AMBIGUOUS = -4
@@ -492,7 +492,7 @@ class ScheduleModel:
         Each once per block of the axes that it lacks, however many windows read it.
         """
         unit = self.units.unit(u)
-        count = HALO * prod(self.extents[n] for n in unit.axes[: unit.rank])
+        count = HALO_RATIO * prod(self.extents[n] for n in unit.axes[: unit.rank])
         for a in self.cut:
             if not mask >> a & 1:
                 count *= self.blocks(a)

@@ -42,7 +42,7 @@ Sizes = Mapping[str, int]
 
 ASSUMED_IMAGE_SIZE = 64
 """Value of a size that is not known."""
-LANES = 16
+ASSUMED_LANES = 16
 """float32 elements of a vector (AVX-512)."""
 MAX_TIME_RATIO = 0.95
 """Choose channels last if its predicted time is at most this part of the other: predictions err."""
@@ -173,7 +173,11 @@ def _contraction(node: Node, sizes: Sizes, *, prepacked: bool) -> float:
             if not channels
             else max(out_channels, shared_channels)
         )
-        filled = vector_length / (ceil(vector_length / LANES) * LANES) if vector_length else 1.0
+        filled = (
+            vector_length / (ceil(vector_length / ASSUMED_LANES) * ASSUMED_LANES)
+            if vector_length
+            else 1.0
+        )
         inner = axes_of(terms[memory_order(x)[-1]])
         read = _count(_source(x).type.shape, sizes)
         across = channels and _windowed(node) and bool(set(inner) & set(pixels))

@@ -40,7 +40,7 @@ Readers = Mapping[Node, Sequence[Node]]
 
 ASSUMED_SIZE = 192
 """Value of a size that is not known."""
-MIN_ROWS = 192
+MIN_GATED_ROWS = 192
 """Minimum rows of a matmul that is split (AVX-512, float32, reductions of 64 to 1024)."""
 MIN_COLUMNS = 64
 """Minimum columns of each part; narrower ones waste part of the register tiles."""
@@ -145,7 +145,7 @@ def _find_split(chain: Sequence[Node], readers: Readers, sizes: Sizes) -> _Split
         return None
     rows = [n for n, name in zip(shape, op.out, strict=True) if name not in names[factor[0]]]
     is_narrow = min(_extent(region.sizes[a], sizes) for region in regions) < MIN_COLUMNS
-    if is_narrow or prod(_extent(n, sizes) for n in rows) < MIN_ROWS:
+    if is_narrow or prod(_extent(n, sizes) for n in rows) < MIN_GATED_ROWS:
         return None
     if not _are_disjoint(regions, a) or not _are_combined(parts, readers):
         return None

@@ -19,7 +19,7 @@ from smelt.rewrite.rule import Rule, RuleSet
 from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_type
 from smelt.types.dtype import DType
 
-BUDGET = 64
+MAX_APPLICATIONS = 64
 """Most rules that fire on one value and its parts. Every rule makes terms cheaper, so that this is
 never reached."""
 
@@ -31,11 +31,11 @@ class Rewriter(Generic[V]):
         self.values = values
         self.fired: Counter[str] = Counter()
         self._rules = rules.by_operator
-        self._budget = BUDGET
+        self._budget = MAX_APPLICATIONS
 
     def rewrite(self, value: V) -> V:
         """Return `value` in its simplest form; its operands must be in theirs."""
-        self._budget = BUDGET
+        self._budget = MAX_APPLICATIONS
         return self._rewrite(value)
 
     def _rewrite(self, value: V) -> V:

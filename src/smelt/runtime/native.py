@@ -24,7 +24,7 @@ has had its effect, so that the scheduler can balance freely.
 The owner looks at the clock between chunks and regularly returns `PAUSED`, so that Python can run
 signal handlers; `smelt_drive` continues where it stopped while helpers carry on, and
 `smelt_abandon` gives up the remaining chunks. All of that state is in the pool, or, for a call
-that found the pool busy, in a private block of `RUN_BYTES`.
+that found the pool busy, in a private block of `RUN_RECORD_BYTES`.
 
 >>> "define i32 @smelt_run" in ir("x86_64-pc-linux-gnu")
 True
@@ -59,11 +59,11 @@ SETUP: Final = 3
 SYMBOLS: Final = ("smelt_run", "smelt_drive", "smelt_abandon", "smelt_wake", "smelt_helper")
 
 MAX_THREADS: Final = 64
-STACK_BYTES: Final = 1 << 20
+THREAD_STACK_BYTES: Final = 1 << 20
 """Stack size of a helper thread."""
 SLOT_BYTES: Final = 128
 """Bytes of a helper's slot: two cache lines, to avoid false sharing."""
-RUN_BYTES: Final = 128
+RUN_RECORD_BYTES: Final = 128
 """Bytes of a run block, the state of one call."""
 
 # Byte offsets into the pool. Fields written by different threads are 128 bytes apart, since
@@ -166,7 +166,7 @@ def ir(
         "MONOTONIC": monotonic,
         "SIG_SETMASK": sig_setmask,
         "DETACHED": detached,
-        "STACK": STACK_BYTES,
+        "STACK": THREAD_STACK_BYTES,
         "MOST_CHUNKS": most_chunks,
         "SLOT_SIZE": SLOT_BYTES,
         "PAUSE": _relax(arch),

@@ -279,7 +279,7 @@ class Mover:
 
     def __init__(self, kernels: Kernels, read: int, written: int, threads: int) -> None:
         self.kernels = kernels
-        step = probe_kernels.UNROLL * kernels.target.vector_bytes
+        step = probe_kernels.PROBE_UNROLL * kernels.target.vector_bytes
         paired = min(read, written)
         self._shares = {
             "copy": _bytes_per_thread(paired, threads, step),

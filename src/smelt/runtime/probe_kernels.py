@@ -24,7 +24,7 @@ from smelt.dataclass import dataclass
 from smelt.llvm import llvm
 from smelt.target import Target
 
-UNROLL = 8
+PROBE_UNROLL = 8
 """Vectors per iteration of a traffic loop."""
 CHAINS = 12
 """Independent chains of arithmetic: more than latency (4 cycles) times ports (2)."""
@@ -192,14 +192,14 @@ def _header(name: str) -> str:
 
 
 def _traffic(name: str, target: Target) -> str:
-    """Return a loop over all bytes, `UNROLL` vectors at a time, repeated `repeat` times."""
+    """Return a loop over all bytes, `PROBE_UNROLL` vectors at a time, repeated `repeat` times."""
     kind, _, suffix = name.partition("_")
     lanes, width = target.lanes(4), target.vector_bytes
     vector = f"<{lanes} x i32>"
     hint = ", !nontemporal !0" if suffix == "nt" else ""
     body: list[str] = []
-    sums = ["zeroinitializer"] * UNROLL
-    for i in range(UNROLL):
+    sums = ["zeroinitializer"] * PROBE_UNROLL
+    for i in range(PROBE_UNROLL):
         body.append(f"  %o{i} = add i64 %at, {i * width}")
         if kind in ("read", "copy"):
             body.append(f"  %a{i} = add i64 %from, %o{i}")
@@ -214,11 +214,12 @@ def _traffic(name: str, target: Target) -> str:
             body.append(f"  %t{i} = xor {vector} %s{i}, %v{i}")
             sums[i] = f"%t{i}"
     carried = [
-        f"  %s{i} = phi {vector} [ %e{i}, %outer ], [ {sums[i]}, %inner ]" for i in range(UNROLL)
+        f"  %s{i} = phi {vector} [ %e{i}, %outer ], [ {sums[i]}, %inner ]"
+        for i in range(PROBE_UNROLL)
     ]
     outer = [
         f"  %e{i} = phi {vector} [ zeroinitializer, %entry ], [ {sums[i]}, %next ]"
-        for i in range(UNROLL)
+        for i in range(PROBE_UNROLL)
     ]
     fence = suffix == "nt" and target.triple.startswith("x86_64")
     return "\n".join(
@@ -235,7 +236,7 @@ def _traffic(name: str, target: Target) -> str:
             "  %at = phi i64 [ 0, %outer ], [ %on, %inner ]",
             *carried,
             *body,
-            f"  %on = add i64 %at, {UNROLL * width}",
+            f"  %on = add i64 %at, {PROBE_UNROLL * width}",
             "  %more = icmp slt i64 %on, %size",
             "  br i1 %more, label %inner, label %next",
             "next:",

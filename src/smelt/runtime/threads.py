@@ -225,7 +225,7 @@ class Pool:
         self, state: _State, call: tuple[int, int, int, int], scratch_bytes: int
     ) -> None:
         """Run everything in this thread, because another call owns the pool."""
-        run = (ctypes.c_int64 * (native.RUN_BYTES // 8))()
+        run = (ctypes.c_int64 * (native.RUN_RECORD_BYTES // 8))()
         slab = self._take_scratch(scratch_bytes)
         run[native.RUN_OFFSETS["RUN_SOLO"] // 8] = 1
         run[native.RUN_OFFSETS["RUN_SCRATCH"] // 8] = slab.address

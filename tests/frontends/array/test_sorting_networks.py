@@ -18,7 +18,7 @@ from smelt import knobs
 from smelt.frontends.array.networks import (
     MAX_LENGTH,
     MAX_LENGTH_LAST_AXIS,
-    MIN_ROWS,
+    MIN_SORTED_ROWS,
     batcher_pairs,
     insertion_pairs,
 )
@@ -43,7 +43,9 @@ def exactly(actual: Any, x: Array, axis: int, descending: bool) -> None:
 def calls(draw: Any) -> tuple[Array, int, bool]:
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     n = draw(st.sampled_from((2, 3, 4, 5, 7)))
-    shape = draw(st.sampled_from(((n, MIN_ROWS), (MIN_ROWS + 3, n), (3, n, 131), (5, 67, n))))
+    shape = draw(
+        st.sampled_from(((n, MIN_SORTED_ROWS), (MIN_SORTED_ROWS + 3, n), (3, n, 131), (5, 67, n)))
+    )
     x = numbers(random, draw(st.sampled_from(TYPES)), shape)
     return x, shape.index(n), draw(st.booleans())
 
@@ -161,7 +163,7 @@ def test_reductions_around_sorts(axis: int) -> None:
 
 
 def test_cotangents_go_where_elements_came_from() -> None:
-    x = RNG.integers(0, 3, (MIN_ROWS, 4)).astype(np.float64)
+    x = RNG.integers(0, 3, (MIN_SORTED_ROWS, 4)).astype(np.float64)
     w = RNG.standard_normal(x.shape)
     actual = sm.grad(lambda x: sm.sum(sm.sort(x, axis=1) * w))(sm.asarray(x))
     wanted = np.zeros(x.shape)

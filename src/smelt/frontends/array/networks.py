@@ -40,7 +40,7 @@ __all__ = ["batcher_pairs", "insertion_pairs", "is_short", "network_argsort", "n
 MAX_LENGTH, MAX_LENGTH_LAST_AXIS = 16, 8
 """Longest rows, in elements, that are sorted by networks; `MAX_LENGTH_LAST_AXIS` applies to the
 last axis, where vectors would otherwise run along the rows."""
-MIN_ROWS = 256
+MIN_SORTED_ROWS = 256
 """Fewest rows for which compiling a network pays; NumPy sorts fewer in microseconds."""
 _POSITION_TYPES = {1: i8, 2: i16, 4: i32, 8: i64}
 """Integer types of positions by bytes of an element, for equal numbers of lanes."""
@@ -81,7 +81,7 @@ def is_short(x: Value, a: int) -> bool:
     scope, longest = scope_of(x, shape), MAX_LENGTH_LAST_AXIS if is_last else MAX_LENGTH
     if not holds(scope, 2, "<=", extent) or not holds(scope, extent, "<=", longest):
         return False
-    if not holds(scope, MIN_ROWS, "<=", rows):
+    if not holds(scope, MIN_SORTED_ROWS, "<=", rows):
         return False
     if scope is not None:
         scope.pin(extent)

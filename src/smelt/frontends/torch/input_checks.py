@@ -33,7 +33,7 @@ from smelt.graph.text import text
 
 __all__ = ["Difference", "check"]
 
-MARGIN = 16.0
+ERROR_MARGIN = 16.0
 """Factor on eager code's own error: another order of summation may cost some accuracy."""
 
 
@@ -67,7 +67,7 @@ class Difference:
 
 
 def check(
-    model: Callable[..., Any], /, *args: Any, margin: float = MARGIN, **kwargs: Any
+    model: Callable[..., Any], /, *args: Any, margin: float = ERROR_MARGIN, **kwargs: Any
 ) -> Difference | None:
     """Compare a compiled model with eager code; return the first difference.
 

@@ -21,7 +21,7 @@ from smelt.types.expr import Index, evaluate, sub
 # pyright: reportUntypedBaseClass=false
 
 
-SHORT_ROW = 1024
+MAX_SHORT_ROW = 1024
 """Elements of a row that stay in the first-level cache."""
 MAX_PASSES = (16, 4)
 """Most passes that are as fast as torch's search, for 32-bit elements: over rows up to SHORT, and
@@ -37,7 +37,7 @@ def _top(
     a = axis_of(dim, x.rank)
     extent = x.shape[a]
     length = evaluate(extent, c.sizes.hints)
-    visits = MAX_PASSES[length > SHORT_ROW] * 32 // max(32, x.dtype.compute.bits)
+    visits = MAX_PASSES[length > MAX_SHORT_ROW] * 32 // max(32, x.dtype.compute.bits)
     if k > visits:
         raise UnsupportedError("many elements, or of long rows, which torch finds in one visit")
     positions = _first_positions(x, k, a, extent, largest=largest)

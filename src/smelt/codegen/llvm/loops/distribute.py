@@ -50,7 +50,7 @@ SPILL_CYCLES = 1.0
 """Cycles for one vector of each value that crosses stages."""
 STAGE_CYCLES = 0.5
 """Cycles for one vector of a stage's own loop."""
-MAX_TIME_RATIO = 0.9
+MAX_STAGED_TIME_RATIO = 0.9
 """Most relative time that makes stages worth their code."""
 ONE, SHORT = 5.0, 0.5
 """Cycles up to which an operator is one instruction (a division), and what it counts then.
@@ -160,7 +160,7 @@ def _cheapest_cuts(work: Sequence[Item], alive: Sequence[int]) -> list[int]:
 
         best.append(min((total(k), k) for k in range(n)))
     undivided = cost_before[-1] * cost_before[-1] / LONG_BODY_CYCLES + STAGE_CYCLES
-    if best[-1][0] > MAX_TIME_RATIO * undivided:
+    if best[-1][0] > MAX_STAGED_TIME_RATIO * undivided:
         return []
     cuts: list[int] = []
     k = best[-1][1]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-STREAMS = 8
+GEMV_STREAMS = 8
 """Rows along n read side by side, given registers for two vectors of each.
 
 Hardware prefetchers do not follow more streams.
@@ -260,7 +260,7 @@ class Gemv:
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
         b, (low, high) = self.b, self.ranges[self.c.k]
-        streams = STREAMS if self.home.home.target.registers >= 32 else STREAMS // 2
+        streams = GEMV_STREAMS if self.home.home.target.registers >= 32 else GEMV_STREAMS // 2
         streams = (
             FEW_STREAMS if self.c.m is None or len(self.right.items) > CHEAP_VALUES else streams
         )

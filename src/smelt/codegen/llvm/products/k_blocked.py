@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Value = ir.Value
 STRIP_GROUP = 4
 """Number of consecutive rows, from a multiple of it on, which share a strip."""
-PACK_PREFETCH_ROWS = 8
+K_BLOCK_PREFETCH_ROWS = 8
 """Rows between what is packed and what is prefetched into L1.
 
 Four of these short rows are packed before memory answers; packing evicts nothing needed sooner.
@@ -329,7 +329,7 @@ class KBlockedGemm(TallSkinnyGemm):
                 self.home,
                 nest,
                 scope,
-                NARROW_PREFETCH_ROWS if c.issue_bound else PACK_PREFETCH_ROWS,
+                NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS,
                 near=True,
             )
         if nest.packed == "right" or not c.packs_transposed:

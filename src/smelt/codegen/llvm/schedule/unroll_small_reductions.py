@@ -54,7 +54,7 @@ SHORT_ROWS, SHORT_PAIRS = 10, 8
 SHORT_PAIRS if rows of several arrays are read: each element is picked out of as many vectors as a
 row has elements.  Longer rows are vectors of their own (`smelt.codegen.llvm.loops.batched_reduce`).
 """
-MAX_UNROLLED_ITEMS = 200
+MAX_UNROLLED_PHASE_ITEMS = 200
 """Most items that a reduction becomes."""
 MAX_PRODUCT_ITEMS = 1024
 """Most items that a short contraction becomes: nested sums would multiply."""
@@ -100,7 +100,7 @@ def _is_small_window(phase: Phase, reduction: Item, folding: Reduction, row: str
     varying = list(dependencies(arg, over))
     if (
         not 1 <= count <= MAX_UNROLLED_WINDOW
-        or count * len(varying) > MAX_UNROLLED_ITEMS
+        or count * len(varying) > MAX_UNROLLED_PHASE_ITEMS
         or depends_on_reduction(arg, over)
     ):
         return False
