@@ -40,7 +40,9 @@ def test_constants_of_one_name_have_one_value():
 
 def test_code_in_docstrings_names_what_exists():
     assert not words.unknown_names(sources())
-    planted = sources() | {"src/smelt/other.py": '"""Do.\n\n    lay_them_out(x)    arrange\n"""'}
+    planted = sources() | {
+        "src/smelt/other.py": '"""Do.\n\nSo:\n\n    lay_them_out(x)    arrange\n"""'
+    }
     assert [v.word for v in words.unknown_names(planted)] == ["lay_them_out"]
 
 

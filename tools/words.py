@@ -224,7 +224,8 @@ def _numeric_constants(tree: ast.Module) -> Iterator[tuple[int, str, float]]:
 def unknown_names(sources: Mapping[str, str]) -> list[Violation]:
     """Return functions that code in docstrings calls and that exist nowhere.
 
-    >>> print(*unknown_names({"src/a.py": "'Do.\\n\\n    lay_out(x)    arrange x\\n'\\n"}))
+    >>> code = "'Do.\\\\n\\\\nSo:\\\\n\\\\n    lay_out(x)    arrange x'"
+    >>> print(*unknown_names({"src/a.py": code}))
     src/a.py:1: 'lay_out': say a name that exists
     """
     trees = {path: ast.parse(source) for path, source in sources.items()}
