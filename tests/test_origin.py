@@ -30,8 +30,8 @@ def test_frames_of_the_package_are_skipped():
     actual = library("graph/build.py", 5)()
     assert actual.file == __file__
     assert actual.function == "test_frames_of_the_package_are_skipped"
-    assert actual.text == 'found = library("graph/build.py", 5)()'
-    assert actual.caret() == " " * 8 + "^" * 30
+    assert actual.text == 'actual = library("graph/build.py", 5)()'
+    assert actual.caret() == " " * 9 + "^" * 30
 
 
 @pytest.mark.parametrize("guest", ["bench/workloads.py", "demo/minilm.py"])

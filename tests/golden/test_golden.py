@@ -53,7 +53,7 @@ class Case(NamedTuple):
     @property
     def bitwise(self) -> bool:
         """Floats are summed in an order that follows the layout of the operands, and at once."""
-        resums = {"layouts", "merged"} & {*self.order.split()}
+        resums = {"propagate-layouts", "merge-reductions"} & {*self.order.split()}
         follows = "contract(" in self.source or ("reduce.sum(" in self.source and bool(resums))
         return not self.fast and not follows
 
