@@ -173,6 +173,7 @@ class Tree:
             "SMELT_CACHE_DIR": str(cache),
             "SMELT_PROBE": "off",
             "SMELT_QUIET": "on",
+            "OPENBLAS_NUM_THREADS": "1",  # its threads spin after NumPy is imported
         }
         command = [sys.executable, "-m", "tools.first_calls", "--here", name]
         run = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, check=True)
