@@ -21,8 +21,9 @@ import smelt
 from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.knobs.values import show_bytes
+from smelt.runtime import figures
 from smelt.runtime.cache import Cache
-from smelt.runtime.host import load
+from smelt.runtime.host import load, stored_samples
 from smelt.runtime.threads import pool
 from smelt.target import LEVELS, Target
 from smelt.version import __version__
@@ -132,7 +133,7 @@ def cost_model() -> Iterator[Check]:
         note = "measure with `smelt doctor --probe`; until then plans rest on typical figures"
         yield Check("cost model", "figures", "assumed", "warn", note)
     else:
-        yield Check("cost model", "figures", "measured on this machine", "ok")
+        yield Check("cost model", "figures", "measured on this machine", "ok", _quality())
     for level in LEVELS:
         one, many = host.one_thread.at(level), host.all_threads.at(level)
         speed = f"{many.read:.0f} GB/s read, {many.write:.0f} write, {many.copy:.0f} copy"
@@ -142,6 +143,19 @@ def cost_model() -> Iterator[Check]:
     yield Check("cost model", "float32", flops)
     starts = f"{host.dispatch_ns:.0f} ns a call, {host.launch_ns:.0f} ns a parallel launch"
     yield Check("cost model", "starting", starts)
+
+
+def _quality() -> str:
+    """How well the figures are known: tries, spread, and whether the machine was quiet."""
+    samples = stored_samples()
+    if not samples:
+        return ""
+    name, spread = figures.largest_spread(samples)
+    tries = max(map(len, samples.values()))
+    share = figures.quietest_share(samples)
+    quiet = "quiet" if share >= figures.MIN_QUIET_SHARE else f"busy by {1 - share:.0%}"
+    largest = f", best two differ by at most {spread:.0%} ({name})" if name else ""
+    return f"up to {tries} tries{largest}, the machine was {quiet}"
 
 
 def self_test() -> Iterator[Check]:

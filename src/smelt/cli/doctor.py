@@ -15,7 +15,7 @@ from rich.text import Text
 from smelt import knobs
 from smelt.cli.checks import Check, all_checks
 from smelt.cli.terminal import MARKS, console, print_json, table
-from smelt.runtime import host, probe
+from smelt.runtime import figures, host, probe
 
 
 @click.command("doctor")
@@ -42,16 +42,17 @@ def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
 
 
 def _probe() -> None:
-    figures, share = probe.measure_with_share(
-        say=lambda part: click.echo(f"measuring {part} ...", err=True)
-    )
-    if share < probe.MIN_QUIET_SHARE:
+    samples = probe.measure_samples(say=lambda part: click.echo(f"measuring {part} ...", err=True))
+    share = figures.quietest_share(samples)
+    if share < figures.MIN_QUIET_SHARE:
         click.echo(
             f"other processes used {1 - share:.0%} of the processor meanwhile: these are the "
             "figures of a busy machine, and plans will be tuned for it; run again when it is idle",
             err=True,
         )
-    if host.store(figures) is None:
+    measured = figures.target_of(host.usable_host(), samples)
+    assert measured is not None
+    if host.store(measured, samples=samples) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
 
 
