@@ -120,13 +120,24 @@ def call_of(name: str) -> Callable[[], Any]:
         programs = importlib.import_module("tests.frontends.numpy.programs")
         return lambda: _read(getattr(programs, name)(numpy_like))
     if name == PRIMER:
-        return lambda: _read(sm.jit(lambda x: 3 * x + 1)(np.ones(SIZE, np.float32)))
+        return _smallest
     (family,) = (f for f, names in WHOLE.items() if name in names)
     importlib.import_module(f"tests.programs.{family}")
     program = importlib.import_module("tests.programs.rows").PROGRAMS[name]
     arrays = program.make(np.random.default_rng(0), SIZE, np.float32)
     compiled = sm.jit(lambda *args: program.run(sm, *args))
     return lambda: _read(compiled(*arrays))
+
+
+def _smallest() -> None:
+    """Call a function, and loop without one, until native code runs both."""
+    import smelt as sm  # noqa: PLC0415
+
+    x = np.ones(SIZE, np.float32)
+    function = sm.jit(lambda x: 3 * x + 1)
+    for _ in range(5):
+        _read(function(x))
+        _read(sm.asarray(x) * 3 + 1)
 
 
 def _read(result: Any) -> None:

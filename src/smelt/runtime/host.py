@@ -87,14 +87,15 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
     del host_isa  # `host_target` reads it; here it is part of the cache's key
     if choice != "auto":
         return Target.for_isa(choice)
-    record = load_record()
-    target = usable_host() if record is None or record.target is None else record.target
+    assumed = usable_host()
+    record = load_record(host=assumed)
+    target = assumed if record is None or record.target is None else record.target
     is_current = record is not None and target.measured and time.time() < record.until
     if is_current or knobs.PROBE.get() == "off":
         return target
     probe: Any = fork_safe_import("smelt.runtime.probe")
     if knobs.PROBE.get() == "now":
-        target = probe.measure(usable_host())
+        target = probe.measure(assumed)
         store(target)
     else:
         probe.start_background(done=_use_new_figures)
@@ -247,10 +248,10 @@ def stored_samples(directory: Path | None = None) -> Samples:
     return {} if record is None else figures.without_expired(record.samples, time.time())
 
 
-def load_record(directory: Path | None = None) -> Record | None:
+def load_record(directory: Path | None = None, host: Target | None = None) -> Record | None:
     """Return what is stored about this machine; None if missing or damaged."""
     place = directory or Cache.default().path
-    host = usable_host()
+    host = usable_host() if host is None else host
     if place is None:
         return None
     try:
