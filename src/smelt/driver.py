@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import llvmlite
 import numpy as np
 
-from smelt import fusion, knobs, logs, lower, passes
+from smelt import fusion, knobs, logs, lower, passes, progress
 from smelt.ahead import PreludeBuilder, constant_budget, values_over_budget
 from smelt.codegen.build import build, build_all, code_variants
 from smelt.dataclass import dataclass
@@ -136,7 +136,7 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target = host() if target is None else target
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
-    with hide_live_objects():
+    with progress.compiling(graph.name), hide_live_objects():
         settings = choose(
             program, lambda: _compile(program, (), Journal(), target, parts), target, journal
         )
@@ -149,7 +149,9 @@ def _compile(
 ) -> Compiled:
     """Compile a graph under the settings in force."""
     graph, sizes = program.graph, program.sizes
+    progress.stage("simplifying the graph")
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = _hints(plan, sizes)
     lowered, canonical_forms = _lower_all(
@@ -265,6 +267,7 @@ def _lower_all(
 
     Isomorphic clusters are lowered once.
     """
+    finished = progress.stage("writing kernels", len(clusters))
     lowered_by_key: dict[Hashable, tuple[Cluster, Kernel, RenamedKernel]] = {}
     lowered: list[Kernel | None] = []
     canonical_forms: list[RenamedKernel | None] = []
@@ -280,6 +283,7 @@ def _lower_all(
         lowered_by_key.setdefault(key, (cluster, kernel, canonical_form))
         lowered.append(kernel)
         canonical_forms.append(canonical_form)
+        finished()
     return lowered, canonical_forms
 
 

@@ -69,13 +69,16 @@ MAX_NEARBY_PLANS = 4
 def _driver() -> Any:
     """Import the compiler, which the first graph without a stored plan needs.
 
-    Imported objects stay alive, so garbage collection during the import is wasted time.
+    Imported objects stay alive, so collecting them is wasted time, during the import and after it.
     """
     collected = gc.isenabled()
     gc.disable()
     try:
         return fork_safe_import("smelt.driver")
     finally:
+        if not gc.get_freeze_count():  # else the user's frozen objects would be unfrozen
+            gc.freeze()  # into the oldest generation, unseen
+            gc.unfreeze()
         if collected:
             gc.enable()
 

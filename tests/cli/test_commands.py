@@ -18,7 +18,7 @@ from rich.console import Console
 
 from smelt import errors, knobs
 from smelt.bench.table import Table
-from smelt.cli import doctor, main, terminal, why
+from smelt.cli import checks, main, terminal, why
 from smelt.cli.bench import _print
 from smelt.cli.main import COMMANDS
 from smelt.knobs import KNOBS
@@ -178,7 +178,7 @@ def test_doctor_reports_a_broken_check_and_fails(run, monkeypatch):
     def broken() -> None:
         raise OSError("no such machine")
 
-    monkeypatch.setattr(doctor.Target, "host", broken)
+    monkeypatch.setattr(checks.Target, "host", broken)
     text = run("doctor", code=1)
     assert "OSError: no such machine" in text and "versions" in text
 

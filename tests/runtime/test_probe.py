@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from smelt.runtime import host, probe
+from smelt import knobs
+from smelt.runtime import contradictions, figures, host, probe, probe_kernels
+from smelt.runtime.figures import Sample
 from smelt.runtime.probe_kernels import (
     ARITHMETIC,
     CHAINS,
@@ -188,7 +190,16 @@ def test_measured_figures_are_physically_possible(measured: Target) -> None:
 def test_say_hears_the_parts() -> None:
     heard: list[str] = []
     probe.measure(seconds=0.02, say=heard.append)
-    assert len(heard) == 3
+    assert heard == [part.title for part in probe.PARTS]
+
+
+def test_the_parts_measure_every_figure_once() -> None:
+    assert sorted(name for part in probe.PARTS for name in part.names) == sorted(figures.NAMES)
+    bench = probe.Bench(HOST, seconds=0.02)
+    for part in probe.PARTS:
+        samples = part.run(bench)
+        assert tuple(samples) == part.names
+        assert all(s.value > 0 and 0 <= s.share <= 1 for s in samples.values())
 
 
 # Moving bytes ---------------------------------------------------------------------------------
@@ -251,10 +262,28 @@ def test_a_damaged_file_is_a_file_that_is_not_there(tmp_path: Path) -> None:
     good = path.read_text()
     record = json.loads(good)
     record["target"]["fma_gflops"] = -1
-    for bad in ("", "{", "[]", "null", good[:-20], "9" * 100_000, json.dumps(record), "[" * 60_000):
+    samples = {**json.loads(good), "samples": {"dispatch_ns": [[1.0, 2.0]]}}
+    for bad in (
+        "",
+        "{",
+        "[]",
+        "null",
+        good[:-20],
+        "9" * 100_000,
+        json.dumps(record),
+        json.dumps(samples),
+        "[" * 60_000,
+    ):
         path.write_text(bad)
         assert host.load(tmp_path) is None
-    for change in ({"format": 0}, {"machine": "x"}, {"target": None}):
+    for change in (
+        {"format": 0},
+        {"machine": "x"},
+        {"target": None},
+        {"samples": {"speed": []}},
+        {"samples": 7},
+        {"until": None},
+    ):
         path.write_text(json.dumps({**json.loads(good), **change}))
         assert host.load(tmp_path) is None
     path.write_text(good)
@@ -289,86 +318,260 @@ def test_unsafe_folders_are_not_used(tmp_path: Path) -> None:
     assert host.store(_mine(), a_file) is None
 
 
-def test_background_measures_once_a_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# In the background: a machine and a clock that are scripted -----------------------------------
+
+
+class Machine:
+    """A machine whose parts measure what it says, at its time, and processes that measure it."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place, self.monkeypatch = place, monkeypatch
+        self.now, self.share, self.slowness = 1e9, 1.0, 1.0
+        self.ran: list[str] = []
+        self.dies_at: int | None = None
+        parts = tuple(
+            probe.Part(p.title, p.names, lambda _, p=p: self._run(p)) for p in probe.PARTS
+        )
+        monkeypatch.setattr(probe, "PARTS", parts)
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def _run(self, part: probe.Part) -> dict[str, Sample]:
+        if self.dies_at is not None and len(self.ran) >= self.dies_at:
+            raise MemoryError  # nothing of the process after this is stored
+        self.ran.append(part.title)
+        self.now += 0.1
+        slower = {name: name in figures._RATES for name in part.names}
+        return {
+            name: Sample(10 / self.slowness if rate else 10 * self.slowness, self.share, self.now)
+            for name, rate in slower.items()
+        }
+
+    def process(self) -> list[Target]:
+        """What a new process is targets that measures in the background."""
+        self.ran = []
+        self.monkeypatch.setattr(probe, "_background", [])
+        targets: list[Target] = []
+        thread = probe.start_background(self.place, targets.append)
+        assert thread is not None
+        thread.join(60)
+        return targets
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path / "cache", monkeypatch)
+
+
+def test_a_quiet_machine_is_measured_twice_in_one_process(machine: Machine) -> None:
+    (target,) = machine.process()
+    assert machine.ran == [p.title for p in probe.PARTS] * 2
+    assert host.load(machine.place) == target
+    assert target.nt_copy_gbs == target.all_threads.dram.read == 10
+    assert probe.start_background(machine.place) is None, "once a process"
+    assert machine.process() == [target]
+    assert machine.ran == [], "never again"
+
+
+def test_processes_that_end_early_leave_what_they_measured(machine: Machine) -> None:
+    count = len(probe.PARTS)
+    for process in range(6):
+        machine.dies_at = 5
+        targets = machine.process()
+        assert len(machine.ran) == min(5, 2 * count - 5 * process)
+        assert bool(targets) == (process == 5)
+        assert (host.load(machine.place) is not None) == bool(targets)
+
+
+def test_a_busy_machine_is_measured_again_when_some_time_has_passed(machine: Machine) -> None:
+    machine.share, machine.slowness = 0.4, 3.0
+    assert machine.process() == []
+    assert machine.ran == [p.title for p in probe.PARTS], "one try: the next would be as bad"
+    machine.now += 10
+    assert machine.process() == []
+    assert machine.ran == []
+    machine.now += figures.APART_S
+    machine.share, machine.slowness = 1.0, 1.0
+    (target,) = machine.process()
+    assert machine.ran == [p.title for p in probe.PARTS] * 2
+    assert target.dispatch_ns == target.nt_copy_gbs == 10
+
+
+def test_quiet_tries_that_disagree_are_repeated(machine: Machine) -> None:
+    """Another machine's memory traffic does not show in the processor time of this one."""
+    machine.slowness = 2.0
+    machine.dies_at = len(probe.PARTS)
+    assert machine.process() == []
+    machine.dies_at, machine.slowness = None, 1.0
+    (target,) = machine.process()
+    assert target.nt_copy_gbs == 10
+    samples = host.stored_samples(machine.place)
+    assert {len(tries) for tries in samples.values()} == {3}
+    assert figures.largest_spread(samples)[1] == 0
+
+
+def test_a_machine_that_is_always_busy_is_believed_at_last(machine: Machine) -> None:
+    machine.share = 0.5
+    for attempt in range(1, figures.MAX_TRIES):
+        machine.slowness = float(attempt)
+        assert machine.process() == []
+        assert host.load(machine.place) is None
+        machine.now += figures.APART_S
+    machine.slowness = 9.0
+    (target,) = machine.process()
+    assert target == host.load(machine.place)
+    assert target.dispatch_ns == target.nt_copy_gbs == 10
+
+
+def test_one_disturbed_part_is_repeated_alone(machine: Machine) -> None:
+    measure = machine._run
+
+    def disturbed(part: probe.Part) -> dict[str, Sample]:
+        machine.share = 0.3 if part.title == "calls" else 1.0
+        return measure(part)
+
+    machine._run = disturbed  # type: ignore[method-assign]
+    assert machine.process() == []
+    machine.now += figures.APART_S
+    machine._run = measure  # type: ignore[method-assign]
+    machine.share = 1.0
+    assert len(machine.process()) == 1
+    assert machine.ran == ["calls", "calls"]
+
+
+def test_figures_expire_but_stay_in_force_meanwhile(machine: Machine) -> None:
+    (old,) = machine.process()
+    machine.now += figures.EXPIRY_S + 1
+    record = host.load_record(machine.place)
+    assert record is not None
+    assert record.until < machine.now
+    machine.slowness, machine.dies_at = 4.0, 5
+    assert machine.process() == []
+    assert host.load(machine.place) == old
+    machine.dies_at = None
+    (new,) = machine.process()
+    assert host.load(machine.place) == new
+    assert new.dispatch_ns == 4 * old.dispatch_ns
+
+
+def test_figures_that_hardly_change_leave_plans_alone(machine: Machine) -> None:
+    (old,) = machine.process()
+    machine.now += figures.EXPIRY_S + 1
+    machine.slowness = 1.1
+    machine.process()
+    assert host.load(machine.place) == old
+    record = host.load_record(machine.place)
+    assert record is not None
+    assert record.until > machine.now
+
+
+def test_renewed_figures_are_measured_again(machine: Machine) -> None:
+    machine.slowness = 2.0
+    (old,) = machine.process()
+    host.renew(machine.place)
+    assert host.load(machine.place) == old
+    machine.slowness = 1.0
+    (new,) = machine.process()
+    assert new.nt_copy_gbs == 2 * old.nt_copy_gbs
+    assert host.load(machine.place) == new
+
+
+def test_a_failing_measurement_stays_silent(machine: Machine) -> None:
+    machine.dies_at = 0
+    assert machine.process() == []
+    assert not machine.place.exists()
+
+
+def test_a_host_is_measured_in_the_background_until_it_is_known(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure_with_share", lambda: (_mine(), 1.0))
-    reported: list[Target] = []
-    finished = threading.Event()
+    started: list[bool] = []
+    monkeypatch.setattr(probe, "start_background", lambda **_: started.append(True))
+    with knobs.config(cache_dir=machine.place, probe="auto", target="auto"):
+        host._host.cache_clear()
+        assert not host.host().measured
+        assert started == [True]
+        host.store(_mine())
+        host._host.cache_clear()
+        assert host.host() == _mine()
+        assert started == [True]
+        machine.now += figures.EXPIRY_S + 1
+        host._host.cache_clear()
+        assert host.host() == _mine(), "old figures are better than assumed ones"
+        assert started == [True, True]
+        with knobs.config(probe="off"):
+            host._host.cache_clear()
+            assert host.host() == _mine()
+            assert started == [True, True]
+    host._host.cache_clear()
 
-    def done(target: Target) -> None:
-        reported.append(target)
-        finished.set()
 
-    thread = probe.start_background(tmp_path, done)
-    assert thread is not None
-    assert thread.daemon
-    assert finished.wait(30)
-    thread.join(30)
-    assert reported == [_mine()]
-    assert host.load(tmp_path) == _mine()
-    assert probe.start_background(tmp_path, done) is None
+# Quietness: a clock that is scripted ------------------------------------------------------------
 
 
-def test_a_failing_measurement_stays_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("busy", [0.0, 0.5, 0.75])
+def test_the_share_of_a_processor_is_cpu_time_over_wall_time(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, busy: float
 ) -> None:
-    def fail() -> tuple[Target, float]:
-        raise MemoryError
+    clock = {"wall": 0, "thread": 0}
 
-    monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure_with_share", fail)
-    thread = probe.start_background(tmp_path)
-    assert thread is not None
-    thread.join(30)
-    assert list(tmp_path.iterdir()) == []
+    def run(*_: int) -> int:
+        clock["wall"] += 1000
+        clock["thread"] += round(1000 * (1 - busy))
+        return 0
 
-
-def _in_background(
-    place: Path, monkeypatch: pytest.MonkeyPatch, actual: Target, share: float
-) -> list[Target]:
-    """What a process is told that measures this with so much of a processor."""
-    monkeypatch.setattr(probe, "_background", [])
-    monkeypatch.setattr(probe, "measure_with_share", lambda: (actual, share))
-    reported: list[Target] = []
-    thread = probe.start_background(place, reported.append)
-    assert thread is not None
-    thread.join(30)
-    return reported
+    monkeypatch.setattr(probe_kernels, "wall_ns", lambda: clock["wall"])
+    monkeypatch.setattr(probe_kernels, "thread_ns", lambda: clock["thread"])
+    monkeypatch.setitem(kernels._functions, "fma", run)
+    timed = kernels.timed("fma", 0, 0, 0, 1)
+    assert timed == (round(1000 * (1 - busy)), 1 - busy)
+    sample = Sample(1.0, timed.share, 0.0)
+    assert sample.is_quiet == (busy < 0.15)
 
 
-def test_a_busy_machine_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {name: 3 * ns for name, ns in _mine().op_ns.items()}
-    disturbed = replace(_mine(), op_ns=slow, dispatch_ns=9 * _mine().dispatch_ns)
-    assert _in_background(tmp_path, monkeypatch, disturbed, 0.4) == []
-    assert host.load(tmp_path) is None
-    assert _in_background(tmp_path, monkeypatch, _mine(), 1.0) == [host.load(tmp_path)]
-    actual = host.load(tmp_path)
-    assert actual is not None
-    assert actual.op_ns == _mine().op_ns
-    assert actual.dispatch_ns == _mine().dispatch_ns
+# Calls that contradict the figures --------------------------------------------------------------
 
 
-def test_a_machine_that_is_always_busy_is_believed_at_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_many_calls_in_succession_contradict() -> None:
+    targets: list[str] = []
+    c = contradictions.Contradictions(lambda: targets.append("again"))
+    for _ in range(3):
+        for _ in range(contradictions.MAX_CONTRADICTIONS - 1):
+            c.note(10.0, 5.0)
+        c.note(10.0, 9.0)
+    assert not targets
+    for _ in range(contradictions.MAX_CONTRADICTIONS):
+        c.note(10.0, 5.0)
+    assert targets == ["again"]
+
+
+def test_only_results_beyond_caches_have_a_floor() -> None:
+    target = replace(_mine(), nt_store_gbs=20.0)
+    large = max(1 << 30, 8 * target.l3_bytes)
+    with knobs.config(probe="auto"):
+        least = contradictions.floor_ns([large // 2, large // 2], target)
+        assert 0 < least < large / 20.0
+        assert contradictions.floor_ns([large], replace(target, measured=False)) == 0
+        assert contradictions.floor_ns([target.l3_bytes], target) == 0
+        assert contradictions.floor_ns([], target) == 0
+    with knobs.config(probe="off"):
+        assert contradictions.floor_ns([large], target) == 0
+
+
+def test_contradicted_figures_are_measured_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for attempt in range(1, host.MAX_TRIES):
-        one = replace(_mine(), dispatch_ns=1000.0 / attempt, nt_copy_gbs=float(attempt))
-        assert _in_background(tmp_path, monkeypatch, one, 0.5) == []
-    (actual,) = _in_background(tmp_path, monkeypatch, _mine(), 0.5)
-    assert actual == host.load(tmp_path)
-    assert actual.dispatch_ns == min(_mine().dispatch_ns, 1000.0 / (host.MAX_TRIES - 1))
-    assert actual.nt_copy_gbs == max(_mine().nt_copy_gbs, host.MAX_TRIES - 1.0)
-
-
-def test_the_better_of_each_figure_stays(measured: Target) -> None:
-    worse = replace(
-        measured,
-        op_ns={name: 2 * ns for name, ns in measured.op_ns.items()},
-        all_threads=measured.one_thread,
-        launch_ns=2 * measured.launch_ns,
-    )
-    assert probe.better_figures(worse, measured) == probe.better_figures(measured, worse)
-    assert probe.better_figures(measured, worse).op_ns == measured.op_ns
-    assert probe.better_figures(measured, worse).launch_ns == measured.launch_ns
+    with knobs.config(cache_dir=machine.place, probe="auto", target="auto"):
+        monkeypatch.setattr(probe, "_background", [])
+        machine.slowness = 2.0
+        first = probe.start_background()
+        assert first is not None
+        first.join(60)
+        slow = host.load()
+        machine.slowness = 1.0
+        host.measure_again()
+        probe._background[-1].join(60)
+        fast = host.load()
+    assert slow is not None
+    assert fast is not None
+    assert fast.nt_copy_gbs == 2 * slow.nt_copy_gbs
+    host._host.cache_clear()

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
+from smelt import progress
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
@@ -57,6 +58,7 @@ def build_all(
     """
     pending: list[tuple[Artifact, Variant, float, Callable[[], tuple[bytes, float]]]] = []
     threads = min(len(requests), target.cores, MOST_THREADS)
+    finished = progress.stage("generating code", len(requests))
     with worker_threads(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
         for kernel, form in requests:
             start = perf_counter()
@@ -67,7 +69,7 @@ def build_all(
                     artifact,
                     form,
                     seconds,
-                    call(_timed_object_code, artifact.llvm, target, opt_level),
+                    call(_timed_object_code, artifact.llvm, target, opt_level, finished),
                 )
             )
         results: list[tuple[CompiledKernel, float]] = []
@@ -87,10 +89,14 @@ def _emit(kernel: Kernel, target: Target, form: Variant, *, streaming: bool = Fa
     )
 
 
-def _timed_object_code(text: str, target: Target, opt_level: int) -> tuple[bytes, float]:
-    """Return machine code, and the seconds that LLVM took."""
+def _timed_object_code(
+    text: str, target: Target, opt_level: int, finished: Callable[[], None]
+) -> tuple[bytes, float]:
+    """Return machine code, and the seconds that LLVM took; then call `finished`."""
     start = perf_counter()
-    return object_code(text, target, opt_level), perf_counter() - start
+    code, seconds = object_code(text, target, opt_level), perf_counter() - start
+    finished()
+    return code, seconds
 
 
 def _package(artifact: Artifact, code: bytes, form: Variant) -> CompiledKernel:

@@ -148,8 +148,15 @@ def nearest(name: str, candidates: list[str]) -> str:
     'THREADS'
     """
     best, least = "", 3 + len(name) // 4
+    name = name.lower()
+    letters = [(letter, name.count(letter)) for letter in set(name)]
     for candidate in candidates:
-        distance = _edits(name.lower(), candidate.lower())
+        lower = candidate.lower()
+        # Letters without a counterpart are inserted, deleted or replaced: a bound that is cheap.
+        common = sum([min(count, lower.count(letter)) for letter, count in letters])
+        if max(len(name), len(lower)) - common >= least:
+            continue
+        distance = _edits(name, lower)
         if distance < least:
             best, least = candidate, distance
     return best

@@ -322,7 +322,11 @@ STRICT = _switch(
     "Raise an error for array operators that would run outside the compiler (extern), and behind "
     "torch.compile for a graph that would fall back to eager.",
 )
-QUIET = _switch("quiet", False, "No progress bars.")
+QUIET = _switch(
+    "quiet",
+    False,
+    "Show no progress. Otherwise a compilation of more than a second shows a line on a terminal.",
+)
 
 KNOBS: Mapping[str, Knob[Any]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Knob)

@@ -20,12 +20,14 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from time import perf_counter_ns
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from smelt import knobs
 from smelt.runtime import native_call as code
+from smelt.runtime.contradictions import CONTRADICTIONS, floor_ns
 from smelt.runtime.executable import Executable, Prepared
 from smelt.runtime.interpreter import is_supported
 from smelt.runtime.library_calls import LocateError, with_library_calls
@@ -449,6 +451,8 @@ def _run_words(
     (s,) = p.segments
     if p.work > MAX_SOLO_NS or (p.parallel and pool().requested_threads > 1):
         runner = partial(_run, s.chunks, s.launches, s.count, p.scratch)
+        if floor := floor_ns([nbytes for *_, nbytes, _ in p.results]):
+            runner = partial(_run_noted, runner, floor)
         references.append(runner)
         return {"RUNNER": id(runner)}
     inline = {"CHUNKS": s.chunks, "CHUNK_COUNT": len(s.tables[0])}
@@ -461,6 +465,12 @@ def _run_words(
 
 def _run(chunks: int, launches: int, count: int, scratch: int, frame: int) -> None:
     pool().run_addresses(chunks, launches, count, frame, scratch)
+
+
+def _run_noted(run: Callable[[int], None], floor: float, frame: int) -> None:
+    start = perf_counter_ns()
+    run(frame)
+    CONTRADICTIONS.note(floor, perf_counter_ns() - start)
 
 
 class _Scratch:

@@ -3,7 +3,8 @@
 LLVM reports which instructions the processor has, but importing it is slow, so the answer is
 cached under what the operating system reports about the processor. The figures that
 `smelt.runtime.probe` measures are stored as JSON next to the cached code, under the machine's
-identity.
+identity: the samples taken so far, and the figures in force once all were settled. They are
+measured again after `figures.EXPIRY_S`, or when calls contradict them (`renew`).
 
 >>> host_target().triple == Target.host().triple
 True
@@ -32,42 +33,45 @@ from smelt.processor import (
     processor_identity,
     usable_cores,
 )
+from smelt.runtime import figures
 from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
 from smelt.target import HostIsa, Target, limit_isa
 
 __all__ = [
-    "MAX_TRIES",
-    "Attempts",
+    "Record",
     "file_name",
     "host",
     "host_processor",
     "host_target",
     "load",
+    "load_record",
     "machine_id",
+    "renew",
     "store",
-    "stored_attempts",
+    "store_samples",
+    "stored_samples",
     "unsupported_reason",
     "usable_host",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the stored file and of the way of measuring; other versions are ignored."""
 
 MAX_STORED_BYTES = 1 << 16
 """Largest file of figures that is read."""
 
-MAX_TRIES = 4
-"""Number of measurements on a busy machine after which their best figures are trusted."""
-
 
 @dataclass(frozen=True)
-class Attempts:
-    """Best figures of `tries` measurements; an undisturbed measurement counts as TRIES."""
+class Record:
+    """What is stored about this machine: the figures in force, if any, and the samples so far."""
 
-    target: Target
-    tries: int
+    target: Target | None
+    samples: Samples
+    until: float
+    """Time, in seconds since the epoch, until which the figures are not measured again."""
 
 
 def host() -> Target:
@@ -83,16 +87,32 @@ def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostI
     del host_isa  # `host_target` reads it; here it is part of the cache's key
     if choice != "auto":
         return Target.for_isa(choice)
-    target = host_target()
-    if target.measured or knobs.PROBE.get() == "off":
+    assumed = usable_host()
+    record = load_record(host=assumed)
+    target = assumed if record is None or record.target is None else record.target
+    is_current = record is not None and target.measured and time.time() < record.until
+    if is_current or knobs.PROBE.get() == "off":
         return target
     probe: Any = fork_safe_import("smelt.runtime.probe")
     if knobs.PROBE.get() == "now":
-        target = probe.measure(target)
+        target = probe.measure(assumed)
         store(target)
     else:
-        probe.start_background(done=lambda _: _host.cache_clear())
+        probe.start_background(done=_use_new_figures)
     return target
+
+
+def _use_new_figures(_: Target) -> None:
+    _host.cache_clear()
+
+
+def measure_again() -> None:
+    """Measure this machine again in the background, since calls contradict its figures."""
+    if knobs.PROBE.get() == "off" or knobs.TARGET.get() != "auto":
+        return
+    renew()
+    probe: Any = fork_safe_import("smelt.runtime.probe")
+    probe.start_background(done=_use_new_figures, again=True)
 
 
 def unsupported_reason(target: Target) -> str:
@@ -165,53 +185,87 @@ def file_name(target: Target) -> str:
     return f"machine-{machine_id(target)}.json"
 
 
-def store(target: Target, directory: Path | None = None, *, tries: int = MAX_TRIES) -> Path | None:
-    """Write the figures to a file; return None if the directory cannot be used.
+def store(
+    target: Target, directory: Path | None = None, *, samples: Samples | None = None
+) -> Path | None:
+    """Write figures to use from now on; return None if the directory cannot be used.
 
-    `directory` defaults to the object cache's, with the same ownership rules. Figures of fewer
-    than TRIES measurements only serve the next measurement: `load` ignores them.
+    `directory` defaults to the object cache's, with the same ownership rules.
     """
+    return _write(Record(target, samples or {}, time.time() + figures.EXPIRY_S), directory)
+
+
+def store_samples(samples: Samples, directory: Path | None = None) -> Path | None:
+    """Write samples; the figures in force change once all are settled and they differ clearly."""
+    before = load_record(directory)
+    if not figures.all_settled(samples):
+        return _write(Record(before.target if before else None, samples, 0.0), directory)
+    target = figures.target_of(usable_host(), samples)
+    assert target is not None
+    if before is not None and before.target is not None and figures.agree(before.target, target):
+        target = before.target
+    return _write(Record(target, samples, time.time() + figures.EXPIRY_S), directory)
+
+
+def renew(directory: Path | None = None) -> None:
+    """Forget the samples, so that figures are measured again; until then they stay in force."""
+    record = load_record(directory)
+    if record is not None:
+        _write(Record(record.target, {}, 0.0), directory)
+
+
+def _write(record: Record, directory: Path | None) -> Path | None:
     place = directory or Cache.default().path
     if place is None:
         return None
-    record = {
+    identity = usable_host() if record.target is None else record.target
+    data = {
         "format": FORMAT,
-        "machine": machine_id(target),
+        "machine": machine_id(identity),
         "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "tries": tries,
-        "target": json.loads(target.to_json()),
+        "until": record.until,
+        "target": None if record.target is None else json.loads(record.target.to_json()),
+        "samples": figures.to_data(record.samples),
     }
-    text = json.dumps(record, indent=1, sort_keys=True)
+    text = json.dumps(data, indent=1, sort_keys=True)
     try:
         with Folder(place).open(create=True) as files:
-            files.publish(file_name(target), text.encode())
+            files.publish(file_name(identity), text.encode())
     except (Refused, OSError):
         return None
-    return place / file_name(target)
+    return place / file_name(identity)
 
 
 def load(directory: Path | None = None) -> Target | None:
-    """Return stored figures for this machine; None if missing or not to be trusted."""
-    stored = stored_attempts(directory)
-    return stored.target if stored is not None and stored.tries >= MAX_TRIES else None
+    """Return the figures in force for this machine; None if missing or not settled yet."""
+    record = load_record(directory)
+    return None if record is None else record.target
 
 
-def stored_attempts(directory: Path | None = None) -> Attempts | None:
-    """Return the stored measurements of this machine, trusted or not."""
+def stored_samples(directory: Path | None = None) -> Samples:
+    """Return the stored samples of this machine that have not expired."""
+    record = load_record(directory)
+    return {} if record is None else figures.without_expired(record.samples, time.time())
+
+
+def load_record(directory: Path | None = None, host: Target | None = None) -> Record | None:
+    """Return what is stored about this machine; None if missing or damaged."""
     place = directory or Cache.default().path
-    host = usable_host()
+    host = usable_host() if host is None else host
     if place is None:
         return None
     try:
         with Folder(place).open(create=False) as files:
-            record: Any = json.loads(files.read(file_name(host), MAX_STORED_BYTES))
-        if record["format"] != FORMAT or record["machine"] != machine_id(host):
+            data: Any = json.loads(files.read(file_name(host), MAX_STORED_BYTES))
+        if data["format"] != FORMAT or data["machine"] != machine_id(host):
             return None
-        target, tries = Target.from_json(json.dumps(record["target"])), int(record["tries"])
+        stored = data["target"]
+        target = None if stored is None else Target.from_json(json.dumps(stored))
+        record = Record(target, figures.from_data(data["samples"]), float(data["until"]))
     except (Refused, OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    is_valid = machine_id(target) == machine_id(host) and target.measured
-    return Attempts(target, tries) if is_valid else None
+    is_valid = target is None or (machine_id(target) == machine_id(host) and target.measured)
+    return record if is_valid else None
 
 
 def host_target(directory: Path | None = None) -> Target:

@@ -19,6 +19,7 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from smelt.dataclass import dataclass
 from smelt.llvm import llvm
@@ -41,9 +42,6 @@ _MAGIC = float(3 << 22)
 
 The integer is in the low mantissa bits of the sum.
 """
-
-EXP_INSTRUCTIONS = 14
-"""Vector instructions of one polynomial exponential below, including its feedback."""
 
 ARITHMETIC = ("add", "mul", "fma", "div", "sqrt", "exp", "gather")
 TRAFFIC = ("read", "write", "copy", "write_nt", "copy_nt")
@@ -83,13 +81,14 @@ class Kernels:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        started = thread_ns()
+        wall, started = wall_ns(), thread_ns()
         text = module_text(target)
         module = llvm.parse_assembly(text)
         module.verify()
         self._engine = llvm.create_mcjit_compiler(module, target_machine(target))
         self._engine.finalize_object()
         self.compile_ns = thread_ns() - started
+        self.compile_share = _share(self.compile_ns, wall_ns() - wall)
         self.instructions = sum(line.startswith("  ") for line in text.splitlines())
         self._functions = {name: self._bind(name) for name in (*TRAFFIC, *ARITHMETIC, *_OTHERS)}
 
@@ -115,10 +114,15 @@ class Kernels:
 
     def elapsed_ns(self, name: str, target: int, source: int, size: int, repeat: int) -> int:
         """Run a loop and return this thread's CPU time, unaffected by other processes."""
+        return self.timed(name, target, source, size, repeat).ns
+
+    def timed(self, name: str, target: int, source: int, size: int, repeat: int) -> Run:
+        """Run a loop and return its CPU time and its share of a processor."""
         function = self._functions[name]
-        started = thread_ns()
+        wall, started = wall_ns(), thread_ns()
         function(target, source, size, repeat)
-        return thread_ns() - started
+        busy = thread_ns() - started
+        return Run(busy, _share(busy, wall_ns() - wall))
 
 
 _HAS_FINE_CLOCK = time.get_clock_info("thread_time").resolution < 1e-6
@@ -129,21 +133,44 @@ def thread_ns() -> int:
     return time.thread_time_ns() if _HAS_FINE_CLOCK else time.perf_counter_ns()
 
 
+class Run(NamedTuple):
+    """Time of a run, and its threads' least share of a processor."""
+
+    ns: int
+    share: float
+
+
+def _share(busy: int, wall: int) -> float:
+    """Return CPU time over wall time; 1 if no other thread wanted the processor."""
+    return min(busy / wall, 1.0) if wall > 0 else 1.0
+
+
+def wall_ns() -> int:
+    """Return the wall clock in ns."""
+    return time.perf_counter_ns()
+
+
 def run_parallel(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
-    """Run each job `repeat` times in its own thread; return the total ns.
+    """Run each job `repeat` times in its own thread; return the total ns."""
+    return timed_parallel(kernels, jobs, repeat).ns
+
+
+def timed_parallel(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> Run:
+    """Like `run_parallel`, with the share of a processor that every thread got.
 
     Time counts from the first start to the last end.
     """
     if len(jobs) == 1:
-        return kernels.elapsed_ns(*jobs[0], repeat)
+        return kernels.timed(*jobs[0], repeat)
     gate = threading.Barrier(len(jobs))
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, float]] = []
 
     def work(job: Step) -> None:
         gate.wait()
-        started = time.perf_counter_ns()
+        started, busy = wall_ns(), thread_ns()
         kernels.run(*job, repeat)
-        spans.append((started, time.perf_counter_ns()))
+        busy, ended = thread_ns() - busy, wall_ns()
+        spans.append((started, ended, _share(busy, ended - started)))
 
     threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs[1:]]
     for thread in threads:
@@ -151,7 +178,8 @@ def run_parallel(kernels: Kernels, jobs: Sequence[Step], repeat: int) -> int:
     work(jobs[0])
     for thread in threads:
         thread.join()
-    return max(end for _, end in spans) - min(start for start, _ in spans)
+    total = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
+    return Run(total, min(share for _, _, share in spans))
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:

@@ -516,3 +516,30 @@ def test_a_long_lazy_loop_compiles_few_programs(
     exec(program, plain)
     np.testing.assert_allclose(np.asarray(ours["x"]), plain["x"], rtol=1e-12)
     assert 1 <= len(compiled) <= 4
+
+
+LONG_LOOPS = {
+    "setup": ("y = sm.zeros(5)\nx = x + sm.sum(y)", "x = sm.sin(x) * 0.5 + x", 60),
+    "long body": ("", "\n".join("x = x * 0.75 + 1.0" for _ in range(20)), 12),
+    "inner loop": (
+        "",
+        "s = x * 0.1\nfor k in range(6):\n    s = s + sm.roll(x, k - 3) * 0.1\nx = sm.tanh(s)",
+        12,
+    ),
+    "in place": ("v = sm.zeros(5)", "v += x * 0.01\nx -= v * 0.1\nr = x * 2", 40),
+    "several results": ("", "a = x + 1\nb = a * 2\nc = sm.exp(-b)\nx = x + c * 0.01", 40),
+}
+"""What precedes a loop, its body, and how often that runs."""
+
+
+@pytest.mark.parametrize("name", LONG_LOOPS)
+def test_parts_of_a_loop_are_whole_iterations(compiled: list[Any], name: str) -> None:
+    """A loop has a program for what precedes it, its parts, and its end."""
+    setup, body, count = LONG_LOOPS[name]
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    program = f"{setup}\nfor _ in range({count}):\n{lines}"
+    ours, plain = {"sm": sm, "x": sm.asarray(np.ones(5), copy=True)}, {"sm": np, "x": np.ones(5)}
+    exec(program, ours)
+    exec(program, plain)
+    np.testing.assert_allclose(np.asarray(ours["x"]), plain["x"], rtol=1e-12)
+    assert len(compiled) <= 3

@@ -95,6 +95,7 @@ class Array(Operators):
     def _wait(self) -> None:
         pending = STATE.pending
         pending.append(weakref.ref(self))
+        STATE.trail.append(self.node.origin)
         if len(pending) >= STATE.review_at:
             flush_if_many(PENDING_LIMIT)
 

@@ -7,10 +7,10 @@ from an earlier one only in sizes or constants uses that one's plan if its guard
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 
@@ -32,11 +32,13 @@ from smelt.frontends.array.engine import (
     raise_out_of_bounds,
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
+from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.program_cache import ProgramKey, count_run, find, program_key
 from smelt.frontends.array.value import STATE, Buffer, Foreign, Value, size_carrier
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
+from smelt.origin import Origin
 
 if TYPE_CHECKING:
     from smelt.driver import Compiled
@@ -171,13 +173,12 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     """
     pending, STATE.pending = STATE.pending, []
     STATE.cut_by, STATE.cut_from = 0, None
-    outputs: dict[Value, None] = dict.fromkeys(values)
-    for reference in pending:
-        array = reference()
-        if array is not None and array.node.is_pending:
-            node = array.node
-            if node not in STATE.deferred or (memory and _reads(node, memory)):
-                outputs[node] = None
+    STATE.trail_start = len(STATE.trail)
+    if STATE.trail_start > 2 * _TRAIL_LIMIT:
+        _shorten_trail(STATE.trail_start)
+    if STATE.loop is not None and STATE.loop[0].start:
+        STATE.loop = Loop(0, STATE.loop[0].period), STATE.loop[1]
+    outputs = dict.fromkeys((*values, *_waiting_values(pending, memory))) if pending else values
     sampled: WeakSet[Foreign] | None = None
     if STATE.sampled and not STATE.tapes:  # derivatives will read the old elements
         sampled, STATE.sampled = STATE.sampled, WeakSet()
@@ -194,6 +195,21 @@ def _flush(values: tuple[Value, ...], memory: tuple[Buffer, ...]) -> dict[Value,
     if errors:
         STATE.deferred.update(errors)
     return errors
+
+
+def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> Iterable[Value]:
+    """Return the values that arrays wait for, in the order of their last writes.
+
+    The first part of a loop has the order of its other parts then.
+    """
+    values: dict[Value, None] = {}
+    for reference in reversed(pending):
+        array = reference()
+        if array is not None and array.node.is_pending:
+            node = array.node
+            if node not in STATE.deferred or (memory and _reads(node, memory)):
+                values[node] = None
+    return reversed(values)
 
 
 def _forget(sampled: WeakSet[Foreign], waiting: Sequence[Value]) -> None:
@@ -273,9 +289,11 @@ def flush_if_many(limit: int) -> None:
     """Compute pending values if arrays that are held wait for `limit` operators.
 
     Arrays that nothing refers to any more are dropped, so that a loop that drops its results costs
-    nothing.  A loop is cut at one instruction of its body, up to `limit` operators later: its parts
-    are the same program then, which is compiled once.
+    nothing.  A loop is cut between iterations, or else at one instruction of its body, up to
+    `limit` operators later: its parts are the same program then, which is compiled once.
     """
+    if STATE.loop is not None and _is_at_loop():
+        return
     if STATE.cut_by:
         _flush_at_cut(limit)
         return
@@ -288,6 +306,7 @@ def flush_if_many(limit: int) -> None:
             waiting.add(node)
             stack.extend(node.inputs)
     STATE.pending = alive
+    _shorten_trail(STATE.trail_start)
     if len(waiting) >= limit:
         STATE.cut_by = len(STATE.pending) + limit
         _flush_at_cut(limit)
@@ -295,26 +314,98 @@ def flush_if_many(limit: int) -> None:
         STATE.review_at = len(STATE.pending) + max(limit - len(waiting), 16)
 
 
+_TRAIL_LIMIT = 256
+"""Most operators in which a loop is looked for."""
+
+
+def _shorten_trail(start: int) -> None:
+    """Forget old operators; those from `start` on are pending."""
+    removed = max(0, len(STATE.trail) - _TRAIL_LIMIT)
+    del STATE.trail[:removed]
+    STATE.trail_start = max(0, start - removed)
+
+
 def _flush_at_cut(limit: int) -> None:
-    """Flush once recording is back at the instruction of the last cut.
+    """Flush at the end of an iteration, or at the instruction of the last cut.
 
     A cut is where a loop's recorded operators were flushed last.  If the program comes back to the
     first instruction seen since then, or does not reach the cut for a while, the cut belongs to
     another loop: flush here, and from now on.
     """
-    newest = STATE.pending[-1]() if STATE.pending else None
-    origin = None if newest is None else newest.node.origin
-    here = None if origin is None else origin.instruction
+    here = _instruction(STATE.trail[-1]) if STATE.trail else None
     count = len(STATE.pending)
-    if here is None or here != STATE.cut_at:
-        is_back = here is not None and here == STATE.cut_from
-        if not is_back and STATE.cut_at is not None and count < STATE.cut_by:
-            STATE.cut_from = STATE.cut_from or here
-            STATE.review_at = count + 1
-            return
-        STATE.cut_at = here
+    is_known = here is not None and here in (STATE.cut_at, STATE.cut_from)
+    if not is_known and STATE.cut_at is not None and count < STATE.cut_by:
+        STATE.cut_from = STATE.cut_from or here
+        STATE.review_at = count + 1
+        return
+    if _find_loop(limit) and _is_at_loop():
+        return
+    STATE.cut_at = here
     flush()
     STATE.review_at = len(STATE.pending) + limit
+
+
+def _find_loop(limit: int) -> bool:
+    """Return whether the program is in a loop, and note how to cut it.
+
+    A part has about `limit` operators: what was recorded before belongs to the start.
+    """
+    instructions = [_instruction(x) for x in STATE.trail]
+    pending = len(instructions) - STATE.trail_start
+    loop = find_loop(instructions, max(2, pending // 2), limit)
+    if loop is None:
+        return False
+    STATE.cut_at = instructions[loop.start + loop.period - 1]
+    loop = loop.since(STATE.trail_start)
+    begun = loop.iterations(pending)
+    iterations = min(begun, -(-limit // loop.period))
+    STATE.loop = Loop(loop.end(begun - iterations), loop.period), iterations
+    return True
+
+
+def _instruction(origin: Origin | None) -> tuple[int, int] | None:
+    return None if origin is None else origin.instruction
+
+
+def _is_at_loop() -> bool:
+    """Flush if the iterations of the loop that belong together have ended.
+
+    Returns False, and forgets the loop, if the program has left it.
+    """
+    assert STATE.loop is not None
+    loop, iterations = STATE.loop
+    missing = STATE.trail_start + loop.end(iterations) - len(STATE.trail)
+    if missing > 0:
+        STATE.review_at = len(STATE.pending) + missing
+        return True
+    if missing < 0 or _instruction(STATE.trail[-1]) != STATE.cut_at:
+        STATE.loop = None
+        return False
+    _flush_before(loop.start)
+    flush()
+    STATE.review_at = len(STATE.pending) + iterations * loop.period
+    return True
+
+
+def _flush_before(start: int) -> None:
+    """Compute what a loop reads from before it.
+
+    Its first part is then like the others."""
+    if start == 0 or STATE.tapes or STATE.sampled:
+        return
+    place: dict[int, int] = {}
+    for k, origin in enumerate(STATE.trail[STATE.trail_start :]):
+        place.setdefault(id(origin), k)
+    arrays = [a for r in STATE.pending if (a := r()) is not None and a.node.is_pending]
+    outputs = tuple(dict.fromkeys(a.node for a in arrays if a.node not in STATE.deferred))
+    errors: dict[Value, Exception] = {}
+    try:
+        if earlier := values_before(outputs, place, start):
+            _compute_each(earlier, errors)
+        STATE.deferred.update(errors)
+    finally:
+        errors.clear()  # as in `flush`
 
 
 def _run(outputs: tuple[Value, ...]) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.layouts import Buffer, copy_in_order, layout, matches_layout
+from smelt.frontends.array.loops import Loop
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
@@ -356,6 +357,12 @@ class State(threading.local):
         self.pending: list[weakref.ref[Any]] = []
         self.review_at = 64
         """Length of `pending` at which it is reviewed, see `evaluate_pending.flush_if_many`."""
+        self.trail: list[Origin | None] = []
+        """Origins of the arrays recorded lately."""
+        self.trail_start = 0
+        """Number of them recorded before pending operators were computed last."""
+        self.loop: tuple[Loop, int] | None = None
+        """The loop that the program is in, if known, and the iterations computed at once."""
         self.cut_at: Any = None
         """Instruction after which the pending operators of a loop were computed last."""
         self.cut_from: Any = None
