@@ -181,11 +181,10 @@ def compared_strides(op, sample, layout):
     None for a sample that either refuses."""
     tree = torch.utils._pytree
     leaves, nest = tree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    tensors = [
-        layout(x.detach()) if x.dim() > 1 and x.numel() else x.detach()
-        for x in leaves
-        if isinstance(x, torch.Tensor)
-    ]
+    operands = [x.detach() for x in leaves if isinstance(x, torch.Tensor)]
+    if any(x.layout is not torch.strided for x in operands):
+        return None
+    tensors = [layout(x) if x.dim() > 1 and x.numel() else x for x in operands]
 
     def call(*operands):
         rest = iter(operands)
@@ -200,6 +199,8 @@ def compared_strides(op, sample, layout):
 
     try:
         expected = call(*copies())
+        if any(y.layout is not torch.strided for y in expected):
+            return None
         trace = make_fx(
             functionalize(call), decomposition_table=decompositions(), tracing_mode="fake"
         )(*copies())
