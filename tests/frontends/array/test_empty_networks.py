@@ -118,11 +118,18 @@ def test_an_empty_image_has_no_pixels_to_resize(mode: Any) -> None:
 
 
 POSITIONS: dict[str, Any] = {
-    "one": np.zeros(1, np.int64), "last": np.full(1, -1), "none": np.zeros(0, np.int64),
-    "mask": None, "two": slice(0, 2), "back": slice(None, None, -1), "number": 0,
-    "matrix of none": np.zeros((0, 2), np.int64), "columns": (slice(None), np.zeros(1, np.int64)),
-    "no columns": (slice(None), np.zeros(0, np.int64)), "pair": (np.zeros(1, np.int64),) * 2,
-}  # fmt: skip
+    "one": np.zeros(1, np.int64),
+    "last": np.full(1, -1),
+    "none": np.zeros(0, np.int64),
+    "mask": None,
+    "two": slice(0, 2),
+    "back": slice(None, None, -1),
+    "number": 0,
+    "matrix of none": np.zeros((0, 2), np.int64),
+    "columns": (slice(None), np.zeros(1, np.int64)),
+    "no columns": (slice(None), np.zeros(0, np.int64)),
+    "pair": (np.zeros(1, np.int64),) * 2,
+}
 
 
 @pytest.mark.parametrize("name", POSITIONS)
@@ -145,9 +152,16 @@ def test_positions_in_nothing(name: str) -> None:
 
 
 PRODUCTS = [
-    ((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0)), ((0,), (0,)), ((5, 0, 3), (3, 4)),
-    ((2, 0), (0,)), ((0,), (0, 4)), ((4, 2, 0), (4, 0, 3)), ((0, 2, 3), (3, 2)),
-]  # fmt: skip
+    ((0, 3), (3, 4)),
+    ((2, 0), (0, 4)),
+    ((2, 3), (3, 0)),
+    ((0,), (0,)),
+    ((5, 0, 3), (3, 4)),
+    ((2, 0), (0,)),
+    ((0,), (0, 4)),
+    ((4, 2, 0), (4, 0, 3)),
+    ((0, 2, 3), (3, 2)),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), PRODUCTS)

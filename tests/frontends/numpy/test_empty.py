@@ -25,17 +25,19 @@ Cut = Callable[[int, Any], Any]
 
 DIFFERENT = {
     # NumPy drops the axis of the quantiles where nothing is left.
-    ("nanpercentile", "snp"), ("nanpercentile", "sm"),
+    ("nanpercentile", "snp"),
+    ("nanpercentile", "sm"),
     # NumPy ignores weights, their number and their type, where there is nothing to count.
-    ("bincount", "snp"), ("bincount", "sm"),
+    ("bincount", "snp"),
+    ("bincount", "sm"),
     # NumPy takes a condition of another length than the array.
     ("piecewise", "snp"),
-}  # fmt: skip
+}
 """Functions that differ from NumPy on purpose."""
 OTHER_SIGNATURES = {
-    "diff", "gradient", "logical_and", "logical_not", "logical_or", "logical_xor", "meshgrid",
-    "nanquantile", "permute_dims", "quantile", "reshape", "argsort", "sort", "where",
-}  # fmt: skip
+    *("argsort", "diff", "gradient", "meshgrid", "nanquantile", "permute_dims", "quantile"),
+    *("logical_and", "logical_not", "logical_or", "logical_xor", "reshape", "sort", "where"),
+}
 """Functions of `sm` that follow the array standard, whose samples are for NumPy."""
 
 

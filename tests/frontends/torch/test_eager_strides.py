@@ -176,6 +176,10 @@ ALIASED = {"cauchy", "exponential", "geometric", "log_normal", "normal", "resize
 TRACERS = {"nn.functional.one_hot"}
 
 
+def copied(x):
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+
+
 def compared_strides(op, sample, layout):
     """Pairs of strides along dimensions of more than one element: of the trace and eager code's;
     None for a sample that either refuses."""
@@ -194,8 +198,7 @@ def compared_strides(op, sample, layout):
         return [y for y in results if isinstance(y, torch.Tensor)]
 
     def copies():
-        return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t)
-                if 0 not in t.stride() else t for t in tensors]  # fmt: skip
+        return [t if 0 in t.stride() else copied(t) for t in tensors]
 
     try:
         expected = call(*copies())
@@ -240,5 +243,5 @@ def test_every_operators_strides_are_eager_codes(part):
 def moving_rank(sample):
     """The most dimensions of more than one element that an operand has."""
     leaves = torch.utils._pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
-    return max((sum(n > 1 for n in x.shape) for x in leaves if isinstance(x, torch.Tensor)),
-               default=0)  # fmt: skip
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    return max((sum(n > 1 for n in x.shape) for x in tensors), default=0)
