@@ -45,6 +45,7 @@ class Figure:
     marks: str = EVERYDAY
 
 
+THREADS = "tests/runtime/test_pool.py"
 JUDGES = "tests/property/test_judges.py"
 CACHE = "tests/runtime/test_cache_hostile.py"
 POOL = "tests/runtime/test_pool_processes.py"
@@ -120,8 +121,8 @@ FIGURES = (
         "unchanged",
         (
             "tests/codegen/test_math_environment.py",
-            "tests/runtime/test_pool.py::test_floating_point_control_is_the_default_in_every_thread",
-            "tests/runtime/test_pool.py::test_helpers_block_all_signals_and_the_caller_none",
+            f"{THREADS}::test_floating_point_control_is_the_default_in_every_thread",
+            f"{THREADS}::test_helpers_block_all_signals_and_the_caller_none",
         ),
     ),
     Figure(
@@ -130,7 +131,7 @@ FIGURES = (
         "no bit differs",
         (
             f"{JUDGES}::test_results_have_the_same_bits_for_every_number_of_threads",
-            "tests/runtime/test_pool.py::test_results_are_the_same_bits_for_every_number_of_threads",
+            f"{THREADS}::test_results_are_the_same_bits_for_every_number_of_threads",
         ),
     ),
     Figure(
@@ -180,7 +181,7 @@ FIGURES = (
     ),
     Figure(
         "calls",
-        "Each system call of the cache fails, in eleven ways; full disks; no descriptors, no threads",
+        "Each system call of the cache fails, in eleven ways; full disks; no descriptor, no thread",
         "right results; at most one warning; no unfinished file",
         (
             f"{CACHE}::test_every_single_call_may_fail",
@@ -242,8 +243,8 @@ FIGURES = (
         "Eight Python threads that call at once, on two processors",
         "at most 1.3 times as long as one after the other; the same bits",
         (
-            "tests/runtime/test_pool.py::test_eight_python_threads_at_once",
-            "tests/runtime/test_pool.py::test_eight_callers_take_no_longer_than_one_after_the_other",
+            f"{THREADS}::test_eight_python_threads_at_once",
+            f"{THREADS}::test_eight_callers_take_no_longer_than_one_after_the_other",
         ),
         marks="not nightly",
     ),
@@ -307,8 +308,9 @@ def counts(report: str) -> dict[str, Any]:
     >>> counts("<s><testcase/><testcase><failure/></testcase></s>")
     {'passed': 1, 'failed': 1, 'expected': 0, 'skipped': 0}
     """
-    found = Counter(_outcome(case) for case in ET.fromstring(report).iter("testcase"))  # noqa: S314
-    return {name: found[name] for name in ("passed", "failed", "expected", "skipped")}
+    cases = ET.fromstring(report).iter("testcase")  # noqa: S314 - pytest has just written it
+    outcomes = Counter(map(_outcome, cases))
+    return {name: outcomes[name] for name in ("passed", "failed", "expected", "skipped")}
 
 
 def _outcome(case: ET.Element) -> str:
@@ -384,15 +386,15 @@ PARTS = {"table": table}
 
 def main(names: Sequence[str]) -> int:
     """Run the command; return the exit code."""
-    known = {figure.name: figure for figure in FIGURES}
-    if unknown := [name for name in names if name not in known]:
+    figures = {figure.name: figure for figure in FIGURES}
+    if unknown := [name for name in names if name not in figures]:
         print(
-            f"no such figure: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr
+            f"no such figure: {', '.join(unknown)}; there are {', '.join(figures)}", file=sys.stderr
         )
         return 2
     for name in names or [figure.name for figure in FIGURES if figure.tests]:
         print(f"== {name}", flush=True)
-        values = {**stored(), name: run(known[name])}
+        values = {**stored(), name: run(figures[name])}
         text = json.dumps(dict(sorted(values.items())), indent=1, ensure_ascii=False)
         STORED.write_text(text + "\n", encoding="utf-8")
     failed = [name for name, value in stored().items() if value["failed"]]
