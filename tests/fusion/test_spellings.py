@@ -18,6 +18,7 @@ from tests.property.judges import compiled, sizes_at
 from tests.property.test_judges import bits_of
 from tests.strategies.effort import NIGHT, NIGHTLY, start
 from tests.strategies.graphs import Program, graphs
+from tests.trust import measured
 
 import smelt as sm
 from smelt import fusion, passes
@@ -153,6 +154,7 @@ def test_rules_run_backwards_change_neither_plan_nor_bits(part: int) -> None:
             assert bits_of(a) == bits_of(b), text(other)
 
     judge()
+    measured("rules run backwards in each part", total)
     assert total > CASES
 
 

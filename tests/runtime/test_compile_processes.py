@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.strategies.effort import NIGHT, NIGHTLY
+from tests.trust import measured
 
 pytestmark = NIGHT
 ROOT = Path(__file__).parents[2]
@@ -100,6 +101,7 @@ def test_a_killed_compilation_leaves_a_cache_that_the_next_one_can_use(tmp_path:
         """,
         place,
     )
+    measured("processes killed", killed)
     assert killed > KILLS // 2
     assert killed + finished == KILLS
     assert entries >= KILLS // 2
@@ -180,6 +182,8 @@ def interrupted(kind: str, cache: Path) -> tuple[list[float], int]:
 @pytest.mark.parametrize("kind", SIGNALS)
 def test_a_signal_ends_a_compilation_and_the_next_call_is_right(kind: str, tmp_path: Path) -> None:
     waits, early = interrupted(kind, tmp_path / "cache")
+    measured("compilations that a signal ended, of each kind", len(waits))
+    measured("longest wait in ms", max(waits) * 1e3)
     assert len(waits) + early == INTERRUPTS
     assert len(waits) > INTERRUPTS // 3
     assert max(waits) < 10  # not at the end of anything long
