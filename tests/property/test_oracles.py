@@ -8,6 +8,7 @@ from hypothesis import given, seed, settings
 from tests.property.oracles import agree, compiled, interpret, kernels_agree, sizes_at, spread
 from tests.strategies.effort import NIGHT, NIGHTLY, start
 from tests.strategies.graphs import Program, graphs
+from tests.trust import measured
 
 from smelt import knobs
 from smelt.graph.text import parse, text
@@ -33,6 +34,7 @@ def test_graph_interpreter_and_native_code_agree(part: int) -> None:
             assert not problem, f"output {k}: {problem}\n{text(graph)}"
 
     judge()
+    measured("programs in each part", CASES)
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -83,6 +85,7 @@ def test_exact_rounding_has_the_bits_of_one_kernel_per_operator(part: int) -> No
             assert bits_of(a) == bits_of(b), f"output {k}\n{text(graph)}"
 
     judge()
+    measured("programs in each part", CASES // 2)
 
 
 def bits_of(a: np.ndarray) -> bytes:

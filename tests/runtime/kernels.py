@@ -135,12 +135,15 @@ class Program:
     chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
     launches: list[tuple[int, int, int, int]] = field(default_factory=list)
     frame: list[int] = field(default_factory=list)
+    code: list[Loaded] = field(default_factory=list)
+    """What addresses in `chunks` are of: threads that ask first at once load the kernels twice."""
 
     def launch(
         self, kernel: str, count: int, size: int = 1, parallel: bool = True, more: int = 0
     ) -> Program:
         """Add a launch of `count` chunks with `size` tasks each; `more` is the second argument."""
         loaded = mxcsr_kernel() if kernel == "mxcsr" else kernels()
+        self.code.append(loaded)
         offset = 8 * len(self.frame)
         self.frame += [self.out.ctypes.data, more]
         first = len(self.chunks)

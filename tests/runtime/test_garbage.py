@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import smelt as sm
 from smelt import driver
+from smelt.runtime import garbage
 from smelt.runtime.garbage import hide_live_objects
 
 
@@ -115,3 +118,31 @@ def test_a_thread_beside_another_leaves_the_lots_as_they_were() -> None:
     done.set()
     thread.join()
     assert gc.get_threshold() == usual and gc.get_freeze_count() == 0
+
+
+def test_an_exception_at_any_moment_shows_all_objects_again() -> None:
+    """A signal's handler may raise after any call: here it does after each of them in turn."""
+    usual = gc.get_threshold()
+    for number in range(1, 200):
+        calls = 0
+
+        def stop(frame: Any, event: str, argument: Any, number: int = number) -> None:
+            nonlocal calls
+            if frame.f_code.co_filename == garbage.__file__ and event == "c_return":
+                calls += 1
+                if calls == number:
+                    raise KeyError
+
+        sys.setprofile(stop)
+        try:
+            with hide_live_objects():
+                pass
+        except KeyError:
+            pass
+        finally:
+            sys.setprofile(None)
+        assert gc.get_threshold() == usual and gc.get_freeze_count() == 0, number
+        assert not garbage._HIDING, number
+        if calls < number:
+            break
+    assert 5 < number < 20

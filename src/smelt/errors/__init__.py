@@ -48,6 +48,7 @@ from smelt.errors.memory import (
 )
 from smelt.errors.page import Page, classes, page, pages
 from smelt.errors.reasons import REASONS, Reason, reason
+from smelt.errors.signals import raised_by_signal_handler
 from smelt.errors.text import (
     BoundsError,
     ExprTextError,
@@ -118,6 +119,7 @@ __all__ = [
     "nearest",
     "page",
     "pages",
+    "raised_by_signal_handler",
     "reason",
     "reason_of",
     "warn_at_origin",

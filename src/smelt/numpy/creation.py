@@ -208,7 +208,7 @@ def diag(v: Any, k: int = 0) -> Array:
     padded = shapes.concat([make.zeros(max(k, 0), dtype=x.dtype), x]) if k > 0 else x
     if k < 0:
         padded = shapes.concat([x, make.zeros(-k, dtype=x.dtype)])
-    return el.where(columns - rows == k, padded[None, :], make.zeros_like(x[:1]))
+    return el.where(columns - rows == k, padded[None, :], make.zeros((), dtype=x.dtype))
 
 
 def diagflat(v: Any, k: int = 0) -> Array:

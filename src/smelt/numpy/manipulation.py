@@ -298,8 +298,8 @@ def compress(condition: Any, a: Any, axis: Any = None) -> Array:
 
 
 def extract(condition: Any, arr: Any) -> Array:
-    """Return the elements where a condition is true."""
-    return methods.ravel(_array(arr))[methods.ravel(_array(condition)) != 0]
+    """Return the elements where a condition is true, which may have fewer elements."""
+    return searching.take(methods.ravel(_array(arr)), flatnonzero(condition), axis=0)
 
 
 def delete(arr: Any, obj: Any, axis: Any = None) -> Array:
@@ -370,7 +370,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
     """Return the number of the bin that each element belongs to."""
     edges, values = _array(bins), _array(x)
-    if bool(edges[-1] < edges[0]):
+    if edges.shape[0] > 1 and bool(edges[-1] < edges[0]):
         raise LibraryOnly("bins in falling order")
     return searching.searchsorted(edges, values, side="left" if right else "right")
 

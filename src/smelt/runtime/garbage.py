@@ -11,15 +11,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
-from threading import Lock
 
 _BATCH = 100_000
 """Allocations before the collector runs: some ten megabytes."""
-_FREEZE_LOCK = Lock()
-"""Held by the thread that froze the heap.
+_HIDING: list[object] = []
+"""A token of each thread that hides objects; the first one froze the heap.
 
 Of two threads that start at once, the second would otherwise save the enlarged threshold as the
-user's. Nobody waits for this lock.
+user's. Nobody waits here. A lock would not do: a signal's handler may raise an exception between
+its acquisition and the next statement, which would leave it locked.
 """
 
 
@@ -35,20 +35,30 @@ def hide_live_objects() -> Generator[None]:
     ...     gc.get_freeze_count() > 0
     True
     """
-    if _FREEZE_LOCK.locked():  # get_freeze_count would be as slow as a collection here
+    if _HIDING:  # get_freeze_count would be as slow as a collection here
         gc.freeze()
         yield
         return
-    if gc.get_freeze_count() or not _FREEZE_LOCK.acquire(blocking=False):
+    if gc.get_freeze_count():
         yield
         return
-    young, *older_thresholds = gc.get_threshold()
-    gc.freeze()
-    if young:  # 0: the user has disabled collection
-        gc.set_threshold(max(young, _BATCH), *older_thresholds)
+    token, thresholds = object(), None
     try:
+        _HIDING.append(token)
+        if _HIDING[0] is token:
+            thresholds = gc.get_threshold()
+            gc.freeze()
+            if thresholds[0]:  # 0: the user has disabled collection
+                gc.set_threshold(max(thresholds[0], _BATCH), *thresholds[1:])
         yield
-    finally:
-        gc.set_threshold(young, *older_thresholds)
-        gc.unfreeze()
-        _FREEZE_LOCK.release()
+    finally:  # an exception after any of these calls skips none of the others
+        try:
+            if thresholds is not None:
+                gc.set_threshold(*thresholds)
+        finally:
+            try:
+                if thresholds is not None:
+                    gc.unfreeze()
+            finally:
+                if token in _HIDING:
+                    _HIDING.remove(token)

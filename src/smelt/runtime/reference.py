@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 
 from smelt import knobs
-from smelt.errors import FallbackWarning, reason_of, warn_at_origin
+from smelt.errors import (
+    FallbackWarning,
+    raised_by_signal_handler,
+    reason_of,
+    warn_at_origin,
+)
 from smelt.graph.ir import Graph, Node
 from smelt.runtime.steps import CallStep
 
@@ -89,8 +94,13 @@ def _single_operator(graph: Graph, nodes: Sequence[Node]) -> Call | None:
 
 
 def is_recoverable(error: Exception) -> bool:
-    """Return whether to fall back after this error: not without memory or in strict mode."""
-    return not (isinstance(error, MemoryError) or knobs.STRICT.get())
+    """Return whether to fall back after this error.
+
+    Not without memory, in strict mode, or after an exception that a signal's handler raised.
+    """
+    return not (
+        isinstance(error, MemoryError) or knobs.STRICT.get() or raised_by_signal_handler(error)
+    )
 
 
 def warn_fallback(what: str, error: Exception) -> None:

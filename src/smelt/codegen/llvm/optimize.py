@@ -34,34 +34,62 @@ def _initialise(native: bool) -> None:
         llvm.initialize_all_asmprinters()
 
 
-_IDLE: dict[tuple[str, str, str, int], list[Any]] = {}
-"""Target machines that no thread is using: those of threads that have ended are reused."""
+class Backend:
+    """LLVM's target machine, its pass builder and its pipelines, for one thread at a time.
+
+    They are kept for the life of the process: LLVM caches results in a machine, which takes
+    milliseconds to create, and llvmlite frees neither all of a pass builder nor all of a pipeline
+    (2 KB for each compiled module if they were created for it).
+    """
+
+    def __init__(self, triple: str, cpu: str, features: str, opt_level: int) -> None:
+        with llvm_lock():
+            host = llvm.get_process_triple()
+            _initialise(triple.partition("-")[0] == host.partition("-")[0])
+            self.machine: Any = llvm.Target.from_triple(triple).create_target_machine(
+                cpu=cpu, features=features, opt=opt_level, reloc="pic", codemodel="small"
+            )
+            self.data_layout = str(self.machine.target_data)
+            self.builder: Any = llvm.create_pass_builder(
+                self.machine, llvm.create_pipeline_tuning_options()
+            )
+            self.pipelines = _pipeline(combine_first=False), _pipeline(combine_first=True)
 
 
-def _made(triple: str, cpu: str, features: str, opt_level: int) -> Any:
-    with llvm_lock():
-        host = llvm.get_process_triple()
-        _initialise(triple.partition("-")[0] == host.partition("-")[0])
-        return llvm.Target.from_triple(triple).create_target_machine(
-            cpu=cpu, features=features, opt=opt_level, reloc="pic", codemodel="small"
-        )
+def _pipeline(*, combine_first: bool) -> Any:
+    """Return the passes: variables become registers, and common values are shared.
+
+    Before that, instructions are combined, or constants are propagated and dead code is removed,
+    because NewGVN would spend most of its time on loops that never run.
+    """
+    passes = newpassmanagers.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    if combine_first:
+        passes.add_instruction_combine_pass()
+    else:
+        passes.add_sccp_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_dead_code_elimination_pass()
+    passes.add_new_gvn_pass()
+    passes.add_simplify_cfg_pass()
+    return passes
+
+
+_IDLE: dict[tuple[str, str, str, int], list[Backend]] = {}
+"""Backends that no thread is using: those of threads that have ended are reused."""
 
 
 @contextmanager
-def borrowed(target: Target, opt_level: int = 2) -> Generator[Any]:
-    """Lend LLVM's target machine, which no other thread uses meanwhile.
-
-    LLVM caches results in it.  Threads that compile come and go, and creating a machine takes
-    milliseconds.
-    """
+def borrowed(target: Target, opt_level: int = 2) -> Generator[Backend]:
+    """Lend a backend, which no other thread uses meanwhile."""
     key = target.triple, target.cpu, target.feature_string, opt_level
     with llvm_lock():
         idle = _IDLE.setdefault(key, [])
-        machine = idle.pop() if idle else _made(*key)
+        backend = idle.pop() if idle else Backend(*key)
     try:
-        yield machine
+        yield backend
     finally:
-        idle.append(machine)
+        idle.append(backend)
 
 
 def is_tangled(text: str) -> bool:
@@ -74,29 +102,16 @@ def is_tangled(text: str) -> bool:
     return any(len(f) * f.count(" = phi ") > _LOOPED for f in functions)
 
 
-def optimise(text: str, target: Target, machine: Any) -> Any:
+def optimise(text: str, target: Target, backend: Backend) -> Any:
     """Parse a module in a context of its own, and optimise it.
 
     Vectors are explicit and values are in the outermost loop already, so LLVM's full pipeline finds
-    nothing more and would take ten times as long.  Variables become registers and common values are
-    shared.  Before that, constants are propagated and dead code is removed, because NewGVN would
-    spend most of its time on loops that never run.
+    nothing more and would take ten times as long.
     """
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple = target.triple
-    module.data_layout = str(machine.target_data)
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    passes = newpassmanagers.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    if is_tangled(text):
-        passes.add_instruction_combine_pass()
-    else:
-        passes.add_sccp_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_dead_code_elimination_pass()
-    passes.add_new_gvn_pass()
-    passes.add_simplify_cfg_pass()
-    run_passes(passes, module, builder)
+    module.data_layout = backend.data_layout
+    run_passes(backend.pipelines[is_tangled(text)], module, backend.builder)
     return module
 
 
@@ -105,11 +120,11 @@ def object_code(text: str, target: Target, opt_level: int = 2) -> bytes:
 
     Raises RuntimeError with LLVM's message for invalid text.
     """
-    with borrowed(target, opt_level) as machine:
-        return machine_code(machine, optimise(text, target, machine))
+    with borrowed(target, opt_level) as backend:
+        return machine_code(backend.machine, optimise(text, target, backend))
 
 
 def assembly(text: str, target: Target, opt_level: int = 2) -> str:
     """Compile a module to assembler text."""
-    with borrowed(target, opt_level) as machine:
-        return str(machine.emit_assembly(optimise(text, target, machine)))
+    with borrowed(target, opt_level) as backend:
+        return str(backend.machine.emit_assembly(optimise(text, target, backend)))

@@ -22,6 +22,7 @@ from smelt.errors import (
     FusionError,
     OutsideError,
     SmeltError,
+    raised_by_signal_handler,
 )
 from smelt.frontends.array.engine import (
     COMPILER_ERRORS,
@@ -249,7 +250,9 @@ def _compute_each(outputs: tuple[Value, ...], errors: dict[Value, Exception]) ->
     """
     try:
         _run(outputs)
-    except Exception as error:  # noqa: BLE001 - whatever it is, only readers of it hear of it
+    except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
         parts = _parts(outputs, error)
         if len(parts) == 1:
             if isinstance(error, _PERMANENT):

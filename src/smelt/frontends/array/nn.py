@@ -317,6 +317,14 @@ def cross_entropy(
     return _to_type_of(total(loss) / total(number), logits)
 
 
+def _default_scale(width: Any) -> Any:
+    """Return 1/√width; 1 without a feature, where all scores are 0."""
+    try:
+        return width**-0.5
+    except ZeroDivisionError:
+        return 1.0
+
+
 def attention(
     q: Any,
     k: Any,
@@ -337,7 +345,7 @@ def attention(
         mask: bool, broadcasts with [..., m, n]: true for keys that count.
         bias: floats added to the scores, broadcasts likewise.
         causal: query i attends to keys up to i + n - m only.
-        scale: 1/√d by default.
+        scale: 1/√d by default, 1 if d is 0.
 
     Returns:
         [..., m, e] in the dtype of q; 0 for a query without any key.
@@ -345,7 +353,7 @@ def attention(
     See A. Vaswani et al., 2017.  Raises ShapeError, DTypeError.
     """
     query, keys, values = (_to_compute_type(x, "attention") for x in (q, k, v))
-    factor: Any = query.shape[-1] ** -0.5 if scale is None else scale
+    factor: Any = _default_scale(query.shape[-1]) if scale is None else scale
     scores = matmul(query, matrix_transpose(keys)) * factor
     if bias is not None:
         scores = scores + _to_compute_type(bias, "attention")

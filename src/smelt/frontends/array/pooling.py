@@ -337,6 +337,8 @@ def _goals(x: Array, size: Any, scale: Any, count: int) -> list[tuple[Any, float
 
 def _nearest(x: Array, axis: int, goal: Any, ratio: float | None) -> Array:
     n = x.shape[axis]
+    if ratio is None and n == 0:
+        raise ShapeError(op="upsample", operands=x.node.type_text, reason="nothing to repeat")
     if (ratio is not None and ratio.is_integer()) or (ratio is None and goal % n == 0):
         times = int(ratio) if ratio is not None else goal // int(n)
         return _repeat_positions(x, axis, times)

@@ -392,6 +392,9 @@ _TYPES: dict[tuple[int, Shape], TensorType] = {}
 # Keys hold identities; entries keep the objects alive, so that no identity can be reused.
 _INFERRED: dict[tuple[int, ...], tuple[TensorType, TensorOp, tuple[TensorType, ...]]] = {}
 _CONSTANTS: dict[tuple[type, Any, str], Value] = {}
+_CONSTANTS_LIMIT = 1024
+"""Most shared constants, fewer than entries elsewhere: programs that go through many numbers reach
+any limit."""
 
 
 def intern(dtype: DType, shape: Shape) -> TensorType:
@@ -453,7 +456,7 @@ def constant(number: float | int | bool, dtype: DType) -> Value:
     key = (number.__class__, number, dtype.name)
     node = _CONSTANTS.get(key)
     if node is None:
-        if len(_CONSTANTS) > _CACHE_LIMIT:
+        if len(_CONSTANTS) > _CONSTANTS_LIMIT:
             _CONSTANTS.clear()
         node = Value(Constant(number, dtype), (), intern(dtype, ()))
         _CONSTANTS[key] = node

@@ -32,6 +32,7 @@ from smelt.errors import (
     ArgumentError,
     FallbackWarning,
     FusionError,
+    raised_by_signal_handler,
     reason_of,
     warn_at_origin,
 )
@@ -163,7 +164,7 @@ def compile_graph(
         raise  # Dynamo handles its own exceptions (it may trace again); FusionError is for the user
     except Exception as error:
         with knobs.config(settings):
-            if knobs.STRICT.get():
+            if knobs.STRICT.get() or raised_by_signal_handler(error):
                 raise
             _fall_back("whole", error, len(module.graph.nodes), perf_counter() - start)
         return module.forward
@@ -277,8 +278,8 @@ def partition(
         decisions[:] = _partition_module().refine(
             forward, backward, num_fwd_outputs, moved, options
         )
-    except Exception:
-        if knobs.STRICT.get():
+    except Exception as error:
+        if knobs.STRICT.get() or raised_by_signal_handler(error):
             raise
         _LOG.debug("PyTorch's partition stays", exc_info=True)
         forward, backward, _ = cut()
@@ -378,7 +379,7 @@ def compile_traced(
     except FusionError:
         raise
     except Exception as error:
-        if knobs.STRICT.get():
+        if knobs.STRICT.get() or raised_by_signal_handler(error):
             raise
         _fall_back(kind, error, operators, perf_counter() - start)
         return make_boxed_func(traced.forward)

@@ -22,6 +22,7 @@ from threading import local
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from smelt.frontends.torch.layout import memory_order
@@ -42,11 +43,57 @@ def _roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
     return x
 
 
+def _contiguous(x: Any) -> Any:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _image(x: Any, *_: Any, **__: Any) -> Any:
+    """Keep the order of an image that is stored channels last, and no other."""
+    return torch.empty_like(x, memory_format=suggest_memory_format(x))
+
+
+def _unpooled(x: Any, indices: Any, size: Sequence[Any]) -> Any:
+    return x.new_empty((*x.shape[:-2], *size)).contiguous(memory_format=suggest_memory_format(x))
+
+
+def _padded(x: Any, padding: Sequence[Any]) -> Any:
+    """Keep the order of a volume that is stored as an image with channels last."""
+    sides = zip(padding[-2::-2], padding[-1::-2], strict=True)
+    inner = [n + a + b for n, (a, b) in zip(x.shape[-3:], sides, strict=True)]
+    return x.new_empty((*x.shape[:-3], *inner)).contiguous(memory_format=suggest_memory_format(x))
+
+
+def _of_both(x: Any, y: Any, **_: Any) -> Any:
+    return x.new_empty(torch.broadcast_shapes(x.shape, y.shape))
+
+
 ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
     ATEN.copysign.Tensor: torch.add,
     ATEN.floor_divide.default: torch.true_divide,
     ATEN.div.Tensor_mode: lambda x, y, rounding_mode: torch.true_divide(x, y),
     ATEN.roll.default: _roll,
+    ATEN.channel_shuffle.default: _image,
+    ATEN.heaviside.default: torch.add,
+    ATEN.ldexp.Tensor: lambda x, exponent: x * _contiguous(exponent),
+    ATEN.logaddexp.default: torch.add,
+    ATEN.logaddexp2.default: torch.add,
+    ATEN.logical_and.default: torch.add,
+    ATEN.logical_or.default: torch.add,
+    ATEN.logical_xor.default: torch.add,
+    ATEN.max_unpool2d.default: _unpooled,
+    ATEN._batch_norm_with_update.default: _image,
+    ATEN._batch_norm_with_update_functional.default: _image,
+    ATEN._native_batch_norm_legit.default: _image,
+    ATEN._native_batch_norm_legit.no_stats: _image,
+    ATEN._native_batch_norm_legit_functional.default: _image,
+    ATEN._native_batch_norm_legit_no_training.default: _image,
+    ATEN.native_batch_norm.default: _image,
+    ATEN.native_channel_shuffle.default: _image,
+    ATEN.nll_loss2d_forward.default: lambda x, target, *_: _contiguous(target),
+    ATEN.normal.Tensor_Tensor: _of_both,
+    ATEN.pow.Scalar: lambda base, exponent: _contiguous(exponent),
+    ATEN.reflection_pad3d.default: _padded,
+    ATEN.replication_pad3d.default: _padded,
     ATEN.xlogy.Tensor: torch.add,
     ATEN.special_xlog1py.default: torch.add,
     ATEN.native_dropout_backward.default: lambda gradient, mask, scale: gradient * mask,
@@ -54,7 +101,7 @@ ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
     ATEN.index_fill.int_Tensor: lambda x, *_: torch.empty_like(x),
 }
 """Operators whose FakeTensors have other strides than eager code's results, and for each a function
-of the same operands whose FakeTensors have them."""
+of the same operands whose FakeTensors have them. Of several results it describes the first."""
 
 
 def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -69,9 +116,11 @@ def ordered(op: Any, rule: Callable[..., Any] | None) -> Callable[..., Any]:
         result = NotImplemented if rule is None else rule(*operands, **options)
         if result is NotImplemented and like is not op:
             result = undecomposed(op, operands, options)
-        if not isinstance(result, torch.Tensor) or result.dim() < 2:
+        first = result[0] if isinstance(result, tuple) else result
+        if not isinstance(first, torch.Tensor) or first.dim() < 2:
             return result
-        return _reordered(result, _order_of(like, operands, options, result))
+        first = _reordered(first, _order_of(like, operands, options, first))
+        return (first, *result[1:]) if isinstance(result, tuple) else first
 
     return ordered_rule
 

@@ -28,7 +28,7 @@ from torch.fx.node import map_arg
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.errors import SmeltError, UnsupportedError, reason_of
+from smelt.errors import SmeltError, UnsupportedError, raised_by_signal_handler, reason_of
 from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.in_place import (
@@ -233,7 +233,8 @@ class Lowering:
                 self._apply_rule(node, entry.graph)
                 return
             except Exception as error:
-                if knobs.STRICT.get() and not isinstance(error, (SmeltError, TypeError)):
+                is_bug = not isinstance(error, (SmeltError, TypeError))
+                if (knobs.STRICT.get() and is_bug) or raised_by_signal_handler(error):
                     raise
                 reason = reason_of(error)
                 del self._entries[node]

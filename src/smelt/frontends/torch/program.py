@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from smelt.errors import UnsupportedError
+from smelt.errors import UnsupportedError, raised_by_signal_handler
 from smelt.frontends.torch.aliasing import View, make_view
 from smelt.frontends.torch.eager_memory import Budget
 from smelt.frontends.torch.in_place import Update, copy_if_new, is_write, share_no_memory
@@ -129,6 +129,8 @@ class Program:
                 try:
                     self._segment(stage)
                 except Exception as error:
+                    if raised_by_signal_handler(error):
+                        raise
                     raise StageError(k) from error
             for node in stage.calls:
                 self._call(node)
