@@ -110,6 +110,8 @@ def _plan(
     """Return the plan of a graph, leaving its checks where they are."""
     unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     defaults = Hints(hints)
+    if fuse and _available_bytes(unchunked, defaults) is not None:
+        unchunked = _frugal_plan(unchunked, target, journal, hints, donated)
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
         return unchunked
@@ -124,6 +126,27 @@ def _plan(
         verify(candidate)
     decision = candidate.decisions[-1]
     return _with_decision(replace(candidate, decisions=candidate.decisions[:-1]), decision, journal)
+
+
+def _frugal_plan(
+    unchunked: Plan,
+    target: Target,
+    journal: Journal | None,
+    hints: Mapping[str, int],
+    donated: Donated,
+) -> Plan:
+    """Return a plan that recomputes instead of storing, if it keeps less memory.
+
+    It is the same for every limit.
+    """
+    defaults = Hints(hints)
+    frugal = plan_single.plan(unchunked.graph, target, None, hints, donated=donated, frugal=True)
+    if total_kept_bytes(frugal, defaults) >= total_kept_bytes(unchunked, defaults):
+        return unchunked
+    if journal is not None:
+        for decision in frugal.decisions:
+            journal.record(decision)
+    return frugal
 
 
 def _fitting_plan(

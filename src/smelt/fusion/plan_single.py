@@ -52,18 +52,19 @@ def plan(
     fuse: bool = True,
     donated: Donated = NOTHING,
     thrifty: bool = False,
+    frugal: bool = False,
 ) -> Plan:
     """Return the plan of a graph: correct for all sizes, chosen for those of `hints`.
 
     `hints` are the sizes seen at the first call; a missing one is guessed. With `fuse` False every
     operator becomes a kernel. Results may take the place of inputs in `donated`. A `thrifty` plan
-    overwrites large values where it can, whatever the time. Decisions go into the plan and into
-    `journal`.
+    overwrites large values where it can, whatever the time; a `frugal` one recomputes values
+    rather than store them. Decisions go into the plan and into `journal`.
     """
     start = perf_counter()
     recording = journal is None or journal.keep or bool(knobs.REQUIRE_FUSED.get())
     search_result = _search_layers(
-        graph, _SearchOptions(target, Hints(hints), fuse, thrifty, recording)
+        graph, _SearchOptions(target, Hints(hints), fuse, thrifty, frugal, recording)
     )
     sizes = Hints(search_result.sizes or hints)
     clusters, launches = order_clusters(graph, search_result.parts, sizes)
@@ -95,6 +96,7 @@ class _SearchOptions:
     sizes: Hints
     fuse: bool
     thrifty: bool
+    frugal: bool
     recording: bool
     shorter: bool = False
     """Whether the graph is a shortened version of the program."""
@@ -136,7 +138,8 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
 
     def new_search(sizes: Hints) -> Search:
         model = Model(units, target, sizes, options.beside)
-        return Search(units, model, wishes, Decisions(model, recording=options.recording), crowded)
+        decisions = Decisions(model, recording=options.recording)
+        return Search(units, model, wishes, decisions, crowded, frugal=options.frugal)
 
     search, chosen = new_search(options.sizes), Hints()
     if options.fuse:

@@ -80,8 +80,10 @@ class Search(State):
         wishes: FusionConstraints,
         decisions: Decisions,
         crowded: int = 0,
+        *,
+        frugal: bool = False,
     ) -> None:
-        super().__init__(units, model, wishes)
+        super().__init__(units, model, wishes, frugal=frugal)
         decisions.views()
         self.decisions = decisions
         self.always_stored = units.outputs | crowded

@@ -102,6 +102,8 @@ UNCACHED_PENALTY = 2.0
 
 It takes memory from the caller, and touching that for the first time is expensive.
 """
+FRUGAL_PENALTY = 1e6
+"""The same where memory counts before time, for every value."""
 
 
 CHEAP_ELEMENT_COST = 4.0
@@ -114,15 +116,20 @@ Equals the code generator's own limit for what it recomputes.
 class State:
     """The clusters of one graph."""
 
-    def __init__(self, units: Units, model: Model, wishes: FusionConstraints) -> None:
+    def __init__(
+        self, units: Units, model: Model, wishes: FusionConstraints, *, frugal: bool = False
+    ) -> None:
         self.units, self.model, self.wishes = units, model, wishes
+        self.penalty, self.size_ratio = (
+            (FRUGAL_PENALTY, 0) if frugal else (UNCACHED_PENALTY, SMALL_RATIO)
+        )
         self.clusters: dict[int, Cluster] = {}
         self.holders: list[int] = [0] * len(units.values)
         """For each unit, the clusters that compute it."""
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
         self.uncached_values = sum(
-            1 << v for v, n in enumerate(model.nbytes) if n > model.target.l3_bytes
+            1 << v for v, n in enumerate(model.nbytes) if frugal or n > model.target.l3_bytes
         )
         self.uncached_values &= ~units.outputs
         """Values between kernels that exceed every cache."""
@@ -262,17 +269,17 @@ class State:
     def uncached_ns(self, values: int, stored: int = 0) -> float:
         """Return the gain in nanoseconds of not keeping some uncached values in memory.
 
-        Only values count that exceed every cache and of which only something much smaller is
-        stored.
+        Only values count that exceed every cache (or all, if memory counts before time) and of
+        which only something much smaller is stored.
         """
         total_ns = 0.0
         model = self.model
         for v in bits(values & self.uncached_values):
-            if model.nbytes[v] > SMALL_RATIO * max(
+            if model.nbytes[v] > self.size_ratio * max(
                 (model.nbytes[u] for u in bits(stored)), default=0
             ):
                 total_ns += model.write_ns(v, 1) + model.read_ns(v, model.nbytes[v], 1)
-        return UNCACHED_PENALTY * total_ns
+        return self.penalty * total_ns
 
     def multiply_read_reduction(self, first: Cluster, second: Cluster) -> int:
         """Return a reduction of one cluster that the other reads at several positions, or -1."""

@@ -101,7 +101,11 @@ class _Analysis:
 
     def _sorts(self, reduction: Term, moving: frozenset[Term]) -> Dependence:
         over = frozenset(reduction.over)
-        return Dependence(lambda t: bool(t.axes & over), lambda t: bool(self._reads(t) & moving))
+        return Dependence(
+            lambda t: bool(t.axes & over),
+            lambda t: bool(self._reads(t) & moving),
+            self.carrier.terms.logical_not,
+        )
 
     def _decide(self, reduction: Term) -> None:
         read = reductions_in(reduction)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from itertools import product as every
 
 from smelt.dataclass import dataclass
@@ -56,7 +57,7 @@ from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
-from smelt.types.dtype import DType, f64
+from smelt.types.dtype import DType, bool_, f64
 
 MOST_STATES = 8
 """Most states that one reduction may need: with more, another pass is cheaper."""
@@ -232,7 +233,7 @@ class _Sum:
         if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
             raise NotSeparable(self.reduction.op)
         total = self._binomial_total(factors, product.masks, groups)
-        return self._finish(total, product)
+        return self._finish(total, product, product.masks)
 
     def of_products(self, pair: tuple[Product, ...]) -> Term:
         """Return the final value of a contraction with one product per operand.
@@ -240,7 +241,7 @@ class _Sum:
         Factors stay in their operand: none of them is a shifted sum.
         """
         sides: list[Term] = []
-        combined = Product()
+        combined, late_masks = Product(), []
         for side, product in zip(self.reduction.args, pair, strict=True):
             if product.sums:
                 raise NotSeparable(self.reduction.kind)
@@ -255,6 +256,10 @@ class _Sum:
                 self.rescaling = self._times(self.rescaling, weight.rescale)
                 self.power, sides[-1] = self._times(self.power, weight.power), weight.element
             combined = combined.times(product)
+            if product.hoisted or gauged:
+                late_masks.append(product.masks)
+        if len(late_masks) > 1 and any(late_masks):
+            raise NotSeparable(self.reduction.kind)  # each side would need its own correction
         block = self.terms.dot(
             sides[0], sides[1], self.reduction.over, self.reduction.value or self.reduction.dtype
         )
@@ -264,7 +269,7 @@ class _Sum:
         if self.rescaling is not None:
             carry = self._rescaled(self.terms.state(number, block.axes, dtype))
         total = self._state(block, carry, dtype)
-        return self._finish(total, combined)
+        return self._finish(total, combined, late_masks[0] if late_masks else ())
 
     # ---- factors -------------------------------------------------------------------------------
 
@@ -556,8 +561,12 @@ class _Sum:
         """Return the type that this sum is carried in."""
         return accumulator(COMBINES[self.reduction.op], self.reduction.dtype)
 
-    def _finish(self, total: Term, product: Product) -> Term:
-        """Apply hoisted factors and corrections to the total."""
+    def _finish(self, total: Term, product: Product, masks: tuple[Term, ...]) -> Term:
+        """Apply hoisted factors and corrections to the total.
+
+        Where `masks` leave no element, they apply to none: the total is that of zeros, whatever
+        the gauge and the factors are.
+        """
         moved = {g.reduction for g in self.bare} | {f.slot for f in self.followed}
         self.carrier.moved_by.setdefault(self.reduction, set()).update(moved)
         terms = self.terms
@@ -581,8 +590,14 @@ class _Sum:
             result = finish(terms, result, followed)
         for gauge, bare in self.bare.items():
             if bare:
-                if product.masks:
-                    raise NotSeparable(self.reduction.op)
                 nan = terms.const(math.nan, result.dtype)
                 result = terms.where_equal(gauge.reduction, gauge.bottom, nan, result)
+        if masks and (self.hoisted or any(self.bare.values())):
+            result = terms.select(self._any(masks), result, terms.cast(total, result.dtype))
         return result
+
+    def _any(self, masks: tuple[Term, ...]) -> Term:
+        """Return whether the masks leave an element of the sum."""
+        mask = reduce(self.terms.logical_and, masks)
+        over = tuple(a for a in self.reduction.over if a in mask.axes)
+        return self._plain(self.terms.reduce("any", mask, over, bool_)) if over else mask

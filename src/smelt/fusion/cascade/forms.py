@@ -293,6 +293,8 @@ class Dependence:
     """Differs between elements that are reduced together."""
     moves: Callable[[Term], bool]
     """Differs between blocks: it reads a reduction that is not finished."""
+    negate: Callable[[Term], Term] | None = None
+    """Make the opposite of a condition."""
 
     def is_fixed(self, t: Term) -> bool:
         """Return whether a term is the same for every element and block."""
@@ -369,9 +371,14 @@ def _added(term: Term, sorts: Dependence) -> list[Product]:
 
 
 def _masked(term: Term, sorts: Dependence) -> list[Product]:
-    """Split a select whose other branch is 0 into a mask and products."""
+    """Split a select with a branch that is 0 into a mask and products."""
     mask, then, otherwise = term.args
-    is_zero = otherwise.kind == "const" and float(otherwise.value) == 0.0
-    if sorts.moves(mask) or not is_zero:
+    if sorts.negate is not None and _is_zero(then):
+        mask, then, otherwise = sorts.negate(mask), otherwise, then
+    if sorts.moves(mask) or not _is_zero(otherwise):
         raise NotSeparable(term.op)
     return [Product(masks=(mask,)).times(p) for p in products(then, sorts)]
+
+
+def _is_zero(t: Term) -> bool:
+    return t.kind == "const" and float(t.value) == 0.0
