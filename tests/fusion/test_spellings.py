@@ -229,6 +229,8 @@ SPELLINGS: dict[str, dict[str, F]] = {
             lambda s, m: dropped(exponents(s), m) / total(exponents(s))
         ),
         "of weights": attention(lambda s, m: dropped(softmax(s), m)),
+        "zero first": attention(lambda s, m: sm.where(~m, 0.0, softmax(s) / 0.9)),
+        "after the product": lambda q, k, v, m: sm.where(m, softmax(q @ T(k) / 8), 0.0) @ v / 0.9,
     },
     "long dropout": {
         "before the division": attention(
@@ -369,3 +371,16 @@ def test_a_spelling_that_is_no_equivalent_has_another_plan() -> None:
     sorted_weights = planned(trace.graph, trace.hints, MACHINE)
     first = plan_of("attention", "exp", MACHINE)
     assert sorted_weights[0] > first[0] and sorted_weights[1] > first[1]
+
+
+def test_a_limit_of_memory_chooses_the_plan_that_recomputes() -> None:
+    """On a machine where storing the scores is faster, a program with less memory still runs."""
+    machine = Target.for_isa("avx2", cores=2)
+    program = SPELLINGS["mask"]["product added"]
+    trace = sm.jit(program).lower(*HEADS).trace
+    results = 2 * 8 * 512 * 64 * 4
+    scores = 2 * 8 * 512 * 512 * 4
+    assert planned(trace.graph, trace.hints, machine)[1] >= scores
+    for limit in (results + scores // 2, results + 256 * 1024):
+        with sm.config(max_extra_memory=limit):
+            assert planned(trace.graph, trace.hints, machine)[1] == 0

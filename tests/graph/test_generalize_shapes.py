@@ -545,3 +545,20 @@ def test_parts_of_a_product_are_as_wide_as_they_were() -> None:
 }""")
     )
     assert [str(d) for d in actual.graph.inputs[1].type.shape] == ["n0", "n1", "3"]
+
+
+LABELS = """graph f(x: f32[{n},8], w: f32[8,50], y: i64[{n}]) {{
+  z = contract(x, w) {{spec="n,k; k,c -> n,c"}}
+  i = iota() {{shape=({n}, 1), axis=0, dtype=i64}}
+  j = reshape(y) {{shape=({n}, 1)}}
+  p = gather(z, i, j) {{first=0}}
+  return p
+}}"""
+
+
+def test_a_label_for_each_row_makes_rows_and_labels_equally_many():
+    """Sizes of their own would keep the gather from becoming a reduction over the row."""
+    actual = generalized(parse(LABELS.format(n=7)))
+    x, _, y = actual.graph.inputs
+    assert x.type.shape[0] == y.type.shape[0]
+    assert list(actual.sizes.values()) == [7]

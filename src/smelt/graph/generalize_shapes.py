@@ -129,10 +129,12 @@ def unify_mean_count(w: Walk, total: Node, count: Node) -> None:
         w.ops[count] = SizeOf(elements, count.op.dtype)
 
 
-def unify_positions(w: Walk, at: Node, d: Index) -> None:
+def unify_positions(w: Walk, at: Node, d: Index, *, aligned: bool = False) -> None:
     """Match indices along a dimension: a full `iota` has its extent, wrapping adds its extent.
 
-    Along one element there is surely one index.
+    Along one element there is surely one index.  Where each position also has an index along
+    another dimension (`aligned`), as in one label for each row, an `iota` over all rows is meant,
+    even if its extent is already that of the labels.
     """
     while True:
         if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
@@ -147,8 +149,8 @@ def unify_positions(w: Walk, at: Node, d: Index) -> None:
             break
     if isinstance(at.op, Iota) and (w.counting or d == 1):
         count = w.of(at)[at.op.axis]
-        unknown = w.sizes.is_unknown(count) or w.sizes.is_unknown(d)
-        if unknown and w.sizes.traced(count) == w.sizes.traced(d):
+        free = aligned or w.sizes.is_unknown(count) or w.sizes.is_unknown(d)
+        if free and w.sizes.traced(count) == w.sizes.traced(d):
             w.sizes.equal(count, d)
 
 
@@ -597,7 +599,7 @@ def _gather(w: _Walk, node: Node) -> Sequence[Index]:
     x, *index = node.inputs
     shape, first = w.of(x), node.op.first
     for at, d in zip(index, shape[first:]):
-        unify_positions(w, at, d)
+        unify_positions(w, at, d, aligned=len(index) > 1)
     return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
 
 

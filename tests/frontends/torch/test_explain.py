@@ -262,3 +262,16 @@ def test_graphs_with_constants_in_another_order_and_sizes_are_measured():
     assert record.kernels[0].measured_ns is not None
     record = smelt.torch.explain(model, torch.randn(5, 8))  # whose backward graph is not called
     assert {g.kind: bool(g.times) for g in record.graphs}["forward"]
+
+
+def test_a_loss_without_gradients_stores_no_logits():
+    """The labels of a module's loss are one for each row, whatever the batch."""
+    head = torch.nn.Linear(64, 5000, bias=False)
+    h, y = torch.randn(512, 64), torch.randint(0, 5000, (512,))
+    with torch.no_grad():
+        record = smelt.torch.explain(
+            lambda h, y: torch.nn.functional.cross_entropy(head(h), y), h, y
+        )
+    (report,) = record.graphs[0].reports()
+    assert report.data.total.bytes_unfused > 10 * 512 * 5000
+    assert report.data.memory.temp < 512 * 5000

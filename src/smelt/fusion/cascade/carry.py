@@ -218,6 +218,11 @@ class _Sum:
 
         They may bring it back into the range of the type.
         """
+        self.unmasked: Term | None = None
+        """Whether masks have left an element so far.
+
+        Where not, the total is that of zeros, whatever the gauge and the hoisted factors are.
+        """
 
     def of(self, product: Product) -> Term:
         """Return the final value of a sum of one product."""
@@ -232,8 +237,10 @@ class _Sum:
         groups = {s: shifts.count(s) for s in shifts}
         if math.prod(n + 1 for n in groups.values()) > MOST_STATES:
             raise NotSeparable(self.reduction.op)
+        if product.masks and (self.hoisted or gauged):
+            self.unmasked = self._any(product.masks)
         total = self._binomial_total(factors, product.masks, groups)
-        return self._finish(total, product, product.masks)
+        return self._finish(total, product)
 
     def of_products(self, pair: tuple[Product, ...]) -> Term:
         """Return the final value of a contraction with one product per operand.
@@ -260,6 +267,8 @@ class _Sum:
                 late_masks.append(product.masks)
         if len(late_masks) > 1 and any(late_masks):
             raise NotSeparable(self.reduction.kind)  # each side would need its own correction
+        if any(late_masks):
+            self.unmasked = self._any(late_masks[0])
         block = self.terms.dot(
             sides[0], sides[1], self.reduction.over, self.reduction.value or self.reduction.dtype
         )
@@ -269,7 +278,7 @@ class _Sum:
         if self.rescaling is not None:
             carry = self._rescaled(self.terms.state(number, block.axes, dtype))
         total = self._state(block, carry, dtype)
-        return self._finish(total, combined, late_masks[0] if late_masks else ())
+        return self._finish(total, combined)
 
     # ---- factors -------------------------------------------------------------------------------
 
@@ -555,18 +564,17 @@ class _Sum:
 
     def _rescaled(self, old: Term) -> Term:
         assert self.rescaling is not None
-        return self.terms.mul(old, self.terms.cast(self.rescaling, old.dtype))
+        rescaled = self.terms.mul(old, self.terms.cast(self.rescaling, old.dtype))
+        return (
+            rescaled if self.unmasked is None else self.terms.select(self.unmasked, rescaled, old)
+        )
 
     def _accumulator(self) -> DType:
         """Return the type that this sum is carried in."""
         return accumulator(COMBINES[self.reduction.op], self.reduction.dtype)
 
-    def _finish(self, total: Term, product: Product, masks: tuple[Term, ...]) -> Term:
-        """Apply hoisted factors and corrections to the total.
-
-        Where `masks` leave no element, they apply to none: the total is that of zeros, whatever
-        the gauge and the factors are.
-        """
+    def _finish(self, total: Term, product: Product) -> Term:
+        """Apply hoisted factors and corrections to the total."""
         moved = {g.reduction for g in self.bare} | {f.slot for f in self.followed}
         self.carrier.moved_by.setdefault(self.reduction, set()).update(moved)
         terms = self.terms
@@ -592,8 +600,8 @@ class _Sum:
             if bare:
                 nan = terms.const(math.nan, result.dtype)
                 result = terms.where_equal(gauge.reduction, gauge.bottom, nan, result)
-        if masks and (self.hoisted or any(self.bare.values())):
-            result = terms.select(self._any(masks), result, terms.cast(total, result.dtype))
+        if self.unmasked is not None:
+            result = terms.select(self.unmasked, result, terms.cast(total, result.dtype))
         return result
 
     def _any(self, masks: tuple[Term, ...]) -> Term:
