@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -128,6 +129,25 @@ class Jit(Generic[P, R]):
         """
         writes = "out" in kwargs and not self.options.takes_out
         return not writes and not self.options.donate
+
+    def __repr__(self) -> str:
+        """Name the function, where it is defined, and how often it was recorded.
+
+        >>> double = jit(lambda x: x * 2)
+        >>> double
+        <smelt.jit of <lambda>, not recorded yet>
+        >>> double(np.ones(3)), double
+        (Array([2., 2., 2.]), <smelt.jit of <lambda>, recorded once>)
+        """
+        function = self.options.function
+        name = getattr(function, "__qualname__", None) or repr(function)
+        code = getattr(function, "__code__", None)
+        known = code is not None and not code.co_filename.startswith("<")
+        where = f" at {Path(code.co_filename).name}:{code.co_firstlineno}" if known else ""
+        count = sum(map(len, self.traces.values()))
+        times = "once" if count == 1 else f"{count} times"
+        recorded = f"recorded {times}" if count else "not recorded yet"
+        return f"<smelt.jit of {name}{where}, {recorded}>"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
