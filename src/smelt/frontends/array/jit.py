@@ -142,8 +142,9 @@ class Jit(Generic[P, R]):
         function = self.options.function
         name = getattr(function, "__qualname__", None) or repr(function)
         code = getattr(function, "__code__", None)
-        known = code is not None and not code.co_filename.startswith("<")
-        where = f" at {Path(code.co_filename).name}:{code.co_firstlineno}" if known else ""
+        where = ""
+        if code is not None and not code.co_filename.startswith("<"):
+            where = f" at {Path(code.co_filename).name}:{code.co_firstlineno}"
         count = sum(map(len, self.traces.values()))
         times = "once" if count == 1 else f"{count} times"
         recorded = f"recorded {times}" if count else "not recorded yet"
