@@ -35,8 +35,12 @@ print("done")
 def run(code: str, *, terminal: bool = True, interrupt: bytes = b"", **settings: str) -> str:
     """What a process writes on its standard error, a terminal or a pipe.
 
-    With `interrupt`, Ctrl-C is sent when that has been written.
+    With `interrupt`, Ctrl-C is sent when that has been written; the process listens to it even if
+    the tests run in the background, where it is ignored.
     """
+    if interrupt:
+        listen = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        code = listen + textwrap.dedent(code)
     reading, writing = pty.openpty() if terminal else os.pipe()
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("SMELT_", "NO_COLOR"))}
     variables |= {"PYTHONPATH": str(SRC), "TERM": "xterm", "COLUMNS": "100", **settings}

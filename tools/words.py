@@ -81,7 +81,6 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "src/smelt/bench/first.py": frozenset(["own"]),
     "src/smelt/bench/products.py": frozenset(["turned"]),
     "src/smelt/cli/explain.py": frozenset(["given"]),
-    "src/smelt/codegen/llvm/panels.py": frozenset(["upright"]),
     "src/smelt/codegen/llvm/products/prefetch.py": frozenset(["own"]),
     "src/smelt/demo/page.py": frozenset(["asked"]),
     "src/smelt/frontends/array/layouts.py": frozenset(["turned"]),

@@ -178,11 +178,16 @@ def test_allocation_inside_finalizers_and_trims() -> None:
                 if self.depth:
                     Nested(self.depth - 1)
 
-        for _ in range(20):
-            cycle: list[object] = [Nested(5)]
-            cycle.append(cycle)
-            del cycle
-            gc.collect()
+        gc.collect()
+        gc.freeze()  # what other tests have left would take long to walk
+        try:
+            for _ in range(20):
+                cycle: list[object] = [Nested(5)]
+                cycle.append(cycle)
+                del cycle
+                gc.collect()
+        finally:
+            gc.unfreeze()
         usage = stock.usage()
         assert usage.live == 0
         assert usage.pooled <= 2 * MB

@@ -11,7 +11,7 @@ from smelt import lower
 from smelt.blocks import WINDOW_COLUMNS
 from smelt.codegen.build import panels
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule import conv_plan
+from smelt.codegen.llvm.schedule import conv_layout
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
@@ -67,8 +67,8 @@ def lasting(o: int, c: int, **more: int) -> str:
 @pytest.fixture
 def always_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use NHWC wherever it is possible, with weights packed by each task."""
-    monkeypatch.setattr(conv_plan, "MAX_TRANSPOSE_SHARE", 1e9)
-    monkeypatch.setattr(conv_plan, "are_weights_prepacked", lambda *_: True)
+    monkeypatch.setattr(conv_layout, "MAX_TRANSPOSE_SHARE", 1e9)
+    monkeypatch.setattr(conv_layout, "are_weights_prepacked", lambda *_: True)
 
 
 def conv_kernel(source: str, isa: str) -> SingleKernel:
@@ -83,7 +83,7 @@ def products(kernel: Kernel, target: Target) -> list[object]:
     return [c for p in program(kernel).phases for c in schedule(p, target).products.values()]
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_nhwc")
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
     ("source", "shapes"),
@@ -121,7 +121,7 @@ def test_every_size_stays_inside_its_arrays(
     check(conv_kernel(source, isa), *random(*shapes))
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_nhwc")
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("line", [1, 3, 4, 7, 14, 15, 16, 17, 33])
 def test_lines_of_known_length(isa: str, line: int) -> None:
@@ -130,7 +130,7 @@ def test_lines_of_known_length(isa: str, line: int) -> None:
         check(conv_kernel(source, isa), *random((2, c, line, line), (o, c, 3, 3)))
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_nhwc")
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_tasks_with_pieces_of_a_known_line_that_differ(isa: str) -> None:
     """The last piece is two places shorter: a vector less, and all but one of the next."""
@@ -140,7 +140,7 @@ def test_tasks_with_pieces_of_a_known_line_that_differ(isa: str) -> None:
         check(conv_kernel(source, isa), *random((1, c, 2, line), (4, c, 3, 3)))
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_nhwc")
 def test_padding_hides_infinite_weights_only() -> None:
     for source in (plain(3, 5), plain(3, 5).replace("h,w]", "5,6]", 1)):
         x, k = random((1, 5, 5, 6), (3, 5, 3, 3))

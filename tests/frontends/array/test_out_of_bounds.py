@@ -58,7 +58,7 @@ def test_positions_out_of_bounds_are_errors(name: str) -> None:
             assert isinstance(caught.value, IndexError)
             assert "test_out_of_bounds.py" in str(caught.value)
     for positions in outside:
-        with pytest.raises(OutsideError, match=r"test_outside\.py"):
+        with pytest.raises(OutsideError, match=r"test_out_of_bounds\.py"):
             first(f(sm.asarray(X), sm.asarray(positions) * 1))
     actual = first(f(sm.asarray(X), sm.asarray(inside) * 1))
     np.testing.assert_array_equal(actual, wanted)

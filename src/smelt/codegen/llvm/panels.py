@@ -14,8 +14,9 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import Schedule, schedule
 from smelt.codegen.llvm.schedule.contract import Contraction, contractions
+from smelt.codegen.llvm.schedule.conv_layout import NHWC_VARIANT
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.schedule.conv_plan import NHWC_VARIANT, ConvPlan
+from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
 from smelt.codegen.llvm.schedule.operands import packs_stored_bits, plain_load
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel, read_panels
@@ -88,8 +89,8 @@ def _candidates(kernel: Kernel, target: Target) -> Iterator[_Panelled]:
         if phase_schedule.products and all(
             isinstance(p, ConvPlan) for p in phase_schedule.products.values()
         ):
-            upright = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
-            yield from _panelled(upright)
+            nhwc = schedule(program(kernel).phases[number], target, NHWC_VARIANT)
+            yield from _panelled(nhwc)
         if phase_schedule.blocked or not _has_plain_columns(phase_schedule):
             yield from _panelled(phase_schedule)
         else:  # planned anew, since the schedule has rewritten the phase

@@ -12,19 +12,12 @@ register tile are always consecutive; those between rows are computed in vain an
 
 This module finds the windows, chooses between the channels-first plan (`ConvPlan`) and the
 channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the operands for packing.
-
-The operands of a channels-first convolution may be transposed to channels last: the image tile by
-tile while it is packed, and the accumulators when all sums are done.  Between them the microkernel
-runs as for channels last, without the padding columns that the channels-first plan computes in
-vain.  If the weights would have to be gathered by every task, the convolution stays channels first,
-except for few input channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd, prod
-from typing import TypeAlias
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
@@ -44,12 +37,11 @@ from smelt.codegen.llvm.loopir.input_tile import (
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile, register_tile, stored_axis
+from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
-    TASK_CHANNELS,
     NhwcConvPlan,
     are_weights_prepacked,
-    contiguous_filter_load,
     find_image_rows,
     nhwc_tile,
     tiles_end_with_rows,
@@ -68,62 +60,6 @@ from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
-
-TRANSPOSE_FMAS = 10
-"""Multiply-adds that take as long as transposing one element and storing it again."""
-MAX_TRANSPOSE_SHARE = 0.1
-"""Largest transposition cost, as a share of the multiply-adds, that the channels-last plan makes up
-for."""
-NHWC_VARIANT = "nhwc"
-"""The variant that assumes prepacked weights, to see whether prepacking would pay."""
-
-
-Sides: TypeAlias = tuple[bool, bool]
-"""Whether the image is transposed, and whether the results are."""
-
-
-def choose_conv_layout(plan: WindowPlan, target: Target, form: str) -> Sides | None:
-    """Return which of image and results to transpose for a channels-last plan.
-
-    None if the convolution stays channels first.  It must be the only contraction of its phase.
-    """
-    phase, last = plan.phase, plan.columns[-1]
-    if not plan.depth or phase.window_positions or phase.regions() or plan.item.dtype != f32:
-        return None
-    if not {*plan.others} <= {c.tap for c in plan.columns}:
-        return None  # each tap's positions are packed separately, with taps along the row last
-    if choose_dot_instruction(plan.item, plan.left, plan.right, phase.dtypes, target) is not None:
-        return None
-    in_channels, out_channels = phase.axes[plan.depth], phase.axes[plan.m]
-    if not isinstance(in_channels, int) or not isinstance(out_channels, int):
-        return None
-    image_axis = contiguous_axis(plan.right, (last.axis, last.tap or last.axis, plan.depth))
-    stored = stored_axis(phase)
-    if stored not in (plan.m, last.axis):
-        return None
-    image, result = image_axis != plan.depth, stored != plan.m
-    over = plan.depth, plan.others
-    width = nhwc_tile(target, target.vector_bytes // 4, odd=False).columns
-    prepacked = are_weights_prepacked(plan.left, plan.item, over, plan.m, width, phase)
-    extents = {a: n for a in plan.others if isinstance(n := phase.axes[a], int)}
-    contiguous = (
-        in_channels > MAX_FEW_CHANNELS
-        and contiguous_filter_load(plan.left, plan.m, plan.depth, extents) is not None
-    )
-    if not (prepacked or contiguous or form == NHWC_VARIANT or 0 < in_channels <= MAX_FEW_CHANNELS):
-        return None  # packing strided weights costs too much, unless channels are few
-    taps = prod(extents.values())
-    phases = prod(c.step for c in plan.columns)
-    transposed_elements = (
-        in_channels * phases * -(-out_channels // TASK_CHANNELS) * image + out_channels * result
-    )
-    return (
-        (image, result)
-        if transposed_elements * TRANSPOSE_FMAS
-        < MAX_TRANSPOSE_SHARE * in_channels * out_channels * taps
-        else None
-    )
-
 
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
