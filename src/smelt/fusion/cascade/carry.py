@@ -53,7 +53,7 @@ from smelt.fusion.cascade.powers import divide_by_power, max_exponent, rescale_f
 from smelt.fusion.cascade.states import States
 from smelt.fusion.cascade.term import Term, reductions_in
 from smelt.fusion.cascade.weighted_means import scale_weight
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.combine import ANY_FAILS, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
@@ -608,4 +608,4 @@ class _Sum:
         """Return whether the masks leave an element of the sum."""
         mask = reduce(self.terms.logical_and, masks)
         over = tuple(a for a in self.reduction.over if a in mask.axes)
-        return self._plain(self.terms.reduce("any", mask, over, bool_)) if over else mask
+        return self._plain(self.terms.reduce(ANY_FAILS[0], mask, over, bool_)) if over else mask
