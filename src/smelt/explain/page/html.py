@@ -233,7 +233,7 @@ def _total_rows(data: Data) -> list[list[Any]]:
         ["arrays read and written", t["transfers_unfused"], t["transfers"]],
         ["time, measured", "", time],
         ["time, predicted", "", "unknown" if predicted is None else show_time(predicted)],
-        ["time at full memory speed", "", show_time(t["floor_ns"])],
+        ["time for memory alone", "", show_time(t["floor_ns"])],
     ]
 
 
