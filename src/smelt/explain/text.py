@@ -348,7 +348,7 @@ def _share_kernel(data: ReportData, d: DecisionData) -> bool:
 
 
 def _refusals(refused: Sequence[DecisionData]) -> list[str]:
-    """Return a head with a call to paste, then for each pair what is at stake and why."""
+    """Return a call to paste, then what is at stake for each pair, and why."""
     first = refused[0]
     call = f'report.why("{first.a_label}", "{first.b_label}")'
     lines = [f"kept apart, most to save first ({call} says more)"]
