@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import matplotlib  # noqa: E402 - after the path
+import matplotlib as mpl  # noqa: E402 - after the path
 import rows  # noqa: E402 - beside this file
 
 from smelt.demo import classics  # noqa: E402
@@ -28,7 +28,7 @@ html_title = f"Smelt {__version__}"
 html_theme_options = {"navigation_with_keys": True}
 nitpicky = True
 
-matplotlib.use("agg")
+mpl.use("agg")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
     "gallery_dirs": "gallery",

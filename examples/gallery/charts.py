@@ -37,7 +37,7 @@ def traffic(reports: Mapping[str, sm.Report]) -> Axes:
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("MB through memory")
     axes.margins(x=0.16)
-    axes.legend(loc="lower right", frameon=False, fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=8)
     return _finish(axes)
 
 

@@ -33,9 +33,7 @@ print(report)
 # are logarithmic:
 
 lengths = [256, 512, 1024, 2048]
-totals = [
-    sm.explain(attention, *[sm.spec(f"f32[4,{n},64]")] * 3).data.total for n in lengths
-]
+totals = [sm.explain(attention, *[sm.spec(f"f32[4,{n},64]")] * 3).data.total for n in lengths]
 axes = curves(
     lengths,
     {

@@ -71,7 +71,9 @@ answer = np.asarray(sm.jit(network)(parameters, grid.reshape(-1, 2).astype(np.fl
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4))
 left.semilogy(values, color="#d9822b")
 left.set(xlabel="step", ylabel="loss")
-right.contourf(grid[..., 0], grid[..., 1], answer.reshape(160, 160), levels=[-1e9, 0, 1e9], alpha=0.3)
+right.contourf(
+    grid[..., 0], grid[..., 1], answer.reshape(160, 160), levels=[-1e9, 0, 1e9], alpha=0.3
+)
 right.scatter(*points.T, c=labels, s=3, cmap="coolwarm")
 right.set_aspect("equal")
 figure.tight_layout()

@@ -37,7 +37,7 @@ def predictions(count):
     return last.split_ns / 1e6, last.fused_ns / 1e6, last.verdict
 
 
-counts = [1024, 4096, 8192, 16384]
+counts = [1024, 4096, 16384, 65536]
 apart, fused, verdicts = zip(*[predictions(n) for n in counts], strict=True)
 axes = curves(
     counts,
@@ -45,6 +45,10 @@ axes = curves(
     xlabel="rows that are looked up in a table of 4,096",
     ylabel="predicted ms",
 )
+axes.set_xscale("log", base=4)
+axes.set_yscale("log")
+axes.set_xticks(counts, [f"{n:,}" for n in counts])
+axes.margins(y=0.2)
 for count, a, b, verdict in zip(counts, apart, fused, verdicts, strict=True):
     axes.annotate(verdict, (count, min(a, b)), (0, -14), textcoords="offset points", ha="center")
 

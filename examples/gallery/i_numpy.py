@@ -25,7 +25,7 @@ def laplace(a):
 def step(u, v):
     reaction = u * v * v
     u = u + 0.16 * laplace(u) - reaction + 0.035 * (1 - u)
-    v = v + 0.08 * laplace(v) + reaction - 0.1 * v
+    v = v + 0.08 * laplace(v) + reaction - 0.095 * v
     return u, v
 
 
@@ -40,9 +40,9 @@ print(sm.explain(step, u, v).text(level=1))
 # The pictures are three moments of the same run:
 
 figure, panels = plt.subplots(1, 3, figsize=(8, 2.9))
-for axes, steps in zip(panels, (200, 1300, 2500), strict=True):
+for axes, steps in zip(panels, (500, 1500, 3000), strict=True):
     for _ in range(steps):
         u, v = step(u, v)
-    axes.imshow(v, cmap="viridis")
+    axes.imshow(v, cmap="viridis", vmin=0, vmax=0.4)
     axes.set_axis_off()
 figure.tight_layout()
