@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from smelt.explain.data import DecisionData, KernelData, ReportData
+from smelt.explain.data import DecisionData, KernelData, ReportData, to_data
 from smelt.explain.names import short_place
+from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_factor, show_rate, show_time
 from smelt.explain.why import decision_text, is_net
 
-__all__ = ["kernel_line", "kernel_time", "page", "refusals", "summary"]
+__all__ = ["kernel_line", "kernel_time", "page", "refusals"]
 
 WIDTH = 100
 SCREEN = 25
@@ -67,33 +68,13 @@ def _head(data: ReportData) -> list[str]:
     name = maker.replace(" Processor", "").partition(" @")[0]
     machine = f"{name}, {show_count(m.cores, 'core')}, {m.isa}"
     return [
-        f"{data.name}: {summary(data)}",
+        f"{data.name}: {sentence(to_data(data.total))}",
         f"for      {'   '.join(part for part in (sizes, machine) if part)}",
         f"moves    {_memory(data)}",
         f"takes    {_time(data)}",
         *_constants_line(data),
         *_layout_line(data),
     ]
-
-
-def summary(data: ReportData) -> str:
-    """Return `7 operators became 1 kernel; 182 MB through memory became 18.1 MB (10.0x less)`.
-
-    The words say "run as" where nothing was fused.
-    """
-    t = data.total
-    kernels = show_count(t.kernels, "kernel") if t.kernels or not t.calls else ""
-    calls = show_count(t.calls, "library call") if t.calls else ""
-    units = " and ".join(part for part in (kernels, calls) if part)
-    fused = t.operators > t.kernels + t.calls
-    verb = "became" if fused else "runs as" if t.operators == 1 else "run as"
-    moved = ("" if t.exact else "at most ") + show_bytes(t.bytes)
-    if t.bytes_unfused > t.bytes:
-        factor = f" ({show_factor(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
-        traffic = f"{show_bytes(t.bytes_unfused)} through memory became {moved}{factor}"
-    else:
-        traffic = f"{moved} through memory"
-    return f"{show_count(t.operators, 'operator')} {verb} {units}; {traffic}"
 
 
 def _constants_line(data: ReportData) -> list[str]:
