@@ -19,7 +19,7 @@ from textwrap import wrap
 from smelt.explain.data import DecisionData, KernelData, ReportData, to_data
 from smelt.explain.names import short_place
 from smelt.explain.sentence import sentence
-from smelt.explain.units import show_bytes, show_count, show_factor, show_rate, show_time
+from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 from smelt.explain.why import decision_text, is_net
 
 __all__ = ["kernel_line", "kernel_time", "page", "refusals"]
