@@ -106,4 +106,4 @@ wheel: $(SETUP) ## dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .
 
 clean: ## remove what was generated
-	rm -rf dist build docs/_build docs/_extra docs/reference/generated .pytest_cache .ruff_cache .hypothesis
+	rm -rf dist build docs/_build docs/_extra docs/gallery docs/reference/generated .pytest_cache .ruff_cache .hypothesis

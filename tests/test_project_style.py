@@ -88,7 +88,13 @@ def under(*folders: Path) -> list[Path]:
 
 
 OURS = under(PACKAGE)
-ALL = under(PACKAGE, *(ROOT / folder for folder in ("tests", "examples", "docs", "tools")))
+BUILT = ROOT / "docs" / "_build", ROOT / "docs" / "gallery"
+"""Folders with copies of the examples, which the build of the documentation writes."""
+ALL = [
+    path
+    for path in under(PACKAGE, *(ROOT / name for name in ("tests", "examples", "docs", "tools")))
+    if not any(path.is_relative_to(folder) for folder in BUILT)
+]
 
 
 def name_of(path: Path) -> str:

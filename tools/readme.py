@@ -59,7 +59,8 @@ def output(source: str) -> str:
 
 def shortened(report: str) -> str:
     """Return the start of a report: the summary, the kernels, the first lines about one."""
-    summary, kernels, first, *_ = report.split("\n\n")
+    summary, kernels, *details = report.split("\n\n")
+    first = next(text for text in details if not text.startswith("kept apart"))
     return "\n\n".join(
         [summary, kernels, "\n".join(first.splitlines()[:SHOWN_LINES]) + "\n    ..."]
     )

@@ -58,7 +58,8 @@ def run(tmp_path, monkeypatch):
 
 def test_explain_a_graph(run):
     text = run("explain", "softmax.smelt", "--size", "r=30", "--size", "c=1_000")
-    assert text.startswith("softmax: 5 operators in 1 kernel   r=30 c=1000")
+    assert text.startswith("softmax: 5 operators became 1 kernel; ")
+    assert "\nfor      r=30 c=1000   " in text
     assert "us a call" in text and "kernel k0(x: f32[r,c])" in text
 
 

@@ -35,13 +35,15 @@ def test_missing_and_unknown_parts_are_reported(tmp_path):
 
 def test_times_and_machines_do_not_make_a_page_stale():
     here = (
-        "f: 3 operators in 1 kernel   n0=6   AMD EPYC, 2 cores, avx512\n"
+        "f: 3 operators became 1 kernel; 9 MB through memory became 3 MB\n"
+        "for      n0=6   AMD EPYC, 2 cores, avx512\n"
         "takes    9.82 ms a call, 966 us predicted; compiled in 137 ms\n\n"
         "k0  exp  grid n0  5.16 ms  118 GFLOP/s (21 % of roof)  saved 34.7 MB\n\n"
         "k0, 97 % of the time: reads 6.88 MB, compiled in 120 ms"
     )
     there = (
-        "f: 3 operators in 1 kernel   n0=6   Some CPU @ 2, GHz, 8 cores, avx2\n"
+        "f: 3 operators became 1 kernel; 9 MB through memory became 3 MB\n"
+        "for      n0=6   Some CPU @ 2, GHz, 8 cores, avx2\n"
         "takes    82 us a call, 1.5 us predicted; compiled in 7 ms (cached)\n\n"
         "k0  exp  grid n0    51.6 us  8.5 GFLOP/s (1 % of roof)  saved 34.7 MB\n\n"
         "k0: reads 6.88 MB, code known already\n\n"

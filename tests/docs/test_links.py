@@ -11,6 +11,8 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _MODULE = re.compile(r"`([a-z0-9_/.]+\.py)`")
 _HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 GENERATED = ROOT / "docs" / "reference" / "generated"
+GALLERY = ROOT / "docs" / "gallery"
+EXAMPLES = ROOT / "examples" / "gallery"
 
 
 def links(page: str) -> list[str]:
@@ -52,6 +54,10 @@ def test_links_lead_somewhere(page, generated):
         path = path.resolve()
         if path.is_relative_to(GENERATED):
             assert path.relative_to(GENERATED).as_posix() in generated, link
+            continue
+        if path.is_relative_to(GALLERY):
+            source = path.with_suffix(".py").name.replace("index.py", "GALLERY_HEADER.rst")
+            assert (EXAMPLES / source).exists(), link
             continue
         assert path.exists(), link
         if heading:

@@ -313,7 +313,7 @@ def test_as_text():
 def test_nothing_to_do():
     report = report_of(compiled("identity"), SIZES)
     assert report.kernels == () and report.data.total.bytes == 0
-    assert "0 operators in 0 kernels" in str(report)
+    assert "0 operators run as 0 kernels; 0 B through memory" in str(report)
 
 
 def test_sizes_of_zero():

@@ -89,7 +89,29 @@ def test_predictions_are_marked():
 
 def test_upper_bounds_are_marked():
     text = page(replace(DATA, total=replace(DATA.total, exact=False)), 1)
-    assert "moves    at most 50.4 MB" in text
+    assert "101 MB through memory became at most 50.4 MB (2.0x less)\n" in text
+
+
+def test_the_first_line_is_a_sentence():
+    total = DATA.total
+    few = replace(total, operators=1, kernels=1, bytes=6_000_000, bytes_unfused=6_000_000)
+    texts = {
+        "5 operators became 3 kernels; 101 MB through memory became 50.4 MB (2.0x less)": total,
+        "1 operator runs as 1 kernel; 6.00 MB through memory": few,
+        "3 operators run as 2 kernels and 1 library call; 6.00 MB through memory": replace(
+            few, operators=3, kernels=2, calls=1
+        ),
+    }
+    for text, t in texts.items():
+        assert page(replace(DATA, total=t), 1).startswith(f"embed: {text}\n")
+
+
+def test_refusals_say_what_is_at_stake_and_how_to_ask():
+    text = page(DATA)
+    assert 'report.why("exp#0", "gather#1")' in text
+    assert text.index("kept apart") < text.index("kernel k1(")
+    line = next(x for x in text.splitlines() if "one kernel would" in x)
+    assert line.startswith("  exp#0 and gather#1 [model.py:41]: one kernel would move 25.2 MB less")
 
 
 def test_unknown_level():

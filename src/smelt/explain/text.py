@@ -1,28 +1,34 @@
 """Render a report as plain text for a terminal, a notebook or a log.
 
     print(page(data))
-    softmax: 5 operators in 1 kernel        r=300 c=1000        AMD EPYC, 2 cores, avx512
+    softmax: 5 operators became 1 kernel; 9.60 MB through memory became 2.40 MB (4.0x less)
     ...
 
-Lines have at most `WIDTH` columns where names allow it; a small program fits a screen of 25 lines.
-`level` 1 is the totals and a line for each kernel, 2 adds the slowest kernel and the most expensive
-refused fusions, 3 all kernels, 4 every decision.
+The first line is what one would say aloud. Then come the totals, a line for each kernel, the
+refused fusions that are worth most, and the slowest kernel. Lines have at most `WIDTH` columns
+where names allow it; a small program fits a screen of `SCREEN` lines.
+`level` 1 is the totals and a line for each kernel, 2 is the whole page, 3 has all kernels, 4 every
+decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
-from smelt.explain.data import DecisionData, KernelData, ReportData
+from smelt.explain.data import DecisionData, KernelData, ReportData, to_data
 from smelt.explain.names import short_place
-from smelt.explain.units import show_bytes, show_count, show_factor, show_rate, show_time
-from smelt.explain.why import decision_text, pair_text
+from smelt.explain.sentence import sentence
+from smelt.explain.units import show_bytes, show_count, show_rate, show_time
+from smelt.explain.why import decision_text, is_net
 
 __all__ = ["kernel_line", "kernel_time", "page", "refusals"]
 
 WIDTH = 100
-MOST_LINES = 14
-"""Maximum lines of a kernel's text on level 2."""
+SCREEN = 25
+"""Lines that the page of a small program has at most."""
+MOST_LINES, FEWEST_LINES = 14, 11
+"""Maximum lines of a kernel's text on level 2: of a short page, and of a page beyond `SCREEN`."""
 MOST_REFUSALS = 3
 NAMES = 26
 """Width in columns of the operators in the table of kernels."""
@@ -36,14 +42,15 @@ def page(data: ReportData, level: int = 2) -> str:
         default=None,
         key=lambda k: kernel_time(k) * k.rounds,
     )
-    if level == 2 and slowest is not None:
-        parts.append(_kernel(data, slowest, most=MOST_LINES))
+    refused = refusals(data)
+    if level == 2:
+        parts += [_refusals(refused)] if refused else []
+        if slowest is not None:
+            above = sum(len(lines) + 1 for lines in parts)
+            most = min(MOST_LINES, max(FEWEST_LINES, SCREEN - above - 3))
+            parts.append(_kernel(data, slowest, most=most))
     elif level > 2:
         parts += [_kernel(data, k) for k in data.kernels]
-    refused = refusals(data)
-    if level == 2 and refused:
-        parts.append(_refusals(refused))
-    elif level > 2:
         shown = data.decisions if level > 3 else refused
         parts += [decision_text(d) for d in shown]
     if level > 1 and not data.target.measured:
@@ -55,18 +62,14 @@ def page(data: ReportData, level: int = 2) -> str:
 
 
 def _head(data: ReportData) -> list[str]:
-    t = data.total
-    kernels = show_count(t.kernels, "kernel") if t.kernels or not t.calls else ""
-    calls = show_count(t.calls, "library call") if t.calls else ""
-    units = " and ".join(part for part in (kernels, calls) if part)
-    title = f"{data.name}: {show_count(t.operators, 'operator')} in {units}"
     sizes = " ".join(f"{name}={n}" for name, n in data.sizes.items())
     m = data.target
     maker = m.name.replace("(R)", "").replace("(TM)", "").partition(" (")[0]
     name = maker.replace(" Processor", "").partition(" @")[0]
     machine = f"{name}, {show_count(m.cores, 'core')}, {m.isa}"
     return [
-        "   ".join(part for part in (title, sizes, machine) if part),
+        f"{data.name}: {sentence(to_data(data.total))}",
+        f"for      {'   '.join(part for part in (sizes, machine) if part)}",
         f"moves    {_memory(data)}",
         f"takes    {_time(data)}",
         *_constants_line(data),
@@ -107,18 +110,10 @@ def _layout_line(data: ReportData) -> list[str]:
 
 def _memory(data: ReportData) -> str:
     t = data.total
-    bound = "" if t.exact else "at most "
-    words = [f"{bound}{show_bytes(t.bytes)}"]
-    if t.bytes_unfused > t.bytes:
-        factor = f" ({show_factor(t.bytes_unfused / t.bytes)} less)" if t.bytes else ""
-        words[0] += f" instead of {show_bytes(t.bytes_unfused)}{factor}"
-    unfused_arrays = (
-        f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
-    )
-    words.append(show_count(t.transfers, "array") + unfused_arrays)
+    unfused = f" instead of {t.transfers_unfused}" if t.transfers_unfused > t.transfers else ""
     temp = data.memory.temp
-    words.append(f"{show_bytes(temp)} of intermediates" if temp else "no intermediates in memory")
-    return ", ".join(words)
+    between = f"{show_bytes(temp)} of intermediates" if temp else "no intermediates"
+    return f"{show_count(t.transfers, 'array')}{unfused}, {between} in memory"
 
 
 def _time(data: ReportData) -> str:
@@ -128,7 +123,7 @@ def _time(data: ReportData) -> str:
         words.append(f"{show_time(t.measured.median_ns)} a call")
     if t.predicted_ns is not None:
         words.append(f"{show_time(t.predicted_ns)} predicted")
-    words.append(f"{show_time(t.floor_ns)} at full memory speed")
+    words.append(f"{show_time(t.floor_ns)} for memory alone")
     shown = ", ".join(words)
     if t.compile_seconds is None:
         return shown
@@ -265,12 +260,12 @@ def _report_name(data: ReportData, k: KernelData) -> str:
 
 
 def _compiled(k: KernelData) -> str:
-    """Return `reads 1.20 MB, writes 1.20 MB, 1.5 M operations, compiled in 34 ms`."""
+    """Return `reads 1.20 MB, writes 1.20 MB, 1.5 M flops, compiled in 34 ms`."""
     words = [f"reads {show_bytes(k.read_bytes)}", f"writes {show_bytes(k.written_bytes)}"]
     if k.flops:
-        words.append(f"{_millions(k.flops)} operations")
+        words.append(f"{_millions(k.flops)} flops")
     if k.transcendentals:
-        words.append(f"{_millions(k.transcendentals)} functions")
+        words.append(f"{_millions(k.transcendentals)} special functions")
     c = k.compile
     seconds = sum(s for s in (c.lower_seconds, c.emit_seconds, c.load_seconds) if s is not None)
     how = {
@@ -316,7 +311,7 @@ def _wrapped(words: Sequence[str]) -> list[str]:
 def refusals(data: ReportData) -> list[DecisionData]:
     """Return the refused fusions that would have saved most, in descending order.
 
-    Pairs that share a kernel after all are left out.
+    They are the last verdicts. Pairs that share a kernel after all are left out.
     """
     last_verdicts: dict[tuple[str, str], DecisionData] = {}
     for d in data.decisions:
@@ -334,11 +329,29 @@ def _share_kernel(data: ReportData, d: DecisionData) -> bool:
 
 
 def _refusals(refused: Sequence[DecisionData]) -> list[str]:
-    lines = ["not fused, dearest first (report.why tells more)"]
+    """Return a call to paste, then what is at stake for each pair, and why."""
+    first = refused[0]
+    call = f'report.why("{first.a_label}", "{first.b_label}")'
+    lines = [f"kept apart, most to save first ({call} says more)"]
     for d in refused:
-        amount = show_bytes(d.saves_bytes) if d.saves_bytes else show_time(d.saves_ns)
-        cost = f", cost {show_time(d.costs_ns)}" if d.costs_ns else ""
         place = short_place(d.b_place) or short_place(d.a_place)
-        line = f"  {pair_text(d)}  {d.code} {d.reason}  would save {amount}{cost}  {place}"
-        lines.append(line.rstrip())
+        pair = f"{d.a_label} and {d.b_label}" + (f" [{place}]" if place else "")
+        lines.append(f"  {pair}: one kernel {_stake(d)}")
+        lines += wrap(
+            f"{d.code} {d.reason}: {d.sentence}",
+            WIDTH,
+            initial_indent="    ",
+            subsequent_indent="      ",
+        )
     return lines
+
+
+def _stake(d: DecisionData) -> str:
+    """Return `would move 25.2 MB less, but take 910 us longer`."""
+    saved = f"move {show_bytes(d.saves_bytes)} less" if d.saves_bytes else ""
+    saved = saved or f"save {show_time(d.saves_ns)}"
+    if not d.costs_ns:
+        return f"would {saved}"
+    if is_net(d, d.costs_ns):
+        return f"would {saved}, but take {show_time(d.costs_ns)} longer"
+    return f"would {saved}, but spend {show_time(d.costs_ns)} on other work"

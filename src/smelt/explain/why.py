@@ -19,7 +19,7 @@ from smelt.explain.data import DecisionData, NodeData, ReportData
 from smelt.explain.names import short_place
 from smelt.explain.units import show_bytes, show_count, show_time
 
-__all__ = ["Why", "decision_text", "pair_text", "why"]
+__all__ = ["Why", "decision_text", "is_net", "why"]
 
 WIDTH = 100
 _CODE = re.compile(r"`([^`]+)`")
@@ -257,7 +257,7 @@ def _explain_unrecorded(answer: Why) -> list[str]:
 def decision_text(d: DecisionData) -> list[str]:
     """Return a decision as a few lines: savings, costs, and how to override it."""
     fused = d.verdict == "fused"
-    head = f"{'fused' if fused else 'not fused'}: {pair_text(d)}"
+    head = f"{'fused' if fused else 'not fused'}: {_pair_text(d)}"
     code = f"{d.code} {d.reason}"
     place = short_place(d.b_place) or short_place(d.a_place)
     tail = f"{code}   {place}" if place else code
@@ -265,10 +265,10 @@ def decision_text(d: DecisionData) -> list[str]:
     lines.append(f"  because      {d.sentence}")
     would = "" if fused else "would "
     if d.saves_bytes or d.saves_ns:
-        ns = 0.0 if _is_net(d, d.saves_ns) and d.saves_bytes else d.saves_ns
+        ns = 0.0 if is_net(d, d.saves_ns) and d.saves_bytes else d.saves_ns
         lines.append(_amount(f"{would}save{'s' if fused else ''}", d.saves_bytes, ns))
     if d.costs_bytes or d.costs_ns:
-        ns = 0.0 if _is_net(d, d.costs_ns) and d.costs_bytes else d.costs_ns
+        ns = 0.0 if is_net(d, d.costs_ns) and d.costs_bytes else d.costs_ns
         lines.append(_amount(f"{would}cost{'s' if fused else ''}", d.costs_bytes, ns))
     if d.terms and d.fused_ns is not None:
         lines.append(_terms(d.fused_ns, d.terms))
@@ -276,7 +276,7 @@ def decision_text(d: DecisionData) -> list[str]:
     return lines
 
 
-def pair_text(d: DecisionData) -> str:
+def _pair_text(d: DecisionData) -> str:
     """Return the labels of a pair, as in `exp#3 -> reduce.sum#4`."""
     return f"{d.a_label} -> {d.b_label}"
 
@@ -288,7 +288,7 @@ def _terms(total: float, terms: Mapping[str, float]) -> str:
     return f"  {'one kernel':<12} {show_time(total)}: {shown}"
 
 
-def _is_net(d: DecisionData, ns: float) -> bool:
+def is_net(d: DecisionData, ns: float) -> bool:
     """Return whether an amount is the difference of the totals, not of transfer times.
 
     The verdict shows that difference already.

@@ -6,6 +6,6 @@
 """
 
 from smelt.explain.page.collect import collect
-from smelt.explain.page.html import Lesson, frame, html, lessons_html, sentence
+from smelt.explain.page.html import Lesson, frame, html, lessons_html
 
-__all__ = ["Lesson", "collect", "frame", "html", "lessons_html", "sentence"]
+__all__ = ["Lesson", "collect", "frame", "html", "lessons_html"]

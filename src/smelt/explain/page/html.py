@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from smelt.dataclass import dataclass
+from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_time
 
-__all__ = ["Lesson", "frame", "html", "lessons_html", "sentence"]
+__all__ = ["Lesson", "frame", "html", "lessons_html"]
 
 FOLDER = Path(__file__).parent / "static"
 MODULES = (
@@ -75,7 +76,7 @@ def lessons_html(lessons: Sequence[Lesson]) -> str:
             "text": x.text,
             "code": x.code,
             "name": x.data["name"],
-            "sentence": sentence(x.data),
+            "sentence": sentence(x.data["total"]),
             "under": _under(x.data),
         }
         for x in lessons
@@ -129,18 +130,6 @@ def frame(page: str, height: int = 760) -> str:
     )
 
 
-def sentence(data: Data) -> str:
-    """Return what a person would say: `4 operators became 1 kernel; 67.1 MB became 16.8 MB`."""
-    t = data["total"]
-    became = show_count(t["kernels"], "kernel")
-    if t["calls"]:
-        became += f" and {show_count(t['calls'], 'library call')}"
-    words = f"{show_count(t['operators'], 'operator')} became {became}"
-    if t["bytes_unfused"] > t["bytes"]:
-        words += f"; {show_bytes(t['bytes_unfused'])} became {show_bytes(t['bytes'])}"
-    return words
-
-
 def _escaped_json(data: Any) -> str:
     """Return JSON without characters that would end a script element."""
     text = json.dumps(data, allow_nan=False)
@@ -176,7 +165,7 @@ def _digest(text: str) -> str:
 def _header(data: Data) -> Iterator[str]:
     yield '<header class="top"><div>'
     yield f"<h1>{escape(data['name'])}</h1>"
-    yield f'<p class="lead">{escape(sentence(data))}</p>'
+    yield f'<p class="lead">{escape(sentence(data["total"]))}</p>'
     yield f'<p class="under">{escape(_under(data))}</p>'
     yield '</div><div class="tools"><button type="button" id="theme">theme</button>'
     yield '<button type="button" id="help" aria-label="keyboard help">?</button></div></header>'
@@ -195,7 +184,7 @@ def _lessons(lessons: Sequence[Lesson]) -> Iterator[str]:
     yield '<noscript><p class="note">The pictures need scripts.</p></noscript>'
     for x in lessons:
         yield f"<h3>{_marked(x.title)}</h3><p>{_marked(x.text)}</p>"
-        yield f'<pre class="text">{escape(x.code)}</pre><p>{escape(sentence(x.data))}</p>'
+        yield f'<pre class="text">{escape(x.code)}</pre><p>{escape(sentence(x.data["total"]))}</p>'
         yield from _rows(["", "without fusion", "with fusion"], _total_rows(x.data))
 
 
@@ -233,7 +222,7 @@ def _total_rows(data: Data) -> list[list[Any]]:
         ["arrays read and written", t["transfers_unfused"], t["transfers"]],
         ["time, measured", "", time],
         ["time, predicted", "", "unknown" if predicted is None else show_time(predicted)],
-        ["time at full memory speed", "", show_time(t["floor_ns"])],
+        ["time for memory alone", "", show_time(t["floor_ns"])],
     ]
 
 

@@ -36,7 +36,7 @@ export function overview() {
   const times = [];
   if (t.measured) times.push(["measured", t.measured.median_ns, showTime(t.measured.median_ns), "after"]);
   if (t.predicted_ns !== null) times.push(["predicted", t.predicted_ns, showTime(t.predicted_ns), "model"]);
-  times.push(["at full memory speed", t.floor_ns, showTime(t.floor_ns), "floor"]);
+  times.push(["for memory alone", t.floor_ns, showTime(t.floor_ns), "floor"]);
   const launches = t.kernels + t.calls;
   return [
     h("div", { class: "stats" },
