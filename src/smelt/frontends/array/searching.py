@@ -90,7 +90,24 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     data = concrete_elements(x, "nonzero")
     if data.ndim == 0:
         raise ShapeError(op="nonzero", operands="rank 0", reason="it has no dimensions")
-    return tuple(Array.of(leaf(np.ascontiguousarray(p, np.int64))) for p in np.nonzero(data))
+    return tuple(Array.of(leaf(p)) for p in _positions(data))
+
+
+def _positions(data: Buffer) -> list[Buffer]:
+    """Return the positions of nonzero elements, a vector for each dimension.
+
+    Positions in the flattened array are divided by the sizes: NumPy's walk over several dimensions
+    takes longer.
+    """
+    if data.ndim == 1 or not data.flags.c_contiguous or not data.size:
+        return [np.ascontiguousarray(p, np.int64) for p in np.nonzero(data)]
+    flat = np.flatnonzero(data if data.dtype == np.bool_ else data != 0)
+    positions: list[Buffer] = []
+    for size in data.shape[:0:-1]:
+        rest = flat // size
+        positions.append(flat - rest * size)
+        flat = rest
+    return [flat, *positions[::-1]]
 
 
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
