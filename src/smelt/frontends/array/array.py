@@ -341,7 +341,7 @@ class Array(Operators):
     def __getitem__(self, key: Any) -> Array:
         if key.__class__ is Array:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            update: Any = select_for_update(self.node, key, frame, lambda x: Array.of(get(x, key)))
+            update: Any = select_for_update(self.node, key, frame, _read_masked)
             if update is not None:
                 return update
         try:
@@ -361,7 +361,7 @@ class Array(Operators):
             if updated is not None:
                 self.replace_value(updated)
                 return
-            x = Array.of(get(x.values, Array.of(x.mask)))  # the right side has changed the mask
+            x = _read_masked(x.values, x.mask)  # the right side has changed the mask
         self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
 
     @property
@@ -383,6 +383,10 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _read_masked(x: Value, mask: Value) -> Array:
+    return Array.of(get(x, Array.of(mask)))
 
 
 def _revive(data: Buffer) -> Array:

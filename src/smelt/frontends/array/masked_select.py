@@ -179,7 +179,7 @@ class UpdateSelection:
 
     __slots__ = ("mask", "read", "values", "x")
 
-    def __init__(self, x: Value, mask: Value, read: Callable[[Value], Any]) -> None:
+    def __init__(self, x: Value, mask: Value, read: Callable[[Value, Value], Any]) -> None:
         self.x = x
         self.mask = mask
         self.read = read
@@ -194,16 +194,16 @@ class UpdateSelection:
         else:
             is_uniform = y is not None
         if function is None or not is_uniform:
-            return getattr(operator, name)(self.read(self.x), other)
+            return getattr(operator, name)(self.read(self.x, self.mask), other)
         values = BINARY[function](self.x, y)
         if shape_of(values) != shape_of(self.x):
-            return getattr(operator, name)(self.read(self.x), other)  # raises ShapeError
+            return getattr(operator, name)(self.read(self.x, self.mask), other)  # raises ShapeError
         self.values = values
         return self
 
 
 def select_for_update(
-    x: Value, key: Any, frame: Any, read: Callable[[Value], Any]
+    x: Value, key: Any, frame: Any, read: Callable[[Value, Value], Any]
 ) -> UpdateSelection | None:
     """Return the selection for `x[key] op= y` by a mask outside of recordings, else None.
 
@@ -240,6 +240,7 @@ _SUBSCRIPT = (
     else (dis.opmap["BINARY_OP"], [n for _, n in getattr(dis, "_nb_ops", ())].index("[]"))
 )
 """Instruction, and its argument if that matters, which reads a subscript."""
+_CACHE = dis.opmap.get("CACHE", 0)
 _UPDATES: dict[tuple[int, int], tuple[bool, CodeType]] = {}
 _UPDATES_LIMIT = 4096
 
@@ -247,19 +248,22 @@ _UPDATES_LIMIT = 4096
 def _is_update(code: CodeType, at: int) -> bool:
     """Return whether the instruction at an offset reads a subscript for `x[key] op= y`.
 
-    Such a statement copies array and key on the stack first, and nothing else does.
+    Such a statement copies array and key on the stack first, and nothing else does.  Once the
+    interpreter has specialised the instruction, the offset is that of its last cache entry.
     """
     known = _UPDATES.get((id(code), at))
     if known is None:
         if len(_UPDATES) >= _UPDATES_LIMIT:
             _UPDATES.clear()
-        text, copy = code.co_code, dis.opmap["COPY"]
+        text, copy, start = code.co_code, dis.opmap["COPY"], at
+        while start > 0 and text[start] == _CACHE:
+            start -= 2
         op, argument = _SUBSCRIPT
         known = _UPDATES[id(code), at] = (
-            at >= 4
-            and text[at] == op
-            and argument in (None, text[at + 1])
-            and text[at - 4 : at] == bytes((copy, 2, copy, 2)),
+            start >= 4
+            and text[start] == op
+            and argument in (None, text[start + 1])
+            and text[start - 4 : start] == bytes((copy, 2, copy, 2)),
             code,
         )
     return known[0]
