@@ -227,7 +227,10 @@ def _select_computed(x: Value, key: Any) -> Value | None:
     data = x.current_buffer()
     if data is None or data.shape != x.type.shape or data.dtype != x.type.dtype.numpy:
         return None
-    return leaf(data[selector])
+    if not data.flags.c_contiguous:
+        return leaf(data[selector])
+    rows = data.reshape(selector.size, *data.shape[selector.ndim :])
+    return leaf(rows.take(np.flatnonzero(selector), axis=0))  # faster than data[selector]
 
 
 def _scope_in(key: tuple[Any, ...]) -> Scope | None:
