@@ -117,7 +117,7 @@ def _has_negative_zero(x: Buffer) -> bool:
 def _search(x: Buffer, values: Buffer, side: Any) -> Buffer:
     if x.dtype.kind == "V":
         x, values = x.astype(np.float32), values.astype(np.float32)
-    if values.ndim == 1 and values.size >= max(8 * x.size, _SAMPLES**2) and seems_sorted(values):
+    if values.ndim == 1 and values.size >= max(x.size, _SAMPLES**2) and seems_sorted(values):
         positions = _merge_sorted(x, values, side)
         if positions is not None:
             return positions

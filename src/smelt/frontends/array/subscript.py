@@ -565,7 +565,7 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
         if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
             assert isinstance(size, int)
             signed = data.astype(np.int64)
-            return leaf(np.where(signed < 0, signed + size, signed))
+            return leaf(np.add(signed, size, out=signed, where=signed < 0))
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     if not wraps or unsigned or (data is not None and STATE.scope is None):
