@@ -1,8 +1,8 @@
 """Time ordinary NumPy programs with `smelt.numpy` in NumPy's place, warm.
 
 The programs are those of `tests/frontends/numpy/programs.py`.  Each runs at its test's size and at
-a larger one.  Calls with NumPy and with Smelt alternate, so that both see the same machine; a figure
-is the median over the calls.
+a larger one.  Calls with NumPy and with Smelt alternate, so that both see the same machine; a
+figure is the median over the calls.
 
     python -m tools.numpy_programs                          # all programs
     python -m tools.numpy_programs mandelbrot heat          # some
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from tests.frontends.numpy.programs import PROGRAMS
 
 import smelt.numpy
-from tests.frontends.numpy.programs import PROGRAMS
 
 __all__ = ["LARGE", "main", "measure", "table"]
 
@@ -85,7 +85,7 @@ def measure(program: Program, sizes: tuple[int, ...], runs: int) -> tuple[float,
 
 
 def table(programs: list[Program], sizes: tuple[str, ...], runs: int) -> Iterator[str]:
-    """Yield the lines of the table; a ratio is NumPy's time over Smelt's, more is better."""
+    """Yield the table's lines; a ratio is NumPy's time over Smelt's."""
     yield "| program | size | NumPy ms | Smelt ms | ratio |"
     yield "| --- | --- | --: | --: | --: |"
     for size in sizes:
@@ -104,7 +104,7 @@ def table(programs: list[Program], sizes: tuple[str, ...], runs: int) -> Iterato
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Time NumPy programs with smelt.numpy")
     names = [p.__name__ for p in PROGRAMS]
     parser.add_argument("programs", nargs="*", metavar="program", help=", ".join(names))
     parser.add_argument("--size", choices=("test", "large"), help="one size; both by default")

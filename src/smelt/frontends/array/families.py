@@ -112,14 +112,16 @@ class Binary:
                 return self._recorded(scope, *self.promote_operands(self.what, x, y))
             if STATE.scope is None:
                 swapped = isinstance(y, Value)
+                array: Any
+                number: Any
                 array, number = (y, x) if swapped else (x, y)
-                known = self.number_types.get((id(array.type), number.__class__, swapped))
-                if known is not None and (number.__class__ is float or number in known.range):
+                cached = self.number_types.get((id(array.type), number.__class__, swapped))
+                if cached is not None and (number.__class__ is float or number in known.range):
                     if array.__class__ is not Value:
                         array = array.as_operand()
-                    operand = constant(float(number) if known.is_float else number, known.dtype)
+                    operand = constant(float(number) if cached.is_float else number, known.dtype)
                     pair = (operand, array) if swapped else (array, operand)
-                    return Value(self.op, pair, known.result, here(2))
+                    return Value(self.op, pair, cached.result, here(2))
         result = self._record_general(x, y)
         if result.scope is None:
             self._remember_number(x, y, result)

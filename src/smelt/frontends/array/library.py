@@ -125,7 +125,7 @@ def _search(x: Buffer, values: Buffer, side: Any) -> Buffer:
 
 
 def _merge_sorted(x: Buffer, values: Buffer, side: Any) -> Buffer | None:
-    """Return where sorted values belong in a shorter sorted vector; None if they are not sorted.
+    """Return where sorted values belong in a sorted vector; None if unsorted.
 
     Each element of the vector is searched among the values: it counts from there on.
     """

@@ -251,22 +251,22 @@ def _is_update(code: CodeType, at: int) -> bool:
     Such a statement copies array and key on the stack first, and nothing else does.  Once the
     interpreter has specialised the instruction, the offset is that of its last cache entry.
     """
-    known = _UPDATES.get((id(code), at))
-    if known is None:
+    cached = _UPDATES.get((id(code), at))
+    if cached is None:
         if len(_UPDATES) >= _UPDATES_LIMIT:
             _UPDATES.clear()
         text, copy, start = code.co_code, dis.opmap["COPY"], at
         while start > 0 and text[start] == _CACHE:
             start -= 2
         op, argument = _SUBSCRIPT
-        known = _UPDATES[id(code), at] = (
+        cached = _UPDATES[id(code), at] = (
             start >= 4
             and text[start] == op
             and argument in (None, text[start + 1])
             and text[start - 4 : start] == bytes((copy, 2, copy, 2)),
             code,
         )
-    return known[0]
+    return cached[0]
 
 
 def _mask(key: Any) -> Value | None:

@@ -167,11 +167,12 @@ def _is_bisected(sorted_: Value, values: Value) -> bool:
     """Return whether a kernel bisects a vector, outside of recordings, where sizes are known."""
     if STATE.scope is not None or sorted_.scope is not None or values.scope is not None:
         return False
-    count = math.prod(values.type.shape)  # type: ignore[arg-type]
+    length, shape = sorted_.type.shape[0], values.type.shape
+    if not isinstance(length, int) or length > BISECTED_COUNT:
+        return False
     kind = sorted_.type.dtype
     return (
-        sorted_.type.shape[0] <= BISECTED_COUNT  # type: ignore[operator]
-        and count >= BISECTED_VALUES
+        math.prod(d for d in shape if isinstance(d, int)) >= BISECTED_VALUES
         and (kind.is_integer or kind.bits >= 32)
         and not seems_sorted(evaluate(values))  # a merge is faster still, see `library`
     )
