@@ -116,10 +116,10 @@ class Binary:
                 number: Any
                 array, number = (y, x) if swapped else (x, y)
                 cached = self.number_types.get((id(array.type), number.__class__, swapped))
-                if cached is not None and (number.__class__ is float or number in known.range):
+                if cached is not None and (number.__class__ is float or number in cached.range):
                     if array.__class__ is not Value:
                         array = array.as_operand()
-                    operand = constant(float(number) if cached.is_float else number, known.dtype)
+                    operand = constant(float(number) if cached.is_float else number, cached.dtype)
                     pair = (operand, array) if swapped else (array, operand)
                     return Value(self.op, pair, cached.result, here(2))
         result = self._record_general(x, y)
