@@ -110,8 +110,8 @@ class Binary:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
                 return self._recorded(scope, *self.promote_operands(self.what, x, y))
-            if STATE.scope is None:
-                swapped = isinstance(y, Value)
+            swapped = isinstance(y, Value)
+            if STATE.scope is None and (swapped or isinstance(x, Value)):
                 array: Any
                 number: Any
                 array, number = (y, x) if swapped else (x, y)
