@@ -131,8 +131,8 @@ def _convert_array(x: Array, target: DType | None, copy: bool | None) -> Array:
 def _converts_alike(source: np.dtype[Any], target: DType) -> bool:
     """Return whether NumPy converts to a dtype with our results, whatever the elements."""
     if source.kind in "iub":
-        return target.is_integer or target.numpy in (np.float32, np.float64)
-    return source.kind == "f" and target.numpy == np.float64
+        return target.is_integer or target.name in ("f32", "f64")
+    return source.kind == "f" and target.name == "f64"
 
 
 def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
