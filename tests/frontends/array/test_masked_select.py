@@ -129,3 +129,72 @@ def test_derivatives_where_what_is_not_chosen_cannot_harm() -> None:
     np.testing.assert_allclose(sm.jit(rooted)(x), np.sqrt(x[1:]).sum() - 0.5)
     with pytest.raises(TracerError, match="differentiated"):
         sm.jit(sm.grad(rooted))(x)
+
+
+def _updates(xp: Any) -> list[Any]:
+    """Updates by masks, often enough that the interpreter specialises their instructions."""
+    x = xp.reshape(xp.arange(12.0), (3, 4))
+    mask, rows = x > 4, xp.asarray([True, False, True])
+    for _ in range(12):
+        x[mask] += 1
+        x[rows] *= 2.0
+        x[rows] += xp.arange(4.0)
+        x[mask] += x[mask]
+        x[mask] -= xp.ones(int(xp.count_nonzero(mask)))
+        x[mask] /= 3
+        x[rows] -= x[1]
+        x[x > 2] **= 0.5
+    whole = xp.flip(xp.arange(12))
+    whole = whole + 0
+    whole[whole > 3] //= 2
+    whole[whole % 2 == 0] <<= 1
+    return [x, whole]
+
+
+def test_updates_outside_of_recordings_are_those_of_numpy() -> None:
+    for actual, expected in zip(_updates(sm), _updates(np), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_updates_compute_nothing_until_they_are_read() -> None:
+    x = sm.asarray(np.arange(6.0)) + 0
+    mask = x > 2
+    x[mask] += 1
+    assert x.node.data is None
+    assert mask.node.data is None
+    np.testing.assert_array_equal(x, [0, 1, 2, 4, 5, 6])
+
+
+def test_update_writes_where_the_mask_is_true_after_the_right_side() -> None:
+    def update(xp: Any) -> Any:
+        x = xp.reshape(xp.arange(12.0), (3, 4))
+        mask = x > 4
+
+        def change() -> float:
+            mask[0, 0], mask[2, 3] = True, False
+            return 10.0
+
+        x[mask] += change()
+        return x
+
+    np.testing.assert_array_equal(update(sm), update(np))
+
+
+def test_update_errors_are_those_of_reads_and_writes() -> None:
+    x = sm.asarray(np.arange(3))
+    with pytest.raises(DTypeError):
+        x[x > 0] += 0.5
+    with pytest.raises(IndexRangeError):
+        x[sm.asarray([True])] += 1
+    with pytest.raises(ShapeError):
+        x[x > 0] += [1, 2, 3]
+    np.testing.assert_array_equal(x, [0, 1, 2])
+
+
+@pytest.mark.parametrize("kind", ["i1", "i8", "f2", "f4", "f8", "b1"])
+def test_selected_elements_are_those_of_numpy(kind: str) -> None:
+    x = np.arange(24).reshape(2, 3, 4).astype(kind)
+    for mask in (x > x.dtype.type(1), x[:, :, 0] == x[0, 1, 0], np.asarray([False, True])):
+        for y in (x, np.asfortranarray(x)):
+            np.testing.assert_array_equal(sm.asarray(y)[sm.asarray(mask)], y[mask])
+    np.testing.assert_array_equal(np.stack(sm.nonzero(sm.asarray(x))), np.stack(np.nonzero(x)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array import argsort
+from smelt.frontends.array import argsort, searching
 from smelt.frontends.array.argsort import SMALL_ROW, argsort_into, stable_argsort
 
 TYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -101,3 +101,17 @@ def test_argsort_of_half_types() -> None:
     short = sm.astype(sm.asarray(x), sm.bfloat16)
     got = sm.argsort(short, axis=1)
     np.testing.assert_array_equal(got, wanted(np.asarray(sm.astype(short, sm.float32)), False))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["i4", "u1", "f4", "f8"])
+def test_many_values_are_found_where_numpy_finds_them(kind: str, side: Any) -> None:
+    rng, dtype = np.random.default_rng(0), np.dtype(kind)
+    for count in (129, 1000, 1024):
+        row = np.sort(rng.integers(0, 250, count)).astype(dtype)
+        values = rng.integers(0, 256, searching.BISECTED_VALUES).astype(dtype)
+        if dtype.kind == "f":
+            row[-2:], values[:5] = np.nan, (np.nan, np.inf, -np.inf, -0.0, 0.0)
+        for x in (values, np.sort(values), np.sort(values)[: 2 * count]):
+            actual = sm.searchsorted(sm.asarray(row), sm.asarray(x), side=side)
+            np.testing.assert_array_equal(actual, np.searchsorted(row, x, side=side))

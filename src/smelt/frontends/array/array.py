@@ -35,7 +35,14 @@ from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
-from smelt.frontends.array.masked_select import MaskedSelection, select_masked, write_masked
+from smelt.frontends.array.masked_select import (
+    MaskedSelection,
+    UpdateSelection,
+    select_for_update,
+    select_masked,
+    write_masked,
+    write_update,
+)
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import Operators, is_complex, operand
@@ -332,6 +339,11 @@ class Array(Operators):
         return bool((self == x)._read("x in array").any())
 
     def __getitem__(self, key: Any) -> Array:
+        if key.__class__ is Array:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            update: Any = select_for_update(self.node, key, frame, _read_masked)
+            if update is not None:
+                return update
         try:
             return Array.of(get(self.node, key))
         except TracerError:  # a mask without values: the selection may still be written back
@@ -344,6 +356,12 @@ class Array(Operators):
         if x.__class__ is MaskedSelection:
             self.replace_value(write_masked(self.node, key, x))
             return
+        if x.__class__ is UpdateSelection:
+            updated = write_update(self.node, key, x)
+            if updated is not None:
+                self.replace_value(updated)
+                return
+            x = _read_masked(x.values, x.mask)  # the right side has changed the mask
         self.replace_value(put(self.node, key, number_or_value(x, "x[key] = value")))
 
     @property
@@ -365,6 +383,10 @@ class Array(Operators):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (self._read("pickling").copy(),)
+
+
+def _read_masked(x: Value, mask: Value) -> Array:
+    return Array.of(get(x, Array.of(mask)))
 
 
 def _revive(data: Buffer) -> Array:

@@ -128,12 +128,21 @@ def _convert_array(x: Array, target: DType | None, copy: bool | None) -> Array:
     return Array.of(copied(x.node)) if copy else x
 
 
+def _converts_alike(source: np.dtype[Any], target: DType) -> bool:
+    """Return whether NumPy converts to a dtype with our results, whatever the elements."""
+    if source.kind in "iub":
+        return target.is_integer or target.name in ("f32", "f64")
+    return source.kind == "f" and target.name == "f64"
+
+
 def _from_memory(obj: Any, target: DType | None, copy: bool | None) -> Array:
     original = as_buffer(obj)
     data = usable(original)
     if copy is False and data is not original:
         raise DLPackError(what=type(obj).__name__, reason="it can be read only by a copy")
     if copy and data is original:
+        if target is not None and _converts_alike(data.dtype, target):
+            return Array.of(leaf(data.astype(target.numpy)))  # in one pass over memory
         node = leaf(data.copy())
     else:
         node = from_host(obj if data is original else data)

@@ -21,7 +21,17 @@ from smelt.frontends.array.value import copied
 from smelt.types import dtype as types
 from smelt.types.dtype import DType, from_numpy, parse
 
-__all__ = ["as_dtype", "astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type", "types"]
+__all__ = [
+    "as_dtype",
+    "as_operand_type",
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "result_type",
+    "types",
+]
 
 DTypeLike = Any
 """Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name."""
@@ -67,6 +77,11 @@ def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = No
     if node.type.dtype is dtype:
         return Array.of(copied(node)) if copy else x
     return Array.of(cast(node, dtype))
+
+
+def as_operand_type(x: Array, dtype: DType) -> Array:
+    """Convert `x` for a calculation: the array itself, never a copy, if it has the dtype."""
+    return x if x.node.type.dtype is dtype else Array.of(cast(x.node, dtype))
 
 
 def _type_of(x: Any) -> DType:

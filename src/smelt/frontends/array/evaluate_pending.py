@@ -157,6 +157,8 @@ def flush_readers(*memory: Buffer) -> None:
 
     Raises the error of a value that reads this memory and stays pending.
     """
+    if not (STATE.pending or STATE.sampled) and STATE.trail_start == len(STATE.trail):
+        return  # computed just now
     errors = _flush((), memory)
     try:
         for x in errors:

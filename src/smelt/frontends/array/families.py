@@ -12,7 +12,7 @@ TensorType(dtype=f32, shape=(2, 1))
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.promote import cast, promote_comparison, promote_operands
 from smelt.frontends.array.sizes import mismatch
-from smelt.frontends.array.value import STATE, Value, infer, record
+from smelt.frontends.array.value import STATE, Value, constant, infer, record
+from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.scalar import SCALARS
 from smelt.origin import here
-from smelt.types.dtype import f64
+from smelt.types.dtype import DType, f64
 from smelt.types.tensor import TensorType
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ OperandRule = Literal["same", "float"]
 _TYPES_LIMIT = 8192
 """Most pairs of operand types that a function remembers."""
 _NUMBERS = frozenset((bool, int, float))
+_EXACT = range(-(2**53), 2**53)
+"""Integers that are converted to floats without a check."""
+
+
+class _NumberTypes(NamedTuple):
+    """Types of an operator between an array and a Python number that needs no cast."""
+
+    result: TensorType
+    array: TensorType
+    """Alive, because keys hold its identity."""
+    dtype: DType
+    is_float: bool
+    range: range
+    """Integers that are operands as they are; others need the checks of the general path."""
 
 
 class Unary:
@@ -71,6 +86,8 @@ class Binary:
         self.operand_rule: OperandRule = wide
         self.promote_operands = _PROMOTIONS.get(row, promote_operands)
         self.result_types: dict[tuple[int, int], tuple[TensorType, TensorType, TensorType]] = {}
+        self.number_types: dict[tuple[int, type, bool], _NumberTypes] = {}
+        """Types for the type of an array, the class of a number, and whether that is first."""
 
     def __call__(self, x: Value | Any, y: Value | Any) -> Value:
         """Record the function applied to `x` and `y`, one of which may be a number.
@@ -93,13 +110,49 @@ class Binary:
             scope = getattr(x, "scope", None) or getattr(y, "scope", None)
             if scope is not None:
                 return self._recorded(scope, *self.promote_operands(self.what, x, y))
+            swapped = isinstance(y, Value)
+            if STATE.scope is None and (swapped or isinstance(x, Value)):
+                array: Any
+                number: Any
+                array, number = (y, x) if swapped else (x, y)
+                cached = self.number_types.get((id(array.type), number.__class__, swapped))
+                if cached is not None and (number.__class__ is float or number in cached.range):
+                    if array.__class__ is not Value:
+                        array = array.as_operand()
+                    operand = constant(float(number) if cached.is_float else number, cached.dtype)
+                    pair = (operand, array) if swapped else (array, operand)
+                    return Value(self.op, pair, cached.result, here(2))
         result = self._record_general(x, y)
         if result.scope is None:
+            self._remember_number(x, y, result)
             x, y = result.inputs
             if len(self.result_types) > _TYPES_LIMIT:
                 self.result_types.clear()
             self.result_types[id(x.type), id(y.type)] = (result.type, x.type, y.type)
         return result
+
+    def _remember_number(self, x: Value | Any, y: Value | Any, result: Value) -> None:
+        """Note the types of an array and a number, unless the array was cast."""
+        swapped = isinstance(y, Value)
+        array, number = (y, x) if swapped else (x, y)
+        if not isinstance(array, Value) or number.__class__ not in (int, float):
+            return
+        operand, used = result.inputs if swapped else result.inputs[::-1]
+        dtype = operand.type.dtype
+        if used.type is not array.type or operand.op.__class__ is not Constant:
+            return
+        if dtype.is_float:
+            held = _EXACT
+        elif dtype.is_integer and number.__class__ is int:
+            info = np.iinfo(dtype.numpy)
+            held = range(0 if self.what == "pow" else int(info.min), int(info.max) + 1)
+        else:
+            return
+        if len(self.number_types) > _TYPES_LIMIT:
+            self.number_types.clear()
+        key = id(array.type), number.__class__, swapped
+        types = _NumberTypes(result.type, array.type, dtype, dtype.is_float, held)
+        self.number_types[key] = types
 
     def _recorded(self, scope: Scope, x: Value, y: Value) -> Value:
         """Record with operands of one recording, or one such and a number, using cached types."""

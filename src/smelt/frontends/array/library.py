@@ -27,7 +27,7 @@ from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["call", "check_extern_allowed", "from_host"]
+__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -117,7 +117,34 @@ def _has_negative_zero(x: Buffer) -> bool:
 def _search(x: Buffer, values: Buffer, side: Any) -> Buffer:
     if x.dtype.kind == "V":
         x, values = x.astype(np.float32), values.astype(np.float32)
-    return np.searchsorted(x, values, side=side).astype(np.int64)
+    if values.ndim == 1 and values.size >= max(x.size, _SAMPLES**2) and seems_sorted(values):
+        positions = _merge_sorted(x, values, side)
+        if positions is not None:
+            return positions
+    return np.searchsorted(x, values, side=side).astype(np.int64, copy=False)
+
+
+def _merge_sorted(x: Buffer, values: Buffer, side: Any) -> Buffer | None:
+    """Return where sorted values belong in a sorted vector; None if unsorted.
+
+    Each element of the vector is searched among the values: it counts from there on.
+    """
+    if not (values[:-1] <= values[1:]).all():
+        return None
+    firsts = np.searchsorted(values, x, side="right" if side == "left" else "left")
+    counts = np.diff(firsts, prepend=0, append=values.size)
+    return None if counts.min() < 0 else np.repeat(np.arange(counts.size), counts)
+
+
+_SAMPLES = 64
+
+
+def seems_sorted(x: Buffer) -> bool:
+    """Return whether a few elements of a vector are in ascending order."""
+    if x.ndim != 1 or x.dtype.kind == "V":
+        return False
+    samples = x[:: max(x.size // _SAMPLES, 1)]
+    return bool((samples[:-1] <= samples[1:]).all())
 
 
 def _same_type(x: TensorType, *_others: TensorType, **_options: Any) -> TensorType:

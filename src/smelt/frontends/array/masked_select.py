@@ -1,10 +1,13 @@
-"""Support `x[mask]` inside `jit`, as in `x[mask] += y`, where the count is unknown.
+"""Support `x[mask]` where the count is unknown: inside `jit`, and in `x[mask] += y` anywhere.
 
 That statement reads x[mask], adds, and writes x[mask] back.  The intermediate is a
 `MaskedSelection`: results for all elements of x, and the mask.  Operators and elementwise functions
 accept numbers, arrays that vary along dimensions after the mask's only, and selections by the same
 mask; writing is an elementwise select.  Everything else would depend on the number of selected
 elements, and raises TracerError.
+
+Outside of recordings `x[mask] += y` computes nothing either (`UpdateSelection`): the bytecode tells
+such a statement from a plain read.  Where the count matters, the mask is computed as for a read.
 
 >>> import smelt as sm
 >>> f = sm.jit(lambda x: (y := x + 0, operator.setitem(y, y > 1, y[y > 1] * 10))[0])
@@ -14,8 +17,10 @@ Array([ 0.,  1., 20., 30.])
 
 from __future__ import annotations
 
+import dis
 import operator
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NoReturn
 
 from smelt.errors import ShapeError, TracerError
@@ -33,7 +38,15 @@ from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Input
 
-__all__ = ["MaskedSelection", "operator", "select_masked", "write_masked"]
+__all__ = [
+    "MaskedSelection",
+    "UpdateSelection",
+    "operator",
+    "select_for_update",
+    "select_masked",
+    "write_masked",
+    "write_update",
+]
 
 _BINARY = {
     "add": "add",
@@ -156,6 +169,106 @@ def write_masked(x: Value, key: Any, chosen: MaskedSelection) -> Value:
     return record(SELECT, (expand(mask, shape), expand(cast_same_kind(values, x), shape), x))
 
 
+class UpdateSelection:
+    """`x[mask]` as the operand of a statement `x[mask] += y` outside of recordings.
+
+    Only the in-place operator and the write that follow see it.  Other operands than numbers, and
+    arrays that vary along the mask's dimensions, need the selected elements: `read` returns them as
+    an array, whose operator runs then.
+    """
+
+    __slots__ = ("mask", "read", "values", "x")
+
+    def __init__(self, x: Value, mask: Value, read: Callable[[Value, Value], Any]) -> None:
+        self.x = x
+        self.mask = mask
+        self.read = read
+        self.values: Value | None = None
+        """Results for all elements of x."""
+
+    def update(self, name: str, function: str | None, other: Any) -> Any:
+        """Apply an in-place operator: `name` is Python's, `function` one of `BINARY`."""
+        y = other if isinstance(other, (bool, int, float)) else getattr(other, "node", None)
+        if isinstance(y, Value):
+            is_uniform = y.scope is None and y.type.rank <= self.x.type.rank - self.mask.type.rank
+        else:
+            is_uniform = y is not None
+        if function is None or not is_uniform:
+            return getattr(operator, name)(self.read(self.x, self.mask), other)
+        values = BINARY[function](self.x, y)
+        if shape_of(values) != shape_of(self.x):
+            return getattr(operator, name)(self.read(self.x, self.mask), other)  # raises ShapeError
+        self.values = values
+        return self
+
+
+def select_for_update(
+    x: Value, key: Any, frame: Any, read: Callable[[Value, Value], Any]
+) -> UpdateSelection | None:
+    """Return the selection for `x[key] op= y` by a mask outside of recordings, else None.
+
+    `frame` is the caller of `__getitem__`.  Raises IndexRangeError for a mask that does not fit.
+    """
+    mask = getattr(key, "node", None)
+    if (
+        not isinstance(mask, Value)
+        or not is_mask(mask)
+        or not mask.type.rank
+        or STATE.scope is not None
+        or STATE.tapes
+        or x.scope is not None
+        or mask.scope is not None
+        or not _is_update(frame.f_code, frame.f_lasti)
+    ):
+        return None
+    check_mask_fits(x, mask)
+    return UpdateSelection(x, mask, read)
+
+
+def write_update(x: Value, key: Any, chosen: UpdateSelection) -> Value | None:
+    """Return x after `x[key] = chosen`; None if the right side has changed the mask."""
+    if key.node is not chosen.mask or chosen.values is None:
+        return None
+    mask, shape = chosen.mask, shape_of(x)
+    mask = reshape(mask, (*shape_of(mask), *[1] * (x.type.rank - mask.type.rank)))
+    return record(SELECT, (expand(mask, shape), cast_same_kind(chosen.values, x), x))
+
+
+_SUBSCRIPT = (
+    (dis.opmap["BINARY_SUBSCR"], None)
+    if "BINARY_SUBSCR" in dis.opmap
+    else (dis.opmap["BINARY_OP"], [n for _, n in getattr(dis, "_nb_ops", ())].index("[]"))
+)
+"""Instruction, and its argument if that matters, which reads a subscript."""
+_CACHE = dis.opmap.get("CACHE", 0)
+_UPDATES: dict[tuple[int, int], tuple[bool, CodeType]] = {}
+_UPDATES_LIMIT = 4096
+
+
+def _is_update(code: CodeType, at: int) -> bool:
+    """Return whether the instruction at an offset reads a subscript for `x[key] op= y`.
+
+    Such a statement copies array and key on the stack first, and nothing else does.  Once the
+    interpreter has specialised the instruction, the offset is that of its last cache entry.
+    """
+    cached = _UPDATES.get((id(code), at))
+    if cached is None:
+        if len(_UPDATES) >= _UPDATES_LIMIT:
+            _UPDATES.clear()
+        text, copy, start = code.co_code, dis.opmap["COPY"], at
+        while start > 0 and text[start] == _CACHE:
+            start -= 2
+        op, argument = _SUBSCRIPT
+        cached = _UPDATES[id(code), at] = (
+            start >= 4
+            and text[start] == op
+            and argument in (None, text[start + 1])
+            and text[start - 4 : start] == bytes((copy, 2, copy, 2)),
+            code,
+        )
+    return cached[0]
+
+
 def _mask(key: Any) -> Value | None:
     """Return the traced mask that is the only item of a key, else None."""
     (item,) = key if isinstance(key, tuple) and len(key) == 1 else (key,)
@@ -216,6 +329,12 @@ def _unreadable(self: MaskedSelection, *_: Any, **__: Any) -> NoReturn:
     raise unknown_count_error(self.mask)
 
 
+def _update(name: str, function: str | None) -> Callable[[UpdateSelection, Any], Any]:
+    return lambda self, other: self.update(name, function, other)
+
+
+for _name in (*_BINARY, "matmul"):
+    setattr(UpdateSelection, f"__i{_name}__", _update(f"i{_name}", _BINARY.get(_name)))
 for _name, _row in _BINARY.items():
     setattr(MaskedSelection, f"__{_name}__", _operator(_row))
     setattr(MaskedSelection, f"__r{_name}__", _operator(_row, reflected=True))

@@ -17,7 +17,7 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
+from smelt.frontends.array.dtypes import DTypeLike, as_dtype, as_operand_type
 from smelt.frontends.array.manipulation import reshape
 from smelt.frontends.array.numerical import Axis, array_of, floats_of
 
@@ -79,13 +79,13 @@ def nanmean(
     result.  Raises AxisError.
     """
     array = _as_floats(x, dtype, "nanmean")
-    total, count = _sum_and_count(astype(array, array.dtype.compute), axis, keepdims)
-    return astype(total / count, array.dtype)
+    total, count = _sum_and_count(as_operand_type(array, array.dtype.compute), axis, keepdims)
+    return as_operand_type(total / count, array.dtype)
 
 
 def _as_floats(x: Any, dtype: DTypeLike, what: str) -> Array:
     array = floats_of(x, what)
-    return array if dtype is None else astype(array, as_dtype(dtype))
+    return array if dtype is None else as_operand_type(array, as_dtype(dtype))
 
 
 def _sum_and_count(upcast: Array, axis: Axis, keepdims: bool) -> tuple[Array, Array]:
@@ -94,7 +94,7 @@ def _sum_and_count(upcast: Array, axis: Axis, keepdims: bool) -> tuple[Array, Ar
 
 
 def _count(upcast: Array, axis: Axis, keepdims: bool) -> Array:
-    flags = astype(el.logical_not(el.isnan(upcast)), upcast.dtype)
+    flags = as_operand_type(el.logical_not(el.isnan(upcast)), upcast.dtype)
     return stat.sum(flags, axis=axis, keepdims=keepdims)
 
 
@@ -113,7 +113,7 @@ def nanvar(
     AxisError.
     """
     array = _as_floats(x, dtype, "nanvar")
-    return astype(_variance(array, axis, ddof, keepdims), array.dtype)
+    return as_operand_type(_variance(array, axis, ddof, keepdims), array.dtype)
 
 
 def nanstd(
@@ -130,11 +130,11 @@ def nanstd(
     It is the square root of `nanvar`, with the same arguments.  Raises AxisError.
     """
     array = _as_floats(x, dtype, "nanstd")
-    return astype(el.sqrt(_variance(array, axis, ddof, keepdims)), array.dtype)
+    return as_operand_type(el.sqrt(_variance(array, axis, ddof, keepdims)), array.dtype)
 
 
 def _variance(array: Array, axis: Axis, ddof: float, keepdims: bool) -> Array:
-    upcast = astype(array, array.dtype.compute)
+    upcast = as_operand_type(array, array.dtype.compute)
     total, count = _sum_and_count(upcast, axis, True)
     centred = el.where(el.isnan(upcast), 0.0, upcast - total / count)  # infinities give NaN
     squares = stat.sum(centred * centred, axis=axis, keepdims=keepdims)

@@ -24,7 +24,7 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.convolution import conv
-from smelt.frontends.array.dtypes import astype, finfo
+from smelt.frontends.array.dtypes import as_operand_type, astype, finfo
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import flip, moveaxis, reshape
 from smelt.frontends.array.number import Number, as_dim
@@ -70,12 +70,12 @@ def array_of(x: Any, what: str) -> Array:
 def floats_of(x: Any, what: str) -> Array:
     """Convert an argument to an array of floats; integers become float64."""
     array = array_of(x, what)
-    return array if array.dtype.is_float else astype(array, f64)
+    return array if array.dtype.is_float else as_operand_type(array, f64)
 
 
 def to_compute_type(x: Array) -> Array:
     """Cast floats to the dtype of calculations: float32 for half types."""
-    return astype(x, x.dtype.compute)
+    return as_operand_type(x, x.dtype.compute)
 
 
 # Comparisons and NaN
@@ -115,7 +115,7 @@ def isin(x: Any, test: Any, /, *, invert: bool = False) -> Array:
     """
     array, elements = array_of(x, "isin"), reshape(array_of(test, "isin"), (-1,))
     dtype = common("isin", array.dtype, elements.dtype)
-    array, sorted_ = astype(array, dtype), sort(astype(elements, dtype))
+    array, sorted_ = as_operand_type(array, dtype), sort(as_operand_type(elements, dtype))
     if shape_of(sorted_.node)[0] == 0:
         result = make.zeros(array.shape, dtype=bool_)
     else:
@@ -163,13 +163,13 @@ def average(x: Any, /, axis: int | None = None, weights: Any = None) -> Array:
         return stat.mean(array, axis=axis)
     w = floats_of(weights, "average")
     dtype = common("average", array.dtype, w.dtype)
-    array, w = to_compute_type(astype(array, dtype)), to_compute_type(w)
+    array, w = to_compute_type(as_operand_type(array, dtype)), to_compute_type(w)
     if w.ndim == 1 and array.ndim > 1:
         if axis is None:
             raise ArgumentError("average: weights along one axis need its name, axis=")
         w = reshape(w, (-1, *[1] * (array.ndim - 1 - axis_of(axis, array.ndim, "average"))))
     w = w + make.zeros_like(array)
-    return astype(stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis), dtype)
+    return as_operand_type(stat.sum(array * w, axis=axis) / stat.sum(w, axis=axis), dtype)
 
 
 def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
@@ -179,7 +179,7 @@ def cov(x: Any, /, *, rowvar: bool = True, ddof: int = 1) -> Array:
     Integers give float64.  Raises ShapeError for ranks above 2.
     """
     dtype = floats_of(x, "cov").dtype
-    return astype(_covariance(to_compute_type(floats_of(x, "cov")), rowvar, ddof), dtype)
+    return as_operand_type(_covariance(to_compute_type(floats_of(x, "cov")), rowvar, ddof), dtype)
 
 
 def _covariance(array: Array, rowvar: bool, ddof: int) -> Array:
@@ -199,10 +199,10 @@ def corrcoef(x: Any, /, *, rowvar: bool = True) -> Array:
     floats = floats_of(x, "corrcoef")
     c = _covariance(to_compute_type(floats), rowvar, 1)
     if c.ndim == 0:
-        return astype(c / c, floats.dtype)
+        return as_operand_type(c / c, floats.dtype)
     diagonal = make.eye(c.shape[0], dtype=bool_)  # keeps a non-finite variable out of the others
     spread = el.sqrt(stat.sum(el.where(diagonal, c, 0), axis=1))
-    return astype(el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0), floats.dtype)
+    return as_operand_type(el.clip(c / spread[:, None] / spread[None, :], -1.0, 1.0), floats.dtype)
 
 
 def histogram(
@@ -239,7 +239,9 @@ def histogram(
     if density:
         widths = stat.diff(edges)
         dtype = (counts / widths).dtype
-        counts = astype(counts / astype(widths, dtype.compute) / stat.sum(counts), dtype)
+        counts = as_operand_type(
+            counts / as_operand_type(widths, dtype.compute) / stat.sum(counts), dtype
+        )
     return counts, edges
 
 
@@ -258,7 +260,7 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
     if bins < 1:
         raise ArgumentError(op="histogram", argument="bins", value=bins, expected="1 or more")
     dtype = x.dtype if x.dtype.is_float else f64
-    floats = astype(x, dtype.compute)
+    floats = as_operand_type(x, dtype.compute)
     if span is not None:
         low, high = (make.asarray(e, dtype=floats.dtype) for e in span)
     elif shape_of(x.node)[0] == 0:
@@ -267,16 +269,18 @@ def _edges(x: Array, bins: Any, span: tuple[Any, Any] | None) -> tuple[Array, Ar
         low, high = stat.min(floats), stat.max(floats)
     flat = el.equal(low, high)
     low, high = el.where(flat, low - 0.5, low), el.where(flat, high + 0.5, high)
-    steps = astype(make.arange(bins + 1), f64)
-    first, last = astype(low, f64), astype(high, f64)
+    steps = as_operand_type(make.arange(bins + 1), f64)
+    first, last = as_operand_type(low, f64), as_operand_type(high, f64)
     edges = el.where(el.equal(steps, bins), last, steps * ((last - first) / bins) + first)
     edges = astype(edges, dtype)
     scaled = (floats - low) / (high - low) * bins
     inside = el.logical_and(floats >= low, floats <= high)
-    at = astype(el.where(inside, el.clip(scaled, 0, bins - 1), 0.0), i64)
-    at = at - astype(floats < edges[at], i64)  # rounding may have chosen a neighbouring bin
+    at = as_operand_type(el.where(inside, el.clip(scaled, 0, bins - 1), 0.0), i64)
+    at = at - as_operand_type(
+        floats < edges[at], i64
+    )  # rounding may have chosen a neighbouring bin
     at = el.clip(at, 0, bins - 1)
-    return edges, at + astype(el.logical_and(floats >= edges[at + 1], at < bins - 1), i64)
+    return edges, at + as_operand_type(el.logical_and(floats >= edges[at + 1], at < bins - 1), i64)
 
 
 # Series
@@ -301,7 +305,7 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
         operands = f"{knots.node.type_text}, {values.node.type_text}"
         raise ShapeError(op="interp", operands=operands, reason="points are two vectors")
     dtype = common("interp", at.dtype, knots.dtype, values.dtype)
-    at, knots, values = (to_compute_type(astype(v, dtype)) for v in (at, knots, values))
+    at, knots, values = (to_compute_type(as_operand_type(v, dtype)) for v in (at, knots, values))
     values = values + make.zeros_like(knots)  # checks that the lengths agree
     n = knots.shape[0]
     before = values[0] if left is None else left
@@ -313,7 +317,7 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
         result = el.where(el.equal(at, knots[k]), values[k], rise * (at - knots[k]) + values[k])
     result = el.where(el.equal(at, knots[n - 1]), values[n - 1], result)
     result = el.where(at < knots[0], before, el.where(at > knots[n - 1], after, result))
-    return astype(el.where(el.isnan(at), at, result), dtype)
+    return as_operand_type(el.where(el.isnan(at), at, result), dtype)
 
 
 def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
@@ -336,7 +340,9 @@ def trapezoid(y: Any, /, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
         dtype = common("trapezoid", dtype, positions.dtype)
         positions = to_compute_type(positions)
         step = stat.diff(positions if positions.ndim == 1 else moveaxis(positions, axis, -1))
-    return astype(stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1), dtype)
+    return as_operand_type(
+        stat.sum(step * (array[..., 1:] + array[..., :-1]) / 2.0, axis=-1), dtype
+    )
 
 
 def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
@@ -367,7 +373,7 @@ def gradient(f: Any, dx: Any = 1.0, /, *, axis: int | None = None) -> Any:
     positions = reshape(make.arange(y.shape[0]), (-1, *[1] * (y.ndim - 1)))
     end = el.logical_or(el.equal(positions, 0), el.equal(positions, y.shape[0] - 1))
     slopes = (padded[2:] - padded[:-2]) / el.where(end, 1.0 * dx, 2.0 * dx)
-    return moveaxis(astype(slopes, array.dtype), 0, 0 if axis is None else axis)
+    return moveaxis(as_operand_type(slopes, array.dtype), 0, 0 if axis is None else axis)
 
 
 def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:

@@ -228,8 +228,11 @@ T = TypeVar("T", bound=Operators)
 
 
 def _forward(family: Binary, x: T, other: Any) -> T:
-    if other.__class__ is x.__class__:
+    kind = other.__class__
+    if kind is x.__class__:
         return x.of(family(x.node, other.node))
+    if kind is float or kind is int:
+        return x.of(family(x.node, other))
     if is_complex(other):
         return getattr(np, family.what)(x, other)
     y = operand(other)
@@ -237,6 +240,8 @@ def _forward(family: Binary, x: T, other: Any) -> T:
 
 
 def _reflected(family: Binary, x: T, other: Any) -> T:
+    if other.__class__ is float or other.__class__ is int:
+        return x.of(family(other, x.node))
     if is_complex(other):
         return getattr(np, family.what)(other, x)
     y = operand(other)

@@ -18,7 +18,7 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.dtypes import astype
+from smelt.frontends.array.dtypes import as_operand_type
 from smelt.frontends.array.manipulation import expand_dims, moveaxis, reshape
 from smelt.frontends.array.numerical import Axis, array_of, floats_of
 from smelt.frontends.array.reduction import is_empty
@@ -101,7 +101,7 @@ def _sorted_with_count(x: Any, axis: Axis, what: str) -> tuple[Array, Array]:
     These elements come first.
     """
     sorted_ = _sorted(x, axis, what)
-    return sorted_, astype(stat.sum(el.logical_not(el.isnan(sorted_)), axis=0), i64)
+    return sorted_, as_operand_type(stat.sum(el.logical_not(el.isnan(sorted_)), axis=0), i64)
 
 
 def _at(sorted_: Array, position: Array) -> Array:
@@ -127,7 +127,7 @@ def quantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False) ->
     node = array_of(x, "quantile").node
     if any(is_empty(node, a) for a in axes_of(axis, node.type.rank, "quantile")):
         raise ShapeError(op="quantile", operands=node.type_text, reason="there are no elements")
-    sorted_, fraction = _sorted(x, axis, "quantile"), astype(floats_of(q, "quantile"), f64)
+    sorted_, fraction = _sorted(x, axis, "quantile"), as_operand_type(floats_of(q, "quantile"), f64)
     n = sorted_.shape[0]
     at = el.clip(fraction, 0.0, 1.0) * (n - 1)
     low, weight = _split(at, sorted_)
@@ -147,7 +147,7 @@ def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False)
     """
     _check_fractions(q, 1, "nanquantile")
     sorted_, count = _sorted_with_count(x, axis, "nanquantile")
-    fractions = astype(floats_of(q, "nanquantile"), f64)
+    fractions = as_operand_type(floats_of(q, "nanquantile"), f64)
     fraction = reshape(fractions, (-1, *[1] * count.ndim))
     low, weight = _split(el.clip(fraction, 0.0, 1.0) * el.maximum(count - 1, 0), sorted_)
     last = sorted_.shape[0] - 1
@@ -161,7 +161,7 @@ def nanquantile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = False)
 def _split(at: Array, sorted_: Array) -> tuple[Array, Array]:
     """Split positions into integers and fractions, the latter in the elements' dtype."""
     low = el.floor(at)
-    return astype(low, i64), astype(at - low, sorted_.dtype)
+    return as_operand_type(low, i64), as_operand_type(at - low, sorted_.dtype)
 
 
 def _interpolate(a: Array, b: Array, weight: Array, is_missing: Array) -> Array:
@@ -193,4 +193,4 @@ def nanpercentile(x: Any, q: Any, /, axis: Axis = None, *, keepdims: bool = Fals
 
 
 def _as_fractions(q: Any) -> Array:
-    return astype(floats_of(q, "percentile"), f64) / 100.0
+    return as_operand_type(floats_of(q, "percentile"), f64) / 100.0

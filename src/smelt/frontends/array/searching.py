@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,14 @@ from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.creation import iota
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, align
-from smelt.frontends.array.library import call, check_extern_allowed
+from smelt.frontends.array.library import call, check_extern_allowed, seems_sorted
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import reduce_axes
-from smelt.frontends.array.subscript import holds, resolve_positions
+from smelt.frontends.array.subscript import SELECT, holds, resolve_positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.trace_cache import cache_trace_in_recording
-from smelt.frontends.array.value import Buffer, Value, leaf
-from smelt.frontends.array.views import axes_of, axis_of, reshape, shape_of
+from smelt.frontends.array.value import STATE, Buffer, Value, leaf, record
+from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
@@ -90,7 +91,24 @@ def nonzero(x: Any, /) -> tuple[Array, ...]:
     data = concrete_elements(x, "nonzero")
     if data.ndim == 0:
         raise ShapeError(op="nonzero", operands="rank 0", reason="it has no dimensions")
-    return tuple(Array.of(leaf(np.ascontiguousarray(p, np.int64))) for p in np.nonzero(data))
+    return tuple(Array.of(leaf(p)) for p in _positions(data))
+
+
+def _positions(data: Buffer) -> list[Buffer]:
+    """Return the positions of nonzero elements, a vector for each dimension.
+
+    Positions in the flattened array are divided by the sizes: NumPy's walk over several dimensions
+    takes longer.
+    """
+    if data.ndim == 1 or not data.flags.c_contiguous or not data.size:
+        return [np.ascontiguousarray(p, np.int64) for p in np.nonzero(data)]
+    flat = np.flatnonzero(data if data.dtype == np.bool_ else data != 0)
+    positions: list[Buffer] = []
+    for size in data.shape[:0:-1]:
+        rest = flat // size
+        positions.append(flat - rest * size)
+        flat = rest
+    return [flat, *positions[::-1]]
 
 
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
@@ -126,6 +144,8 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     count = shape_of(sorted_)[0]
     if holds(sorted_.scope or values.scope, count, "<=", COUNT_LIMIT):
         return Array.of(_count_before(sorted_, values, side))
+    if _is_bisected(sorted_, values):
+        return Array.of(_bisect(sorted_, values, side))
     return Array.of(call("searchsorted", sorted_, values, side=side))
 
 
@@ -135,6 +155,53 @@ COUNT_LIMIT = 128
 The comparisons are vectorised and fused with their neighbours; longer vectors go to NumPy's binary
 search.
 """
+
+
+BISECTED_COUNT = 1 << 17
+"""Longest vector (in elements) that is bisected by kernels: it stays in cache."""
+BISECTED_VALUES = 1 << 17
+"""Fewest values that are worth a kernel, which has to be compiled, of a step for each halving."""
+
+
+def _is_bisected(sorted_: Value, values: Value) -> bool:
+    """Return whether a kernel bisects a vector, outside of recordings, where sizes are known."""
+    if STATE.scope is not None or sorted_.scope is not None or values.scope is not None:
+        return False
+    length, shape = sorted_.type.shape[0], values.type.shape
+    if not isinstance(length, int) or length > BISECTED_COUNT:
+        return False
+    kind = sorted_.type.dtype
+    return (
+        math.prod(d for d in shape if isinstance(d, int)) >= BISECTED_VALUES
+        and (kind.is_integer or kind.bits >= 32)
+        and not seems_sorted(evaluate(values))  # a merge is faster still, see `library`
+    )
+
+
+def _bisect(sorted_: Value, values: Value, side: str) -> Value:
+    """Count the elements that come before each value by halving, without branches.
+
+    The vector's length fixes the steps, so they are unrolled and fuse with their neighbours.  NaN
+    is last in sorted order, as in `_count_before`.
+    """
+    shape, remaining = shape_of(values), sorted_.type.shape[0]
+    assert isinstance(remaining, int)
+    is_missing = UNARY["isnan"](values) if sorted_.type.dtype.is_float else None
+    at = expand(number(0, i64, "searchsorted"), shape)
+    while remaining:
+        half = max(remaining // 2, 1)
+        element = gather(sorted_, [BINARY["add"](at, half - 1)], 0)
+        before = BINARY["less" if side == "left" else "less_equal"](element, values)
+        if is_missing is not None:
+            missing = is_missing
+            if side == "left":
+                is_number = UNARY["logical_not"](UNARY["isnan"](element))
+                missing = BINARY["logical_and"](missing, is_number)
+            before = BINARY["logical_or"](before, missing)
+        step = record(SELECT, (before, *[number(c, i64, "searchsorted") for c in (half, 0)]))
+        at = BINARY["add"](at, step)
+        remaining = remaining - half if remaining > 1 else 0
+    return at
 
 
 def _count_before(sorted_: Value, values: Value, side: str) -> Value:

@@ -163,6 +163,9 @@ def get(x: Value, key: Any) -> Value:
         return _get_simple(x, simple) if copied is None else copied
     items = key if key.__class__ is tuple else (key,)
     if x.scope is None:
+        selected = _select_computed(x, key)
+        if selected is not None:
+            return selected
         scope = _scope_in(items)
         return _get(x if scope is None else scope.capture(x), key)
     nodes: list[Any] = [getattr(item, "node", None) for item in items]
@@ -201,6 +204,33 @@ def _copy_small(x: Value, key: Any) -> Value | None:
         return None
     is_all = part.size == data.size
     return None if is_all or part.nbytes > SNAPSHOT_BYTES else leaf(part.copy())
+
+
+def _select_computed(x: Value, key: Any) -> Value | None:
+    """Return x[key] at once for a mask outside of recordings, else None.
+
+    The number of elements has to be known, and finding it reads the mask: the elements of x, which
+    are computed along with it, are selected in the same pass.
+    """
+    mask = getattr(key, "node", None)
+    if (
+        STATE.scope is not None
+        or STATE.tapes
+        or not isinstance(mask, Value)
+        or not is_mask(mask)
+        or mask.scope is not None
+        or not mask.type.rank
+    ):
+        return None
+    check_mask_fits(x, mask)
+    selector = evaluate(mask)
+    data = x.current_buffer()
+    if data is None or data.shape != x.type.shape or data.dtype != x.type.dtype.numpy:
+        return None
+    if not data.flags.c_contiguous:
+        return leaf(data[selector])
+    rows = data.reshape(selector.size, *data.shape[selector.ndim :])
+    return leaf(rows.take(np.flatnonzero(selector), axis=0))  # faster than data[selector]
 
 
 def _scope_in(key: tuple[Any, ...]) -> Scope | None:
@@ -535,7 +565,7 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
         if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
             assert isinstance(size, int)
             signed = data.astype(np.int64)
-            return leaf(np.where(signed < 0, signed + size, signed))
+            return leaf(np.add(signed, size, out=signed, where=signed < 0))
     unsigned = index.type.dtype.kind == "uint"
     index = cast(index, i64)
     if not wraps or unsigned or (data is not None and STATE.scope is None):
