@@ -1,0 +1,105 @@
+"""Compare the plans for a processor with AVX2 with those for AVX-512.
+
+The rows say what plans are for `harness.MACHINE`. A machine with half the lanes and half the
+registers has the same caches, so that nearly every plan is the same: what differs stands in `OTHER`
+with the reason, and a plan that changes has to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from tests.catalogue import test_e_weights as weights
+from tests.catalogue.harness import Counts, PlannedRow, count, same, sketch
+from tests.catalogue.rows import Row
+
+import smelt as sm
+from smelt.target import Target
+
+AVX2 = Target.for_isa("avx2")
+MODULES = (
+    *("a_elementwise", "b_reductions", "c_contractions", "d_convolutions"),
+    *("f_losses", "g_training", "h_refusals"),
+)
+PLANS: dict[str, tuple[Row, str]] = {
+    f"{name[0]}: {row.id} {dtype}": (row, dtype)
+    for name in MODULES
+    for row in import_module(f"tests.catalogue.test_{name}").ROWS
+    for dtype in ("f32", *row.dtypes)
+}
+OTHER: dict[str, Mapping[str, Any]] = {
+    # Sixteen registers hold the running values of one half of the columns' reductions, so that x is
+    # swept once more.
+    "b: B3 training long f32": {"sweeps": 3},
+    **dict.fromkeys((f"b: B5 columns {t}" for t in ("f32", "bf16", "f16")), {"sweeps": 2}),
+    **dict.fromkeys(
+        (f"b: B4 columns {t}" for t in ("bf16", "f16")),
+        {
+            "kernels": 2,
+            "launches": 2,
+            "stored": ("exp", "reduce.sum"),
+            "fused": 268_451_840,
+            "sweeps": 2,
+        },
+    ),
+    **dict.fromkeys(
+        (f"b: B4 middle {t}" for t in ("bf16", "f16")),
+        {"kernels": 2, "launches": 2, "stored": ("exp",), "fused": 536_870_912},
+    ),
+    **dict.fromkeys(
+        (f"b: B4 long {t}" for t in ("bf16", "f16")),
+        {"stored": ("exp", "reduce.sum"), "fused": 1_073_741_856},
+    ),
+    "c: C11 f32": {"kernels": 2, "launches": 2, "stored": ("cast",), "fused": 23_597_056},
+    "d: D2 f32": {"kernels": 2, "launches": 2, "stored": ("rsqrt",), "fused": 13_986_048},
+    "g: F2 f32": {"kernels": 9},
+    "g: G1 cross-entropy f32": {
+        "kernels": 2,
+        "launches": 2,
+        "stored": (),
+        "fused": 268_566_533,
+    },
+}
+"""Plan -> what is not as with AVX-512."""
+MEAN_SHAPES = "[600,5]", "[2001,5]", "[2001,2]"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_plans_are_those_of_avx512_but_for_a_few(plan: str) -> None:
+    row, dtype = PLANS[plan]
+    same(_planned(row, dtype, AVX2), replace(count(sketch(row, dtype)), **OTHER.get(plan, {})))
+
+
+def test_every_other_plan_is_one_of_a_row() -> None:
+    assert set(OTHER) <= set(PLANS)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weight", list(weights.WEIGHTS)[:-1])
+def test_weights_divided_by_their_sum(weight: str, masked: bool) -> None:
+    specs = [sm.spec("f32[4,1024,64]")] * 3
+    with sm.config(target="avx2"):
+        report = sm.explain(weights.attention(weight, masked), *specs)
+    assert (len(report.kernels), weights.streams(report)) == ((1, 1) if masked else (2, 0))
+
+
+@pytest.mark.parametrize(("distance", "bell", "mean"), weights.WAYS)
+def test_means_weighed_by_distance(distance: str, bell: str, mean: str) -> None:
+    def code(x: Any, t: Any, y: Any) -> Any:
+        w = weights.BELLS[bell](sm, weights.DISTANCES[distance](sm, x, t))
+        return weights.MEANS[mean](sm, w, y)
+
+    letter = "f64" if distance == "norm" or bell == "rational" else "f32"
+    with sm.config(target="avx2"):
+        report = sm.explain(code, *(sm.spec(f"{letter}{d}") for d in MEAN_SHAPES))
+    kernels = 3 if bell == "box" else 1 + (distance == "product")
+    assert len(report.kernels) == kernels
+
+
+def _planned(row: Row, dtype: str, machine: Target) -> Counts:
+    built: PlannedRow = sketch(row, dtype, machine=machine)
+    return count(built)
