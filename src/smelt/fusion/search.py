@@ -48,6 +48,13 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
+TIE_SHARE = 0.01
+"""Share of the time of two kernels that one kernel may take longer and still be preferred.
+
+So small a difference is far below the model's error, and the one kernel stores less.
+"""
+TIE_GAIN = 2 * LEAST_GAIN
+"""The gain of such a join: all others come first."""
 TAKE_SHARE = 0.99
 """Share of the largest remaining bound that a gain must reach to be taken.
 
@@ -281,6 +288,8 @@ class Search(State):
         gain += self.uncached_ns((producer.stored | reader.stored) & ~stored, stored)
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
+        if -TIE_SHARE * verdict.cost.objective_ns <= gain <= TIE_GAIN:
+            gain = TIE_GAIN if (producer.stored | reader.stored) & ~stored else gain
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
 
