@@ -19,7 +19,6 @@ from __future__ import annotations
 import numpy as np
 
 from smelt.fusion.units import Unit, Units
-from smelt.ops.elementwise import Cast
 from smelt.types.dtype import DType, i16, i32
 
 Range = tuple[int, int]
@@ -59,13 +58,12 @@ def _range(units: Units, v: int, depth: int) -> tuple[Range, int]:
     """Return the range of an integer value, and the units from which it follows."""
     node = units.values[v]
     own_range = _dtype_range(node.type.dtype)
-    if v < len(units.inputs) or depth == 0 or not isinstance(node.op, Cast):
+    if v < len(units.inputs) or depth == 0 or not units.unit(v).trace.is_conversion:
         return own_range, 0
-    edges = units.unit(v).edges
-    source = units.values[edges[0].producer].type.dtype if len(edges) == 1 else None
-    if source is None or not source.is_integer:
+    operands = [e.producer for e in units.unit(v).edges]
+    if len(operands) != 1 or not units.values[operands[0]].type.dtype.is_integer:
         return own_range, 0
-    low_high, members = _range(units, edges[0].producer, depth - 1)
+    low_high, members = _range(units, operands[0], depth - 1)
     if own_range[0] <= low_high[0] and low_high[1] <= own_range[1]:
         return low_high, members | 1 << v
     return own_range, 0
