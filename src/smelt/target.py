@@ -195,6 +195,11 @@ class Target:
         return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
 
     @property
+    def has_word_dot(self) -> bool:
+        """Whether one instruction multiplies 16-bit integers and adds them in pairs."""
+        return self.has("sse2")
+
+    @property
     def has_fast_division(self) -> bool:
         """Whether dividing vectors is cheaper than multiplying by an exact reciprocal."""
         return self.cpu in _FAST_DIVISIONS

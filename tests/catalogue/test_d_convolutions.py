@@ -143,9 +143,6 @@ def averaged_reference(x: Any, w: Any) -> Any:
 
 
 HALF = "((h + 1)//2)*((w + 1)//2)"
-DEAR_ROOT = {
-    "plan_dtype f64": "a root in double precision costs more in every task than a kernel of its own"
-}
 ROWS = (
     row("D1", biased(padding=1), INPUTS, IMAGE, dtypes=("f64",), layouts=("stepped", "turned"),
         **formulas("n*o*h*w")),
@@ -164,7 +161,7 @@ ROWS = (
         unfused="s*(n*c*h*w + 9*o*c + o + 8*n*o*h*w)"),
     row("D2", (normed, lambda x, w, *p: relu(normal(conv(x, w, padding=1), *p))),
         ("T[n,c,h,w]", "T[o,c,3,3]", "T[o]", "T[o] > 0", "T[o]", "T[o]"), IMAGE,
-        dtypes=("f64",), short=DEAR_ROOT,
+        dtypes=("f64",),
         fused="s*(n*c*h*w + 9*o*c + 4*o + n*o*h*w)",
         unfused="s*(n*c*h*w + 9*o*c + 8*o + 11*n*o*h*w)"),
     # Rows that fill tiles: with others two kernels are faster (`fusion/test_contraction_cost.py`).

@@ -28,6 +28,7 @@ from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Position, Region
 from smelt.fusion.scatter import scatter_work
 from smelt.fusion.schedule_model import ScheduleModel
+from smelt.fusion.short_factors import converting_units
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.target import Kind, Level, Target
@@ -80,6 +81,8 @@ NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
 SERIAL = 32
 """Time of a step of a scan along a row, relative to a vectorised step: each waits for the last."""
+WORD_DOT_FACTOR = 2.0
+"""Multiply-adds of 16-bit integers per instruction that multiplies them in pairs."""
 SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
 PARTIAL_BYTES = 8
@@ -154,6 +157,11 @@ class Model:
             is_intermediate = v >= len(units.inputs) and not units.outputs >> v & 1
             reach = min(REUSE_DISTANCE * n, max(outside, n)) if is_intermediate else outside
             self.resting_level.append(target.level(reach, self.cores))
+        self.converting: dict[int, int] = {}
+        """Contractions of integers by dot-product instructions, and the units they need for it."""
+        for unit in units.units if target.has_word_dot else ():
+            if (converting := converting_units(units, unit)) is not None:
+                self.converting[unit.number] = converting
         self.step_ns = [0.0] * len(units.inputs)
         self.step_ns += [self._step(unit) for unit in units.units]
         self._rates: dict[tuple[Level, Kind, int], float] = {}
@@ -164,6 +172,7 @@ class Model:
         for e in unit.edges:
             width = max(width, self.units.values[e.producer].type.dtype.compute.itemsize)
         step = self.target.compute_ns(unit.trace.cost, 1.0, min(width, 8))
+        step /= WORD_DOT_FACTOR if unit.number in self.converting else 1.0
         return step * SERIAL if 0 <= unit.scan_axis == unit.rank - 1 else step
 
     # ---- parts ---------------------------------------------------------------------------------
@@ -337,9 +346,18 @@ class Model:
 
         For units computed only for results that are ranges, averaged over all their positions.
         """
-        if not region.parts:
+        full = [
+            u
+            for u, converting in self.converting.items()
+            if region.members >> u & 1 and converting & ~region.members
+        ]
+        if not region.parts and not full:
             return self.step_ns
         step_ns = list(self.step_ns)
+        for u in full:
+            step_ns[u] *= WORD_DOT_FACTOR
+        if not region.parts:
+            return step_ns
         shares = shares_of_ranges(
             self.units, region.members, region.stored, region.parts, self.extents
         )

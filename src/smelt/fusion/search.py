@@ -48,6 +48,14 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
+TIE_SHARE, STREAM_TIE_SHARE = 1e-4, 0.01
+"""By how much one kernel that stores less may be slower than two, as a share of its time.
+
+Both are below the model's error. The second holds for streams: plans serve larger sizes too, and
+what a stream does not store grows with its axis.
+"""
+TIE_GAIN = 2 * LEAST_GAIN
+"""The gain of such a join: all others come first."""
 TAKE_SHARE = 0.99
 """Share of the largest remaining bound that a gain must reach to be taken.
 
@@ -281,6 +289,10 @@ class Search(State):
         gain += self.uncached_ns((producer.stored | reader.stored) & ~stored, stored)
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
+        if (producer.stored | reader.stored) & ~stored and gain <= TIE_GAIN:
+            share = TIE_SHARE if verdict.cost.stream < 0 else STREAM_TIE_SHARE
+            if gain >= -share * verdict.cost.objective_ns:
+                gain = TIE_GAIN
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
 

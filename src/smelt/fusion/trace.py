@@ -84,6 +84,8 @@ class Trace:
     """
     position_axes: tuple[int, ...] = ()
     """For each of these dimensions, the axis of the updates that its position counts, or -1."""
+    is_conversion: bool = False
+    """Whether it converts one element to another type, and does nothing else."""
 
 
 class _IndexAxes(frozenset[str]):
@@ -102,7 +104,7 @@ class _Tracer:
         self.cost = 0.0
         self.size = self.reductions = self.dots = self.guards = 0
         self.positional = False
-        self.joins = 0
+        self.joins = self.casts = 0
         self.position_axes: tuple[int, ...] = ()
         self.combine = ""
         self.along = -1
@@ -116,6 +118,7 @@ class _Tracer:
     def cast(self, value: Axes, dtype: DType) -> Axes:
         self.cost += MOVE_COST
         self.size += 1
+        self.casts += 1
         return value
 
     def constant(self, value: float | int | bool, dtype: DType) -> Axes:
@@ -295,4 +298,5 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         inputs[0].leaves if inputs else 0,
         tracer.joins,
         tracer.position_axes,
+        tracer.casts == tracer.size == len(set(tracer.reads)) == 1,
     )

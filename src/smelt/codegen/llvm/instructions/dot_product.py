@@ -107,7 +107,7 @@ def choose_dot_instruction(
         if not are_bfloats or not (tiles or target.has_fast_bf16_dot):
             return None
         return DotInstruction("bfloats", bf16, matrix="tdpbf16ps") if tiles else BF16_DOT
-    if item.dtype != i32 or target.isa == "neon":
+    if item.dtype != i32 or not target.has_word_dot:
         return None
     first, second = (_span(x, buffers) for x in (left, right))
     if first is None or second is None:

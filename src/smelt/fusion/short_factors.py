@@ -1,0 +1,79 @@
+"""Find contractions of integers whose factors fit 16 bits, which have dot-product instructions.
+
+One such instruction multiplies two neighbours along the reduced axis, where a multiply-add of full
+integers takes as long for one. The code generator sees that factors are short by how the kernel
+computes them (`smelt.codegen.llvm.instructions.dot_product`): those that another kernel converted
+and stored are full integers.
+
+>>> from smelt.fusion.units import Units
+>>> from smelt.graph.text import parse
+>>> text = "graph f(x: i8[m,k], w: i16[k,n]) { v0 = cast(x) {dtype=i32} v1 = cast(w) {dtype=i32} "
+>>> product = 'contract(v0, v1) {spec="m,k; k,n -> m,n"}'
+>>> units = Units(parse(f"{text} v2 = {product} return v2 }}"))
+>>> converting_units(units, units.unit(4)) == 1 << 2 | 1 << 3
+True
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smelt.fusion.units import Unit, Units
+from smelt.types.dtype import DType, i16, i32
+
+Range = tuple[int, int]
+
+MOST_DEPTH = 8
+"""Most operators between an array and a factor that are followed."""
+
+
+def converting_units(units: Units, unit: Unit) -> int | None:
+    """Return the units that make the factors of a contraction short.
+
+    They have to be in its kernel. None if the factors are never short.
+    """
+    if not unit.trace.dots or unit.node.type.dtype != i32 or len(unit.edges) < 2:
+        return None
+    needed = 0
+    for edge in unit.edges:
+        members = _short_at(units, edge.producer)
+        if members is None:
+            return None
+        needed |= members
+    return needed
+
+
+def _short_at(units: Units, v: int) -> int | None:
+    """Return the units by which a value fits 16 bits, None if it need not."""
+    dtype = units.values[v].type.dtype
+    if not dtype.is_integer:
+        return None
+    if _fits(_dtype_range(dtype)):
+        return 0
+    value_range, members = _range(units, v, MOST_DEPTH)
+    return members if _fits(value_range) else None
+
+
+def _range(units: Units, v: int, depth: int) -> tuple[Range, int]:
+    """Return the range of an integer value, and the units from which it follows."""
+    node = units.values[v]
+    own_range = _dtype_range(node.type.dtype)
+    if v < len(units.inputs) or depth == 0 or not units.unit(v).trace.is_conversion:
+        return own_range, 0
+    operands = [e.producer for e in units.unit(v).edges]
+    if len(operands) != 1 or not units.values[operands[0]].type.dtype.is_integer:
+        return own_range, 0
+    low_high, members = _range(units, operands[0], depth - 1)
+    if own_range[0] <= low_high[0] and low_high[1] <= own_range[1]:
+        return low_high, members | 1 << v
+    return own_range, 0
+
+
+def _dtype_range(dtype: DType) -> Range:
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def _fits(value_range: Range) -> bool:
+    low, high = _dtype_range(i16)
+    return low <= value_range[0] and value_range[1] <= high
