@@ -1,0 +1,38 @@
+"""Print a kernel as a Python file: imports, the Triton program, and its launcher.
+
+>>> from smelt.kernel.text import parse
+>>> kernel = parse('''
+... kernel double(x: f32[n]) -> y: f32[n]
+...   grid n/4096
+...   y[n] = x[n] * 2
+... ''')
+>>> print(triton_source(kernel)[:39])
+# Printed by Smelt from this kernel:
+#
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from smelt.codegen.triton.launcher import print_launcher
+from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.statements import print_program
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text_print import text
+
+__all__ = ["triton_source"]
+
+
+def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str:
+    """Return the Triton program of a kernel; `sizes` are those that its blocks are chosen for.
+
+    Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
+    """
+    schedule = choose_schedule(kernel, sizes)
+    program = print_program(kernel, schedule)
+    head = ["# Printed by Smelt from this kernel:", "#"]
+    head += [f"#     {line}" for line in text(kernel).splitlines()]
+    imports = ["", "import torch", "import triton", "import triton.language as tl", ""]
+    parts = ["\n".join([*head, *imports]), program.text, print_launcher(kernel, schedule, program)]
+    return "\n\n".join(parts)
