@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -314,6 +315,21 @@ class Language:
         tensor.data[places] = np.broadcast_to(value.data, at.shape)[on]
 
     # ---- arithmetic ----------------------------------------------------------------------------
+
+    def range(self, start: Any, stop: Any, step: Any = 1) -> Any:
+        return (Value(np.int32(k)) for k in range(*map(operator.index, (start, stop, step))))
+
+    def trans(self, x: Value) -> Value:
+        return Value(x.data.T, x.defined.T)
+
+    def dot(self, a: Value, b: Value, input_precision: str) -> Value:
+        if a.data.dtype != b.data.dtype or input_precision != "ieee":
+            raise CheckError(f"a contraction of {a.data.dtype} and {b.data.dtype}")
+        if min(*a.data.shape, *b.data.shape) < 16:
+            raise CheckError(f"a contraction of {a.data.shape} and {b.data.shape}")
+        with np.errstate(all="ignore"):
+            defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
+            return Value(np.where(defined, np.nan_to_num(a.data) @ np.nan_to_num(b.data), 0), defined)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return binary(a, b, np.maximum)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tests.codegen.checked_triton import launch, named_sizes
@@ -13,7 +15,22 @@ from smelt.kernel.interp import run
 from smelt.kernel.ir import Param
 from smelt.kernel.text import parse
 
-PRINTED = ("add_layernorm", "embed", "halves", "log_relu", "running", "windows")
+PRINTED = (
+    "add_layernorm",
+    "causal_attention",
+    "columns",
+    "conv_bn_relu",
+    "embed",
+    "halves",
+    "linear_gelu",
+    "log_relu",
+    "ragged",
+    "running",
+    "softmax_long",
+    "splade",
+    "windows",
+    "wkv",
+)
 
 
 def stored(param: Param, array: np.ndarray) -> np.ndarray:
@@ -29,17 +46,23 @@ def stored(param: Param, array: np.ndarray) -> np.ndarray:
     return wide[..., : array.shape[-1]]
 
 
+def with_lanes(source: str, lanes: int) -> str:
+    """A printed file whose blocks are small, so that small arrays have several."""
+    return re.sub(r"(BLOCK_\w+) = (\d+)$", rf"\1 = min(\2, {lanes})", source, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 1024])
 @pytest.mark.parametrize("scale", [1, 2, 3])
 @pytest.mark.parametrize("name", PRINTED)
-def test_printed_golden_computes_what_the_interpreter_does(name, scale):
+def test_printed_golden_computes_what_the_interpreter_does(name, scale, lanes):
     kernel, reference = parse(GOLDENS[name]), REFERENCES[name]
     inputs = reference.inputs(np.random.default_rng(scale), scale)
     arrays = {p.name: stored(p, inputs[p.name]) for p in kernel.inputs}
     extra = extra_sizes(name, arrays)
     wanted = run(kernel, arrays, extra)
-    outputs = launch(
-        triton_source(kernel), [arrays[p.name] for p in kernel.inputs], **named_sizes(extra)
-    )
+    source = triton_source(kernel)
+    source = with_lanes(source, max(lanes, 16) if "tl.dot" in source else lanes)
+    outputs = launch(source, [arrays[p.name] for p in kernel.inputs], **named_sizes(extra))
     for p, actual in zip(kernel.outputs, outputs, strict=True):
         np.testing.assert_allclose(
             np.asarray(actual, np.float64), np.asarray(wanted[p.name], np.float64), 3e-6, 3e-6

@@ -11,6 +11,7 @@ def op_add_f32(a0, a1):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.writer import Text, Writer
@@ -67,7 +68,7 @@ def pair_function(row: Combine, dtype: DType, kernel: str) -> Function:
 
     NaN wins over numbers, and the lower position where the values tie.
     """
-    predicate: Predicate = "gt" if row.winner == row.name.removeprefix("arg") == "max" else "lt"
+    predicate = cast("Predicate", row.scalar)
     writer = Writer({})
     m = TritonMachine(writer, kernel)
     value, other = Text("value", (), dtype), Text("other", (), dtype)

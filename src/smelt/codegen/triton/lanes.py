@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.schedule import Schedule, power_of_two
 from smelt.codegen.triton.writer import Text, Writer
@@ -26,45 +29,57 @@ class Lanes:
     def declare(self, writer: Writer, indices: IndexPrinter) -> None:
         """Write the indices; the last axis of the grid is the fastest."""
         rest = "tl.program_id(0)"
-        entries = list(self.schedule.grid)
+        entries = list(self.schedule.grid.items())
         if len(entries) > 1:
             writer.line("program = tl.program_id(0)")
             rest = "program"
         for k, (axis, lanes) in reversed(list(enumerate(entries))):
             extent = indices.text(self.kernel.axis(axis).extent)
-            count = extent.operand
-            if lanes > 1:
-                self.blocks[axis] = lanes
-                count = f"tl.cdiv({extent.code}, {self.block(axis)})"
+            count = extent.operand if lanes == 1 else f"tl.cdiv({extent.code}, {self.block(axis)})"
             place = rest if k == 0 else f"{rest} % {count}"
             if lanes == 1:
-                writer.line(f"i_{axis} = {place}")
-                self.index[axis] = Text(f"i_{axis}", (), i32)
+                self.fix(writer, axis, place)
             else:
-                place = place if k == 0 else f"({place})"
-                start = f"{place} * {self.block(axis)} + "
-                self._lanes(writer, axis, start, extent.code)
+                self.blocks[axis] = lanes
+                start = f"{place if k == 0 else f'({place})'} * {self.block(axis)}"
+                self.enter(writer, axis, start, extent.code)
             if k:
                 writer.line(f"program = program // {count}")
-        for axis in self.schedule.whole:
-            extent_of_axis = self.kernel.axis(axis).extent
-            least = self.schedule.least[axis]
-            is_exact = extent_of_axis == power_of_two(least) or (
-                isinstance(extent_of_axis, int)
-                and extent_of_axis >= least
-                and power_of_two(extent_of_axis) == extent_of_axis
-            )
+        for axis, least in self.schedule.whole.items():
+            extent = self.kernel.axis(axis).extent
             self.blocks[axis] = None
-            extent = None if is_exact else indices.text(extent_of_axis).code
-            self._lanes(writer, axis, "", extent)
+            is_exact = isinstance(extent, int) and power_of_two(max(extent, least)) == extent
+            self.enter(writer, axis, "", "" if is_exact else indices.text(extent).code)
 
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
         return f"BLOCK_{axis}"
 
-    def _lanes(self, writer: Writer, axis: str, start: str, extent: str | None) -> None:
-        writer.line(f"i_{axis} = {start}tl.arange(0, {self.block(axis)})")
+    def fix(self, writer: Writer, axis: str, place: str) -> None:
+        """Write the one index of an axis."""
+        if place != f"i_{axis}":
+            writer.line(f"i_{axis} = {place}")
+        self.index[axis] = Text(f"i_{axis}", (), i32)
+        self.mask.pop(axis, None)
+
+    def enter(
+        self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
+    ) -> None:
+        """Write a block of an axis: its indices from `first`, and which are in `least` .. stop."""
+        lanes = f"tl.arange(0, {self.block(axis)})"
+        writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
-        if extent is not None:
-            writer.line(f"in_{axis} = i_{axis} < {extent}")
+        self.mask.pop(axis, None)
+        if stop:
+            inside = f"i_{axis} < {stop}"
+            if least is not None:
+                inside = f"({inside}) & (i_{axis} >= {least.operand})"
+            writer.line(f"in_{axis} = {inside}")
             self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Forget the indices that are declared within."""
+        before = dict(self.index), dict(self.mask)
+        yield
+        self.index, self.mask = before

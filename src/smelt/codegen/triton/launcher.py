@@ -137,13 +137,13 @@ def _block(kernel: Kernel, axis: str, lanes: int | None, schedule: Schedule) -> 
     if lanes is not None:
         return f"    BLOCK_{axis} = {lanes}"
     extent = python_text(kernel.axis(axis).extent)
-    padded = f"triton.next_power_of_2(max({extent}, {schedule.least[axis]}))"
+    padded = f"triton.next_power_of_2(max({extent}, {schedule.whole[axis]}))"
     return f"    BLOCK_{axis} = {padded}"
 
 
 def _grid(kernel: Kernel, schedule: Schedule) -> list[str]:
     counts: list[str] = []
-    for axis, lanes in schedule.grid:
+    for axis, lanes in schedule.grid.items():
         extent = python_text(kernel.axis(axis).extent)
         if lanes == 1:
             counts.append(extent if extent.isidentifier() else f"({extent})")

@@ -44,7 +44,7 @@ class TritonMachine:
         if all(o.number is not None for o in operands):
             operands = (full(operands[0]), *operands[1:])
         axes = self.writer.joint(*operands)
-        is_call = template.startswith("tl.") and template.endswith(")")
+        is_call = template.startswith(("tl.", "libdevice.")) and template.endswith(")")
         codes = (self.writer.spread(o, axes, is_argument=is_call) for o in operands)
         code = template.format(*codes)
         return self.writer.bind(code, axes, dtype or operands[0].dtype)
@@ -97,7 +97,8 @@ class TritonMachine:
         return self._line("tl.sqrt_rn({})" if a.dtype == f32 else "tl.sqrt({})", full(a))
 
     def libm(self, function: str, *args: Text) -> Text:
-        return refuse(self.kernel, f"the function {function} of the C library")
+        operands = ", ".join("{}" for _ in args)
+        return self._line(f"libdevice.{function}({operands})", *map(full, args))
 
     def split(self, a: Text) -> tuple[Text, Text]:
         """Take fraction and exponent from the bits; subnormals are scaled up first."""

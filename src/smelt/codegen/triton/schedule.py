@@ -2,49 +2,43 @@
 
     schedule = choose_schedule(kernel, {"r": 4096, "c": 1000})
 
-An axis of the grid is one index per program or a block of lanes; every other axis of the kernel is
-in every program as a whole, padded to a power of two.
+An axis of the grid is one index per program or a block of lanes; an axis of a stream is visited in
+blocks; every other axis is in every program as a whole, padded to a power of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+from smelt.codegen.triton.contractions import dots_of
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Dot, Each, Kernel, Split, Stream
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.ir import Block, Each, Kernel, Split, Stream
+from smelt.kernel.walk import statements
 from smelt.types.expr import evaluate
 
-__all__ = ["Schedule", "choose_schedule"]
+__all__ = ["ELEMENTS_PER_WARP", "Schedule", "choose_schedule", "power_of_two"]
 
-MAP_ELEMENTS = 1024
+MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
-TILE_ELEMENTS = 4096
-"""Elements that a program with whole axes and a block of the grid should have at most."""
-MOST_ELEMENTS = 1 << 16
-"""Elements of a value from which a program's registers overflow."""
+TILE_LANES = 4096
+"""Elements that a program with whole or streamed axes should have at most."""
+REGISTER_LANES = 1 << 15
+"""Elements of a row from which a program's registers overflow."""
 LEAST_DOT = 16
 """Least lanes along each axis of a `tl.dot`."""
-DOT_BLOCK = 64
-"""Lanes of the rows and columns of a contraction."""
+DOT_LANES = 64
+"""Most lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Lanes of the axes: `grid` in the kernel's order (1: one index), `whole` padded to 2^k.
+    """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones."""
 
-    `least` is the least number of lanes of a whole axis.
-    """
-
-    grid: tuple[tuple[str, int], ...]
-    whole: tuple[str, ...]
-    least: Mapping[str, int]
-
-    def lanes(self, axis: str) -> int | None:
-        """Return the lanes of a grid axis; None for a whole one."""
-        return dict(self.grid).get(axis)
+    grid: Mapping[str, int]
+    streams: Mapping[str, int]
+    whole: Mapping[str, int]
 
 
 def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Schedule:
@@ -53,25 +47,27 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     Raises DeviceKernelError for roles of axes that are not printed, and for rows too long.
     """
     _check_roles(kernel)
-    blocks = [b for b in kernel.grid if isinstance(b, Block) and b.size is not None]
-    in_grid = {b.axis for b in blocks}
-    whole = tuple(a.name for a in kernel.axes if a.name not in in_grid)
-    contracted = _axes_of_dots(kernel)
-    least = {a: LEAST_DOT if a in contracted else 1 for a in whole}
-    lanes = {b.axis: power_of_two(b.size or 1) for b in blocks}
-    if contracted:
-        lanes = {a: DOT_BLOCK if a in contracted else 1 for a in lanes}
-    elif not whole and blocks:
-        last = blocks[-1].axis
-        lanes[last] = MAP_ELEMENTS if lanes[last] == 1 else min(lanes[last], MAP_ELEMENTS)
-    limit = TILE_ELEMENTS if whole else MAP_ELEMENTS
-    if sizes is not None:
-        extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes}
-        lanes = {a: min(n, power_of_two(extents[a])) for a, n in lanes.items()}
-        limit //= _largest_tile(kernel, extents, least)
-    if not contracted:
-        lanes = _within(lanes, max(limit, 1))
-    return Schedule(tuple(lanes.items()), whole, least)
+    grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
+    streams = _streams(kernel)
+    whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
+    dots = dots_of(kernel.body)
+    least = dict.fromkeys(whole, LEAST_DOT if dots else 1)
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
+    _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
+    if dots:
+        return Schedule(_for_dots(grid), _for_dots(streams), least)
+    if not whole and not streams and grid:
+        last = list(grid)[-1]
+        grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
+    limit = TILE_LANES if whole or streams else MAP_LANES
+    for axis in whole:
+        limit //= power_of_two(extents.get(axis, 1))
+    if streams and any(n > 1 for n in grid.values()):
+        grid = _within(grid, TILE_LANES // 32)
+    grid = _within(grid, max(limit, 1))
+    for n in grid.values():
+        limit //= n
+    return Schedule(grid, {a: min(n, max(limit, 1)) for a, n in streams.items()}, least)
 
 
 def power_of_two(n: int) -> int:
@@ -83,37 +79,41 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def _lanes(block: Block) -> int:
+    """Return the lanes of a block; all of an axis is visited in long blocks too."""
+    return TILE_LANES if block.size is None else power_of_two(block.size)
+
+
+def _streams(kernel: Kernel) -> dict[str, int]:
+    blocks = [b for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks]
+    lanes: dict[str, int] = {}
+    for b in blocks:
+        if min(lanes.setdefault(b.axis, _lanes(b)), _lanes(b)) == 1 != lanes[b.axis]:
+            refuse(kernel.name, "an axis that is visited in steps and in blocks")
+    return lanes
+
+
 def _check_roles(kernel: Kernel) -> None:
     for entry in kernel.grid:
         if isinstance(entry, Each):
             refuse(kernel.name, "a launch over families of arrays")
         if isinstance(entry, Split):
             refuse(kernel.name, "an axis split over the grid")
-    if any(isinstance(s, Stream) for s in statements(kernel)):
-        refuse(kernel.name, "a stream that carries state")
+        if isinstance(entry, Block) and entry.size is None:
+            refuse(kernel.name, "one block of a whole axis in the grid")
 
 
-def _dots(kernel: Kernel) -> Iterator[Dot]:
-    for statement in statements(kernel):
-        for root in values_of(statement):
-            yield from (v for v in visit(root) if isinstance(v, Dot))
+def _check_rows(kernel: str, extents: list[int]) -> None:
+    longest = max(extents, default=0)
+    if longest > REGISTER_LANES:
+        refuse(kernel, f"a loop over a row of {longest} elements")
 
 
-def _axes_of_dots(kernel: Kernel) -> set[str]:
-    if any(True for _ in _dots(kernel)):
-        refuse(kernel.name, "a contraction")
-    return set()
+def _for_dots(lanes: Mapping[str, int]) -> dict[str, int]:
+    return {a: n if n == 1 else min(max(n, LEAST_DOT), DOT_LANES) for a, n in lanes.items()}
 
 
-def _largest_tile(kernel: Kernel, extents: Mapping[str, int], least: Mapping[str, int]) -> int:
-    """Return the elements of the longest whole axis; values with two of them are rare."""
-    longest = max((max(power_of_two(extents[a]), n) for a, n in least.items()), default=1)
-    if longest > MOST_ELEMENTS:
-        refuse(kernel.name, f"a loop over a row of {longest} elements")
-    return longest
-
-
-def _within(lanes: dict[str, int], limit: int) -> dict[str, int]:
+def _within(lanes: Mapping[str, int], limit: int) -> dict[str, int]:
     """Halve blocks, outer ones first, until their product is at most `limit`."""
     total = 1
     for n in lanes.values():

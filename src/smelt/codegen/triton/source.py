@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from smelt.codegen.triton.contractions import block_contractions
 from smelt.codegen.triton.launcher import print_launcher
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.statements import print_program
@@ -29,10 +30,13 @@ def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """
-    schedule = choose_schedule(kernel, sizes)
-    program = print_program(kernel, schedule)
+    kernel_printed = block_contractions(kernel)
+    schedule = choose_schedule(kernel_printed, sizes)
+    program = print_program(kernel_printed, schedule)
     head = ["# Printed by Smelt from this kernel:", "#"]
     head += [f"#     {line}" for line in text(kernel).splitlines()]
     imports = ["", "import torch", "import triton", "import triton.language as tl", ""]
+    if "libdevice." in program.text:
+        imports.insert(-1, "from triton.language.extra import libdevice")
     parts = ["\n".join([*head, *imports]), program.text, print_launcher(kernel, schedule, program)]
     return "\n\n".join(parts)

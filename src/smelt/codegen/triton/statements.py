@@ -9,7 +9,19 @@ from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Kernel, Let, Position, Statement, Store
+from smelt.kernel.ir import (
+    Block,
+    Kernel,
+    Let,
+    Merge,
+    Position,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
 from smelt.types.dtype import i32, i64
 
 __all__ = ["Program", "print_program"]
@@ -38,7 +50,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
     values = ValuePrinter(kernel, writer, lanes)
     lanes.declare(writer, values.indices)
     for statement in kernel.body:
-        _statement(statement, values)
+        print_statement(statement, values)
     pointers = tuple(dict.fromkeys(p.name for p in (*kernel.inputs, *kernel.outputs)))
     name = f"kernel_{kernel.name}"
     parameters = [
@@ -56,7 +68,8 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
     )
 
 
-def _statement(s: Statement, values: ValuePrinter) -> None:
+def print_statement(s: Statement, values: ValuePrinter) -> None:
+    """Write the lines of a statement; raise DeviceKernelError for kinds without any."""
     match s:
         case Let(name=name, value=value):
             x = values.value(value)
@@ -70,8 +83,89 @@ def _statement(s: Statement, values: ValuePrinter) -> None:
             values.names[name] = Text(f"v_{name}", x.axes, i32)
         case Store():
             _store(s, values)
-        case _:
-            refuse(values.kernel.name, f"statements of kind {type(s).__name__.lower()}")
+        case Update(state=name, value=value):
+            old = values.names[name]
+            x = values.broadcast(values.cast(values.value(value), old.dtype), old.axes)
+            values.writer.line(f"n_{name} = {full(x).code}")
+            values.new_states[name] = Text(f"n_{name}", old.axes, old.dtype)
+        case Stream():
+            _stream(s, values)
+        case Merge():
+            refuse(values.kernel.name, "parts of a stream that merge")
+
+
+# ---- streams -----------------------------------------------------------------------------------
+
+
+def _stream(s: Stream, values: ValuePrinter) -> None:
+    """Write a loop over blocks; the states are variables that it carries."""
+    if s.bounds:
+        refuse(values.kernel.name, "a stream whose blocks compute a range of another axis")
+    for state in s.states:
+        _begin_state(state, values)
+    with values.scope():
+        for block in s.blocks:
+            _loop(block, values)
+        if s.where is not None:
+            condition = values.value(s.where)
+            if condition.axes:
+                refuse(values.kernel.name, "a condition of blocks that varies inside of them")
+            values.writer.line(f"if {condition.code}:")
+            values.writer.indent += 1
+        for statement in s.body:
+            print_statement(statement, values)
+        for state in s.states:
+            if state.name in values.new_states:
+                values.writer.line(f"s_{state.name} = {values.new_states[state.name].code}")
+
+
+def _begin_state(state: State, values: ValuePrinter) -> None:
+    first = values.value(state.init)
+    kept = (a for a in state.axes if values.lanes.index[a].axes)
+    axes = values.writer.sorted((*first.axes, *kept))
+    if first.number is not None and axes:
+        code = f"tl.full({values.shape(axes)}, {first.code}, {type_name(first.dtype)})"
+    else:
+        code = full(values.broadcast(first, axes)).code
+    values.writer.line(f"s_{state.name} = {code}")
+    values.names[state.name] = Text(f"s_{state.name}", axes, first.dtype)
+
+
+def _loop(block: Block, values: ValuePrinter) -> None:
+    """Open the loop over the blocks of an axis, which begin at multiples of their size."""
+    writer, lanes, axis = values.writer, values.lanes, block.axis
+    if block.part is not None:
+        refuse(values.kernel.name, "parts of a stream on the grid")
+    extent = values.indices.text(values.kernel.axis(axis).extent)
+    stop = extent if block.stop is None else _end(block.stop, extent, values)
+    start = None if block.start is None else _end(block.start, extent, values)
+    count = lanes.schedule.streams[axis]
+    first = "0" if start is None else start.code
+    if count == 1:
+        writer.line(f"for i_{axis} in tl.range({first}, {stop.code}):")
+        writer.indent += 1
+        lanes.fix(writer, axis, f"i_{axis}")
+        return
+    lanes.blocks[axis] = count
+    name = lanes.block(axis)
+    if start is not None:
+        first = f"{first} // {name} * {name}"
+    writer.line(f"for start_{axis} in tl.range({first}, {stop.code}, {name}):")
+    writer.indent += 1
+    lanes.enter(writer, axis, f"start_{axis}", stop.code, start)
+
+
+def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
+    """Return an end of a loop as an index, clamped to the axis."""
+    x = full(values.cast(values.value(value), i64))
+    if x.axes:
+        refuse(values.kernel.name, "an end of a stream that varies along lanes")
+    bound = f"tl.full([], {extent.code}, tl.int64)"
+    inside = f"tl.minimum(tl.maximum({x.code}, 0), {bound})"
+    return values.writer.bind(f"{inside}.to(tl.int32)", (), i32)
+
+
+# ---- stores ------------------------------------------------------------------------------------
 
 
 def _store(s: Store, values: ValuePrinter) -> None:

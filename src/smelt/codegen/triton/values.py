@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 from smelt.codegen.triton.functions import (
     Function,
@@ -21,19 +22,22 @@ from smelt.kernel.ir import (
     Apply,
     Cast,
     Const,
+    Dot,
+    Extreme,
     If,
     IndexValue,
     Kernel,
     Load,
     Param,
+    Partial,
     Reduce,
     Ref,
     Scan,
     Value,
 )
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import scalar
-from smelt.types.dtype import DType, bool_, i32, i64
+from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Atom, Index, product, sub
 
 __all__ = ["ValuePrinter"]
@@ -50,6 +54,7 @@ class ValuePrinter:
         self.machine = TritonMachine(writer, kernel.name)
         self.indices = IndexPrinter(writer, self._variable, kernel.facts)
         self.names: dict[str, Text] = {}
+        self.new_states: dict[str, Text] = {}
         self.conditions: list[Text] = []
         self.functions: dict[str, Function] = {}
         self.loads: dict[str, Text] = {}
@@ -63,7 +68,11 @@ class ValuePrinter:
         if atom.kind == "size":
             self.sizes[atom.name] = None
             return Text(f"size_{atom.name}", (), i32)
-        return self.lanes.index[atom.name] if atom.kind == "axis" else self.names[atom.name]
+        if atom.kind == "value":
+            return self.names[atom.name]
+        if atom.name not in self.lanes.index:
+            refuse(self.kernel.name, f"all of the axis {atom.name} outside of its stream")
+        return self.lanes.index[atom.name]
 
     def mask(self, axes: Iterable[str], conditions: Sequence[Text] = ()) -> Text | None:
         """Return the condition that lanes exist along `axes`, and that others hold too."""
@@ -119,12 +128,16 @@ class ValuePrinter:
                 return self.reduce(v)
             case Scan():
                 return self.scan(v)
-            case Ref(name=name, next=False):
-                return self.names[name]
+            case Dot():
+                return self.dot(v)
+            case Ref(name=name, next=is_new):
+                return (self.new_states if is_new else self.names)[name]
             case If():
                 return self._if(v)
-            case _:
-                return refuse(self.kernel.name, f"values of kind {type(v).__name__.lower()}")
+            case Partial(condition=condition):
+                return self._any_fails(condition)
+            case Extreme(arg=arg, largest=largest):
+                return self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
 
     def _index_value(self, e: Index, dtype: DType) -> Text:
         index = self.indices.text(e)
@@ -185,9 +198,20 @@ class ValuePrinter:
         """Return a value with all of `axes`."""
         if x.axes == axes:
             return x
-        shape = ", ".join(self.lanes.block(a) for a in axes)
         code = self.writer.spread(x, axes) if x.axes else full(x).code
-        return Text(f"tl.broadcast_to({code}, [{shape}])", axes, x.dtype)
+        return Text(f"tl.broadcast_to({code}, {self.shape(axes)})", axes, x.dtype)
+
+    def shape(self, axes: tuple[str, ...]) -> str:
+        """Return the shape of a tensor with these axes."""
+        return f"[{', '.join(self.lanes.block(a) for a in axes)}]"
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Forget names, loads and indices that are bound within, and the indentation."""
+        before = dict(self.names), dict(self.new_states), dict(self.loads), self.writer.indent
+        with self.lanes.scope():
+            yield
+        self.names, self.new_states, self.loads, self.writer.indent = before
 
     def _if(self, v: If) -> Text:
         """Select by a condition, under which alone the loads of either side are done."""
@@ -246,13 +270,14 @@ class ValuePrinter:
         if any(a in v.over for c in self.conditions for a in c.axes):
             refuse(self.kernel.name, "a reduction under a condition along its axis")
         x = self.value(v.arg)
-        axes = self.writer.sorted((*x.axes, *v.over))
+        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
         dtype = v.dtype.compute
         x = self.broadcast(self.cast(x, dtype), axes)
         x = self._masked(x, v.over, row.identity(dtype))
-        return self._combined(row, x, v.over, dtype)
+        over = [a for a in v.over if a in axes]
+        return self._combined(row, x, over, dtype) if over else x
 
     def _masked(self, x: Text, over: Sequence[str], identity: float | int | bool) -> Text:
         mask = self.mask(a for a in x.axes if a in over)
@@ -276,6 +301,51 @@ class ValuePrinter:
     def _combine(self, row: Combine, dtype: DType) -> str:
         return self.function(combine_function(row, dtype, self.kernel.name)).name
 
+    def _any_fails(self, condition: Value) -> Text:
+        """Return whether a condition fails in a lane that exists."""
+        row, negation = ANY_FAILS
+        x = self.apply(negation, [self.value(condition)])
+        x = self._masked(x, x.axes, COMBINES[row].identity(bool_))
+        return self.bound(self._combined(COMBINES[row], x, x.axes, bool_)) if x.axes else x
+
+    def _extreme(self, x: Text, row: Combine) -> Text:
+        if not x.axes:
+            return x
+        masked = self._masked(x, x.axes, row.identity(x.dtype))
+        return self.bound(self._combined(row, masked, x.axes, x.dtype))
+
+    def dot(self, v: Dot) -> Text:
+        """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
+        left, right = self.value(v.left), self.value(v.right)
+        dtype = v.dtype.compute
+        over = [a for a in v.over if a in (*left.axes, *right.axes)]
+        rows = [a for a in left.axes if a not in right.axes]
+        columns = [a for a in right.axes if a not in left.axes]
+        is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == f32
+        if not is_matrix or len(over) != 1 or len(rows) != 1 or len(columns) != 1:
+            return self._sum_of_products(left, right, v, dtype)
+        first = self._matrix(left, over, (rows[0], over[0]))
+        second = self._matrix(right, over, (over[0], columns[0]))
+        axes = self.writer.sorted((*rows, *columns))
+        code = f'tl.dot({first}, {second}, input_precision="ieee")'
+        return Text(code if axes == (*rows, *columns) else f"tl.trans({code})", axes, f32)
+
+    def _matrix(self, x: Text, over: Sequence[str], axes: tuple[str, str]) -> str:
+        """Return an operand with zeros where the summed axis has ended, rows first."""
+        code = self._masked(x, over, 0).code
+        return code if x.axes == axes else f"tl.trans({code})"
+
+    def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
+        row, operator = SUM_OF_PRODUCTS
+        factors = [self.cast(x, dtype) for x in (left, right)]
+        products = self.apply(operator, factors)
+        axes = self.writer.sorted(
+            (*products.axes, *(a for a in v.over if self.lanes.index[a].axes))
+        )
+        over = [a for a in v.over if a in axes]
+        products = self._masked(self.broadcast(products, axes), over, 0)
+        return self._combined(COMBINES[row], products, over, dtype) if over else products
+
     def _position(self, row: Combine, x: Text, over: tuple[str, ...]) -> Text:
         """Reduce pairs of a value and its row-major position over `over`."""
         place: Index = 0
@@ -286,7 +356,7 @@ class ValuePrinter:
         places = self.bound(self._masked(places, over, (1 << 31) - 1))
         function = self.function(pair_function(row, x.dtype, self.kernel.name))
         axes = list(x.axes)
-        for axis in reversed(self.writer.sorted(over)):
+        for axis in reversed(self.writer.sorted(a for a in over if a in axes)):
             pair = f"({x.code}, {places.code}), {axes.index(axis)}, {function.name}"
             axes.remove(axis)
             x, places = self.writer.bind_pair(f"tl.reduce({pair})", tuple(axes), x.dtype, i32)
