@@ -1,4 +1,4 @@
-"""A NumPy stand-in for Triton and torch that runs a printed file, and checks what a GPU does not.
+"""Run a printed Triton file in NumPy, and check what a GPU does not.
 
     outputs = launch(source, [x, y])
 
@@ -286,12 +286,12 @@ class Language:
         inside = np.where(on, at, 0)
         dtype = tensor.data.dtype
         if not tensor.size:
-            data, known = np.zeros(at.shape, dtype), np.zeros(at.shape, bool)
+            data, defined = np.zeros(at.shape, dtype), np.zeros(at.shape, bool)
         else:
-            data, known = tensor.data[inside], tensor.is_defined[inside]
+            data, defined = tensor.data[inside], tensor.is_defined[inside]
             if tensor.was_stored[inside][on].any():
                 raise CheckError("an element is loaded after it was stored")
-        if not known[on].all():
+        if not defined[on].all():
             raise CheckError("an element is loaded that has no value")
         if other is None:
             return Value(data, on)
@@ -329,7 +329,7 @@ class Language:
             raise CheckError(f"a contraction of {a.data.shape} and {b.data.shape}")
         with np.errstate(all="ignore"):
             defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
-            return Value(np.where(defined, np.nan_to_num(a.data) @ np.nan_to_num(b.data), 0), defined)
+            return Value(a.data @ b.data, defined)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return binary(a, b, np.maximum)
@@ -415,6 +415,18 @@ def _argument(x: Any) -> Any:
     return x if x == 1 else Value(np.int32(x))
 
 
+def _of_library(function: Any) -> Callable[..., Value]:
+    def call(*args: Value) -> Value:
+        with np.errstate(all="ignore"):
+            data = function(*(a.data for a in args))
+        return Value(data, np.logical_and.reduce([a.defined for a in args]))
+
+    return call
+
+
+LIBRARY = SimpleNamespace(**{n: _of_library(getattr(np, n)) for n in ("sin", "cos", "tan", "fmod")})
+
+
 def modules() -> dict[str, Any]:
     """Stand-ins of `torch` and `triton` by the names they are imported under."""
     language = Language()
@@ -429,7 +441,13 @@ def modules() -> dict[str, Any]:
         next_power_of_2=lambda n: 1 << max(math.ceil(n) - 1, 0).bit_length(),
         language=language,
     )
-    return {"torch": torch, "triton": triton, "triton.language": triton}
+    extra = SimpleNamespace(libdevice=LIBRARY)
+    return {
+        "torch": torch,
+        "triton": triton,
+        "triton.language": triton,
+        "triton.language.extra": extra,
+    }
 
 
 def launch(source: str, arrays: Sequence[Array], **sizes: int) -> tuple[Array, ...]:

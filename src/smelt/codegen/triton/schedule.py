@@ -80,7 +80,7 @@ def power_of_two(n: int) -> int:
 
 
 def _lanes(block: Block) -> int:
-    """Return the lanes of a block; all of an axis is visited in long blocks too."""
+    """Return the lanes of a block; an axis without blocks is visited in long ones."""
     return TILE_LANES if block.size is None else power_of_two(block.size)
 
 

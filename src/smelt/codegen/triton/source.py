@@ -26,7 +26,7 @@ __all__ = ["triton_source"]
 
 
 def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str:
-    """Return the Triton program of a kernel; `sizes` are those that its blocks are chosen for.
+    """Return the Triton program of a kernel, with blocks chosen for `sizes`.
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """

@@ -132,7 +132,7 @@ def _begin_state(state: State, values: ValuePrinter) -> None:
 
 
 def _loop(block: Block, values: ValuePrinter) -> None:
-    """Open the loop over the blocks of an axis, which begin at multiples of their size."""
+    """Open the loop over an axis; blocks begin at multiples of their size."""
     writer, lanes, axis = values.writer, values.lanes, block.axis
     if block.part is not None:
         refuse(values.kernel.name, "parts of a stream on the grid")

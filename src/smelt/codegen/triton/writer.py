@@ -127,7 +127,7 @@ class Writer:
         return tuple(sorted(set(axes), key=self.order.__getitem__))
 
     def spread(self, text: Text, axes: tuple[str, ...], *, is_argument: bool = False) -> str:
-        """Return the operand with one dimension per axis, of length 1 where it does not vary.
+        """Return the operand with one dimension per axis, of length 1 along missing ones.
 
         An argument of a function needs no parentheses.
         """
