@@ -143,7 +143,7 @@ class TimeData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceData:
-    """A GPU by name and architecture, with its maker's rates: memory, tensor cores (bfloat16)."""
+    """A GPU and its published rates; those of tensor cores are for bfloat16."""
 
     key: str
     name: str

@@ -1,4 +1,4 @@
-"""Show what the kernels of a plan are as programs of a GPU, on a machine without one.
+"""Show the kernels of a plan as programs of a GPU, on any machine.
 
 >>> device("h100").arch, device("sm_90").name
 ('sm_90', 'NVIDIA H100 SXM')
@@ -15,7 +15,7 @@ from smelt.codegen.triton.source import triton_source
 from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import DeviceData, DeviceKernelData, KernelData, ReportData
 from smelt.explain.entries import Entry
-from smelt.explain.units import show_bytes, show_count, show_rate, show_time
+from smelt.explain.units import show_bytes, show_count, show_time
 
 __all__ = ["DEVICES", "device", "device_page", "with_device"]
 
@@ -95,12 +95,10 @@ def device(name: str) -> DeviceData:
 
 
 def with_device(data: ReportData, entries: Sequence[Entry], target: DeviceData) -> ReportData:
-    """Return a report with the program of each kernel, or the reason why there is none."""
-    kernels = (
-        replace(k, device=_program(k, e, target))
-        for k, e in zip(data.kernels, entries, strict=True)
-    )
-    return replace(data, kernels=tuple(kernels), device=target)
+    """Return a report with the program of each kernel, or why there is none."""
+    pairs = zip(data.kernels, entries, strict=True)
+    kernels = tuple(replace(k, device=_program(k, e, target)) for k, e in pairs)
+    return replace(data, kernels=kernels, device=target)
 
 
 def _program(data: KernelData, entry: Entry, target: DeviceData) -> DeviceKernelData:
@@ -117,7 +115,7 @@ def _program(data: KernelData, entry: Entry, target: DeviceData) -> DeviceKernel
 
 
 def device_page(data: ReportData, target: DeviceData, level: int) -> str:
-    """Return the page of a report for a device: a line per kernel, from level 2 on its source."""
+    """Return the page for a device: a line per kernel, and from level 2 its source."""
     programs = [(k, k.device) for k in data.kernels if k.device is not None]
     printed = sum(p.source is not None for _, p in programs)
     title = f"{data.name} on {target.name} ({target.arch}): "
@@ -125,7 +123,7 @@ def device_page(data: ReportData, target: DeviceData, level: int) -> str:
     lines = [title, NOTE, ""]
     for kernel, program in programs:
         moved = f"{show_bytes(kernel.bytes)}, at least {show_time(program.floor_ns)}"
-        rate = show_rate(target.gbytes_per_second * 1e9)
+        rate = f"{target.gbytes_per_second:.0f} GB/s"
         state = "" if program.refused is None else f"; no program: {program.refused}"
         lines.append(f"{kernel.name}: moves {moved} at {rate}{state}")
     if level > 1:

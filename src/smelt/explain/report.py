@@ -244,7 +244,8 @@ def report(
         target: a GPU whose programs the report shows, such as "sm_90"; nothing runs on it.
 
     Raises:
-        ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays, what running raises.
+        ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
+        what running raises.
     """
     named = named_sizes(compiled, sizes)
     gpu = None if target is None else device(target)

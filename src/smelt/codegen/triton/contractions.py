@@ -149,7 +149,7 @@ def _widened(stream: Stream) -> Stream:
 
 
 def _added_axes(update: Update) -> tuple[str, ...]:
-    """Return the axes that an update sums over, if it adds a contraction to its state."""
+    """Return the axes of the contraction that an update adds to its state."""
     match update.value:
         case Apply(op=op, args=(Ref(name=name, next=False), Dot(over=over))) if (
             name == update.state and op == COMBINES[SUM_OF_PRODUCTS[0]].scalar

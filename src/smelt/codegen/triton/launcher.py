@@ -28,7 +28,7 @@ def print_launcher(kernel: Kernel, schedule: Schedule, program: Program) -> str:
             lines.append(f"    out_{p.name} = {_allocate(p, next(iter(kernel.inputs), None))}")
     tensors = {n: (f"out_{n}" if n in outputs else f"in_{n}") for n in program.pointers}
     listed = ", ".join(tensors.values())
-    lines.append(f"    if max(x.numel() for x in ({listed},)) >= 2**31:")
+    lines.append(f"    if max(x.numel() for x in [{listed}]) >= 2**31:")
     lines.append('        raise ValueError("offsets have 32 bits: arrays of 2**31 elements")')
     lines += [_block(kernel, a, n, schedule) for a, n in program.blocks.items()]
     lines += _grid(kernel, schedule)
@@ -146,7 +146,7 @@ def _grid(kernel: Kernel, schedule: Schedule) -> list[str]:
     for axis, lanes in schedule.grid.items():
         extent = python_text(kernel.axis(axis).extent)
         if lanes == 1:
-            counts.append(extent if extent.isidentifier() else f"({extent})")
+            counts.append(extent if extent.isalnum() or extent.isidentifier() else f"({extent})")
         else:
             counts.append(f"triton.cdiv({extent}, BLOCK_{axis})")
     return [f"    programs = {' * '.join(counts) or '1'}"]
