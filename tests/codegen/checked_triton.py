@@ -229,6 +229,8 @@ class Pointer:
             arrays.append(value.data)
         if len({a.ndim for a in arrays if a.ndim}) > 1:
             raise CheckError(f"an access with shapes {[a.shape for a in arrays]}")
+        if np.broadcast_shapes(*(a.shape for a in arrays)) != offset.data.shape:
+            raise CheckError(f"an access with shapes {[a.shape for a in arrays]}")
         at, on, defined = np.broadcast_arrays(*arrays)[:3]
         if not defined[on].all():
             raise CheckError("an offset is not defined")

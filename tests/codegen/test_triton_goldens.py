@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from tests.kernel.goldens import GOLDENS
 from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.source import triton_source
+from smelt.errors import DeviceKernelError
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Param
 from smelt.kernel.text import parse
 
+FOLDER = Path(__file__).parents[1] / "golden" / "triton"
 PRINTED = (
     "add_layernorm",
     "causal_attention",
     "columns",
     "conv_bn_relu",
+    "decode",
     "embed",
     "halves",
     "linear_gelu",
@@ -28,6 +32,7 @@ PRINTED = (
     "running",
     "softmax_long",
     "splade",
+    "variance",
     "windows",
     "wkv",
 )
@@ -67,3 +72,46 @@ def test_printed_golden_computes_what_the_interpreter_does(name, scale, lanes):
         np.testing.assert_allclose(
             np.asarray(actual, np.float64), np.asarray(wanted[p.name], np.float64), 3e-6, 3e-6
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("adamw", "a launch over families of arrays"),
+        ("histogram", "a store that combines values of several programs"),
+        ("messages", "a condition of blocks|a store that combines"),
+        ("norm_qkv", "all of the axis k outside of its stream"),
+    ],
+)
+def test_refused_golden_says_what_is_missing(name, missing):
+    with pytest.raises(DeviceKernelError, match=missing) as caught:
+        triton_source(parse(GOLDENS[name]))
+    assert caught.value.code == "E505"
+
+
+def test_every_golden_is_printed_or_refused():
+    assert {*PRINTED, "adamw", "histogram", "messages", "norm_qkv"} == set(GOLDENS)
+
+
+@pytest.mark.parametrize("name", ["add_layernorm", "ragged", "linear_gelu"])
+def test_printed_text_is_its_golden(name):
+    """`python -m tests.codegen.test_triton_goldens` writes them."""
+    assert triton_source(parse(GOLDENS[name])) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_same_kernel_has_the_same_text():
+    kernel = parse(GOLDENS["causal_attention"])
+    sizes = dict.fromkeys("bhmnde", 64)
+    assert triton_source(kernel, sizes) == triton_source(parse(GOLDENS["causal_attention"]), sizes)
+
+
+def test_long_rows_are_refused():
+    kernel = parse(GOLDENS["add_layernorm"])
+    with pytest.raises(DeviceKernelError, match="a row of 40000 elements"):
+        triton_source(kernel, {"r": 2, "c": 40000})
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for golden in ("add_layernorm", "ragged", "linear_gelu"):
+        (FOLDER / f"{golden}.txt").write_text(triton_source(parse(GOLDENS[golden])))

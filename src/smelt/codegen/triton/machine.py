@@ -181,7 +181,16 @@ class TritonMachine:
         return self.greater(self.lesser(a, size), self.neg(size))
 
     def pick(self, dtype: DType, table: Sequence[float], at: Text) -> Text:
-        return refuse(self.kernel, "tables in registers")
+        """Select by one bit of the position after another."""
+        values = [self.const(dtype, number) for number in table]
+        bit = 1
+        while len(values) > 1:
+            masked = self.and_(at, self.const(at.dtype, bit))
+            is_odd = self.compare("ne", masked, self.const(at.dtype, 0))
+            pairs = zip(values[1::2], values[::2], strict=True)
+            values = [self.select(is_odd, odd, even) for odd, even in pairs]
+            bit *= 2
+        return values[0]
 
     # Integers and masks
     def divide_int(self, a: Text, b: Text, *, signed: bool) -> Text:

@@ -19,10 +19,16 @@ from smelt.codegen.triton.contractions import block_contractions
 from smelt.codegen.triton.launcher import print_launcher
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.statements import print_program
+from smelt.codegen.triton.whole_streams import join_parts, widen_columns
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text
 
-__all__ = ["triton_source"]
+__all__ = ["prepare", "triton_source"]
+
+
+def prepare(kernel: Kernel) -> Kernel:
+    """Return the kernel as it is printed: with the loops and lanes of a program."""
+    return widen_columns(join_parts(block_contractions(kernel)))
 
 
 def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str:
@@ -30,7 +36,7 @@ def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """
-    kernel_printed = block_contractions(kernel)
+    kernel_printed = prepare(kernel)
     schedule = choose_schedule(kernel_printed, sizes)
     program = print_program(kernel_printed, schedule)
     head = ["# Printed by Smelt from this kernel:", "#"]

@@ -179,7 +179,7 @@ def _store(s: Store, values: ValuePrinter) -> None:
     axes = writer.joint(offset, x, *where)
     x = full(values.broadcast(x, axes))
     mask = values.mask(axes, where)
-    pointer = offset.code if offset.axes == axes else writer.spread(offset, axes)
+    pointer = values.broadcast(offset, axes).code
     code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"
     guard = "" if mask is None else f", mask={writer.spread(mask, axes, is_argument=True)}"
     writer.line(f"tl.store(ptr_{s.param} + {pointer}, {code}{guard})")

@@ -234,9 +234,9 @@ class ValuePrinter:
             conditions += self._bounds(param, v.index)
         axes = self.writer.sorted((*offset.axes, *(a for c in conditions for a in c.axes)))
         mask = self.mask(axes, conditions)
-        pointer = f"ptr_{v.param} + {self.writer.spread(offset, axes)}"
-        if offset.is_atom is False and offset.axes == axes:
-            pointer = f"ptr_{v.param} + {offset.code}"
+        if mask is not None:  # a mask cannot have more elements than the pointers
+            offset = self.broadcast(offset, axes)
+        pointer = f"ptr_{v.param} + {offset.code}"
         code = f"tl.load({pointer})"
         if mask is not None:
             other = "" if v.other is None else f", other={literal(param.dtype, v.other.value).code}"
