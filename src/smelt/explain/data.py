@@ -156,7 +156,10 @@ class DeviceData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKernelData:
-    """A kernel as a Triton file, or why it is `refused`; the least time for its bytes."""
+    """A kernel as a Triton file, or the reason why it is `refused`.
+
+    `floor_ns` is the time for its bytes at the published bandwidth.
+    """
 
     source: str | None
     refused: str | None

@@ -50,7 +50,7 @@ def _without_parts(body: Iterable[Statement]) -> Iterable[Statement]:
 
 
 def widen_columns(kernel: Kernel) -> Kernel:
-    """Return the kernel with lanes along its last grid axis, if states may vary along it.
+    """Return the kernel with lanes along its last grid axis, where that is possible.
 
     A state that the kernel declares without the axis, which has one index there, gets it.
     """
@@ -102,9 +102,7 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
     return bool(s.bounds) or any(axis in axes_of_value(e, names) for e in ends)
 
 
-def _declared(
-    body: Iterable[Statement], axis: str, names: dict[str, Axes]
-) -> Iterable[Statement]:
+def _declared(body: Iterable[Statement], axis: str, names: dict[str, Axes]) -> Iterable[Statement]:
     for s in body:
         if not isinstance(s, Stream):
             yield s
