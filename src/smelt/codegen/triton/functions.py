@@ -1,5 +1,6 @@
 """Print the functions beside a kernel: scalar operators, and how reductions combine elements.
 
+>>> from smelt.types.dtype import f32
 >>> print(scalar_function("add", [f32, f32], "k").text)
 @triton.jit
 def op_add_f32(a0, a1):
