@@ -58,6 +58,12 @@ SUFFIX = ".smelt"
     show_default=True,
     help="1 totals, 2 the slowest kernel too, 3 all kernels, 4 every decision.",
 )
+@click.option(
+    "--target",
+    "device",
+    metavar="NAME",
+    help="A GPU (sm_90, h100, gfx942, ..): show each kernel as a Triton program; nothing runs.",
+)
 @click.option("--predict", is_flag=True, help="Do not run: times are the model's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -79,6 +85,7 @@ def command(
     given: tuple[str, ...],
     why: tuple[str, str] | None,
     level: int,
+    device: str | None,
     predict: bool,
     as_json: bool,
     page: Path | None,
@@ -97,11 +104,13 @@ def command(
         raise click.UsageError("name FILE.py:FUNCTION, a graph's FILE.smelt, or --classics FILE")
     named_sizes = sizes_of_options(sizes)
     if target.endswith(SUFFIX):
-        result = _of_text(Path(target), named_sizes, predict=predict or bool(why))
+        result = _of_text(Path(target), named_sizes, predict=predict or bool(why), device=device)
     else:
         types = pairs_of_options(given, "--arg", "NAME=TYPE or NAME=VALUE")
         with _user_errors(target):
-            result = _of_function(_load(target), types, named_sizes, predict=predict or bool(why))
+            result = _of_function(
+                _load(target), types, named_sizes, predict=predict or bool(why), device=device
+            )
     if page is not None:
         click.echo(f"wrote {result.save(page)}", err=True)
     if why:
@@ -139,7 +148,7 @@ def _write_classics(path: Path) -> None:
 # ---- a graph's text ----------------------------------------------------------------------------
 
 
-def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
+def _of_text(path: Path, sizes: dict[str, int], *, predict: bool, device: str | None) -> Report:
     try:
         with path.open(encoding="utf-8-sig") as file:
             source = read_source(file)
@@ -151,8 +160,8 @@ def _of_text(path: Path, sizes: dict[str, int], *, predict: bool) -> Report:
     sizes = fill_missing_sizes(sizes, names)
     verify_sizes(graph, sizes)
     compiled = driver.compile(graph, hints=sizes)
-    if predict:
-        return report(compiled, sizes, None)
+    if predict or device is not None:
+        return report(compiled, sizes, None, target=device)
     return report(
         compiled, sizes, [random_array(n.type, sizes, k) for k, n in enumerate(graph.inputs)]
     )
@@ -220,7 +229,12 @@ def _load(target: str) -> Callable[..., Any]:
 
 
 def _of_function(
-    function: Callable[..., Any], specs: Mapping[str, str], sizes: dict[str, int], *, predict: bool
+    function: Callable[..., Any],
+    specs: Mapping[str, str],
+    sizes: dict[str, int],
+    *,
+    predict: bool,
+    device: str | None,
 ) -> Report:
     """Record the function on random arrays of its arguments' types, and measure it on them."""
     arguments = _arguments(function, specs)
@@ -235,12 +249,12 @@ def _of_function(
         name: random_array(t, sizes, k) if isinstance(t, TensorType) else t
         for k, (name, t) in enumerate(arguments.items())
     }
-    if not predict:
+    if not predict and device is None:
         return explain(function, **values)
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
     trace, numbers = jitted.find_trace(bound, as_arguments(bound))
-    return report(trace.executable, numbers)
+    return report(trace.executable, numbers, target=device)
 
 
 def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:

@@ -115,6 +115,29 @@ class FusionError(SmeltError, RuntimeError):
     hint = "`sm.explain` without this requirement shows the plan; `smelt why` explains the reason."
 
 
+class DeviceKernelError(SmeltError, NotImplementedError):
+    """A kernel needs something that the printer of GPU programs does not do yet.
+
+    What it means:
+        There is no Triton source for this kernel; the message names what is missing. The CPU's code
+        is not affected.
+    Why:
+        A GPU's programs are printed for a part of the kernel language. An error is better than a
+        program that computes something else.
+    Example:
+        from smelt.errors import DeviceKernelError
+
+        raise DeviceKernelError(kernel="k0", missing="stores that join")
+    How to fix:
+        Run the kernel on the CPU. docs/gpu.md lists what prints.
+    """
+
+    code = "E505"
+    title = "no GPU program for this kernel"
+    template = "kernel {kernel} needs {missing}"
+    hint = "docs/gpu.md lists what prints; the CPU runs this kernel."
+
+
 class CacheError(SmeltError, OSError):
     """A cache command failed.
 

@@ -19,7 +19,7 @@ from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.8"
+VERSION = "1.9"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -142,6 +142,31 @@ class TimeData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceData:
+    """A GPU and its published rates; those of tensor cores are for bfloat16."""
+
+    key: str
+    name: str
+    arch: str
+    processors: int
+    gbytes_per_second: float
+    tensor_tflops: float
+    float32_tflops: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKernelData:
+    """A kernel as a Triton file, or the reason why it is `refused`.
+
+    `floor_ns` is the time for its bytes at the published bandwidth.
+    """
+
+    source: str | None
+    refused: str | None
+    floor_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelData:
     """A cluster: a kernel, a library call, a chunked part or a check.
 
@@ -179,6 +204,8 @@ class KernelData:
     compile: CompileData
     within: int | None = None
     rounds: int = 1
+    device: DeviceKernelData | None = None
+    """The program of a device; None unless the report is for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +395,8 @@ class ReportData:
     orders: tuple[OrderData, ...] = ()
     page: PageData | None = None
     """What only the page shows; None unless it was requested."""
+    device: DeviceData | None = None
+    """The GPU that the programs of the kernels are for; None for a report on the CPU alone."""
 
 
 def to_data(value: Any) -> Any:

@@ -26,6 +26,8 @@ from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
+from smelt.explain.device import device, device_page, with_device
+from smelt.explain.entries import entries
 from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.page import collect, frame, html
@@ -69,6 +71,12 @@ class KernelReport:
         if self.kernel is None:
             return ""
         return asm_text(self.kernel, self.target, knobs.OPT_LEVEL.get())
+
+    @property
+    def source(self) -> str:
+        """The kernel as a Triton file; empty where there is none, or for no `target`."""
+        program = self.data.device
+        return "" if program is None else program.source or ""
 
     @property
     def ir_size(self) -> int:
@@ -123,6 +131,8 @@ class Report:
         """
         if level not in (1, 2, 3, 4):
             raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
+        if self.data.device is not None:
+            return device_page(self.data, self.data.device, level)
         return page(self.data, level)
 
     def why(self, a: str | Node, b: str | Node) -> Why:
@@ -222,6 +232,7 @@ def report(
     sizes: Sizes | None = None,
     arrays: Sequence[Array] | None = None,
     times: Times | None = None,
+    target: str | None = None,
 ) -> Report:
     """Return the report of a compiled graph.
 
@@ -230,14 +241,20 @@ def report(
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.
+        target: a GPU whose programs the report shows, such as "sm_90"; nothing runs on it.
 
     Raises:
-        ArgumentError for sizes that are missing or unknown; with arrays, what running raises.
+        ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
+        what running raises.
     """
     named = named_sizes(compiled, sizes)
+    gpu = None if target is None else device(target)
     if arrays is not None:
         times = measure(compiled.executable, arrays, named)
-    return Report(build(compiled, named, times), compiled)
+    data = build(compiled, named, times)
+    if gpu is not None:
+        data = with_device(data, entries(compiled, named), gpu)
+    return Report(data, compiled)
 
 
 _TIMES = frozenset(

@@ -5,7 +5,8 @@ print(sm.explain(f, x, y))
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError
@@ -27,13 +28,16 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     Args:
         function: a plain function or one made by `sm.jit`; it is compiled if need be.
         *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
-        **kwargs: keyword arguments of the call.
+        **kwargs: keyword arguments of the call.  `target` names a GPU, such as "sm_90" or "h100",
+            unless the function has an argument of that name: the report then shows each kernel as a
+            Triton program, and nothing runs.
 
     Returns:
         A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
 
     Raises ArgumentError for something that is no function, and whatever the call raises.
     """
+    target = kwargs.pop("target") if _names_target(function, kwargs) else None
     if not callable(function):
         raise ArgumentError(
             op="explain", argument="function", value=repr(function), expected="a function"
@@ -44,7 +48,18 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     if any(a.spec is not None for a in arguments):
         lowered = jitted.lower(*args, **kwargs)
         lowered.compile()
-        return explain_package().report(lowered.trace.executable, lowered.trace.hints)
+        return explain_package().report(
+            lowered.trace.executable, lowered.trace.hints, target=target
+        )
     trace, sizes = jitted.find_trace(bound, arguments)
+    if target is not None:
+        return explain_package().report(trace.executable, sizes, target=target)
     buffers = trace.complete(buffers_of(trace, arguments), sizes)
     return explain_package().report(trace.executable, sizes, buffers)
+
+
+def _names_target(function: Callable[..., Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether the keyword `target` is a GPU's name, not an argument of the function."""
+    if not isinstance(keywords.get("target"), str):
+        return False
+    return "target" not in signature(function).parameters

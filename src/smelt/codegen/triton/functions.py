@@ -1,0 +1,93 @@
+"""Print the functions beside a kernel: scalar operators, and how reductions combine elements.
+
+>>> from smelt.types.dtype import f32
+>>> print(scalar_function("add", [f32, f32], "k").text)
+@triton.jit
+def op_add_f32(a0, a1):
+    t1 = a0 + a1
+    return t1
+<BLANKLINE>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from smelt.codegen.triton.machine import TritonMachine
+from smelt.codegen.triton.writer import Text, Writer
+from smelt.dataclass import dataclass
+from smelt.ops.combine import Combine
+from smelt.ops.machine import Predicate
+from smelt.ops.scalar import scalar
+from smelt.types.dtype import DType, bool_, i32
+
+__all__ = ["Function", "combine_function", "pair_function", "register_of", "scalar_function"]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A `triton.jit` function: its name, its text, and the type of its result."""
+
+    name: str
+    text: str
+    dtype: DType
+
+
+def scalar_function(op: str, dtypes: Sequence[DType], kernel: str) -> Function:
+    """Return the function of a scalar operator on register types."""
+    suffix = "_".join(dict.fromkeys(d.name for d in dtypes))
+    return _function(f"op_{op}_{suffix}", op, dtypes, dtypes, kernel)
+
+
+def combine_function(row: Combine, dtype: DType, kernel: str) -> Function:
+    """Return the function that combines two elements of a reduction."""
+    register = register_of(dtype)
+    name = f"combine_{row.name}_{dtype.name}"
+    return _function(name, row.scalar, [dtype, dtype], [register, register], kernel)
+
+
+def register_of(dtype: DType) -> DType:
+    """Return the type that a reduction's elements have: masks are reduced as integers."""
+    return i32 if dtype == bool_ else dtype
+
+
+def _function(
+    name: str, op: str, dtypes: Sequence[DType], registers: Sequence[DType], kernel: str
+) -> Function:
+    row = scalar(op)
+    writer = Writer({})
+    arguments = [Text(f"a{k}", (), d) for k, d in enumerate(registers)]
+    result = row.apply(TritonMachine(writer, kernel), dtypes, arguments)
+    names = ", ".join(a.code for a in arguments)
+    lines = ["@triton.jit", f"def {name}({names}):", *writer.lines, f"    return {result.code}", ""]
+    return Function(name, "\n".join(lines), row.result(*dtypes).compute)
+
+
+def pair_function(row: Combine, dtype: DType, kernel: str) -> Function:
+    """Return the function that picks one of two (value, position) pairs.
+
+    NaN wins over numbers, and the lower position where the values tie.
+    """
+    predicate = cast("Predicate", row.scalar)
+    writer = Writer({})
+    m = TritonMachine(writer, kernel)
+    value, other = Text("value", (), dtype), Text("other", (), dtype)
+    place, other_place = Text("place", (), i32), Text("other_place", (), i32)
+    tie = m.compare("eq", value, other)
+    better = m.compare(predicate, other, value)
+    if dtype.is_float:
+        is_nan, other_is_nan = m.compare("ne", value, value), m.compare("ne", other, other)
+        tie = m.or_(tie, m.and_(is_nan, other_is_nan))
+        better = m.or_(better, m.and_(other_is_nan, m.not_(is_nan)))
+    take = m.or_(better, m.and_(tie, m.compare("lt", other_place, place)))
+    results = m.select(take, other, value), m.select(take, other_place, place)
+    name = f"combine_{row.name}_{dtype.name}"
+    lines = [
+        "@triton.jit",
+        f"def {name}(value, place, other, other_place):",
+        *writer.lines,
+        f"    return {', '.join(r.code for r in results)}",
+        "",
+    ]
+    return Function(name, "\n".join(lines), dtype)

@@ -1,0 +1,87 @@
+"""Print index expressions as integer arithmetic on lanes, with floor semantics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
+
+from smelt.codegen.triton.writer import Text, Writer
+from smelt.kernel.bounds import Facts, nonnegative
+from smelt.types.dtype import i32
+from smelt.types.expr import Atom, Index, Monomial
+
+__all__ = ["FLOOR_FUNCTIONS", "IndexPrinter"]
+
+FLOOR_FUNCTIONS = {
+    "floor_div": '''
+@triton.jit
+def floor_div(a, b):
+    """Divide integers and round down; b > 0."""
+    return (a - (((a % b) + b) % b)) // b
+''',
+    "floor_mod": '''
+@triton.jit
+def floor_mod(a, b):
+    """Return the remainder in 0 .. b-1; b > 0."""
+    return ((a % b) + b) % b
+''',
+}
+"""Functions for operands that may be negative: Triton's `//` and `%` round towards zero."""
+
+
+class IndexPrinter:
+    """Prints index expressions; `variable` prints sizes, axes and computed positions."""
+
+    def __init__(self, writer: Writer, variable: Callable[[Atom], Text], facts: Facts) -> None:
+        self.writer, self.variable, self.facts = writer, variable, facts
+        self.functions: set[str] = set()
+
+    def text(self, e: Index) -> Text:
+        """Return the text of an index expression, of 32 bits."""
+        if isinstance(e, int):
+            return Text(str(e), (), i32, e, is_atom=e >= 0)
+        terms = [self._term(monomial, factor) for monomial, factor in e.terms]
+        return reduce(self._sum, terms)
+
+    def _sum(self, left: Text, right: Text) -> Text:
+        if right.code.startswith("-"):
+            return self._join(left, "-", replace(right, code=right.code[1:]), keep_left=True)
+        return self._join(left, "+", right, keep_left=True)
+
+    def _term(self, monomial: Monomial, factor: int) -> Text:
+        if not monomial:
+            return self.text(factor)
+        product = reduce(lambda a, b: self._join(a, "*", b), map(self._atom, monomial))
+        if factor in (1, -1):
+            sign = "-" if factor < 0 else ""
+            return (
+                replace(product, code=sign + product.operand, is_atom=factor > 0)
+                if sign
+                else product
+            )
+        return self._join(Text(str(factor), (), i32), "*", product)
+
+    def _join(self, left: Text, operator: str, right: Text, *, keep_left: bool = False) -> Text:
+        """Write `left operator right`; a sum on the left of a sum keeps no parentheses."""
+        axes = self.writer.joint(left, right)
+        is_plain = keep_left and (left.axes == axes or not left.axes)
+        first = left.code if is_plain else self.writer.spread(left, axes)
+        is_product = operator in "+-" and right.axes in (axes, ()) and "+" not in right.code
+        second = right.code if is_product and "-" not in right.code else None
+        second = second or self.writer.spread(right, axes)
+        return Text(f"{first} {operator} {second}", axes, i32, is_atom=False)
+
+    def _atom(self, atom: Atom) -> Text:
+        if atom.kind in ("size", "axis", "value"):
+            return self.variable(atom)
+        left, right = (self.text(e) for e in atom.args)
+        axes = self.writer.joint(left, right)
+        operands = f"{self.writer.spread(left, axes)}, {self.writer.spread(right, axes)}"
+        if atom.kind in ("min", "max"):
+            return Text(f"tl.{atom.kind}imum({operands})", axes, i32)
+        if nonnegative(atom.args[0], self.facts):
+            return replace(self._join(left, atom.kind, right), is_atom=False)
+        name = "floor_div" if atom.kind == "//" else "floor_mod"
+        self.functions.add(name)
+        return Text(f"{name}({operands})", axes, i32)

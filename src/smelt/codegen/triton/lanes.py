@@ -1,0 +1,85 @@
+"""Declare the indices of a program: which block of each grid axis, and the lanes with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from smelt.codegen.triton.indices import IndexPrinter
+from smelt.codegen.triton.schedule import Schedule, power_of_two
+from smelt.codegen.triton.writer import Text, Writer
+from smelt.kernel.ir import Kernel
+from smelt.types.dtype import bool_, i32
+
+__all__ = ["Lanes"]
+
+
+class Lanes:
+    """Index and mask of each axis in a program.
+
+    `blocks` maps the names of constants to their values: a number, or the axis that is padded.
+    """
+
+    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
+        self.kernel, self.schedule = kernel, schedule
+        self.index: dict[str, Text] = {}
+        self.mask: dict[str, Text] = {}
+        self.blocks: dict[str, int | None] = {}
+
+    def declare(self, writer: Writer, indices: IndexPrinter) -> None:
+        """Write the indices; the last axis of the grid is the fastest."""
+        rest = "tl.program_id(0)"
+        entries = list(self.schedule.grid.items())
+        if len(entries) > 1:
+            writer.line("program = tl.program_id(0)")
+            rest = "program"
+        for k, (axis, lanes) in reversed(list(enumerate(entries))):
+            extent = indices.text(self.kernel.axis(axis).extent)
+            count = extent.operand if lanes == 1 else f"tl.cdiv({extent.code}, {self.block(axis)})"
+            place = rest if k == 0 else f"{rest} % {count}"
+            if lanes == 1:
+                self.fix(writer, axis, place)
+            else:
+                self.blocks[axis] = lanes
+                start = f"{place if k == 0 else f'({place})'} * {self.block(axis)}"
+                self.enter(writer, axis, start, extent.code)
+            if k:
+                writer.line(f"program = program // {count}")
+        for axis, least in self.schedule.whole.items():
+            extent = self.kernel.axis(axis).extent
+            self.blocks[axis] = None
+            is_exact = isinstance(extent, int) and power_of_two(max(extent, least)) == extent
+            self.enter(writer, axis, "", "" if is_exact else indices.text(extent).code)
+
+    def block(self, axis: str) -> str:
+        """Return the name of the constant for an axis' lanes."""
+        return f"BLOCK_{axis}"
+
+    def fix(self, writer: Writer, axis: str, place: str) -> None:
+        """Write the one index of an axis."""
+        if place != f"i_{axis}":
+            writer.line(f"i_{axis} = {place}")
+        self.index[axis] = Text(f"i_{axis}", (), i32)
+        self.mask.pop(axis, None)
+
+    def enter(
+        self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
+    ) -> None:
+        """Write a block of an axis: its indices from `first`, and which are in `least` .. stop."""
+        lanes = f"tl.arange(0, {self.block(axis)})"
+        writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
+        self.index[axis] = Text(f"i_{axis}", (axis,), i32)
+        self.mask.pop(axis, None)
+        if stop:
+            inside = f"i_{axis} < {stop}"
+            if least is not None:
+                inside = f"({inside}) & (i_{axis} >= {least.operand})"
+            writer.line(f"in_{axis} = {inside}")
+            self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Forget the indices that are declared within."""
+        before = dict(self.index), dict(self.mask)
+        yield
+        self.index, self.mask = before

@@ -1,0 +1,384 @@
+"""Print the values of a kernel: expressions on lanes, loads with masks, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+
+from smelt.codegen.triton.functions import (
+    Function,
+    combine_function,
+    pair_function,
+    register_of,
+    scalar_function,
+)
+from smelt.codegen.triton.indices import IndexPrinter
+from smelt.codegen.triton.lanes import Lanes
+from smelt.codegen.triton.machine import TritonMachine
+from smelt.codegen.triton.refusal import refuse
+from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
+from smelt.kernel.bounds import nonnegative
+from smelt.kernel.ir import (
+    Apply,
+    Cast,
+    Const,
+    Dot,
+    Extreme,
+    If,
+    IndexValue,
+    Kernel,
+    Load,
+    Param,
+    Partial,
+    Reduce,
+    Ref,
+    Scan,
+    Value,
+)
+from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
+from smelt.ops.scalar import scalar
+from smelt.types.dtype import DType, bool_, f32, i32, i64
+from smelt.types.expr import Atom, Index, product, sub
+
+__all__ = ["ValuePrinter"]
+
+INLINE_COST = 1.1
+"""Scalar operators that cost no more are printed where they stand, as no function."""
+
+
+class ValuePrinter:
+    """Prints values of one kernel into a function's lines."""
+
+    def __init__(self, kernel: Kernel, writer: Writer, lanes: Lanes) -> None:
+        self.kernel, self.writer, self.lanes = kernel, writer, lanes
+        self.machine = TritonMachine(writer, kernel.name)
+        self.indices = IndexPrinter(writer, self._variable, kernel.facts)
+        self.names: dict[str, Text] = {}
+        self.new_states: dict[str, Text] = {}
+        self.conditions: list[Text] = []
+        self.functions: dict[str, Function] = {}
+        self.loads: dict[str, Text] = {}
+        """Elements loaded before; no kernel loads what it has stored."""
+        self.sizes: dict[str, None] = {}
+        self.strides: dict[str, tuple[str, int]] = {}
+
+    # ---- indices and masks ---------------------------------------------------------------------
+
+    def _variable(self, atom: Atom) -> Text:
+        if atom.kind == "size":
+            self.sizes[atom.name] = None
+            return Text(f"size_{atom.name}", (), i32)
+        if atom.kind == "value":
+            return self.names[atom.name]
+        if atom.name not in self.lanes.index:
+            refuse(self.kernel.name, f"all of the axis {atom.name} outside of its stream")
+        return self.lanes.index[atom.name]
+
+    def mask(self, axes: Iterable[str], conditions: Sequence[Text] = ()) -> Text | None:
+        """Return the condition that lanes exist along `axes`, and that others hold too."""
+        parts = [self.lanes.mask[a] for a in axes if a in self.lanes.mask]
+        parts += conditions
+        if not parts:
+            return None
+        joint = self.writer.joint(*parts)
+        code = " & ".join(self.writer.spread(p, joint) for p in parts)
+        return Text(code, joint, bool_, is_atom=len(parts) == 1 and parts[0].axes == joint)
+
+    def offset(self, param: Param, index: Sequence[Index]) -> Text:
+        """Return the distance from an array's first element to the one at `index`."""
+        shape = param.shape
+        contiguous = [product(shape[d + 1 :]) for d in range(len(shape))]
+        strides = param.strides or contiguous
+        total: Index = 0
+        for e, stride in zip(index, strides, strict=True):
+            if stride is not None:
+                total = total + e * stride
+        text = self.indices.text(total)
+        for d, (e, stride) in enumerate(zip(index, strides, strict=True)):
+            if stride is None:
+                text = self._add_strided(text, self.indices.text(e), param, d)
+        return text
+
+    def _add_strided(self, total: Text, index: Text, param: Param, dimension: int) -> Text:
+        name = f"stride_{param.name}_{dimension}"
+        self.strides[name] = param.name, dimension
+        term = Text(f"{index.operand} * {name}", index.axes, i32, is_atom=False)
+        if total.number == 0:
+            return term
+        axes = self.writer.joint(total, term)
+        code = f"{self.writer.spread(total, axes)} + {self.writer.spread(term, axes)}"
+        return Text(code, axes, i32, is_atom=False)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def value(self, v: Value) -> Text:
+        """Return the text of a value; raise DeviceKernelError for a kind without one."""
+        match v:
+            case Const(value=number, dtype=dtype):
+                return literal(dtype, number)
+            case IndexValue(index=index, dtype=dtype):
+                return self._index_value(index, dtype.compute)
+            case Load():
+                return self.load(v)
+            case Apply(op=op, args=args):
+                return self.apply(op, [self.value(a) for a in args])
+            case Cast(arg=arg, dtype=dtype):
+                return self.cast(self.value(arg), dtype)
+            case Reduce():
+                return self.reduce(v)
+            case Scan():
+                return self.scan(v)
+            case Dot():
+                return self.dot(v)
+            case Ref(name=name, next=is_new):
+                return (self.new_states if is_new else self.names)[name]
+            case If():
+                return self._if(v)
+            case Partial(condition=condition):
+                return self._any_fails(condition)
+            case Extreme(arg=arg, largest=largest):
+                return self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
+
+    def _index_value(self, e: Index, dtype: DType) -> Text:
+        index = self.indices.text(e)
+        if index.number is not None:
+            return literal(dtype, index.number)
+        if not index.axes:
+            return Text(f"tl.full([], {index.code}, {type_name(dtype)})", (), dtype)
+        return Text(f"{index.operand}.to({type_name(dtype)})", index.axes, dtype)
+
+    def cast(self, x: Text, dtype: DType) -> Text:
+        """Convert a value; half types round and stay in float32 registers."""
+        if dtype.compute is not dtype:
+            return self.machine.round_half(self.cast(x, dtype.compute), dtype)
+        if x.number is not None:
+            return literal(dtype, x.number)
+        if x.dtype == dtype:
+            return x
+        if dtype == bool_:
+            return self.machine.compare("ne", x, literal(x.dtype, 0))
+        return self._inlined(lambda: self.machine.convert(x, x.dtype, dtype))
+
+    def apply(self, op: str, args: list[Text]) -> Text:
+        """Print a scalar operator: in place if it is cheap, as a call of a function otherwise."""
+        row = scalar(op)
+        dtypes = [a.dtype for a in args]
+        if row.cost <= INLINE_COST or row.is_select:
+            return self._inlined(lambda: row.apply(self.machine, dtypes, args))
+        function = self.function(scalar_function(op, dtypes, self.kernel.name))
+        axes = self.writer.joint(*args)
+        operands = ", ".join(self.writer.spread(full(a), axes, is_argument=True) for a in args)
+        return Text(f"{function.name}({operands})", axes, function.dtype)
+
+    def _inlined(self, emit: Callable[[], Text]) -> Text:
+        """Return what `emit` writes, as an expression if that is one line."""
+        first = len(self.writer.lines)
+        count = self.writer.temporaries
+        result = emit()
+        if len(self.writer.lines) != first + 1:
+            return result
+        name, _, code = self.writer.lines[first].strip().partition(" = ")
+        if name != result.code:
+            return result
+        self.writer.lines.pop()
+        self.writer.temporaries = count
+        return Text(code, result.axes, result.dtype, is_atom=_is_call(code))
+
+    def function(self, function: Function) -> Function:
+        """Add a function to the program, once."""
+        return self.functions.setdefault(function.name, function)
+
+    def bound(self, x: Text) -> Text:
+        """Return a name for a value that is read several times."""
+        if x.code.isidentifier():
+            return x
+        return self.writer.bind(full(x).code, x.axes, x.dtype)
+
+    def broadcast(self, x: Text, axes: tuple[str, ...]) -> Text:
+        """Return a value with all of `axes`."""
+        if x.axes == axes:
+            return x
+        code = self.writer.spread(x, axes) if x.axes else full(x).code
+        return Text(f"tl.broadcast_to({code}, {self.shape(axes)})", axes, x.dtype)
+
+    def shape(self, axes: tuple[str, ...]) -> str:
+        """Return the shape of a tensor with these axes."""
+        return f"[{', '.join(self.lanes.block(a) for a in axes)}]"
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Forget names, loads and indices that are bound within, and the indentation."""
+        before = dict(self.names), dict(self.new_states), dict(self.loads), self.writer.indent
+        with self.lanes.scope():
+            yield
+        self.names, self.new_states, self.loads, self.writer.indent = before
+
+    def _if(self, v: If) -> Text:
+        """Select by a condition, under which alone the loads of either side are done."""
+        condition = self.bound(self.value(v.condition))
+        self.conditions.append(condition)
+        chosen = self.value(v.value)
+        self.conditions[-1] = self.bound(self._inlined(lambda: self.machine.not_(condition)))
+        other = self.value(v.other)
+        self.conditions.pop()
+        return self._inlined(lambda: self.machine.select(condition, chosen, other))
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def load(self, v: Load) -> Text:
+        """Load elements where lanes exist, conditions hold and the index is in bounds."""
+        param = self.kernel.param(v.param)
+        offset = self.offset(param, v.index)
+        conditions = list(self.conditions)
+        if v.other is not None:
+            conditions += self._bounds(param, v.index)
+        axes = self.writer.sorted((*offset.axes, *(a for c in conditions for a in c.axes)))
+        mask = self.mask(axes, conditions)
+        if mask is not None:  # a mask cannot have more elements than the pointers
+            offset = self.broadcast(offset, axes)
+        pointer = f"ptr_{v.param} + {offset.code}"
+        code = f"tl.load({pointer})"
+        if mask is not None:
+            other = "" if v.other is None else f", other={literal(param.dtype, v.other.value).code}"
+            guard = self.writer.spread(mask, axes, is_argument=True)
+            code = f"tl.load({pointer}, mask={guard}{other})"
+        dtype = param.dtype.compute
+        if dtype != param.dtype or dtype == bool_:
+            code += f".to({type_name(dtype)})"
+        if code not in self.loads:
+            self.loads[code] = self.writer.bind(code, axes, dtype)
+        return self.loads[code]
+
+    def _bounds(self, param: Param, index: Sequence[Index]) -> list[Text]:
+        """Return the conditions that are not proven for every index."""
+        conditions: list[Text] = []
+        for e, extent in zip(index, param.shape, strict=True):
+            text, facts = self.indices.text(e), self.kernel.facts
+            tests: list[str] = []
+            if not nonnegative(e, facts):
+                tests.append(f"({text.operand} >= 0)")
+            if not nonnegative(sub(sub(extent, 1), e), facts):
+                tests.append(f"({text.operand} < {self.indices.text(extent).operand})")
+            conditions += [Text(t, text.axes, bool_) for t in tests]
+        return conditions
+
+    # ---- reductions ----------------------------------------------------------------------------
+
+    def reduce(self, v: Reduce) -> Text:
+        """Reduce lanes that exist; others hold the operator's identity."""
+        row = COMBINES[v.combine]
+        if any(a in v.over for c in self.conditions for a in c.axes):
+            refuse(self.kernel.name, "a reduction under a condition along its axis")
+        x = self.value(v.arg)
+        axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
+        if row.positional:
+            return self._position(row, self.broadcast(x, axes), v.over)
+        dtype = v.dtype.compute
+        x = self.broadcast(self.cast(x, dtype), axes)
+        x = self._masked(x, v.over, row.identity(dtype))
+        over = [a for a in v.over if a in axes]
+        return self._combined(row, x, over, dtype) if over else x
+
+    def _masked(self, x: Text, over: Sequence[str], identity: float | int | bool) -> Text:
+        mask = self.mask(a for a in x.axes if a in over)
+        if mask is None:
+            return x
+        return self._inlined(lambda: self.machine.select(mask, x, literal(x.dtype, identity)))
+
+    def _combined(self, row: Combine, x: Text, over: Sequence[str], dtype: DType) -> Text:
+        code, axes = x.code, list(x.axes)
+        if dtype == bool_:
+            code = f"{x.operand}.to(tl.int32)"
+        is_sum = row.name == SUM_OF_PRODUCTS[0]
+        name = "" if is_sum else self._combine(row, dtype)
+        for axis in reversed(self.writer.sorted(over)):
+            place = axes.index(axis)
+            code = f"tl.sum({code}, {place})" if is_sum else f"tl.reduce({code}, {place}, {name})"
+            axes.remove(axis)
+        result = Text(code, tuple(axes), register_of(dtype))
+        return self.cast(result, bool_) if dtype == bool_ else result
+
+    def _combine(self, row: Combine, dtype: DType) -> str:
+        return self.function(combine_function(row, dtype, self.kernel.name)).name
+
+    def _any_fails(self, condition: Value) -> Text:
+        """Return whether a condition fails in a lane that exists."""
+        row, negation = ANY_FAILS
+        x = self.apply(negation, [self.value(condition)])
+        x = self._masked(x, x.axes, COMBINES[row].identity(bool_))
+        return self.bound(self._combined(COMBINES[row], x, x.axes, bool_)) if x.axes else x
+
+    def _extreme(self, x: Text, row: Combine) -> Text:
+        if not x.axes:
+            return x
+        masked = self._masked(x, x.axes, row.identity(x.dtype))
+        return self.bound(self._combined(row, masked, x.axes, x.dtype))
+
+    def dot(self, v: Dot) -> Text:
+        """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
+        left, right = self.value(v.left), self.value(v.right)
+        dtype = v.dtype.compute
+        over = [a for a in v.over if a in (*left.axes, *right.axes)]
+        rows = [a for a in left.axes if a not in right.axes]
+        columns = [a for a in right.axes if a not in left.axes]
+        is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == f32
+        if not is_matrix or len(over) != 1 or len(rows) != 1 or len(columns) != 1:
+            return self._sum_of_products(left, right, v, dtype)
+        first = self._matrix(left, over, (rows[0], over[0]))
+        second = self._matrix(right, over, (over[0], columns[0]))
+        axes = self.writer.sorted((*rows, *columns))
+        code = f'tl.dot({first}, {second}, input_precision="ieee")'
+        return Text(code if axes == (*rows, *columns) else f"tl.trans({code})", axes, f32)
+
+    def _matrix(self, x: Text, over: Sequence[str], axes: tuple[str, str]) -> str:
+        """Return an operand with zeros where the summed axis has ended, rows first."""
+        code = self._masked(x, over, 0).code
+        return code if x.axes == axes else f"tl.trans({code})"
+
+    def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
+        row, operator = SUM_OF_PRODUCTS
+        factors = [self.cast(x, dtype) for x in (left, right)]
+        products = self.apply(operator, factors)
+        axes = self.writer.sorted(
+            (*products.axes, *(a for a in v.over if self.lanes.index[a].axes))
+        )
+        over = [a for a in v.over if a in axes]
+        products = self._masked(self.broadcast(products, axes), over, 0)
+        return self._combined(COMBINES[row], products, over, dtype) if over else products
+
+    def _position(self, row: Combine, x: Text, over: tuple[str, ...]) -> Text:
+        """Reduce pairs of a value and its row-major position over `over`."""
+        place: Index = 0
+        for axis in over:
+            place = place * self.kernel.axis(axis).extent + self.kernel.axis(axis).index
+        x = self.bound(self._masked(x, over, row.identity(x.dtype)))
+        places = self.bound(self.broadcast(self.indices.text(place), x.axes))
+        places = self.bound(self._masked(places, over, (1 << 31) - 1))
+        function = self.function(pair_function(row, x.dtype, self.kernel.name))
+        axes = list(x.axes)
+        for axis in reversed(self.writer.sorted(a for a in over if a in axes)):
+            pair = f"({x.code}, {places.code}), {axes.index(axis)}, {function.name}"
+            axes.remove(axis)
+            x, places = self.writer.bind_pair(f"tl.reduce({pair})", tuple(axes), x.dtype, i32)
+        return Text(f"{places.code}.to(tl.int64)", tuple(axes), i64)
+
+    def scan(self, v: Scan) -> Text:
+        """Scan lanes in order; those that do not exist come last."""
+        if any(v.along in c.axes for c in self.conditions):
+            refuse(self.kernel.name, "a scan under a condition along its axis")
+        dtype = v.dtype.compute
+        x = self.value(v.arg)
+        axes = self.writer.sorted((*x.axes, v.along))
+        x = self.broadcast(self.cast(x, dtype), axes)
+        name = self._combine(COMBINES[v.combine], dtype)
+        return Text(f"tl.associative_scan({x.code}, {axes.index(v.along)}, {name})", axes, dtype)
+
+
+def _is_call(code: str) -> bool:
+    """Return whether an expression is one call of a function."""
+    depth = 0
+    for k, character in enumerate(code):
+        depth += (character == "(") - (character == ")")
+        if character == ")" and depth == 0:
+            return k == len(code) - 1 and code.partition("(")[0].replace(".", "").isidentifier()
+    return False

@@ -1,0 +1,117 @@
+"""Golden kernels printed as Triton programs compute what the interpreter computes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.codegen.checked_triton import launch, named_sizes
+from tests.kernel.goldens import GOLDENS
+from tests.kernel.references import REFERENCES, extra_sizes
+
+from smelt.codegen.triton.source import triton_source
+from smelt.errors import DeviceKernelError
+from smelt.kernel.interp import run
+from smelt.kernel.ir import Param
+from smelt.kernel.text import parse
+
+FOLDER = Path(__file__).parents[1] / "golden" / "triton"
+PRINTED = (
+    "add_layernorm",
+    "causal_attention",
+    "columns",
+    "conv_bn_relu",
+    "decode",
+    "embed",
+    "halves",
+    "linear_gelu",
+    "log_relu",
+    "ragged",
+    "running",
+    "softmax_long",
+    "splade",
+    "variance",
+    "windows",
+    "wkv",
+)
+
+
+def stored(param: Param, array: np.ndarray) -> np.ndarray:
+    """An array with the strides of a parameter: broadcast along 0, rows apart where unknown."""
+    if param.strides is None:
+        return array
+    first = tuple(slice(0, 1) if n == 0 else slice(None) for n in param.strides)
+    array = np.broadcast_to(array[first], array.shape)
+    if None not in param.strides:
+        return array
+    wide = np.zeros((*array.shape[:-1], array.shape[-1] + 3), array.dtype)
+    wide[..., : array.shape[-1]] = array
+    return wide[..., : array.shape[-1]]
+
+
+def with_lanes(source: str, lanes: int) -> str:
+    """A printed file whose blocks are small, so that small arrays have several."""
+    return re.sub(r"(BLOCK_\w+) = (\d+)$", rf"\1 = min(\2, {lanes})", source, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 1024])
+@pytest.mark.parametrize("scale", [1, 2, 3])
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_golden_computes_what_the_interpreter_does(name, scale, lanes):
+    kernel, reference = parse(GOLDENS[name]), REFERENCES[name]
+    inputs = reference.inputs(np.random.default_rng(scale), scale)
+    arrays = {p.name: stored(p, inputs[p.name]) for p in kernel.inputs}
+    extra = extra_sizes(name, arrays)
+    wanted = run(kernel, arrays, extra)
+    source = triton_source(kernel)
+    source = with_lanes(source, max(lanes, 16) if "tl.dot" in source else lanes)
+    outputs = launch(source, [arrays[p.name] for p in kernel.inputs], **named_sizes(extra))
+    for p, actual in zip(kernel.outputs, outputs, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(actual, np.float64), np.asarray(wanted[p.name], np.float64), 3e-6, 3e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("adamw", "a launch over families of arrays"),
+        ("histogram", "a store that combines values of several programs"),
+        ("messages", "a condition of blocks|a store that combines"),
+        ("norm_qkv", "all of the axis k outside of its stream"),
+    ],
+)
+def test_refused_golden_says_what_is_missing(name, missing):
+    with pytest.raises(DeviceKernelError, match=missing) as caught:
+        triton_source(parse(GOLDENS[name]))
+    assert caught.value.code == "E505"
+
+
+def test_every_golden_is_printed_or_refused():
+    assert {*PRINTED, "adamw", "histogram", "messages", "norm_qkv"} == set(GOLDENS)
+
+
+@pytest.mark.parametrize("name", ["add_layernorm", "ragged", "linear_gelu"])
+def test_printed_text_is_its_golden(name):
+    """`python -m tests.codegen.test_triton_goldens` writes them."""
+    assert triton_source(parse(GOLDENS[name])) == (FOLDER / f"{name}.txt").read_text()
+
+
+def test_same_kernel_has_the_same_text():
+    kernel = parse(GOLDENS["causal_attention"])
+    sizes = dict.fromkeys("bhmnde", 64)
+    assert triton_source(kernel, sizes) == triton_source(parse(GOLDENS["causal_attention"]), sizes)
+
+
+def test_long_rows_are_refused():
+    kernel = parse(GOLDENS["add_layernorm"])
+    with pytest.raises(DeviceKernelError, match="a row of 40000 elements"):
+        triton_source(kernel, {"r": 2, "c": 40000})
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for golden in ("add_layernorm", "ragged", "linear_gelu"):
+        (FOLDER / f"{golden}.txt").write_text(triton_source(parse(GOLDENS[golden])))

@@ -1,0 +1,80 @@
+"""Reports for a GPU: each kernel as a Triton program, or the reason why there is none."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.codegen.checked_triton import launch
+
+import smelt as sm
+from smelt.cli.main import smelt
+from smelt.errors import ArgumentError
+from smelt.explain.device import DEVICES
+
+
+def softmax(x):
+    e = sm.exp(x - sm.max(x, axis=1, keepdims=True))
+    return e / sm.sum(e, axis=1, keepdims=True)
+
+
+def array(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_source_of_a_softmax_runs():
+    x = array(37, 100)
+    report = sm.explain(softmax, x, target="sm_90")
+    (kernel,) = report.kernels
+    (actual,) = launch(kernel.source, [x])
+    np.testing.assert_allclose(actual, np.asarray(softmax(x)), 1e-6, 1e-7)
+    assert report.data.total.measured is None
+    assert "not measured" in str(report) and kernel.source.rstrip() in str(report)
+    assert kernel.source == sm.explain(softmax, x, target="h100").kernels[0].source
+    assert report.to_data()["kernels"][0]["device"]["source"] == kernel.source
+    assert report.text(1).count("\n") == 3
+
+
+def test_refusal_has_its_code_and_reason():
+    ids = np.arange(40)
+    report = sm.explain(lambda ids: sm.bincount(ids, minlength=50), ids, target="a100")
+    (kernel,) = report.kernels
+    assert kernel.source == ""
+    missing = "a store that combines values of several programs"
+    assert kernel.data.device.refused == f"E505 kernel k0 needs {missing}"
+    assert missing in str(report)
+
+
+def test_report_without_a_target_has_no_device():
+    report = sm.explain(softmax, array(4, 5))
+    assert report.data.device is None and report.kernels[0].data.device is None
+    assert report.kernels[0].source == ""
+
+
+def test_argument_named_target_belongs_to_the_function():
+    loss = sm.jit(lambda x, target: x if target == "sm_90" else x + 1, static_argnames="target")
+    report = sm.explain(loss, array(3), target="other")
+    assert report.data.device is None
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_devices_have_names_and_architectures(name):
+    assert DEVICES[DEVICES[name].arch].arch == DEVICES[name].arch
+
+
+def test_unknown_device_is_an_error_that_lists_them():
+    with pytest.raises(ArgumentError, match="sm_90"):
+        sm.explain(softmax, array(4, 5), target="sm_12")
+
+
+def test_command_prints_programs(tmp_path):
+    file = tmp_path / "double.py"
+    file.write_text("def double(x: 'f32[n]'):\n    return x * 2\n")
+    call = ["explain", f"{file}:double", "--size", "n=1000", "--target", "mi300x"]
+    result = CliRunner().invoke(smelt, call)
+    assert result.exit_code == 0, result.output
+    assert "gfx942" in result.output and "@triton.jit" in result.output
+    result = CliRunner().invoke(smelt, [*call, "--json"])
+    assert json.loads(result.output)["device"]["key"] == "mi300x"
