@@ -166,6 +166,15 @@ def test_the_formatter_has_its_way():
 PRAGMA = re.compile(r" *# (?:noqa|type: ignore|pyright: ignore|fmt: skip).*$")
 
 
+def test_a_release_has_at_most_forty_lines():
+    """A changelog is read: related changes share a line."""
+    releases = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    assert len(releases) >= 2
+    for release in releases:
+        title, *lines = release.splitlines()
+        assert sum(line.startswith("- ") for line in lines) <= 40, title
+
+
 def test_lines_are_narrow():
     """What a line says to a linter does not count, as the linter itself has it."""
     report(
