@@ -126,7 +126,7 @@ def test_a_report_counts_what_computes() -> None:
         assert getattr(output.data.total, field) == getattr(promised.data.total, field)
     assert output.data.outputs == promised.data.outputs and len(output.data.checks) == 1
     page = str(output)
-    assert "in 1 kernel " in page and "looks at positions" in page
+    assert "became 1 kernel;" in page and "looks at positions" in page
     names = output.compiled.size_names
     assert [output.sizes[n] for n in names] == [100, 64]
 

@@ -110,14 +110,21 @@ def _plan(
     """Return the plan of a graph, leaving its checks where they are."""
     unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     defaults = Hints(hints)
-    if fuse and _available_bytes(unchunked, defaults) is not None:
-        unchunked = _frugal_plan(unchunked, target, journal, hints, donated)
+    available = _available_bytes(unchunked, defaults) if fuse else None
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
-        return unchunked
-    candidate = _fitting_plan(
-        unchunked, target, defaults, donated, _available_bytes(unchunked, defaults)
-    )
+        return (
+            unchunked
+            if available is None
+            else _frugal_plan(unchunked, target, journal, hints, donated)
+        )
+    candidate = _fitting_plan(unchunked, target, defaults, donated, available)
+    if available is not None:
+        kept = candidate if isinstance(candidate, Plan) else unchunked
+        if total_kept_bytes(kept, defaults) + ALIGNED > available:
+            frugal = _frugal_plan(unchunked, target, journal, hints, donated)
+            if total_kept_bytes(frugal, defaults) < total_kept_bytes(kept, defaults):
+                return frugal
     if isinstance(candidate, Decision):
         return _with_decision(unchunked, candidate, journal)
     if candidate is None:

@@ -133,8 +133,8 @@ def unify_positions(w: Walk, at: Node, d: Index, *, aligned: bool = False) -> No
     """Match indices along a dimension: a full `iota` has its extent, wrapping adds its extent.
 
     Along one element there is surely one index.  Where each position also has an index along
-    another dimension (`aligned`), as in one label for each row, an `iota` over all rows is meant,
-    even if its extent is already that of the labels.
+    another dimension (`aligned`), as in one label for each computed row, an `iota` over all rows
+    is meant, even if its extent is already that of the labels.
     """
     while True:
         if isinstance(at.op, (Expand, Reshape, Permute, Cast)):
@@ -599,7 +599,7 @@ def _gather(w: _Walk, node: Node) -> Sequence[Index]:
     x, *index = node.inputs
     shape, first = w.of(x), node.op.first
     for at, d in zip(index, shape[first:]):
-        unify_positions(w, at, d, aligned=len(index) > 1)
+        unify_positions(w, at, d, aligned=len(index) > 1 and not isinstance(x.op, Input))
     return [*shape[:first], *w.meet([w.of(i) for i in index]), *shape[first + len(index) :]]
 
 
