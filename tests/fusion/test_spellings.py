@@ -315,7 +315,16 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cross entropy": (empty(2048, 512), empty(512, 8000), empty(2048, dtype="int64")),
     "gate": (empty(2048, 1536), empty(1536, 768)),
 }
-DIFFERENT = {("avx2", "mask", "product added"): "the masked scores are stored"}
+APART = "the mask that is added is made in a kernel of its own, with packed keys"
+DIFFERENT = {
+    **{
+        (isa, "mask", spelling): APART
+        for isa in ("avx512", "avx2")
+        for spelling in ("added", "large number added")
+    },
+    ("avx2", "mask", "product added"): "the masked scores are stored",
+    ("avx2", "causal mask", "added"): APART,
+}
 """Spellings that are planned worse than the first one, and what happens to them."""
 
 

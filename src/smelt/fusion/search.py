@@ -48,11 +48,10 @@ FORCED = 1e18
 """The gain of a join that the user demands."""
 LEAST_GAIN = 1e-6
 """Gain in nanoseconds below which a difference is rounding."""
-TIE_SHARE, STREAM_TIE_SHARE = 1e-4, 0.01
+TIE_SHARE = 1e-4
 """By how much one kernel that stores less may be slower than two, as a share of its time.
 
-Both are below the model's error. The second holds for streams: plans serve larger sizes too, and
-what a stream does not store grows with its axis.
+That is far below the model's error.
 """
 TIE_GAIN = 2 * LEAST_GAIN
 """The gain of such a join: all others come first."""
@@ -290,8 +289,7 @@ class Search(State):
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
         if (producer.stored | reader.stored) & ~stored and gain <= TIE_GAIN:
-            share = TIE_SHARE if verdict.cost.stream < 0 else STREAM_TIE_SHARE
-            if gain >= -share * verdict.cost.objective_ns:
+            if gain >= -TIE_SHARE * verdict.cost.objective_ns:
                 gain = TIE_GAIN
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
