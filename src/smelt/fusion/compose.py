@@ -113,11 +113,9 @@ def _plan(
     available = _available_bytes(unchunked, defaults) if fuse else None
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
-        return (
-            unchunked
-            if available is None
-            else _frugal_plan(unchunked, target, journal, hints, donated)
-        )
+        if available is None:
+            return unchunked
+        return _frugal_plan(unchunked, target, journal, hints, donated)
     candidate = _fitting_plan(unchunked, target, defaults, donated, available)
     if available is not None:
         kept = candidate if isinstance(candidate, Plan) else unchunked

@@ -288,9 +288,9 @@ class Search(State):
         gain += self.uncached_ns((producer.stored | reader.stored) & ~stored, stored)
         if not producer.stored & stored and self.is_cheap_generator(producer):
             gain = max(gain, producer.cost.objective_ns)
-        if (producer.stored | reader.stored) & ~stored and gain <= TIE_GAIN:
-            if gain >= -TIE_SHARE * verdict.cost.objective_ns:
-                gain = TIE_GAIN
+        is_tie = -TIE_SHARE * verdict.cost.objective_ns <= gain <= TIE_GAIN
+        if is_tie and (producer.stored | reader.stored) & ~stored:
+            gain = TIE_GAIN
         self.gain_cache.record(p, c, gain)
         return Candidate(gain, joined)
 
