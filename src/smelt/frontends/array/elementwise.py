@@ -21,6 +21,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.masked_select import MaskedSelection
@@ -229,6 +230,7 @@ def imag(x: Any, /) -> Array:
     return zeros_like(positive(x))
 
 
+@cache_call
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit the elements of `x` to the range from `min` to `max`.
 
@@ -287,6 +289,7 @@ def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) 
     return rounded(bound)
 
 
+@cache_call
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """Select `x1` where the bool array `condition` is true and `x2` elsewhere.
 

@@ -23,6 +23,7 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
 from smelt.frontends.array.number import Size, as_dim, dims, is_integral
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 
+@cache_call
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     """Return the elements, in row-major order, in another shape.
 
@@ -69,6 +71,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     return Array.of(copied(node) if copy and result is node else result)
 
 
+@cache_call
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
 
@@ -90,6 +93,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return Array.of(value(x, "matrix_transpose")).mT
 
 
+@cache_call
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Move dimensions `source` to positions `destination` of the result.
 
@@ -112,6 +116,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     return Array.of(views.permute(node, perm))
 
 
+@cache_call
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert dimensions of size 1 at positions `axis` of the result.
 
@@ -126,6 +131,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     return Array.of(views.reshape(node, tuple(shape)))
 
 
+@cache_call
 def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
 
@@ -144,6 +150,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.reshape(node, rest))
 
 
+@cache_call
 def broadcast_to(x: Any, /, shape: Any) -> Array:
     """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
 
@@ -204,6 +211,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
+@cache_call
 def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
 
@@ -213,6 +221,7 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.flip(node, axes_of(axis, node.type.rank, "flip")))
 
 
+@cache_call
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, default_value
@@ -60,6 +61,7 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     return Array.of(cast(reduce_axes(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
+@cache_call
 def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
@@ -77,6 +79,7 @@ def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
+@cache_call
 def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
 
@@ -85,6 +88,7 @@ def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: boo
     return _reduced("prod", x, axis, dtype, keepdims)
 
 
+@cache_call
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -94,6 +98,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("max", x, axis, None, keepdims)
 
 
+@cache_call
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -103,6 +108,7 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("min", x, axis, None, keepdims)
 
 
+@cache_call
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
 
@@ -113,6 +119,7 @@ def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
+@cache_call
 def var(
     x: Any,
     /,
@@ -134,6 +141,7 @@ def var(
     )
 
 
+@cache_call
 def std(
     x: Any,
     /,
@@ -167,6 +175,7 @@ def _truth(x: Any, what: str) -> Value:
     return BINARY["not_equal"](node, 0)
 
 
+@cache_call
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
 
@@ -175,6 +184,7 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("all", Array.of(_truth(x, "all")), axis, None, keepdims)
 
 
+@cache_call
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
 
@@ -214,6 +224,7 @@ def _scan(
     return Array.of(result)
 
 
+@cache_call
 def cumulative_sum(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:

@@ -95,8 +95,15 @@ def hashable_key(key: Any) -> tuple[Any, ...] | None:
 
     None for keys with other items.
     """
-    items = tuple([hashable_item(item) for item in (key if key.__class__ is tuple else (key,))])
-    return None if OTHER in items else items
+    items: list[Any] = []
+    for item in key if key.__class__ is tuple else (key,):
+        kind = item.__class__
+        if not (kind is int or item is None or item is Ellipsis):
+            item = hashable_item(item) if kind is slice else OTHER
+            if item is OTHER:
+                return None
+        items.append(item)
+    return tuple(items)
 
 
 def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -109,8 +116,12 @@ def hashable_item(item: Any) -> Any:
     if item.__class__ is int or item is None or item is Ellipsis:
         return item
     if item.__class__ is slice:
-        bounds = (item.start, item.stop, item.step)
-        if all(b is None or b.__class__ is int for b in bounds):
+        start, stop, step = bounds = (item.start, item.stop, item.step)
+        if (
+            (start is None or start.__class__ is int)
+            and (stop is None or stop.__class__ is int)
+            and (step is None or step.__class__ is int)
+        ):
             return bounds
     return OTHER
 
