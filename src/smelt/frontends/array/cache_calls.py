@@ -103,7 +103,7 @@ def _add_arguments(
 
 
 def _add_other(x: Any, key: list[Any]) -> bool:
-    """Add a float, a tuple of integers or a class to a key; return False for anything else.
+    """Add a float, tuple of integers or class to a key; False for others.
 
     `==` ignores the sign of zero, so the key includes it.
     """

@@ -5,8 +5,9 @@ distribution.  A line through the ends then guesses a position to within a few p
 error over all elements bounds it for every value, because the guess increases with the value, so a
 few halvings around the guess replace those of the whole vector.
 
->>> guess_error(np.linspace(0.0, 1.0, 1000)), guess_error(np.linspace(0.0, 1.0, 1000) ** 2)
-(0, 255)
+>>> even = np.linspace(0.0, 1.0, 1000)
+>>> guess_error(even), guess_error(even**1.1), guess_error(even**2)
+(0, 63, None)
 """
 
 from __future__ import annotations
