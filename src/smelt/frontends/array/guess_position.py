@@ -12,6 +12,7 @@ few halvings around the guess replace those of the whole vector.
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import numpy as np
@@ -20,6 +21,8 @@ from smelt.frontends.array.value import Buffer, Value
 
 __all__ = ["guess_error", "known_guess_error", "np"]
 
+BLOCK_ELEMENTS = 1 << 14
+"""Elements whose guesses are compared with their places at a time."""
 _ERRORS: weakref.WeakKeyDictionary[Value, int | None] = weakref.WeakKeyDictionary()
 """Errors by vector, of those that no other code may write to."""
 
@@ -42,12 +45,7 @@ def guess_error(x: Buffer) -> int | None:
     count = x.size
     if count < 8 or not (np.isfinite(x[0]) and np.isfinite(x[-1])):
         return None
-    with np.errstate(all="ignore"):
-        scale = x.dtype.type(count - 1) / (x[-1] - x[0])
-        guesses = np.subtract(x, x[0])
-        guesses *= scale
-        guesses -= np.arange(count, dtype=x.dtype)
-        largest = float(max(guesses.max(), -guesses.min()))
+    largest = _largest_error(x)
     rounding = 8 * count * float(np.finfo(x.dtype).eps)
     if not (largest < count and rounding < 0.25):
         return None
@@ -55,3 +53,24 @@ def guess_error(x: Buffer) -> int | None:
     while largest > error + 0.5 - rounding:  # guesses are rounded to the nearest place
         error = 2 * error + 1
     return error if 8 * (error + 1) <= count else None
+
+
+def _largest_error(x: Buffer) -> float:
+    """Return the largest distance of an element's guess from its place, NaN if there is none.
+
+    Blocks stay in cache; memory for whole vectors would be fresh in every call.
+    """
+    count, kind = x.size, x.dtype.type
+    places = np.arange(min(count, BLOCK_ELEMENTS), dtype=x.dtype)
+    largest = 0.0
+    with np.errstate(all="ignore"):
+        scale = kind(count - 1) / (x[-1] - x[0])
+        for first in range(0, count, BLOCK_ELEMENTS):
+            errors = np.subtract(x[first : first + BLOCK_ELEMENTS], x[0])
+            errors *= scale
+            errors -= places[: errors.size]
+            ends = float(errors.max()) - first, first - float(errors.min())
+            if not max(ends) < count:  # NaN too
+                return math.nan
+            largest = max(largest, *ends)
+    return largest
