@@ -21,7 +21,7 @@ from smelt.frontends.array.value import Buffer, Value
 
 __all__ = ["guess_error", "known_guess_error", "np"]
 
-BLOCK_ELEMENTS = 1 << 14
+GUESS_BLOCK = 1 << 14
 """Elements whose guesses are compared with their places at a time."""
 _ERRORS: weakref.WeakKeyDictionary[Value, int | None] = weakref.WeakKeyDictionary()
 """Errors by vector, of those that no other code may write to."""
@@ -56,17 +56,17 @@ def guess_error(x: Buffer) -> int | None:
 
 
 def _largest_error(x: Buffer) -> float:
-    """Return the largest distance of an element's guess from its place, NaN if there is none.
+    """Return the largest distance of a guess from its place; NaN without one.
 
     Blocks stay in cache; memory for whole vectors would be fresh in every call.
     """
     count, kind = x.size, x.dtype.type
-    places = np.arange(min(count, BLOCK_ELEMENTS), dtype=x.dtype)
+    places = np.arange(min(count, GUESS_BLOCK), dtype=x.dtype)
     largest = 0.0
     with np.errstate(all="ignore"):
         scale = kind(count - 1) / (x[-1] - x[0])
-        for first in range(0, count, BLOCK_ELEMENTS):
-            errors = np.subtract(x[first : first + BLOCK_ELEMENTS], x[0])
+        for first in range(0, count, GUESS_BLOCK):
+            errors = np.subtract(x[first : first + GUESS_BLOCK], x[0])
             errors *= scale
             errors -= places[: errors.size]
             ends = float(errors.max()) - first, first - float(errors.min())

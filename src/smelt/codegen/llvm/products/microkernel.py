@@ -50,8 +50,11 @@ Hardware prefetchers stop at the end of a page.
 """
 L1_PREFETCH_BYTES = 1024
 """Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
-INDEPENDENT_SUMS, MOST_CHAINS = 8, 4
-"""Multiply-adds in flight, of four cycles each on two units; and most sums for an accumulator."""
+CHAINS, CHAINED_VECTORS = 4, 2
+"""Sums for each accumulator of a tile of a single row, and most vectors of such a tile.
+
+More vectors have multiply-adds enough in flight, and read one row of the operand at a time.
+"""
 UNROLL = 4
 """Positions along k per loop iteration, on processors which issue few instructions."""
 
@@ -133,13 +136,13 @@ class Microkernel:
         return reduction_loop(b, (unrolled_end, self.end_k), 1, step_at, sums)
 
     def _chains(self, vectors: int) -> int:
-        """Return how many sums to add up for each accumulator of a tile with few of them.
+        """Return the number of sums for each accumulator of a tile.
 
         A chain of multiply-adds waits for each; a single row has no other rows to fill the time.
         """
         if self.c.m is not None or not self.c.item.dtype.is_float or self.c.group is not None:
             return 1
-        return max(1, min(MOST_CHAINS, INDEPENDENT_SUMS // vectors))
+        return CHAINS if vectors <= CHAINED_VECTORS else 1
 
     def _interleaved_loop(
         self,
@@ -148,7 +151,7 @@ class Microkernel:
         chains: int,
         step_at: Callable[[Value, list[Value], int], list[Value]],
     ) -> list[Value]:
-        """Emit the loop with position k + nth added to sums number `nth`; join the sums."""
+        """Emit the loop with interleaved sums: position k + nth goes to number `nth`."""
         b, size = self.b, len(begin)
         end = b.sub(self.end_k, b.srem(b.sub(self.end_k, self.first_k), number(chains)))
         zero = m.const(self.c.item.dtype, 0)
