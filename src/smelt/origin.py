@@ -16,7 +16,12 @@ import sys
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smelt.source_names import SourceNames
 
 _PACKAGE = str(Path(__file__).parent) + "/"
 # Workloads that ship inside the package count as user code: their lines are shown.
@@ -89,6 +94,22 @@ class Origin:
             frame = frame.f_back
         return UNKNOWN
 
+    @staticmethod
+    def of_caller() -> Origin | None:
+        """Record the frame two above this call if it is the user's; None otherwise."""
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        name = frame.f_code.co_filename
+        is_ours = _OURS.get(name)
+        if is_ours is None:
+            is_ours = _OURS[name] = _is_ours(name)
+        if is_ours:
+            return None
+        origin = Origin.__new__(Origin)
+        origin._code = frame.f_code
+        origin._lasti = frame.f_lasti
+        origin._place = None
+        return origin
+
     @property
     def place(self) -> Place:
         """The resolved location; resolved on first use."""
@@ -125,6 +146,24 @@ class Origin:
     @property
     def known(self) -> bool:
         return self.place.line > 0
+
+    @property
+    def assigned(self) -> str:
+        """Name that the source gives to the recorded expression; empty if it has none.
+
+        That of the variable it is assigned to, or of the key, field or function it is the value of.
+        """
+        return self._source_names().values.get(_span(self.place), "")
+
+    @property
+    def assigned_items(self) -> Mapping[int, str]:
+        """Names of the items of an unpacked or indexed expression, as in `n, d = x.shape`."""
+        return self._source_names().items.get(_span(self.place), {})
+
+    def _source_names(self) -> SourceNames:
+        from smelt.source_names import names_of_file  # reports need it: `import smelt` does not
+
+        return names_of_file(self.place.file)
 
     def matches_name(self, name: str) -> bool:
         """Return whether a front end knows this operator by `name` (such as a module path)."""
@@ -194,6 +233,10 @@ def _resolve(code: CodeType, lasti: int) -> Place:
     start = _characters(raw, column) - indent
     end = _characters(raw, end_column) - indent if end_line == line else len(text)
     return Place(code.co_filename, line, code.co_name, text, start, end)
+
+
+def _span(place: Place) -> tuple[int, int, int]:
+    return place.line, place.column, place.end_column
 
 
 def _characters(line: str, offset: int) -> int:

@@ -27,6 +27,7 @@ from smelt.frontends.array.engine import (
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.size_names import size_names
 from smelt.frontends.array.sizes import Guard, facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, intern, size_carrier
@@ -37,6 +38,7 @@ from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
+from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
@@ -129,6 +131,8 @@ class Trace:
     """Permutations of inputs and results; None if all are in the graph's order."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters of `match`."""
+    shape_reads: tuple[tuple[Origin, Shape], ...] = ()
+    """Where the function read which shape; see `size_names`."""
     only_outputs: bool = field(init=False)
     """Whether all results are the outputs of the graph, in order."""
     reads_all_leaves: bool = field(init=False)
@@ -169,6 +173,11 @@ class Trace:
             )
             self.overwriting_traces[pairs] = variant
         return variant
+
+    def source_size_names(self) -> dict[str, str]:
+        """Return names that the function gives to the graph's sizes, by their own names."""
+        taken = [x.op.label for x in self.graph.inputs if isinstance(x.op, Input)]
+        return size_names(self.hints, self.shape_reads, taken)
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
@@ -419,6 +428,7 @@ def _finish(
         checks,
         turns,
         tuple(_parameters(scope, leaves).split(", ")),
+        tuple((origin, scope.shape(shape)) for origin, shape in scope.shape_reads),
     )
 
 

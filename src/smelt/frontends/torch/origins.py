@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.origin import Origin
+from smelt.source_names import assigned_in_line
 
 __all__ = ["TracedOrigin", "module_of", "origin_of"]
 
@@ -31,6 +32,21 @@ class TracedOrigin(Origin):
         """Path in the model, such as `layers.0.attention`; empty if unknown."""
         self.operator = operator
         """The overload, such as `aten.add.Tensor`."""
+
+    @property
+    def assigned(self) -> str:
+        """Name of the module on this line, such as `q_proj`, or of the variable it assigns to.
+
+        >>> line = "model.py", 12, "forward", "q = self.q_proj(x).view(b, n, 8, -1)"
+        >>> TracedOrigin(line, "layers.0.q_proj", "aten.mm.default").assigned
+        'q_proj'
+        >>> TracedOrigin(line, "layers.0", "aten.view.default").assigned
+        'q'
+        """
+        text, name = self.place.text, self.module.rpartition(".")[2]
+        if f".{name}(" in text and not name.isdigit():
+            return name
+        return assigned_in_line(text)
 
     def matches_name(self, name: str) -> bool:
         """Whether a name means this operator, or a module around it.
