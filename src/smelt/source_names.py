@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Span", "SourceNames", "assigned_in_line", "names_of_file", "names_of_source"]
+__all__ = ["SourceNames", "Span", "assigned_in_line", "names_of_file", "names_of_source"]
 
 
 class Span(NamedTuple):

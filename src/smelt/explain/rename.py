@@ -38,7 +38,6 @@ from smelt.kernel.text import parse
 from smelt.kernel.text_lex import RESERVED
 from smelt.kernel.text_print import text
 from smelt.kernel.walk import statements
-from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
 
 __all__ = ["Renaming", "source_renaming"]
@@ -157,9 +156,7 @@ def _kernel_words(entry: Entry, names: Mapping[Node, str], sizes: Words) -> Word
     return shown if rename(plain, shown) != plain and _parses(rename(plain, shown)) else {}
 
 
-def _wanted(
-    kernel: Kernel, entry: Entry, names: Mapping[Node, str]
-) -> Iterator[tuple[str, str]]:
+def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
     """Yield pairs of a kernel's name and the source's name for it.
 
     An array in memory has the name, if the value is one, and the value before it is stored has not.
@@ -169,14 +166,18 @@ def _wanted(
     for s in statements(kernel):
         if isinstance(s, Let) and s.origin >= 0:
             node = nodes[s.origin]
-            if node in names and node not in stored and (node.op.is_view or not isinstance(s.value, Load)):
+            if (
+                node in names
+                and node not in stored
+                and (node.op.is_view or not isinstance(s.value, Load))
+            ):
                 yield s.name, names[node]
     for state, node in reduced_nodes(kernel, arrays).items():
         if node in names:
             yield state, names[node]
     for params, side in ((kernel.inputs, arrays.inputs), (kernel.outputs, arrays.outputs)):
         for param, node in zip(params, side, strict=True):
-            if node in names and not isinstance(node.op, Input):
+            if node in names:
                 yield param.name, names[node]
 
 

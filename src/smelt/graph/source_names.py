@@ -34,12 +34,13 @@ def source_names(graph: Graph) -> dict[Node, str]:
     name. A variable that is assigned several times is `u`, `u_2`, and so on.
     """
     nodes = graph.nodes()
-    taken = {node.op.label for node in graph.inputs if isinstance(node.op, Input)}
+    named = {node for node in graph.inputs if node.origin is not None and node.origin.assigned}
+    taken = {n.op.label for n in graph.inputs if isinstance(n.op, Input) and n not in named}
     inner = _inner_nodes(graph)
     names: dict[Node, str] = {}
     for node in nodes:
         origin = node.origin
-        if isinstance(node.op, Input | Constant) or origin is None or node in inner:
+        if isinstance(node.op, Constant) or origin is None or node in inner:
             continue
         name = origin.assigned
         if is_source_name(name) and name != graph.name:  # nor what the function itself returns

@@ -55,9 +55,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     trace, sizes = jitted.find_trace(bound, arguments)
     names = trace.source_size_names()
     if target is not None:
-        return explain_package().report(
-            trace.executable, sizes, target=target, size_names=names
-        )
+        return explain_package().report(trace.executable, sizes, target=target, size_names=names)
     buffers = trace.complete(buffers_of(trace, arguments), sizes)
     return explain_package().report(trace.executable, sizes, buffers, size_names=names)
 

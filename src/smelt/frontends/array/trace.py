@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, SmeltError, StructureError
@@ -26,6 +26,7 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
+from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.size_names import size_names
 from smelt.frontends.array.sizes import Guard, facts, rebuild_node
@@ -60,6 +61,10 @@ class Spec:
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape = shape
         self.dtype = dtype
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError with the nearest name."""
+        raise missing_attribute("a spec", name, type(self))
 
     def __repr__(self) -> str:
         return f"spec({str(self)!r})"
