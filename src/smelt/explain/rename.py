@@ -43,6 +43,7 @@ from smelt.ops.scalar import SCALARS
 __all__ = ["Renaming", "source_renaming"]
 
 T = TypeVar("T")
+Text = TypeVar("Text", KernelData, KernelRun)
 Words = Mapping[str, str]
 _WORD = re.compile(r"(?<![\w.])[^\W\d]\w*")
 
@@ -58,13 +59,15 @@ class Renaming:
 
     def kernel_text(self, kernel: Kernel, words: Words) -> str:
         """Return a kernel's text with other names; unchanged where it would not parse."""
-        return rename(text(kernel), {**self.sizes, **words})
+        renamed = rename(text(kernel), {**self.sizes, **words})
+        return _laid_out(renamed) or text(kernel)
 
     def report(self, data: ReportData) -> ReportData:
         """Return a report's data with the names of the source."""
         graph_words = {**self.sizes, **self.values}
         kernels = tuple(
-            _renamed(k, words) for k, words in zip(data.kernels, self.kernels, strict=True)
+            _with_layout(_renamed(k, words))
+            for k, words in zip(data.kernels, self.kernels, strict=True)
         )
         return replace(
             data,
@@ -87,7 +90,8 @@ class Renaming:
 
         def run(k: KernelRun) -> KernelRun:
             same = k.kernel is not None and texts.get(k.kernel) == k.text
-            return _renamed(k, self.kernels[k.kernel] if same and k.kernel is not None else sizes)
+            words = self.kernels[k.kernel] if same and k.kernel is not None else sizes
+            return _with_layout(_renamed(k, words))
 
         sizes: Words = {} if page.run.original else self.sizes
         return replace(
@@ -153,7 +157,7 @@ def _kernel_words(entry: Entry, names: Mapping[Node, str], sizes: Words) -> Word
         taken.add(words[name])
     shown = {old: new for old, new in words.items() if old != new}
     plain = text(kernel)
-    return shown if rename(plain, shown) != plain and _parses(rename(plain, shown)) else {}
+    return {} if _laid_out(rename(plain, shown)) is None else shown
 
 
 def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
@@ -181,11 +185,13 @@ def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator
                 yield param.name, names[node]
 
 
-def _parses(source: str) -> bool:
+def _laid_out(source: str) -> str | None:
+    """Return a kernel's text with its lines broken anew; None if it does not parse."""
     try:
-        return text(parse(source)) == source
+        result = text(parse(source))
     except SmeltError:
-        return False
+        return None
+    return result if "".join(result.split()) == "".join(source.split()) else None
 
 
 def rename(source: str, words: Words) -> str:
@@ -197,6 +203,12 @@ def rename(source: str, words: Words) -> str:
     if not words:
         return source
     return _WORD.sub(lambda match: words.get(match.group(), match.group()), source)
+
+
+def _with_layout(kernel: Text) -> Text:
+    """Return a kernel's data with the lines of its text broken anew."""
+    source = kernel.text
+    return replace(kernel, text=_laid_out(source) or source) if source else kernel
 
 
 _KEPT = frozenset({"name", "kind", "role", "dtype", "combine"})

@@ -59,18 +59,18 @@ def _inner_nodes(graph: Graph) -> set[Node]:
 
     An expression of one operator that is applied to its own result in a loop has none.
     """
+    located = [n for n in graph.nodes() if n.origin is not None and n.origin.known]
+    located = [n for n in located if not isinstance(n.op, Input)]
+    expressions = {n: _expression(n) for n in located}
     operators: dict[object, set[str]] = {}
-    for node in graph.nodes():
-        if node.origin is not None:
-            operators.setdefault(_expression(node), set()).add(node.op.name)
+    for node, expression in expressions.items():
+        operators.setdefault(expression, set()).add(node.op.name)
     return {
         x
-        for node in graph.nodes()
-        if node.origin is not None
+        for node, expression in expressions.items()
+        if len(operators[expression]) > 1
         for x in node.inputs
-        if x.origin is not None
-        and _expression(x) == _expression(node)
-        and len(operators[_expression(x)]) > 1
+        if expressions.get(x) == expression
     }
 
 

@@ -111,8 +111,8 @@ def _argument_name(node: Any) -> str:
     except (AttributeError, NotImplementedError):
         return ""
     root, path = _split_root(re.sub(r"\._(modules|parameters|buffers)\b", "", str(text)))
-    parts = re.findall(r"[^\W]+", path)
-    return "_".join(parts) if parts else root
+    name = "_".join(re.findall(r"\w+", path))
+    return name if name.isidentifier() else f"{root}_{name}".strip("_")
 
 
 def name_arguments(traced: Any, names: Sequence[str]) -> None:
