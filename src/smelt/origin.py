@@ -151,7 +151,7 @@ class Origin:
 
     @property
     def assigned(self) -> str:
-        """Name that the source gives to the recorded expression; empty if it has none.
+        """Name that the source gives to the expression; empty without one.
 
         That of the variable it is assigned to, or of the key, field or function it is the value of.
         """
@@ -159,7 +159,7 @@ class Origin:
 
     @property
     def assigned_items(self) -> Mapping[int, str]:
-        """Names of the items of an unpacked or indexed expression, as in `n, d = x.shape`."""
+        """Names of unpacked or indexed items, as in `n, d = x.shape`."""
         return self._source_names().items.get(_span(self.place), {})
 
     def _source_names(self) -> SourceNames:

@@ -4,9 +4,9 @@ The source is parsed when a report or an error needs a name, once per file; reco
 costs nothing more.
 
 >>> table = names_of_source("n, d = q.shape\\nscores = q @ k.T\\nu += scores")
->>> table.values[Span(2, 9, 16)], table.values[Span(3, 0, 11)]
+>>> table.values[2, 9, 16], table.values[3, 0, 11]
 ('scores', 'u')
->>> table.items[Span(1, 7, 14)]
+>>> table.items[1, 7, 14]
 {0: 'n', 1: 'd'}
 """
 
@@ -17,20 +17,16 @@ import linecache
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 __all__ = ["SourceNames", "Span", "assigned_in_line", "names_of_file", "names_of_source"]
 
 
-class Span(NamedTuple):
-    """Place of an expression: line from 1, columns in the line without its indentation.
+Span: TypeAlias = tuple[int, int, int]
+"""Line of an expression, from 1, and its columns in the line without indentation.
 
-    An expression of several lines ends with the first, as in `smelt.origin.Place`.
-    """
-
-    line: int
-    column: int
-    end_column: int
+An expression of several lines ends with the first, as in `smelt.origin.Place`.
+"""
 
 
 class SourceNames(NamedTuple):
@@ -77,7 +73,7 @@ def _span(node: ast.expr | ast.stmt, lines: list[str]) -> Span:
         end = len(raw[: node.end_col_offset].decode(errors="replace")) - indent
     else:
         end = len(line.strip())
-    return Span(node.lineno, start, end)
+    return node.lineno, start, end
 
 
 def _named(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
@@ -103,12 +99,22 @@ def _named(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
                     if key.value.isidentifier():
                         yield value, key.value
         case ast.FunctionDef(name=name):
-            for statement in ast.walk(node):
-                if isinstance(statement, ast.Return) and statement.value is not None:
-                    if not isinstance(statement.value, ast.Tuple | ast.Dict):
-                        yield statement.value, name
+            for value in _returned(node):
+                if not isinstance(value, ast.Tuple | ast.Dict):
+                    yield value, name
         case _:
             pass
+
+
+def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Yield what a function returns, without what functions inside of it return."""
+    pending: list[ast.AST] = [*function.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            pending += ast.iter_child_nodes(node)
 
 
 def _of_target(

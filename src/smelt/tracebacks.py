@@ -131,8 +131,8 @@ def _nearest_keyword(error: TypeError) -> str:
         function: Any = {**frame.f_globals, **frame.f_locals}.get(first)
         for part in rest:
             function = getattr(function, part, None)
-        own = str(getattr(function, "__module__", "")).startswith("smelt")
-        if own and path.rpartition(".")[2] == match[1]:
+        is_ours = str(getattr(function, "__module__", "")).startswith("smelt")
+        if is_ours and path.rpartition(".")[2] == match[1]:
             return nearest(match[2], list(signature(function).parameters))
     return ""
 

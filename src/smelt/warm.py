@@ -180,14 +180,13 @@ def _key_parts(
         settings_text = f"{knobs.fingerprint()} strict={knobs.STRICT.get()}"
     try:
         graph = replace(program.graph, name="program")
-        graph_text = program.text
-        if names_lines:
-            names = " ".join(source_names(program.graph).values())
-            graph_text = f"{text(graph, origins=True)}\n# {names}"
+        graph_text = text(graph, origins=True) if names_lines else program.text
+        names = source_names(program.graph).values() if names_lines else ()
     except SmeltError:
         return None
     return {
         "program": graph_text,
+        "names of values": " ".join(names),
         **_size_parts(program),
         "donated": repr(donate),
         "settings": settings_text,

@@ -60,13 +60,13 @@ class Renaming:
     def kernel_text(self, kernel: Kernel, words: Words) -> str:
         """Return a kernel's text with other names; unchanged where it would not parse."""
         renamed = rename(text(kernel), {**self.sizes, **words})
-        return _laid_out(renamed) or text(kernel)
+        return _wrap_lines(renamed) or text(kernel)
 
     def report(self, data: ReportData) -> ReportData:
         """Return a report's data with the names of the source."""
         graph_words = {**self.sizes, **self.values}
         kernels = tuple(
-            _with_layout(_renamed(k, words))
+            _with_lines(_renamed(k, words))
             for k, words in zip(data.kernels, self.kernels, strict=True)
         )
         return replace(
@@ -91,7 +91,7 @@ class Renaming:
         def run(k: KernelRun) -> KernelRun:
             same = k.kernel is not None and texts.get(k.kernel) == k.text
             words = self.kernels[k.kernel] if same and k.kernel is not None else sizes
-            return _with_layout(_renamed(k, words))
+            return _with_lines(_renamed(k, words))
 
         sizes: Words = {} if page.run.original else self.sizes
         return replace(
@@ -115,9 +115,9 @@ class Renaming:
         )
 
     def _decision(self, d: DecisionData, nodes: Sequence[NodeData]) -> DecisionData:
-        def name(own: str, node: int | None) -> str:
-            known = node is not None and nodes[node].name == own
-            return self.values.get(own, own) if known else own
+        def name(plain: str, node: int | None) -> str:
+            is_unique = node is not None and nodes[node].name == plain
+            return self.values.get(plain, plain) if is_unique else plain
 
         return replace(
             d,
@@ -132,8 +132,8 @@ def source_renaming(compiled: Compiled, listed: Sequence[Entry], sizes: Words) -
     """Return the renaming for a compiled graph; `listed` are the entries of its report."""
     plan = compiled.plan
     names = source_names(plan.graph)
-    own = name_values(plan.graph)
-    values = {own[node]: name for node, name in names.items()}
+    numbered = name_values(plan.graph)
+    values = {numbered[node]: name for node, name in names.items()}
     for _, body in plan.chunked_clusters:
         names |= {n: names[full] for n, full in body.of.items() if full in names}
     return Renaming(sizes, values, [_kernel_words(e, names, sizes) for e in listed])
@@ -144,20 +144,21 @@ def _kernel_words(entry: Entry, names: Mapping[Node, str], sizes: Words) -> Word
     kernel = entry.kernel
     if kernel is None:
         return sizes
-    own = list(dict.fromkeys(names_of(kernel)))
-    wanted = {**dict(_wanted(kernel, entry, names)), **{n: sizes[n] for n in own if n in sizes}}
+    plain_names = list(dict.fromkeys(names_of(kernel)))
+    wanted = dict(_wanted(kernel, entry, names))
+    wanted |= {n: sizes[n] for n in plain_names if n in sizes}
     extents = {a.name: str(a.extent) for a in kernel.axes}
     wanted |= {a: sizes[e] for a, e in extents.items() if a not in sizes and e in sizes}
-    first = [n for n in own if n in sizes]
+    first = [n for n in plain_names if n in sizes]
     params = [p.name for p in (*kernel.inputs, *kernel.outputs)]
     taken = {*RESERVED, *SCALARS}
     words: dict[str, str] = {}
-    for name in dict.fromkeys([*first, *params, *extents, *own]):
+    for name in dict.fromkeys([*first, *params, *extents, *plain_names]):
         words[name] = unique_name(wanted.get(name, name), taken)
         taken.add(words[name])
     shown = {old: new for old, new in words.items() if old != new}
     plain = text(kernel)
-    return {} if _laid_out(rename(plain, shown)) is None else shown
+    return {} if _wrap_lines(rename(plain, shown)) is None else shown
 
 
 def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator[tuple[str, str]]:
@@ -185,7 +186,7 @@ def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator
                 yield param.name, names[node]
 
 
-def _laid_out(source: str) -> str | None:
+def _wrap_lines(source: str) -> str | None:
     """Return a kernel's text with its lines broken anew; None if it does not parse."""
     try:
         result = text(parse(source))
@@ -205,10 +206,10 @@ def rename(source: str, words: Words) -> str:
     return _WORD.sub(lambda match: words.get(match.group(), match.group()), source)
 
 
-def _with_layout(kernel: Text) -> Text:
+def _with_lines(kernel: Text) -> Text:
     """Return a kernel's data with the lines of its text broken anew."""
     source = kernel.text
-    return replace(kernel, text=_laid_out(source) or source) if source else kernel
+    return replace(kernel, text=_wrap_lines(source) or source) if source else kernel
 
 
 _KEPT = frozenset({"name", "kind", "role", "dtype", "combine"})

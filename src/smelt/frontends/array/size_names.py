@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"[nku]\d+_*")
 def size_names(
     names: Collection[str], reads: Sequence[tuple[Origin, Shape]], inputs: Iterable[str]
 ) -> dict[str, str]:
-    """Return the source's names of sizes, by the sizes' own names; the first of a size counts.
+    """Return the source's names of sizes, by the graph's; the first one counts.
 
     `reads` are the places where shapes were read, `inputs` names that are taken.
     """
@@ -41,10 +41,10 @@ def size_names(
             if not -len(shape) <= position < len(shape):
                 continue
             dim = shape[position]
-            own = str(dim)
-            if not isinstance(dim, Expr) or sizes_of(dim) != (own,) or own in result:
+            symbol = str(dim)
+            if not isinstance(dim, Expr) or sizes_of(dim) != (symbol,) or symbol in result:
                 continue
-            if _NUMBERED.fullmatch(own) and is_source_name(name) and name not in RESERVED:
-                result[own] = unique_name(name, taken)
-                taken.add(result[own])
+            if _NUMBERED.fullmatch(symbol) and is_source_name(name) and name not in RESERVED:
+                result[symbol] = unique_name(name, taken)
+                taken.add(result[symbol])
     return {n: result[n] for n in names if n in result}

@@ -44,7 +44,7 @@ class TracedOrigin(Origin):
 
     @property
     def assigned(self) -> str:
-        """Name of the module on this line, such as `q_proj`, or of the variable it assigns to.
+        """Name of the module on this line, or of the variable that it assigns to.
 
         >>> line = "model.py", 12, "forward", "q = self.q_proj(x).view(b, n, 8, -1)"
         >>> TracedOrigin(line, "layers.0.q_proj", "aten.mm.default").assigned
@@ -86,7 +86,7 @@ def origin_of(node: Any) -> TracedOrigin:
 
 
 def _label(node: Any) -> str | None:
-    """Return the name of an argument, or "" for other values that their line does not name.
+    """Return an argument's name, "" for values that their line does not name.
 
     Those are gradients, which have the line of the operator they are of, and saved values.
     """
