@@ -162,6 +162,15 @@ class Origin:
         """Names of unpacked or indexed items, as in `n, d = x.shape`."""
         return self._source_names().items.get(_span(self.place), {})
 
+    def without_name(self) -> Origin:
+        """Return this place for another value than the one that the source names there.
+
+        A gradient belongs to the line of the operator that it is of, and is not its value.
+        """
+        result = _UnnamedOrigin.__new__(_UnnamedOrigin)
+        result._code, result._lasti, result._place = self._code, self._lasti, self._place
+        return result
+
     def _source_names(self) -> SourceNames:
         names: SourceNames = fork_safe_import("smelt.source_names").names_of_file(self.place.file)
         return names
@@ -197,6 +206,16 @@ class Origin:
 
     def __reduce__(self) -> tuple[type[Origin], tuple[str | int, ...]]:
         return Origin, tuple(self.place)
+
+
+class _UnnamedOrigin(Origin):
+    """Origin of a value that its line does not name."""
+
+    __slots__ = ()
+
+    @property
+    def assigned(self) -> str:
+        return ""
 
 
 UNKNOWN = Origin("<unknown>", 0)

@@ -168,15 +168,14 @@ def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator
     """
     nodes, arrays = entry.arrays.nodes, entry.arrays
     stored = {*arrays.outputs}
-    for s in statements(kernel):
-        if isinstance(s, Let) and s.origin >= 0:
-            node = nodes[s.origin]
-            if (
-                node in names
-                and node not in stored
-                and (node.op.is_view or not isinstance(s.value, Load))
-            ):
-                yield s.name, names[node]
+    lets = [s for s in statements(kernel) if isinstance(s, Let) and s.origin >= 0]
+    last = {s.origin: s for s in lets}
+    for s in lets:
+        node = nodes[s.origin]
+        is_operand = isinstance(s.value, Load) and not node.op.is_view
+        same_step = _step(s) == _step(last[s.origin])  # the value, maybe at other positions
+        if node in names and node not in stored and same_step and not is_operand:
+            yield s.name, names[node]
     for state, node in reduced_nodes(kernel, arrays).items():
         if node in names:
             yield state, names[node]
@@ -184,6 +183,11 @@ def _wanted(kernel: Kernel, entry: Entry, names: Mapping[Node, str]) -> Iterator
         for param, node in zip(params, side, strict=True):
             if node in names:
                 yield param.name, names[node]
+
+
+def _step(let: Let) -> tuple[type, str]:
+    """Return what a statement does, whatever it reads."""
+    return type(let.value), str(getattr(let.value, "op", ""))
 
 
 def _wrap_lines(source: str) -> str | None:

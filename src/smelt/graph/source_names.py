@@ -34,13 +34,13 @@ def source_names(graph: Graph) -> dict[Node, str]:
     name. A variable that is assigned several times is `u`, `u_2`, and so on.
     """
     nodes = graph.nodes()
+    excluded = _unnamed_nodes(graph)
     named = {node for node in graph.inputs if node.origin is not None and node.origin.assigned}
     taken = {n.op.label for n in graph.inputs if isinstance(n.op, Input) and n not in named}
-    inner = _inner_nodes(graph)
     names: dict[Node, str] = {}
     for node in nodes:
         origin = node.origin
-        if isinstance(node.op, Constant) or origin is None or node in inner:
+        if isinstance(node.op, Constant) or origin is None or node in excluded:
             continue
         name = origin.assigned
         if is_source_name(name) and name != graph.name:  # nor what the function itself returns
@@ -54,30 +54,35 @@ def is_source_name(name: str) -> bool:
     return name.isidentifier() and not iskeyword(name) and not _NUMBERED.fullmatch(name)
 
 
-def _inner_nodes(graph: Graph) -> set[Node]:
-    """Return nodes that another operator of the same expression reads.
+def _unnamed_nodes(graph: Graph) -> set[Node]:
+    """Return nodes that are a part of an expression: another operator of it reads them.
 
-    An expression of one operator that is applied to its own result in a loop has none.
+    An expression of one operator that is applied to its own result in a loop has none. Where
+    passes made different operators of one, it is not certain which has its value: all are returned.
     """
     located = [n for n in graph.nodes() if n.origin is not None and n.origin.known]
-    located = [n for n in located if not isinstance(n.op, Input)]
-    expressions = {n: _expression(n) for n in located}
+    expressions = {n: _expression(n) for n in located if not isinstance(n.op, Input)}
     operators: dict[object, set[str]] = {}
     for node, expression in expressions.items():
         operators.setdefault(expression, set()).add(node.op.name)
-    return {
+    inner = {
         x
         for node, expression in expressions.items()
         if len(operators[expression]) > 1
         for x in node.inputs
         if expressions.get(x) == expression
     }
+    last: dict[object, set[str]] = {}
+    for node, expression in expressions.items():
+        if node not in inner:
+            last.setdefault(expression, set()).add(node.op.name)
+    return inner | {n for n, expression in expressions.items() if len(last[expression]) > 1}
 
 
 def _expression(node: Node) -> object:
     origin = node.origin
     assert origin is not None
-    return origin.place, getattr(origin, "module", "")
+    return origin.place, origin.assigned, getattr(origin, "module", "")
 
 
 def unique_name(name: str, taken: Collection[str]) -> str:
