@@ -107,6 +107,29 @@ def test_settings_and_questions_take_the_names():
     assert "scaled" in str(caught.value)
 
 
+def test_a_number_that_is_a_size_has_its_parameters_name():
+    def split(x, heads):
+        rows, width = x.shape
+        return sm.sum(sm.reshape(x, (rows, heads, width // heads)), axis=2)
+
+    report = sm.explain(split, Q, 4)
+    assert report.sizes["heads"] == 4 and report.sizes["rows"] == 64
+    assert "[rows,heads," in report.data.text
+
+
+def test_gradients_do_not_have_the_names_of_what_they_are_of():
+    def cost(x):
+        squares = x * x
+        weights = sm.exp(squares)
+        return sm.sum(weights)
+
+    names = {n.name for n in sm.explain(sm.grad(cost), Q).data.nodes if n.kind == "operator"}
+    assert names <= {"squares", "weights", *(f"v{k}" for k in range(9))}
+    nodes = sm.explain(sm.grad(cost), Q).data.nodes
+    assert {n.op for n in nodes if n.name == "weights"} <= {"exp"}
+    assert {n.op for n in nodes if n.name == "squares"} <= {"mul", "square"}
+
+
 def test_sizes_of_specs_keep_theirs():
     report = sm.explain(sm.exp, sm.spec("f32[tokens,d]"))
     assert set(report.sizes) == {"tokens", "d"}

@@ -8,7 +8,7 @@ of the graph's size symbols, or None if a guard fails.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -138,6 +138,8 @@ class Trace:
     """Names of the parameters of `match`."""
     shape_reads: tuple[tuple[Origin, Shape], ...] = ()
     """Where the function read which shape; see `size_names`."""
+    number_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Parameters of numbers, by the names of these as sizes."""
     only_outputs: bool = field(init=False)
     """Whether all results are the outputs of the graph, in order."""
     reads_all_leaves: bool = field(init=False)
@@ -182,7 +184,7 @@ class Trace:
     def source_size_names(self) -> dict[str, str]:
         """Return names that the function gives to the graph's sizes, by their own names."""
         taken = [x.op.label for x in self.graph.inputs if isinstance(x.op, Input)]
-        return size_names(self.hints, self.shape_reads, taken)
+        return size_names(self.hints, self.shape_reads, taken, self.number_names)
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
@@ -434,6 +436,7 @@ def _finish(
         turns,
         tuple(_parameters(scope, leaves).split(", ")),
         tuple((origin, scope.shape(shape)) for origin, shape in scope.shape_reads),
+        {name: x.op.label for x, (name, _) in scope.scalars.items() if isinstance(x.op, Input)},
     )
 
 
