@@ -16,14 +16,13 @@ import sys
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smelt.imports import fork_safe_import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smelt.source_names import SourceNames
 
 _PACKAGE = str(Path(__file__).parent) + "/"
 # Workloads that ship inside the package count as user code: their lines are shown.
@@ -171,9 +170,9 @@ class Origin:
         result._code, result._lasti, result._place = self._code, self._lasti, self._place
         return result
 
-    def _source_names(self) -> SourceNames:
-        names: SourceNames = fork_safe_import("smelt.source_names").names_of_file(self.place.file)
-        return names
+    def _source_names(self) -> Any:
+        """Return the names in the source file; imported on first use, as only reports need it."""
+        return fork_safe_import("smelt.source_names").names_of_file(self.place.file)
 
     def matches_name(self, name: str) -> bool:
         """Return whether a front end knows this operator by `name` (such as a module path)."""
