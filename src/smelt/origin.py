@@ -171,7 +171,7 @@ class Origin:
         return result
 
     def _source_names(self) -> Any:
-        """Return the names in the source file; imported on first use, as only reports need it."""
+        """Return the names in the source file; only reports import the parser."""
         return fork_safe_import("smelt.source_names").names_of_file(self.place.file)
 
     def matches_name(self, name: str) -> bool:
