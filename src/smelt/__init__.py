@@ -242,6 +242,7 @@ from smelt.frontends.array.topk import top_k
 from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
+from smelt.tracebacks import install_hooks
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -327,3 +328,4 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 methods.attach()
+install_hooks()

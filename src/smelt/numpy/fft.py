@@ -14,6 +14,7 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.numpy.binding import library
 
 LIBRARY: Final = """
@@ -63,3 +64,5 @@ __all__ = [*LIBRARY.split(), *OURS]  # pyright: ignore[reportUnsupportedDunderAl
 
 for _name in LIBRARY.split():
     globals()[_name] = library(f"fft.{_name}", getattr(np.fft, _name), REASON)
+
+__getattr__ = missing_names("smelt.numpy.fft", __all__)

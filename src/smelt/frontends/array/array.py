@@ -58,6 +58,7 @@ from smelt.frontends.array.value import (
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
+from smelt.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import product
 
@@ -135,6 +136,8 @@ class Array(Operators):
         scope = node.scope
         if scope is None:
             return node.type.shape
+        if (origin := Origin.of_caller()) is not None:
+            scope.shape_reads.append((origin, node.type.shape))
         return tuple([user_dim(d, scope) for d in node.type.shape])
 
     @property

@@ -35,6 +35,7 @@ from smelt.frontends.array.elementwise import abs as absolute
 from smelt.frontends.array.elementwise import greater, multiply, pow, sqrt, square, where
 from smelt.frontends.array.library import call
 from smelt.frontends.array.manipulation import broadcast_to, expand_dims, matrix_transpose, stack
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import cast_to_float
 from smelt.frontends.array.statistical import count_nonzero
@@ -73,6 +74,8 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+__getattr__ = missing_names("smelt.linalg", __all__)
 
 
 class Eigen(NamedTuple):

@@ -9,7 +9,7 @@ with NumPy as the namespace:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 from smelt import errors
@@ -61,14 +61,31 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
 
 
+def missing_names(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
+    """Return a module's `__getattr__`, which raises AttributeError with the nearest of `names`.
+
+    >>> missing_names("smelt.nn", ["relu", "gelu"])("relux")
+    Traceback (most recent call last):
+    AttributeError: module 'smelt.nn' has no attribute 'relux'; did you mean 'relu'?
+    """
+
+    def missing(name: str) -> NoReturn:
+        raise _missing(f"module {module!r}", name, names)
+
+    return missing
+
+
 def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
     """Return the error for an attribute that does not exist, with the nearest name.
 
     `names` is an object whose public attributes are candidates.
     """
-    return AttributeError(
-        f"{owner} has no attribute {name!r}{nearest_hint(name, dir(names))}", name=name
-    )
+    return _missing(owner, name, dir(names))
+
+
+def _missing(owner: str, name: str, names: Iterable[str]) -> AttributeError:
+    hint = "" if name.startswith("_") else nearest_hint(name, names)
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:
