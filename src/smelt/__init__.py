@@ -18,6 +18,7 @@ from typing import Any
 
 from smelt import errors
 from smelt.frontends.array import (
+    fft,
     linalg,
     methods,
     nn,
@@ -268,7 +269,7 @@ __all__ = [
     "complex64", "complex128", "concat", "config", "conj", "convolve", "copysign", "corrcoef",
     "cos", "cosh", "count_nonzero", "cov", "cumulative_prod", "cumulative_sum", "diff", "divide",
     "e", "einsum", "empty", "empty_like", "equal", "erf", "erfc", "errors", "exp", "exp2",
-    "expand_dims", "explain", "expm1", "eye", "finfo", "flip", "float16", "float32", "float64",
+    "expand_dims", "explain", "expm1", "eye", "fft", "finfo", "flip", "float16", "float32", "float64",
     "floor", "floor_divide", "from_dlpack", "full", "full_like", "fuse", "grad", "gradient",
     "greater", "greater_equal", "histogram", "hypot", "iinfo", "imag", "inf", "int8", "int16",
     "int32", "int64", "interp", "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan", "jit",
