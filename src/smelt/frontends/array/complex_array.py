@@ -92,6 +92,10 @@ class ComplexArray(Array):
         """
         return pair(self._real.mT, self._imag.mT)
 
+    def replace_value(self, node: Any) -> None:
+        """Raise ComplexOperand: methods that write in place are those of real arrays."""
+        raise ComplexOperand("writing to a complex array by this method")
+
     @property
     def type_text(self) -> str:
         """Type for messages: `c64[3,4]`."""

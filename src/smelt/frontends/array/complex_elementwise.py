@@ -30,7 +30,7 @@ from smelt.frontends.array.complex_array import (
 from smelt.frontends.array.complex_calls import COMPLEX
 from smelt.frontends.array.complex_library import call_unary, call_power
 from smelt.frontends.array.manipulation import broadcast_arrays
-from smelt.frontends.array.promote import cast
+from smelt.frontends.array.promote import cast, number
 from smelt.types.dtype import f32, f64
 
 __all__ = ["absolute", "exp", "log", "multiply", "sqrt"]
@@ -96,10 +96,10 @@ def divide(x: Any, y: Any) -> ComplexArray:
     if d is None:
         return pair(el.divide(a, c), el.divide(b, c))
     b = 0.0 if b is None else b
-    if not isinstance(c, Array):  # a number
-        c, d = (_as_array(part) for part in (c, d))
-        if any(isinstance(p, Array) and p.dtype is f32 for p in (a, b)):
-            c, d = (Array.of(cast(part.node, f32)) for part in (c, d))
+    if isinstance(c, Array) or isinstance(d, Array):
+        a, b = (_as_typed(part, c, d) for part in (a, b))
+    else:
+        c, d = (_as_typed(part, a, b) for part in (c, d))
     first = el.greater_equal(el.abs(c), el.abs(d))
     large, small = el.where(first, c, d), el.where(first, d, c)
     ratio = el.divide(small, large)
@@ -111,6 +111,15 @@ def divide(x: Any, y: Any) -> ComplexArray:
     zero = el.logical_and(el.equal(c, 0.0), el.equal(d, 0.0))
     size = el.abs(c)
     return pair(el.where(zero, el.divide(a, size), real), el.where(zero, el.divide(b, size), imag))
+
+
+def _as_typed(x: Part, *others: Part) -> Array:
+    """Return a part as an array; a number gets the dtype of the others."""
+    if isinstance(x, Array):
+        return x
+    dtypes = [p.dtype for p in others if isinstance(p, Array)]
+    dtype = dtypes[0] if dtypes and dtypes[0].is_float else f64
+    return Array.of(number(x, dtype, "divide"))
 
 
 def reciprocal(x: Any) -> ComplexArray:
@@ -161,11 +170,21 @@ def angle(x: Any) -> Array:
 
 
 def sign(x: Any) -> ComplexArray:
-    """Return x / |x|, and 0 for 0."""
-    z = complex_array(x)
-    size = absolute(z)
+    """Return x / |x|, and 0 for 0; one infinite part is the direction, two have none."""
+    re, im = complex_array(x).parts
+    ends, both = el.isinf(el.hypot(re, im)), el.logical_and(el.isinf(re), el.isinf(im))
+
+    def bounded(part: Array) -> Array:
+        halves = el.where(el.isinf(part), el.copysign(1.0, part), el.copysign(0.0, part))
+        return el.where(el.isfinite(el.add(el.abs(re), el.abs(im))), part, halves)
+
+    infinite = el.logical_or(el.isinf(re), el.isinf(im))
+    huge = el.logical_and(ends, el.logical_not(infinite))
+    re, im = (el.where(infinite, bounded(p), el.where(huge, p * 0.25, p)) for p in (re, im))
+    size = el.hypot(re, im)
     zero = el.equal(size, 0.0)
-    return _each(lambda part: el.where(zero, part, el.divide(part, el.where(zero, 1.0, size))), z)
+    size = el.where(both, math.nan, el.where(zero, 1.0, size))
+    return pair(*(el.where(zero, part, el.divide(part, size)) for part in (re, im)))
 
 
 def round_(x: Any, decimals: int = 0) -> ComplexArray:
@@ -250,6 +269,11 @@ def expm1(x: Any) -> ComplexArray:
     return pair(real, whole.parts[1])
 
 
+def _choice(condition: Array, yes: float, no: Any, like: Array) -> Array:
+    """Select between numbers, in the dtype of `like`."""
+    return Array.of(cast(el.where(condition, yes, no).node, like.dtype))
+
+
 def _log_abs(re: Array, im: Array) -> Array:
     """Return log |x|, accurate where |x| is near 1."""
     a, b = el.abs(re), el.abs(im)
@@ -259,9 +283,9 @@ def _log_abs(re: Array, im: Array) -> Array:
     near_log = el.multiply(0.5, el.log1p(el.add(product, el.multiply(small, small))))
     info = np.finfo(re.dtype.numpy)
     huge = el.greater(large, float(info.max) / 4)
-    scale = el.where(huge, 0.25, 1.0)
+    scale = _choice(huge, 0.25, 1.0, re)
     size = el.hypot(el.multiply(re, scale), el.multiply(im, scale))
-    far_log = el.add(el.log(size), el.where(huge, math.log(4.0), 0.0))
+    far_log = el.add(el.log(size), _choice(huge, math.log(4.0), 0.0, re))
     return el.where(near, near_log, far_log)
 
 
@@ -295,8 +319,8 @@ def sqrt(x: Any) -> ComplexArray:
     large = el.maximum(el.abs(re), el.abs(im))
     huge, tiny = el.greater(large, float(info.max) / 4), el.less(large, float(info.tiny) * 4)
     up = 2.0 ** (2 * (info.nmant // 2 + 1))
-    scale = el.where(huge, 1 / 16, el.where(tiny, up, 1.0))
-    back = el.where(huge, 4.0, el.where(tiny, up**-0.5, 1.0))
+    scale = _choice(huge, 1 / 16, _choice(tiny, up, 1.0, re), re)
+    back = _choice(huge, 4.0, _choice(tiny, up**-0.5, 1.0, re), re)
     a, b = el.multiply(re, scale), el.multiply(im, scale)
     root = el.sqrt(el.multiply(0.5, el.add(el.abs(a), el.hypot(a, b))))
     other = el.divide(el.abs(b), el.multiply(2.0, root))
@@ -336,7 +360,6 @@ def _hyperbolic(re: Array, im: Array) -> tuple[Array, Array, Array, Array]:
     sc = el.where(flat, re, el.where(unknown, re, product(sinh, cosine, True)))
     cs = el.where(straight, im, product(cosh, sine, False))
     cc = el.where(unknown, math.inf, product(cosh, cosine, False))
-    ss = el.where(el.logical_or(flat, straight), el.multiply(el.sign(re), im), 0.0)
     zero = el.multiply(el.copysign(1.0, re), el.copysign(0.0, im))
     ss = el.where(el.logical_or(flat, straight), zero, product(sinh, sine, True))
     return sc, cs, cc, ss
@@ -370,7 +393,9 @@ def tanh(x: Any) -> ComplexArray:
     decay = el.exp(el.multiply(-2.0, el.abs(re)))
     far_imag = el.multiply(el.multiply(4.0, el.multiply(el.sin(im), el.cos(im))), decay)
     far_imag = el.where(el.isinf(re), el.where(el.isfinite(im), far_imag, 0.0), far_imag)
-    real = el.where(far, el.copysign(1.0, re), el.where(el.equal(re, 0.0), re, real))
+    known = el.logical_or(el.isfinite(im), el.isinf(re))
+    far_real = el.where(known, el.copysign(1.0, re), math.nan)
+    real = el.where(far, far_real, el.where(el.equal(re, 0.0), re, real))
     imag = el.where(far, far_imag, imag)
     return pair(real, el.where(el.equal(im, 0.0), im, imag))
 

@@ -211,8 +211,13 @@ def positive(x: Any, /) -> Array:
 
     Raises DTypeError for bool.
     """
-    node = value(x, "positive")
-    _check("positive", ("int", "uint", "float"), node)
+    return _numeric(x, "positive")
+
+
+def _numeric(x: Any, what: str) -> Array:
+    """Return a real array of numbers; raise DTypeError for bool."""
+    node = value(x, what)
+    _check(what, ("int", "uint", "float"), node)
     return Array.of(node)
 
 
@@ -222,7 +227,7 @@ def real(x: Any, /) -> Array:
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "real")
 
 
 @takes_complex
@@ -231,7 +236,7 @@ def conj(x: Any, /) -> Array:
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "conj")
 
 
 @takes_complex
@@ -240,7 +245,7 @@ def imag(x: Any, /) -> Array:
 
     Raises DTypeError for bool.
     """
-    return zeros_like(positive(x))
+    return zeros_like(_numeric(x, "imag"))
 
 
 @takes_complex
