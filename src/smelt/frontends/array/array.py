@@ -33,6 +33,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
+from smelt.frontends.array.complex_calls import ComplexOperand
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import (
@@ -402,13 +403,17 @@ def check_device(device: Any) -> None:
 def number_or_value(x: Any, what: str) -> Any:
     """Return an argument as a `Value`, or as itself if it is a number.
 
-    Raises ArgumentError for anything that is neither an array nor a number.
+    Raises ArgumentError for anything that is neither an array nor a number, ComplexOperand for
+    complex ones.
     """
-    result = operand(x)
-    if result is not NotImplemented:
-        return result
-    if is_foreign_array(x):
-        return from_host(x)
+    try:
+        result = operand(x)
+        if result is not NotImplemented:
+            return result
+        if is_foreign_array(x):
+            return from_host(x)
+    except ComplexOperand:
+        raise ComplexOperand(f"{what} of complex numbers") from None
     raise ArgumentError(
         op=what, argument="an operand", value=type(x).__name__, expected="an array or a number"
     )

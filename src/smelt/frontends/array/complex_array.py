@@ -29,7 +29,15 @@ from smelt.frontends.array.value import Buffer, Value, leaf
 from smelt.frontends.array.views import expand, shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
-__all__ = ["COMPLEX_OF", "PART_OF", "ComplexArray", "complex_array", "is_complex_like", "pair"]
+__all__ = [
+    "COMPLEX_OF",
+    "PART_OF",
+    "ComplexArray",
+    "complex_array",
+    "from_memory",
+    "is_complex_like",
+    "pair",
+]
 
 PART_OF: Final[dict[DType, DType]] = {c64: f32, c128: f64}
 """Complex dtype -> dtype of its parts."""
@@ -51,7 +59,7 @@ class ComplexArray(Array):
     @property
     def node(self) -> Any:
         """Raise ComplexOperand: there is no single value."""
-        raise ComplexOperand(f"{self.dtype.long} operands of this function")
+        raise ComplexOperand(f"complex numbers ({self.dtype.long}) for this function")
 
     @property
     def parts(self) -> tuple[Array, Array]:

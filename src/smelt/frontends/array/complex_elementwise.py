@@ -434,7 +434,7 @@ _UNROLLED = 16
 
 
 def power(x: Any, y: Any) -> ComplexArray:
-    """Return x to the power y; whole Python exponents up to 16 are products."""
+    """Return x to the power y; whole Python exponents up to 16 are products, 0.5 is a root."""
     if isinstance(y, int) and not isinstance(y, bool) and abs(y) <= _UNROLLED and y:
         result, base, count = None, complex_array(x), abs(y)
         while count:
@@ -444,6 +444,8 @@ def power(x: Any, y: Any) -> ComplexArray:
             base = multiply(base, base) if count else base
         assert result is not None
         return reciprocal(result) if y < 0 else positive(result)
+    if isinstance(y, float) and y == 0.5:
+        return sqrt(x)
     dtype = add(x, y).dtype
     operands = (_to(complex_array(p), dtype) for p in (x, y))
     (a, b), (c, d) = (z.parts for z in operands)

@@ -497,7 +497,7 @@ def cholesky(x: Any, *, upper: bool = False) -> Any:
 def solve(x1: Any, x2: Any) -> Any:
     """Solve x1 @ y = x2; leading dimensions broadcast."""
     sides = zip(complex_array(x1).parts, complex_array(x2).parts, strict=True)
-    (a, c, _), (b, d, is_vector) = (linalg.align_system(p.node, q.node) for p, q in sides)
+    (a, c, _), (b, d, is_vector) = (linalg.align_system(p, q) for p, q in sides)
     result = call_stacked("complex_linalg_solve", *map(Array.of, (a, b, c, d)))
     return shapes.squeeze(result, -1) if is_vector else result
 

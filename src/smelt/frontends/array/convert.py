@@ -116,7 +116,7 @@ def number_dtype(number: bool | int | float) -> DType:
 def computable(dtype: DType) -> DType:
     """Return `dtype`; raise ComplexOperand for complex dtypes, which values do not have."""
     if dtype.kind == "complex":
-        raise ComplexOperand(f"complex numbers ({dtype.long}) here")
+        raise ComplexOperand(f"complex numbers ({dtype.long}) for this function")
     return dtype
 
 

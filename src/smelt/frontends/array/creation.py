@@ -17,7 +17,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
-from smelt.frontends.array.complex_calls import takes_complex
+from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (
     as_buffer,
     from_host,
@@ -103,7 +103,7 @@ def asarray(
 
     Raises:
         ArgumentError for lists of different lengths, and for numbers and lists if `copy` is False;
-        DTypeError for unknown dtypes, UnsupportedError for complex ones; DLPackError for memory
+        DTypeError for unknown dtypes, and real ones for complex numbers; DLPackError for memory
         that cannot be read; DeviceError; RangeError for Python numbers that `dtype` cannot hold.
     """
     check_device(device)
@@ -375,6 +375,8 @@ def linspace(
 
 def _as_float(x: Any) -> Any:
     """Convert a number to a float; an argument of a recording stays symbolic."""
+    if isinstance(x, (complex, np.complexfloating)):
+        raise ComplexOperand("linspace of complex numbers")
     return x * 1.0 if x.__class__ is Scalar else float(x)
 
 

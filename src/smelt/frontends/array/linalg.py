@@ -543,12 +543,12 @@ def solve(x1: Any, x2: Any, /) -> Array:
     Raises ShapeError unless matrices are square and sizes agree, DTypeError for half types;
     ExternError, when run, for a singular matrix.
     """
-    a, b, is_vector = align_system(value(x1, "solve"), value(x2, "solve"))
+    a, b, is_vector = align_system(x1, x2)
     solution = call("linalg_solve", a, b)
     return Array.of(reshape(solution, shape_of(solution)[:-1]) if is_vector else solution)
 
 
-def align_system(x1: Value, x2: Value) -> tuple[Value, Value, bool]:
+def align_system(x1: Any, x2: Any) -> tuple[Value, Value, bool]:
     """Return both sides of linear systems with equal dtypes and leading dimensions.
 
     The last result says whether a vector on the right was made a column.  Raises ShapeError,

@@ -280,7 +280,7 @@ def operand(x: Any) -> Any:
     if isinstance(x, (bool, int, float, Number)):
         return x
     if isinstance(x, complex):
-        raise ComplexOperand("complex numbers here")
+        raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
         return from_host(x)
     if isinstance(x, (list, tuple)):
