@@ -4,8 +4,7 @@ One table names the function behind each method; `attach` gives them to `Array`.
 Methods that NumPy documents as views return new arrays, since arrays of ours share no memory that a
 program can see.
 
->>> from smelt.frontends.array.complex_array import ComplexArray
-from smelt.frontends.array.creation import arange
+>>> from smelt.frontends.array.creation import arange
 >>> x: Any = arange(6).reshape(2, 3)
 >>> x.sum(0), x.max(), x.ravel().tolist(), x.astype(float).std(ddof=1).shape
 (Array([3, 5, 7]), Array(5), [0, 1, 2, 3, 4, 5], ())
@@ -24,6 +23,7 @@ from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
