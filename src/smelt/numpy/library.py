@@ -123,7 +123,7 @@ def as_ours(result: Any, buffers: Sequence[Any] = ()) -> Any:
     `buffers` are memory of arguments, of which no result may be a view.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
-        if result.dtype in (np.complex64, np.complex128):
+        if result.dtype.char in "FD":
             return from_memory(np.asarray(result), private=True)
         if not has_our_dtype(result.dtype):
             return result

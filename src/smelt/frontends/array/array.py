@@ -33,7 +33,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
-from smelt.frontends.array.complex_calls import ComplexOperand
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import (
@@ -235,7 +235,11 @@ class Array(Operators):
         return data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = method == "__call__" and ufunc in OPERATORS and not is_complex(inputs[0])
+        plain = method == "__call__" and ufunc in OPERATORS
+        if plain and is_complex(inputs[0]):
+            if not options:
+                return OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
+            plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])

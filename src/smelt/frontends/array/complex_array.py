@@ -12,7 +12,7 @@ place: parts are its views.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import Buffer, Value, leaf
-from smelt.frontends.array.views import expand, shape_of
+from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
 __all__ = [
@@ -148,7 +148,7 @@ class ComplexArray(Array):
     def __index__(self) -> int:
         raise DTypeError(f"{self.type_text} is no integer and cannot be an index")
 
-    def item(self, *index: Any) -> complex:
+    def item(self, *index: Any) -> Any:
         """Return the only element, or that at an index, as a Python number.
 
         Raises ArgumentError unless there is exactly one element, TracerError inside `jit`.
@@ -179,7 +179,9 @@ class ComplexArray(Array):
     def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **options: Any) -> Any:
         if stream is not None or copy is False:
             what = "copy=False" if stream is None else f"stream={stream!r}"
-            raise BufferError(f"{what}: the parts of a complex array are joined in a copy on the CPU")
+            raise BufferError(
+                f"{what}: the parts of a complex array are joined in a copy on the CPU"
+            )
         self._check_may_leave("a DLPack export")
         data = self.elements("a DLPack export")
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
@@ -261,7 +263,9 @@ def pair(real: Any, imag: Any) -> ComplexArray:
         dtype = f64 if all(d.is_integer for d in dtypes) else dtype
     if isinstance(re, Value) and isinstance(im, Value) and shape_of(re) == shape_of(im):
         return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
-    re, im = _broadcast(*(x if isinstance(x, Value) else number(x, dtype, "complex") for x in (re, im)))
+    re, im = _broadcast(
+        *(x if isinstance(x, Value) else number(x, dtype, "complex") for x in (re, im))
+    )
     return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
 
 
@@ -272,7 +276,7 @@ def _broadcast(x: Value, y: Value) -> tuple[Value, Value]:
 
 
 def is_complex_like(x: Any) -> bool:
-    """Return whether an object is complex: an array, a number, or nested lists with such."""
+    """Return whether an array, a number or an item of nested lists is complex."""
     if isinstance(x, (complex, ComplexArray)):
         return True
     if isinstance(x, (list, tuple)):

@@ -23,16 +23,16 @@ R = TypeVar("R")
 COMPLEX: Final[dict[str, Callable[..., Any]]] = {}
 """Function -> the one for complex operands, with the same parameters."""
 
-_ORDERED: Final = frozenset(
-    """less less_equal greater greater_equal maximum minimum clip max min argmax argmin sort argsort
-    searchsorted floor_divide remainder top_k median quantile percentile ptp""".split()
-)
+_ORDERED: Final = """
+    less less_equal greater greater_equal maximum minimum clip max min argmax argmin sort argsort
+    searchsorted floor_divide remainder top_k median quantile percentile ptp
+"""
 """Functions that need an order of the numbers, which complex ones do not have."""
-_REAL: Final = frozenset(
-    """floor ceil trunc atan2 copysign hypot logaddexp nextafter signbit bitwise_and bitwise_or
+_REAL: Final = """
+    floor ceil trunc atan2 copysign hypot logaddexp nextafter signbit bitwise_and bitwise_or
     bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift logical_and logical_or
-    logical_xor logical_not""".split()
-)
+    logical_xor logical_not
+"""
 """Functions that the standard defines for other dtypes only."""
 
 
@@ -42,9 +42,9 @@ class ComplexOperand(UnsupportedError):
 
 def refusal(name: str) -> str:
     """Return why a function takes no complex numbers, empty if nothing speaks against it."""
-    if name in _ORDERED:
+    if name in _ORDERED.split():
         return "complex numbers have no order"
-    return "it is not defined for complex numbers" if name in _REAL else ""
+    return "it is not defined for complex numbers" if name in _REAL.split() else ""
 
 
 def call_complex(name: str, *args: Any, **kwargs: Any) -> Any:

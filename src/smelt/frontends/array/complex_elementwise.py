@@ -28,7 +28,7 @@ from smelt.frontends.array.complex_array import (
     pair,
 )
 from smelt.frontends.array.complex_calls import COMPLEX
-from smelt.frontends.array.complex_library import call_unary, call_power
+from smelt.frontends.array.complex_library import call_power, call_unary
 from smelt.frontends.array.manipulation import broadcast_arrays
 from smelt.frontends.array.promote import cast, number
 from smelt.types.dtype import f32, f64
@@ -40,7 +40,7 @@ Part = Any
 
 
 def _parts(x: Any) -> tuple[Part, Part]:
-    """Return real and imaginary part of an operand; None as the latter if it is real."""
+    """Return both parts of an operand, None as the imaginary one if it is real."""
     if isinstance(x, complex):
         return x.real, x.imag
     return complex_array(x).parts if is_complex_like(x) else (_real(x), None)
@@ -106,8 +106,8 @@ def divide(x: Any, y: Any) -> ComplexArray:
     scale = el.divide(1.0, el.add(large, el.multiply(small, ratio)))
     near, far = el.where(first, a, b), el.where(first, b, a)
     real = el.multiply(el.add(near, el.multiply(far, ratio)), scale)
-    turned = el.multiply(el.subtract(far, el.multiply(near, ratio)), scale)
-    imag = el.where(first, turned, el.negative(turned))
+    swapped = el.multiply(el.subtract(far, el.multiply(near, ratio)), scale)
+    imag = el.where(first, swapped, el.negative(swapped))
     zero = el.logical_and(el.equal(c, 0.0), el.equal(d, 0.0))
     size = el.abs(c)
     return pair(el.where(zero, el.divide(a, size), real), el.where(zero, el.divide(b, size), imag))
@@ -170,7 +170,7 @@ def angle(x: Any) -> Array:
 
 
 def sign(x: Any) -> ComplexArray:
-    """Return x / |x|, and 0 for 0; one infinite part is the direction, two have none."""
+    """Return x / |x|, and 0 for 0; two infinite parts have no direction."""
     re, im = complex_array(x).parts
     ends, both = el.isinf(el.hypot(re, im)), el.logical_and(el.isinf(re), el.isinf(im))
 
@@ -202,7 +202,9 @@ def _each(function: Callable[[Array], Array], x: Any) -> ComplexArray:
 def equal(x: Any, y: Any) -> Array:
     """Return whether both parts are equal."""
     a, b, c, d = _both(x, y)
-    return el.logical_and(el.equal(a, c), el.equal(0.0 if b is None else b, 0.0 if d is None else d))
+    return el.logical_and(
+        el.equal(a, c), el.equal(0.0 if b is None else b, 0.0 if d is None else d)
+    )
 
 
 def not_equal(x: Any, y: Any) -> Array:
@@ -220,10 +222,11 @@ def _either(name: str, join: Callable[[Any, Any], Array]) -> Callable[[Any], Arr
 def where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
     """Select both parts of `x1` where the condition is true, of `x2` elsewhere."""
     a, b, c, d = _both(x1, x2)
-    return pair(
-        el.where(condition, a, c),
-        el.where(condition, 0.0 if b is None else b, 0.0 if d is None else d),
-    )
+    re = el.where(condition, a, c)
+    im = el.where(condition, 0.0 if b is None else b, 0.0 if d is None else d)
+    if not isinstance(b, Array) and not isinstance(d, Array) and re.dtype.is_float:
+        im = Array.of(cast(im.node, re.dtype))  # two numbers, which have no dtype of their own
+    return pair(re, im)
 
 
 # Exponentials and logarithms
@@ -393,20 +396,20 @@ def tanh(x: Any) -> ComplexArray:
     decay = el.exp(el.multiply(-2.0, el.abs(re)))
     far_imag = el.multiply(el.multiply(4.0, el.multiply(el.sin(im), el.cos(im))), decay)
     far_imag = el.where(el.isinf(re), el.where(el.isfinite(im), far_imag, 0.0), far_imag)
-    known = el.logical_or(el.isfinite(im), el.isinf(re))
-    far_real = el.where(known, el.copysign(1.0, re), math.nan)
+    has_sign = el.logical_or(el.isfinite(im), el.isinf(re))
+    far_real = el.where(has_sign, el.copysign(1.0, re), math.nan)
     real = el.where(far, far_real, el.where(el.equal(re, 0.0), re, real))
     imag = el.where(far, far_imag, imag)
     return pair(real, el.where(el.equal(im, 0.0), im, imag))
 
 
-def _turned(z: Any) -> ComplexArray:
+def _times_i(z: Any) -> ComplexArray:
     """Return i · z."""
     re, im = complex_array(z).parts
     return pair(el.negative(im), re)
 
 
-def _turned_back(z: Any) -> ComplexArray:
+def _times_minus_i(z: Any) -> ComplexArray:
     """Return -i · z."""
     re, im = complex_array(z).parts
     return pair(im, el.negative(re))
@@ -414,17 +417,17 @@ def _turned_back(z: Any) -> ComplexArray:
 
 def sin(x: Any) -> ComplexArray:
     """Return the sine, -i sinh(i x)."""
-    return _turned_back(sinh(_turned(x)))
+    return _times_minus_i(sinh(_times_i(x)))
 
 
 def cos(x: Any) -> ComplexArray:
     """Return the cosine, cosh(i x)."""
-    return cosh(_turned(x))
+    return cosh(_times_i(x))
 
 
 def tan(x: Any) -> ComplexArray:
     """Return the tangent, -i tanh(i x)."""
-    return _turned_back(tanh(_turned(x)))
+    return _times_minus_i(tanh(_times_i(x)))
 
 
 # Powers
@@ -434,7 +437,7 @@ _UNROLLED = 16
 
 
 def power(x: Any, y: Any) -> ComplexArray:
-    """Return x to the power y; whole Python exponents up to 16 are products, 0.5 is a root."""
+    """Return x to the power y; small whole exponents are products, 0.5 is a root."""
     if isinstance(y, int) and not isinstance(y, bool) and abs(y) <= _UNROLLED and y:
         result, base, count = None, complex_array(x), abs(y)
         while count:

@@ -35,7 +35,7 @@ from smelt.frontends.array.complex_array import (
 from smelt.frontends.array.complex_calls import COMPLEX
 from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
-from smelt.frontends.array.dtypes import DTypeLike, as_dtype, lookup_dtype
+from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.value import leaf
@@ -158,9 +158,7 @@ def arange(start: Any, *args: Any, dtype: DTypeLike = None, **options: Any) -> A
     return pair(make.arange(start, *args, dtype=_part_dtype(dtype), **options), 0.0)
 
 
-def linspace(
-    start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **options: Any
-) -> Array:
+def linspace(start: Any, stop: Any, num: Any, *, dtype: DTypeLike = None, **options: Any) -> Array:
     """Return numbers on the line between two complex numbers."""
     ends = complex(start), complex(stop)
     part = None if dtype is None else _part_dtype(dtype)
@@ -277,7 +275,7 @@ def std(x: Any, axis: Any = None, **options: Any) -> Array:
 
 
 def _of_truth(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that applies another to whether elements are nonzero."""
+    """Return the function that applies another to a mask of nonzero elements."""
 
     def on_truth(x: Any, *args: Any, **options: Any) -> Any:
         return function(cl.not_equal(x, 0.0), *args, **options)
@@ -356,7 +354,7 @@ def cross(x: Any, y: Any, axis: int = -1) -> Any:
 
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = True) -> Any:
-    """Evaluate a sum of products with complex operands, a real sum for each choice of parts."""
+    """Evaluate a sum of products by a real sum for each choice of parts."""
     sides = [_sides(x) for x in operands]
     totals: list[Any] = [None, None]
     for choice in range(2 ** len(sides)):

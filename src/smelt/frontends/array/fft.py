@@ -25,11 +25,11 @@ from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
 from smelt.frontends.array.library import call, with_extern_errors
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.value import STATE, Buffer
-from smelt.frontends.array.views import as_integer, axes_of, axis_list, shape_of
+from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of, shape_of
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.ops.spec import Adjoint, Cotangents, V
 from smelt.ops.view import Slice
-from smelt.types.dtype import c64, c128, f32, f64
+from smelt.types.dtype import f32, f64
 from smelt.types.expr import Index, floordiv, mul, sub
 from smelt.types.tensor import TensorType
 
@@ -80,9 +80,7 @@ def _transform(
     return stacked(result, parts[0])
 
 
-def _pullback(
-    a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any
-) -> Cotangents[V]:
+def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
     """Return the cotangents of both parts: the unscaled transform in the other direction."""
     shape = a.type(g).shape
     sides: list[V] = []
@@ -139,7 +137,9 @@ def _parts(what: str, x: Any) -> tuple[Array, ...]:
     if is_complex_like(x):
         z = complex_array(x)
         if what in _HALF:
-            raise DTypeError(f"{what}({z.type_text}): it takes real numbers", hint="Use sm.fft.fft.")
+            raise DTypeError(
+                f"{what}({z.type_text}): it takes real numbers", hint="Use sm.fft.fft."
+            )
         return z.parts
     node = value(x, what)
     real = Array.of(cast(node, node.type.dtype if node.type.dtype in (f32, f64) else f64))
@@ -151,7 +151,11 @@ def _parts(what: str, x: Any) -> tuple[Array, ...]:
 def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -> Array:
     parts = _parts(what, x)
     norm = _check_norm(what, norm)
-    places = axes_of(axes, parts[0].ndim, what)
+    places = tuple(axis_of(a, parts[0].ndim, what) for a in axis_list(axes))
+    if len(set(places)) != len(places):
+        raise ArgumentError(
+            op=what, argument="axes", value=repr(axes), expected="every axis at most once"
+        )
     sizes = tuple(None if n is None else as_integer(n, f"{what}(n)") for n in sizes)
     for k, (axis, n) in enumerate(zip(places, sizes, strict=True)):
         if n is not None and n < 1:
@@ -217,7 +221,7 @@ def _named(function: Any, name: str, where: str) -> Any:
     size = "`n` crops or pads the axis" if where == "along one axis" else "`s` crops or pads axes"
     function.__doc__ = (
         f"Return the {doc.partition(':')[0]} {where}.\n\n"
-        f"It is the {doc}.  {size}; `norm` is \"backward\", \"ortho\" or \"forward\".  The result\n"
+        f'It is the {doc}.  {size}; `norm` is "backward", "ortho" or "forward".  The result\n'
         "is complex64 for float32 and complex64 (float32 if it is real), complex128 for others.\n"
         "\nRaises DTypeError, AxisError, ArgumentError for an empty axis."
     )

@@ -213,7 +213,9 @@ def slogdet(x: Any, /) -> SignedLogarithm:
 
     A singular matrix gives 0 and -inf.  Raises ShapeError, DTypeError for half types.
     """
-    return SignedLogarithm(*split_factors(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ()))
+    return SignedLogarithm(
+        *split_factors(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ())
+    )
 
 
 @takes_complex

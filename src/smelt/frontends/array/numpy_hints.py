@@ -37,6 +37,7 @@ FUNCTIONS: Final[dict[str, str]] = {
 }  # fmt: skip
 """Other names, mostly NumPy's -> names of this package."""
 
+
 def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
     """Raise AttributeError for a name that the package does not have, with a hint.
 

@@ -64,12 +64,16 @@ def _flatten_into(x: Any, leaves: list[Any]) -> Tree:
     if is_dataclass(x) and not isinstance(x, type) and not hasattr(kind, "__dlpack__"):
         names = tuple(f.name for f in fields(x))
         return "record", kind, names, tuple([_flatten_into(getattr(x, n), leaves) for n in names])
-    if kind in _PAIRS and (kind is not np.ndarray or x.dtype.kind == "c"):
+    if kind in _PAIRS and (kind is not np.ndarray or _is_complex(x)):
         return "pair", None, _PARTS, tuple([_flatten_into(p, leaves) for p in _PAIRS[kind][0](x)])
     if kind is complex:  # a constant; text tells zeros of both signs apart
         return "constant", (repr(x), x), None, ()
     leaves.append(x)
     return LEAF
+
+
+def _is_complex(x: Any) -> bool:
+    return x.dtype.kind == "c"
 
 
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
