@@ -289,7 +289,9 @@ def is_complex_like(x: Any) -> bool:
 
 
 def complex_array(x: Any) -> ComplexArray:
-    """Return a number, an array or nested lists as a complex array; real ones get zeros.
+    """Return a number, an array or nested lists as a complex array.
+
+    The imaginary parts of real ones are zeros.
 
     Raises ArgumentError for other objects.
     """
