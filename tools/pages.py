@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from pathlib import Path
 
-from tools import decisions, numpy_table, readme, snippets, trust, walk
+from tools import array_api, decisions, numpy_table, readme, snippets, trust, walk
 
 from smelt.target import Target
 
@@ -37,6 +37,7 @@ def _outputs(page: str, *parts: str) -> dict[str, Part]:
 PAGES: Mapping[str, Mapping[str, Part]] = {
     "ARCHITECTURE.md": walk.PARTS,
     "README.md": readme.PARTS,
+    "docs/array_api.md": array_api.PARTS,
     "docs/derivation.md": _outputs(
         "docs/derivation.md", "graph", "carried", "kernel", "causal", "one", "back", "refused"
     ),

@@ -156,12 +156,6 @@ def test_the_cpu_has_no_streams() -> None:
             wrong()
 
 
-def test_what_is_nowhere_says_why() -> None:
-    assert not hasattr(sm, "fft")
-    with pytest.raises(AttributeError, match="no complex numbers"):
-        sm.fft  # noqa: B018
-
-
 # Bounds of `clip` in the type of what they bound
 
 BOUNDS: list[tuple[Any, Any, Any, list[int]]] = [

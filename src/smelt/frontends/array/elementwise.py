@@ -21,6 +21,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, takes_complex
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.masked_select import MaskedSelection
@@ -40,7 +41,11 @@ def _unary(name: str, doc: str) -> One:
     def function(x: Any, /) -> Array:
         if x.__class__ is MaskedSelection:
             return x.apply_unary(name)
-        return Array.of(family(value(x, name)))
+        try:
+            return Array.of(family(value(x, name)))
+        except ComplexOperand:
+            pass
+        return call_complex(name, x)
 
     return _named(function, name, doc)
 
@@ -53,8 +58,11 @@ def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
             return x1.apply_binary(name, x2)
         if x2.__class__ is MaskedSelection:
             return x2.apply_binary(name, x1, reflected=True)
-        x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
-        y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
+        try:
+            x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
+            y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
+        except ComplexOperand:
+            return call_complex(name, x1, x2)
         if kinds:
             _check(name, kinds, x, y)
         return Array.of(family(x, y))
@@ -110,6 +118,7 @@ rint = _unary("round", "Round to the nearest integer, halves to even, in the dty
 trunc = _unary("trunc", "Round towards zero to an integer, in the dtype of x.")
 
 
+@takes_complex
 def round(x: Any, /, decimals: int = 0) -> Array:
     """Round to `decimals` digits after the point, halves to even, in the dtype of x.
 
@@ -185,6 +194,7 @@ bitwise_left_shift = _binary(
 bitwise_right_shift = _binary("bitwise_right_shift", "Return x1 / 2^x2 rounded down, for integers.")
 
 
+@takes_complex
 def logical_not(x: Any, /) -> Array:
     """Return the logical negation of a bool array.
 
@@ -195,40 +205,50 @@ def logical_not(x: Any, /) -> Array:
     return Array.of(UNARY["logical_not"](node))
 
 
+@takes_complex
 def positive(x: Any, /) -> Array:
     """Return `x` itself, for numeric arrays.
 
     Raises DTypeError for bool.
     """
-    node = value(x, "positive")
-    _check("positive", ("int", "uint", "float"), node)
+    return _numeric(x, "positive")
+
+
+def _numeric(x: Any, what: str) -> Array:
+    """Return a real array of numbers; raise DTypeError for bool."""
+    node = value(x, what)
+    _check(what, ("int", "uint", "float"), node)
     return Array.of(node)
 
 
+@takes_complex
 def real(x: Any, /) -> Array:
-    """Return `x` itself: there are no complex arrays.
+    """Return the real parts: `x` itself if it is real.
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "real")
 
 
+@takes_complex
 def conj(x: Any, /) -> Array:
-    """Return `x` itself: there are no complex arrays.
+    """Return the complex conjugate: `x` itself if it is real.
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "conj")
 
 
+@takes_complex
 def imag(x: Any, /) -> Array:
-    """Return zeros of the shape and dtype of `x`: there are no complex arrays.
+    """Return the imaginary parts: zeros of the shape and dtype of `x` if it is real.
 
     Raises DTypeError for bool.
     """
-    return zeros_like(positive(x))
+    return zeros_like(_numeric(x, "imag"))
 
 
+@takes_complex
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit the elements of `x` to the range from `min` to `max`.
 
@@ -287,6 +307,7 @@ def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) 
     return rounded(bound)
 
 
+@takes_complex
 def where(condition: Any, x1: Any, x2: Any, /) -> Array:
     """Select `x1` where the bool array `condition` is true and `x2` elsewhere.
 
