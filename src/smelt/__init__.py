@@ -257,7 +257,7 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
-from smelt.version import __version__
+from smelt.version import DISTRIBUTION, __version__
 
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "__version__", "abs", "acos",
@@ -299,7 +299,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
+        message = f"smelt.{name} is for torch.compile, and needs PyTorch: {DISTRIBUTION}[torch]"
         raise AttributeError(message, name=name) from None
     return torch_module if name == "torch" else torch_module.record
 
