@@ -52,6 +52,7 @@ from smelt.frontends.array.dtypes import (
     isdtype,
     result_type,
 )
+from smelt.frontends.array.einops_backend import register as _register_in_einops
 from smelt.frontends.array.einsum import einsum
 from smelt.frontends.array.elementwise import (
     abs,
@@ -288,6 +289,9 @@ __all__ = [
     "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "vecdot", "vjp",
     "where", "zeros", "zeros_like",
 ]  # fmt: skip
+
+
+_register_in_einops()
 
 
 def __getattr__(name: str) -> Any:
