@@ -4,9 +4,10 @@
     python -m tools.libraries scipy sklearn    some of them
     python -m tools.pages docs/libraries.md    write the tables (`make pages`)
 
-Needs `pip install '.[libraries]'`; a library that is not installed keeps its last record. Each case of `tools.libraries_cases` is a function of a
-namespace. It runs with NumPy and with Smelt, and its values are compared. What is recorded is the
-kind of array that comes out, or the error. The record is docs/libraries.json.
+Needs `pip install '.[libraries]'`; a library that is not installed keeps its last record. Each case
+of `tools.libraries_cases` is a function of a namespace. It runs with NumPy and with Smelt, and its
+values are compared. What is recorded is the kind of result, or the error. The record is
+docs/libraries.json.
 """
 
 from __future__ import annotations
