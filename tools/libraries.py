@@ -99,7 +99,7 @@ def _short(error: Exception) -> str:
 
 
 def table(rows: Mapping[str, str], reasons: Mapping[str, str]) -> str:
-    """Return a sentence with the counts and, if any call fails, a table of those with reasons.
+    """Return a sentence with the counts, and a table of the calls that fail.
 
     >>> print(table({"f": "smelt", "g": "numpy", "h": "TypeError: x"}, {"h": "it wants its own"}))
     2 of 3 calls work. Results: 1 Smelt's arrays, 1 NumPy's arrays, 0 numbers.
@@ -138,7 +138,7 @@ PARTS = {library: _part(library) for library in PACKAGES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cases of libraries, show and record what happens; 1 if a call fails unexplained."""
+    """Run the cases, show and record what happens; return 1 if a call fails unexplained."""
     os.environ["SCIPY_ARRAY_API"] = "1"
     from tools.libraries_cases import CASES, REASONS
 

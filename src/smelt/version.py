@@ -1,4 +1,4 @@
-"""The package version, which is also part of every cache key, and the name that pip installs."""
+"""The package version, part of every cache key, and the name that pip installs."""
 
 __version__ = "0.1.0"
 

@@ -57,7 +57,7 @@ class _Loader(Loader):
 
 
 def _define(module: ModuleType) -> None:
-    """Define the back end as a subclass of einops' own, which is how it is found."""
+    """Define the back end as a subclass of einops' own class, where einops finds it."""
 
     class SmeltBackend(module.AbstractBackend):
         framework_name = "smelt"
