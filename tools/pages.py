@@ -16,7 +16,17 @@ from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from pathlib import Path
 
-from tools import array_api, decisions, numpy_table, readme, snippets, trust, walk
+from tools import (
+    array_api,
+    decisions,
+    libraries,
+    numpy_table,
+    readme,
+    snippets,
+    trust,
+    versions,
+    walk,
+)
 
 from smelt.target import Target
 
@@ -43,7 +53,9 @@ PAGES: Mapping[str, Mapping[str, Part]] = {
     ),
     "docs/explain.md": _outputs("docs/explain.md", "page", "why"),
     "docs/fusion.md": decisions.PARTS,
+    "docs/libraries.md": libraries.PARTS,
     "docs/numpy.md": numpy_table.PARTS,
+    "docs/torch.md": versions.PARTS,
     "docs/trust.md": trust.PARTS,
 }
 """Page -> the names of its parts and the functions that generate them."""

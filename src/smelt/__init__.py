@@ -53,6 +53,7 @@ from smelt.frontends.array.dtypes import (
     isdtype,
     result_type,
 )
+from smelt.frontends.array.einops_backend import register as _register_in_einops
 from smelt.frontends.array.einsum import einsum
 from smelt.frontends.array.elementwise import (
     abs,
@@ -259,7 +260,7 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
-from smelt.version import __version__
+from smelt.version import DISTRIBUTION, __version__
 
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "__version__", "abs", "acos",
@@ -293,6 +294,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_register_in_einops()
+
+
 def __getattr__(name: str) -> Any:
     """Import `torch` and its `record`, which need PyTorch, on first use."""
     if name not in ("record", "torch"):
@@ -302,7 +306,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
+        message = f"smelt.{name} is for torch.compile, and needs PyTorch: {DISTRIBUTION}[torch]"
         raise AttributeError(message, name=name) from None
     return torch_module if name == "torch" else torch_module.record
 

@@ -145,31 +145,6 @@ def modf(x: Any, /) -> tuple[Array, Array]:
     return el.copysign(rest, x), whole
 
 
-def _truth(x: Any) -> Array:
-    array = _array(x)
-    return array if array.dtype == bool else array != 0
-
-
-def logical_and(x1: Any, x2: Any, /) -> Array:
-    """Return whether both elements are nonzero."""
-    return el.logical_and(_truth(x1), _truth(x2))
-
-
-def logical_or(x1: Any, x2: Any, /) -> Array:
-    """Return whether one element is nonzero."""
-    return el.logical_or(_truth(x1), _truth(x2))
-
-
-def logical_xor(x1: Any, x2: Any, /) -> Array:
-    """Return whether exactly one element is nonzero."""
-    return el.logical_xor(_truth(x1), _truth(x2))
-
-
-def logical_not(x: Any, /) -> Array:
-    """Return whether elements are zero."""
-    return el.logical_not(_truth(x))
-
-
 def fix(x: Any, out: Any = None) -> Any:
     """Round towards zero."""
     return calls.store(el.trunc(_array(x)), out)
