@@ -281,7 +281,7 @@ def test_floor_refuses_unknown_rows() -> None:
         floor.main(["b9"])
 
 
-def test_an_instruction_set_is_told_to_every_library(tmp_path, monkeypatch):
+def test_every_library_gets_the_instruction_set(tmp_path, monkeypatch):
     lines: list[list[str]] = []
 
     def run(line, **_):

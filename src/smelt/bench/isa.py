@@ -1,4 +1,4 @@
-"""Hold every library to an instruction set, so that any machine can measure an older class.
+"""Hold every library to an older instruction set, which any machine can measure.
 
 >>> sorted(VARIABLES)
 ['avx2']
