@@ -27,7 +27,7 @@ from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted"]
+__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted", "with_extern_errors"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -51,7 +51,7 @@ def check_extern_allowed(name: str) -> None:
         raise UnsupportedError(f"{name} runs outside the compiler, which SMELT_STRICT forbids")
 
 
-def _with_extern_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def with_extern_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function` to raise its exceptions as ExternError."""
 
     def run(*arrays: Buffer, **options: Any) -> Any:
@@ -302,5 +302,5 @@ _ROWS = (
     ),
 )
 for _row in _ROWS:
-    _into = _row.into and _with_extern_errors(_row.name, _row.into)
-    register(replace(_row, call=_with_extern_errors(_row.name, _row.call), into=_into))
+    _into = _row.into and with_extern_errors(_row.name, _row.into)
+    register(replace(_row, call=with_extern_errors(_row.name, _row.call), into=_into))

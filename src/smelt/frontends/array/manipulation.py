@@ -24,6 +24,7 @@ from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
 from smelt.frontends.array.number import Size, as_dim, dims, is_integral
@@ -55,6 +56,7 @@ __all__ = [
 
 
 @cache_call
+@takes_complex
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     """Return the elements, in row-major order, in another shape.
 
@@ -72,6 +74,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
 
 
 @cache_call
+@takes_complex
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
 
@@ -85,6 +88,7 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     return Array.of(views.permute(node, perm))
 
 
+@takes_complex
 def matrix_transpose(x: Any, /) -> Array:
     """Swap the last two dimensions.
 
@@ -94,6 +98,7 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 @cache_call
+@takes_complex
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Move dimensions `source` to positions `destination` of the result.
 
@@ -117,6 +122,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @cache_call
+@takes_complex
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert dimensions of size 1 at positions `axis` of the result.
 
@@ -132,6 +138,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
 
 
 @cache_call
+@takes_complex
 def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
 
@@ -151,6 +158,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
 
 
 @cache_call
+@takes_complex
 def broadcast_to(x: Any, /, shape: Any) -> Array:
     """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
 
@@ -159,6 +167,7 @@ def broadcast_to(x: Any, /, shape: Any) -> Array:
     return Array.of(views.expand(value(x, "broadcast_to"), dims(shape)))
 
 
+@takes_complex
 def broadcast_arrays(*arrays: Any) -> list[Array]:
     """Broadcast all arrays to their common shape.
 
@@ -171,6 +180,7 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     return [Array.of(views.expand(node, shape)) for node in nodes]
 
 
+@takes_complex
 def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     """Concatenate arrays along an existing `axis`; None flattens them first.
 
@@ -186,6 +196,7 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     return Array.of(views.concat(nodes, axis_of(axis, nodes[0].type.rank, "concat")))
 
 
+@takes_complex
 def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     """Stack arrays of one shape along a new `axis`.
 
@@ -199,6 +210,7 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     return Array.of(views.stack(nodes, dim))
 
 
+@takes_complex
 def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     """Split an array along `axis` into arrays without that dimension.
 
@@ -212,6 +224,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
 
 
 @cache_call
+@takes_complex
 def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
 
@@ -222,6 +235,7 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
 
 
 @cache_call
+@takes_complex
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.
 
@@ -273,6 +287,7 @@ def _set(shape: Shape, axis: int, size: Index) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+@takes_complex
 def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
     """Repeat each element `repeats` times along `axis`; None flattens first.
 
@@ -321,6 +336,7 @@ def _scope(x: Value) -> Scope:
     return x.scope
 
 
+@takes_complex
 def tile(x: Any, repetitions: Any, /) -> Array:
     """Repeat the whole array along each dimension.
 

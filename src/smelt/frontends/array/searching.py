@@ -16,6 +16,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.creation import iota
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, align
@@ -51,6 +52,7 @@ def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     return Array.of(reduce_axes(what, node, axes, keepdims=keepdims))
 
 
+@takes_complex
 def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the maximum along `axis`, int64.
 
@@ -60,6 +62,7 @@ def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
     return _arg_extreme("argmax", x, axis, keepdims)
 
 
+@takes_complex
 def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the minimum along `axis`, int64.
 
@@ -85,6 +88,7 @@ def concrete_elements(x: Any, what: str) -> Buffer:
     return evaluate(node)
 
 
+@takes_complex
 def nonzero(x: Any, /) -> tuple[Array, ...]:
     """Return the positions of nonzero elements, an int64 vector for each dimension.
 
@@ -113,6 +117,7 @@ def _positions(data: Buffer) -> list[Buffer]:
     return [flat, *positions[::-1]]
 
 
+@takes_complex
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
     """Return where to insert elements of `x2` into the sorted vector `x1`, int64.
 
@@ -285,6 +290,7 @@ def _count_before(sorted_: Value, values: Value, side: str) -> Value:
     return reduce_axes("sum", cast(before, i64), (values.type.rank,), keepdims=False)
 
 
+@takes_complex
 def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     """Gather elements of `x` at integer positions along `axis`.
 
@@ -324,6 +330,7 @@ def _check_integers(what: str, index: Value) -> None:
         raise DTypeError(f"{what}: indices are {index.type_text}, not integers")
 
 
+@takes_complex
 def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     """Gather one element for each position: out[i, j] = x[indices[i, j], j].
 

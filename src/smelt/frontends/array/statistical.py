@@ -14,6 +14,7 @@ from typing import Any
 from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, default_value
@@ -62,6 +63,7 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
 
 
 @cache_call
+@takes_complex
 def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
@@ -80,6 +82,7 @@ def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool
 
 
 @cache_call
+@takes_complex
 def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
 
@@ -89,6 +92,7 @@ def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: boo
 
 
 @cache_call
+@takes_complex
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -99,6 +103,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
+@takes_complex
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -109,6 +114,7 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
+@takes_complex
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
 
@@ -120,6 +126,7 @@ def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
+@takes_complex
 def var(
     x: Any,
     /,
@@ -142,6 +149,7 @@ def var(
 
 
 @cache_call
+@takes_complex
 def std(
     x: Any,
     /,
@@ -176,6 +184,7 @@ def _truth(x: Any, what: str) -> Value:
 
 
 @cache_call
+@takes_complex
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
 
@@ -185,6 +194,7 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
+@takes_complex
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
 
@@ -193,6 +203,7 @@ def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("any", Array.of(_truth(x, "any")), axis, None, keepdims)
 
 
+@takes_complex
 def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the number of nonzero elements over `axis`, int64.
 
@@ -225,6 +236,7 @@ def _scan(
 
 
 @cache_call
+@takes_complex
 def cumulative_sum(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
@@ -236,6 +248,7 @@ def cumulative_sum(
     return _scan("cumulative_sum", "sum", x, axis, dtype, include_initial)
 
 
+@takes_complex
 def cumulative_prod(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
@@ -247,6 +260,7 @@ def cumulative_prod(
     return _scan("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 
+@takes_complex
 def diff(
     x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Array:
