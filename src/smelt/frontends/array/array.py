@@ -59,6 +59,7 @@ from smelt.frontends.array.value import (
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
+from smelt.ops.create import Constant
 from smelt.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -72,6 +73,8 @@ _AS_NUMPY = "np.asarray(x)"
 _RECORDED = (
     "Functions of smelt are recorded, those of NumPy need values: sm.exp(x) in place of np.exp(x)."
 )
+_new = object.__new__
+_reference = weakref.ref
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -92,20 +95,24 @@ class Array(Operators):
     @staticmethod
     def of(node: Value) -> Array:
         """Return the array that stands for a recorded value."""
-        array = Array.__new__(Array)
-        array.node = node = unshared_node(node)
+        array = _new(Array)
+        if node.op.__class__ is Constant:
+            node = unshared_node(node)
+        array.node = node
         if node.scope is None:
-            if STATE.scope is not None:
-                STATE.scope.created[id(array)] = weakref.ref(array)
+            scope = STATE.scope
+            if scope is not None:
+                scope.created[id(array)] = weakref.ref(array)
             if node.data is None:
                 array._wait()
         return array
 
     def _wait(self) -> None:
-        pending = STATE.pending
-        pending.append(weakref.ref(self))
-        STATE.trail.append(self.node.origin)
-        if len(pending) >= STATE.review_at:
+        state = STATE
+        pending = state.pending
+        pending.append(_reference(self))
+        state.trail.append(self.node.origin)
+        if len(pending) >= state.review_at:
             flush_if_many(PENDING_LIMIT)
 
     def replace_value(self, node: Value) -> None:

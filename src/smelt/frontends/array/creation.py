@@ -17,6 +17,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (
     as_buffer,
@@ -190,6 +191,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 # From a shape
 
 
+@cache_call
 @takes_complex
 def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array with the same number everywhere.
@@ -216,6 +218,7 @@ def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = 
     return Array.of(filled(dims(shape), node))
 
 
+@cache_call
 @takes_complex
 def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of zeros, float64 unless `dtype` is given.
@@ -225,6 +228,7 @@ def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     return full(shape, 0, dtype=as_dtype(dtype, f64), device=device)
 
 
+@cache_call
 @takes_complex
 def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of ones, float64 unless `dtype` is given.

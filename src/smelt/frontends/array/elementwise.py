@@ -21,6 +21,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, takes_complex
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
@@ -262,6 +263,7 @@ def imag(x: Any, /) -> Array:
     return zeros_like(_numeric(x, "imag"))
 
 
+@cache_call
 @takes_complex
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit the elements of `x` to the range from `min` to `max`.
@@ -321,6 +323,7 @@ def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) 
     return rounded(bound)
 
 
+@cache_call
 @takes_complex
 def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
     """Select `x1` where the bool array `condition` is true and `x2` elsewhere.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
-from smelt.frontends.array.argsort import argsort_into
+from smelt.frontends.array.argsort import argsort_into, is_faster_packed
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
@@ -73,7 +73,7 @@ def _argsort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
 def _argsort_into(out: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
     if x.dtype.kind == "V" or x.dtype == np.float16:  # sort by value, not by bits
         x = x.astype(np.float32)
-    if stable or descending:
+    if stable or descending or is_faster_packed(x, axis):
         argsort_into(out, x, axis, descending)
     else:
         out[...] = np.argsort(x, axis=axis)

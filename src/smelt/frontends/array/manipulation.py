@@ -23,6 +23,7 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
@@ -54,6 +55,7 @@ __all__ = [
 ]
 
 
+@cache_call
 @takes_complex
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     """Return the elements, in row-major order, in another shape.
@@ -71,6 +73,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     return Array.of(copied(node) if copy and result is node else result)
 
 
+@cache_call
 @takes_complex
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
@@ -94,6 +97,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return Array.of(value(x, "matrix_transpose")).mT
 
 
+@cache_call
 @takes_complex
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Move dimensions `source` to positions `destination` of the result.
@@ -117,6 +121,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     return Array.of(views.permute(node, perm))
 
 
+@cache_call
 @takes_complex
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert dimensions of size 1 at positions `axis` of the result.
@@ -132,6 +137,7 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     return Array.of(views.reshape(node, tuple(shape)))
 
 
+@cache_call
 @takes_complex
 def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
@@ -151,6 +157,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.reshape(node, rest))
 
 
+@cache_call
 @takes_complex
 def broadcast_to(x: Any, /, shape: Any) -> Array:
     """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
@@ -216,6 +223,7 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
+@cache_call
 @takes_complex
 def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
@@ -226,6 +234,7 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.flip(node, axes_of(axis, node.type.rank, "flip")))
 
 
+@cache_call
 @takes_complex
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.

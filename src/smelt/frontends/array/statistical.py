@@ -13,6 +13,7 @@ from typing import Any
 
 from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
@@ -61,6 +62,7 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     return Array.of(cast(reduce_axes(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
+@cache_call
 @takes_complex
 def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
@@ -79,6 +81,7 @@ def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
+@cache_call
 @takes_complex
 def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
@@ -88,6 +91,7 @@ def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: boo
     return _reduced("prod", x, axis, dtype, keepdims)
 
 
+@cache_call
 @takes_complex
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
@@ -98,6 +102,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("max", x, axis, None, keepdims)
 
 
+@cache_call
 @takes_complex
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
@@ -108,6 +113,7 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("min", x, axis, None, keepdims)
 
 
+@cache_call
 @takes_complex
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
@@ -119,6 +125,7 @@ def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
+@cache_call
 @takes_complex
 def var(
     x: Any,
@@ -141,6 +148,7 @@ def var(
     )
 
 
+@cache_call
 @takes_complex
 def std(
     x: Any,
@@ -175,6 +183,7 @@ def _truth(x: Any, what: str) -> Value:
     return BINARY["not_equal"](node, 0)
 
 
+@cache_call
 @takes_complex
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
@@ -184,6 +193,7 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("all", Array.of(_truth(x, "all")), axis, None, keepdims)
 
 
+@cache_call
 @takes_complex
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
@@ -225,6 +235,7 @@ def _scan(
     return Array.of(result)
 
 
+@cache_call
 @takes_complex
 def cumulative_sum(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
