@@ -146,7 +146,7 @@ _OPTIONS_READ = {
 
 
 def _run_limited(isa: str) -> None:
-    """Run the same command in a process whose libraries are all held to an instruction set."""
+    """Run the command in a process whose libraries are held to an instruction set."""
     context = click.get_current_context()
     arguments: list[str] = []
     for option in context.command.params:
