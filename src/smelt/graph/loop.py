@@ -38,9 +38,7 @@ from smelt.ops.spec import Array, Sizes, TensorOp
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Body", "Loop", "LoopKey", "instantiate", "same_loop"]
-
-LoopKey = Hashable
+__all__ = ["Body", "Loop", "instantiate", "loop_key", "loops_in"]
 
 
 class Body:
@@ -188,7 +186,7 @@ class Loop(TensorOp):
         return [*carry, *stacked]
 
 
-def same_loop(node: Node) -> LoopKey:
+def loop_key(node: Node) -> Hashable:
     """Return a key that nodes share which are results of one run, None for other operators."""
     op = node.op
     return (replace(op, which=0), node.inputs) if isinstance(op, Loop) else None

@@ -51,6 +51,17 @@ def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int
     return frame
 
 
+def run_kernels(
+    p: Prepared, block: Block | None, inputs: Sequence[Array], results: Sequence[Array]
+) -> None:
+    """Run a plan of kernels alone on arrays in row-major order, with `block` as its arena."""
+    frame = _fill_frame(p, [address_of(a) for a in (*inputs, *results)], block)
+    address = frame.buffer_info()[0]
+    run = pool().run_addresses
+    for s in p.segments:
+        run(s.chunks, s.launches, s.count, address, p.scratch)
+
+
 def _view_inside(host: Array, x: Operand) -> Array:
     nbytes = math.prod(x.shape) * x.dtype.itemsize
     data = host.reshape(-1).view(np.uint8)[x.offset : x.offset + nbytes]
@@ -370,4 +381,5 @@ __all__ = [
     "Prepared",
     "Value",
     "reference_executable",
+    "run_kernels",
 ]
