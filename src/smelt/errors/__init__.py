@@ -60,8 +60,10 @@ from smelt.errors.text import (
     VerifyError,
 )
 from smelt.errors.trace import (
+    CarryError,
     GuardError,
     LeakError,
+    LengthError,
     StaticArgError,
     StructureError,
     TracerError,
@@ -76,6 +78,7 @@ __all__ = [
     "BoundsError",
     "CacheError",
     "CacheWarning",
+    "CarryError",
     "ChangedError",
     "CodegenError",
     "DLPackError",
@@ -96,6 +99,7 @@ __all__ = [
     "KnobError",
     "KnobWarning",
     "LeakError",
+    "LengthError",
     "OutArgumentError",
     "OutOfMemory",
     "OutsideError",

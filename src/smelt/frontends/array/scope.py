@@ -47,6 +47,8 @@ class Scope(Sizes):
         super().__init__()
         self.name = name
         self.open = True
+        self.depth = 0
+        """Number of recordings around this one, whose values it may read."""
         self.captured: dict[Value, Value] = {}
         """Values from outside, and the inputs that stand for them."""
         self._rerecorded: dict[Value, Value] = {}

@@ -1,0 +1,182 @@
+"""Record the step of a loop: a graph of its carries, slices and captured values.
+
+The step is recorded inside whatever is recorded around it: it shares its sizes and guards, and
+reads its values, which become constant operands of the loop.  Outside of `jit` the sizes of the
+step are its own, so that one graph serves all of them.
+
+>>> x = leaf(np.ones((2, 3), np.float32))
+>>> step = record_step("step", lambda leaves: [leaves[0] * 2.0], [x])
+>>> step.graph.outputs[0].type, step.sizes
+(TensorType(dtype=f32, shape=(s0, s1)), (2, 3))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.errors import LeakError
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.promote import default_value, from_host
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.sizes import Sizes, rebuild_node
+from smelt.frontends.array.value import STATE, Value, intern, leaf
+from smelt.graph import build
+from smelt.graph.bounds_checks import collect_bounds_checks
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import all_size_names, map_indices, map_type
+from smelt.knobs.steer import RECORDING
+from smelt.ops.create import Constant, Input
+from smelt.origin import here
+from smelt.types.expr import Expr, Index, size, substitute
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["Step", "leaf", "np", "record_step"]
+
+
+class StepScope(Scope):
+    """Recording of a loop's step, inside the recording `outer` or outside of all."""
+
+    def __init__(self, name: str, outer: Scope | None) -> None:
+        super().__init__(name)
+        self.outer = outer
+        if outer is not None:
+            self.depth = outer.depth + 1
+            vars(self).update({k: v for k, v in vars(outer).items() if k in vars(Sizes())})
+
+    def capture(self, x: Value) -> Value:
+        """Return a value from around the loop as an input that is the same in every step.
+
+        Raises LeakError for a value of another recording.
+        """
+        if isinstance(x.op, Constant) and not x.shared:
+            return x
+        if self.outer is not None and x.scope is not self.outer:
+            x = self.outer.capture(x)
+            if isinstance(x.op, Constant):
+                return x
+        elif x.scope is not None and self.outer is None:
+            raise LeakError(value=x.type_text, function=x.scope.name)
+        captured = self.captured.get(x)
+        if captured is None:
+            captured = self.captured[x] = self.operand(f"k{len(self.captured)}", x.type)
+        return captured
+
+    def operand(self, label: str, type: TensorType) -> Value:
+        """Create an input of the step for a value of this type around the loop."""
+        known = type.shape if self.outer is None else self.outer.shape(type.shape)
+        shape = tuple(
+            self.symbol(d) if self.outer is None and isinstance(d, int) and d > 1 else d
+            for d in known
+        )
+        return self.input(label, intern(type.dtype, shape), None)
+
+    def outside(self, x: Value) -> None:
+        """Do nothing: a value around the loop is an operand as of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A recorded step; `captured` are the values around the loop that it reads."""
+
+    graph: Graph
+    captured: tuple[Value, ...]
+    names: tuple[str, ...]
+    """Sizes in the graph."""
+    sizes: Shape
+    """Their values around the loop."""
+
+
+def record_step(
+    name: str,
+    call: Callable[[list[Array]], Sequence[Value]],
+    operands: Sequence[Value],
+    slices: Sequence[tuple[int, ...]] = (),
+) -> Step:
+    """Record `call`, a function of arrays like `operands`, as a graph with sizes of its own.
+
+    `slices` are leading dimensions to leave off: the first operands are whole, the last
+    `len(slices)` are sequences of which a step gets one slice.
+    """
+    outer = STATE.scope
+    for x in operands:
+        if x.scope is not None and (outer is None or x.scope.depth > outer.depth):
+            outer = x.scope
+    scope = StepScope(name, outer)
+    previous, STATE.scope = STATE.scope, scope
+    recording = RECORDING.set(True)
+    STATE.following += 1
+    first = len(operands) - len(slices)
+    try:
+        leaves = [
+            scope.operand(
+                f"c{k}" if k < first else f"x{k - first}",
+                x.type if k < first else intern(x.type.dtype, x.type.shape[1:]),
+            )
+            for k, x in enumerate(operands)
+        ]
+        outputs = [
+            x if x.scope is scope or isinstance(x.op, Constant) else scope.capture(x)
+            for x in call([Array.of(x) for x in leaves])
+        ]
+    finally:
+        STATE.scope = previous
+        RECORDING.reset(recording)
+        STATE.following -= 1
+        scope.close()
+    return _finish(scope, leaves, outputs)
+
+
+def result_value(x: Any) -> Value | None:
+    """Return a leaf of a step's result as a value, None for something that is no array."""
+    if isinstance(x, Array):
+        return x.node
+    if isinstance(x, Number):
+        return x.node(x.dtype)
+    if isinstance(x, (bool, int, float)):
+        return default_value(x, "a step's result")
+    return from_host(x) if isinstance(x, (np.ndarray, np.generic)) else None
+
+
+def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value]) -> Step:
+    inputs = [*leaves, *scope.captured.values()]
+    rebuilt: dict[Node, Node] = {}
+    for x in inputs:
+        assert isinstance(x.op, Input)
+        rebuilt[x] = build.input(x.op.label, scope.type(x.type), None, x.origin)
+    for x in Graph("walk", (), tuple(outputs)).nodes():
+        if x not in rebuilt:
+            rebuilt[x] = rebuild_node(scope, x, rebuilt)
+    graph = Graph(
+        scope.name, tuple(rebuilt[x] for x in inputs), tuple(rebuilt[x] for x in outputs)
+    )
+    names = all_size_names(graph)
+    short = {name: size(f"s{k}") for k, name in enumerate(names)}
+    sizes = tuple(
+        scope.hint(size(n)) if scope.outer is None else scope.canon(size(n)) for n in names
+    )
+    return Step(
+        _renamed(graph, short), tuple(scope.captured), tuple(f"s{k}" for k in range(len(names))), sizes
+    )
+
+
+def _renamed(graph: Graph, names: dict[str, Expr]) -> Graph:
+    """Return a graph with other names for its sizes."""
+
+    def other(e: Expr) -> Index:
+        return substitute(e, names, "size")
+
+    new: dict[Node, Node] = {}
+    for node in graph.nodes():
+        op = map_indices(node.op, other)
+        new[node] = Node(
+            op, tuple(new[x] for x in node.inputs), map_type(node.type, other), node.origin
+        )
+    return Graph(
+        graph.name, tuple(new[x] for x in graph.inputs), tuple(new[x] for x in graph.outputs)
+    )
