@@ -42,10 +42,16 @@ __all__ = ["Body", "Loop", "instantiate", "loop_key", "loops_in"]
 
 
 class Body:
-    """Graph of a loop's step; bodies with the same operators are equal."""
+    """Graph of a loop's step; bodies with the same operators are equal.
 
-    def __init__(self, graph: Graph) -> None:
+    The last carries are not for the user: they are positions that the steps read at, the first one
+    out of bounds if there is any. `checks` has the range of each: its least and its end, in turn,
+    in sizes of the body.
+    """
+
+    def __init__(self, graph: Graph, checks: Shape = ()) -> None:
         self.graph = graph
+        self.checks = checks
 
     @cached_property
     def key(self) -> Hashable:
@@ -56,7 +62,7 @@ class Body:
             operands = tuple(numbers[x] for x in node.inputs)
             parts.append((node.op, _typed_value(node.op), operands, node.type))
             numbers[node] = len(numbers)
-        return tuple(parts), tuple(numbers[x] for x in self.graph.outputs)
+        return tuple(parts), tuple(numbers[x] for x in self.graph.outputs), self.checks
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Body) and self.key == other.key)
@@ -97,12 +103,24 @@ class Loop(TensorOp):
     body: Body
 
     @staticmethod
-    def parse(body: Graph, **attributes: Any) -> Loop:
+    def parse(body: Graph, checks: Shape = (), **attributes: Any) -> Loop:
         """Return the operator with attributes as in the text form."""
-        return Loop(body=Body(body), **attributes)
+        return Loop(body=Body(body, checks), **attributes)
 
     def attributes(self) -> dict[str, Any]:
-        return {**super().attributes(), "body": self.body.graph}
+        checks = {"checks": self.body.checks} if self.body.checks else {}
+        return {**super().attributes(), **checks, "body": self.body.graph}
+
+    @property
+    def checked(self) -> tuple[tuple[Loop, Index, Index], ...]:
+        """The results that are positions to check, each with its least value and its end."""
+        names, bounds = self.binding, self.body.checks
+        first = self.carries - len(bounds) // 2
+        ranges = [substitute(e, names, "size") if isinstance(e, Expr) else e for e in bounds]
+        return tuple(
+            (replace(self, which=first + k), low, end)
+            for k, (low, end) in enumerate(zip(ranges[::2], ranges[1::2], strict=True))
+        )
 
     @property
     def binding(self) -> Mapping[str, Index]:

@@ -17,25 +17,27 @@ Array(6.)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from smelt.errors import ArgumentError, CarryError, LengthError, StructureError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array.array import Array, number_or_value
-from smelt.frontends.array.convert import number_dtype
-from smelt.frontends.array.number import Number, Size, as_dim, is_integral, user_dim
+from smelt.frontends.array.number import Number, Size, as_dim, is_integral
 from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.steps import Step, record_step, result_value
+from smelt.frontends.array.steps import Step, checked_body, record_step, result_value
 from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.frontends.array.views import expand, shape_of
-from smelt.graph.loop import Body, Loop
+from smelt.graph import build
+from smelt.graph.ir import Graph
+from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Index
-from smelt.types.tensor import Shape
+from smelt.types.expr import Index, substitute
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["cond", "fori_loop", "scan", "while_loop"]
 
@@ -197,8 +199,6 @@ def _check_branches(yes: Step, tree: Tree, no: Step, other_tree: Tree) -> None:
 
 def _around(step: Step, shape: Shape) -> Shape:
     """Return a shape in the step by the sizes around it."""
-    from smelt.types.expr import substitute
-
     names = dict(zip(step.names, step.sizes, strict=True))
     return tuple(d if isinstance(d, int) else substitute(d, names, "size") for d in shape)
 
@@ -211,15 +211,13 @@ def _is_cheap(step: Step) -> bool:
 
 def _run_once(condition: Value, step: Step, values: Sequence[Value]) -> list[Value]:
     """Return the results of a step if the condition holds, else the values."""
-    from smelt.graph import build
-    from smelt.graph.ir import Graph
-
     go = build.input("go", condition.type)
     held = [build.input(f"c{k}", x.type) for k, x in enumerate(step.graph.outputs)]
     stop = build.constant(False, bool_)
     graph = Graph("branch", (go, *held, *step.graph.inputs), (stop, *step.graph.outputs))
-    loop = Loop(1 + len(held), 0, (), False, 0, step.names, step.sizes, Body(graph))
-    inputs = (condition, *values, *step.captured)
+    body, extra = checked_body(graph, 1 + len(held))
+    loop = Loop(1 + len(held) + extra, 0, (), False, 0, step.names, step.sizes, body)
+    inputs = (condition, *values, *[constant(0, i64)] * extra, *step.captured)
     return [_record_result(loop, k, inputs) for k in range(1, 1 + len(held))]
 
 
@@ -263,7 +261,7 @@ def _carried(
             results.append(len(stacked))
             return [_array(x, what).node for x in (*after, *stacked)]
 
-        step = record_step(what, run, [*carry, *sequences], [()] * len(sequences))
+        step = record_step(what, run, carry, sequences)
         better = [
             _better_dtype(x, now.type.dtype, after.type.dtype)
             for x, now, after in zip(leaves, carry, step.graph.outputs)
@@ -272,18 +270,16 @@ def _carried(
             break
         dtypes = [b or d for b, d in zip(better, dtypes, strict=True)]
     _check_carry(what, tree, step, carry)
-    names = dict(zip(step.names, step.sizes, strict=True))
-    loop = Loop(
-        len(carry), len(sequences), length, reverse, 0, tuple(names), step.sizes, Body(step.graph)
-    )
-    inputs = (*carry, *sequences, *step.captured)
-    arrays = [Array.of(_record_result(loop, k, inputs)) for k in range(loop.results)]
+    body, extra = checked_body(step.graph, len(carry))
+    count = len(carry) + extra
+    loop = Loop(count, len(sequences), length, reverse, 0, step.names, step.sizes, body)
+    inputs = (*carry, *[constant(0, i64)] * extra, *sequences, *step.captured)
+    places = [k for k in range(loop.results) if not len(carry) <= k < count]
+    arrays = [Array.of(_record_result(loop, k, inputs)) for k in places]
     return _Run(unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :])
 
 
 def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:
-    from dataclasses import replace
-
     return record(replace(loop, which=which), inputs, STATE.scope)
 
 
@@ -320,8 +316,6 @@ def _check_carry(what: str, tree: Tree, step: Step, carry: Sequence[Value]) -> N
 
 
 def _shown(step: Step, like: Value, kind: Any) -> str:
-    from smelt.types.tensor import TensorType
-
     here = TensorType(kind.dtype, _around(step, kind.shape))
     return str(here if like.scope is None else like.scope.concrete(here))
 

@@ -13,7 +13,6 @@ step are its own, so that one graph serves all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,19 @@ from smelt.frontends.array.scope import Scope
 from smelt.frontends.array.sizes import Sizes, rebuild_node
 from smelt.frontends.array.value import STATE, Value, intern, leaf
 from smelt.graph import build
-from smelt.graph.bounds_checks import collect_bounds_checks
+from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Body
 from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
-from smelt.ops.create import Constant, Input
-from smelt.origin import here
+from smelt.ops.create import Constant, Input, SizeOf
+from smelt.ops.reduce import Reduce
+from smelt.origin import Origin
+from smelt.types.dtype import i64
 from smelt.types.expr import Expr, Index, size, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Step", "leaf", "np", "record_step"]
+__all__ = ["Step", "checked_body", "leaf", "np", "record_step", "result_value"]
 
 
 class StepScope(Scope):
@@ -64,7 +66,9 @@ class StepScope(Scope):
             raise LeakError(value=x.type_text, function=x.scope.name)
         captured = self.captured.get(x)
         if captured is None:
-            captured = self.captured[x] = self.operand(f"k{len(self.captured)}", x.type)
+            # Outside of `jit` its sizes are numbers: operators may have compared them already.
+            type = x.type if self.outer is None else self.outer.type(x.type)
+            captured = self.captured[x] = self.input(f"k{len(self.captured)}", type, None)
         return captured
 
     def operand(self, label: str, type: TensorType) -> Value:
@@ -95,14 +99,14 @@ class Step:
 def record_step(
     name: str,
     call: Callable[[list[Array]], Sequence[Value]],
-    operands: Sequence[Value],
-    slices: Sequence[tuple[int, ...]] = (),
+    carry: Sequence[Value],
+    sequences: Sequence[Value] = (),
 ) -> Step:
-    """Record `call`, a function of arrays like `operands`, as a graph with sizes of its own.
+    """Record `call`, a function of arrays like a carry and slices of sequences, as a graph.
 
-    `slices` are leading dimensions to leave off: the first operands are whole, the last
-    `len(slices)` are sequences of which a step gets one slice.
+    The first results are the next carry, whose sizes become those of `carry` if they are equal.
     """
+    operands, carries = (*carry, *sequences), len(carry)
     outer = STATE.scope
     for x in operands:
         if x.scope is not None and (outer is None or x.scope.depth > outer.depth):
@@ -111,12 +115,11 @@ def record_step(
     previous, STATE.scope = STATE.scope, scope
     recording = RECORDING.set(True)
     STATE.following += 1
-    first = len(operands) - len(slices)
     try:
         leaves = [
             scope.operand(
-                f"c{k}" if k < first else f"x{k - first}",
-                x.type if k < first else intern(x.type.dtype, x.type.shape[1:]),
+                f"c{k}" if k < carries else f"x{k - carries}",
+                x.type if k < carries else intern(x.type.dtype, x.type.shape[1:]),
             )
             for k, x in enumerate(operands)
         ]
@@ -124,12 +127,17 @@ def record_step(
             x if x.scope is scope or isinstance(x.op, Constant) else scope.capture(x)
             for x in call([Array.of(x) for x in leaves])
         ]
+        for before, after in zip(leaves[:carries], outputs):
+            if before.type.rank == after.type.rank:
+                for d, e in zip(before.type.shape, after.type.shape, strict=True):
+                    scope.same(d, e)
+        step = _finish(scope, leaves, outputs)
     finally:
         STATE.scope = previous
         RECORDING.reset(recording)
         STATE.following -= 1
         scope.close()
-    return _finish(scope, leaves, outputs)
+    return step
 
 
 def result_value(x: Any) -> Value | None:
@@ -155,6 +163,9 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     graph = Graph(
         scope.name, tuple(rebuilt[x] for x in inputs), tuple(rebuilt[x] for x in outputs)
     )
+    reads = collect_bounds_checks(graph.outputs)
+    if not all(scope.holds(0, "<=", room) for room in reads.sizes):
+        refuse_out_of_bounds(reads.readers)
     names = all_size_names(graph)
     short = {name: size(f"s{k}") for k, name in enumerate(names)}
     sizes = tuple(
@@ -163,6 +174,46 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     return Step(
         _renamed(graph, short), tuple(scope.captured), tuple(f"s{k}" for k in range(len(names))), sizes
     )
+
+
+def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
+    """Return the body of a loop, and the number of positions that it carries to be checked.
+
+    For each read at a position that depends on data, the largest or least position becomes a carry
+    after the first `carries`, which starts from 0; one that is out of bounds stays.
+    """
+    bounds: list[Index] = []
+    added: list[Node] = []
+    following: list[Node] = []
+    for at, low, end, (_, origin) in collect_bounds_checks(graph.outputs).conditions:
+        if 0 in at.type.shape:
+            continue
+        bounds += low, end
+        before = build.input(f"p{len(added)}", TensorType(i64))
+        added.append(before)
+        following.append(_first_outside(before, build.cast(at, i64), low, end, origin))
+    inputs, outputs = list(graph.inputs), list(graph.outputs)
+    inputs[carries:carries] = added
+    outputs[carries:carries] = following
+    return Body(Graph(graph.name, tuple(inputs), tuple(outputs)), tuple(bounds)), len(added)
+
+
+def _first_outside(
+    before: Node, at: Node, low: Index, end: Index, origin: Origin | None
+) -> Node:
+    """Return `before` if it is out of bounds, else a position that is if any is."""
+    if at.type.rank:
+        axes = tuple(range(at.type.rank))
+        least, most = (build.apply(Reduce(how, axes), at) for how in ("min", "max"))
+    else:
+        least = most = at
+    first, last = (
+        build.constant(n, i64) if isinstance(n, int) else build.apply(SizeOf(n, i64))
+        for n in (low, end)
+    )
+    worst = build.map("select", build.map("ge", most, last), most, least)
+    outside = build.map("or", build.map("lt", before, first), build.map("ge", before, last))
+    return build.map("select", outside, before, worst, origin=origin)
 
 
 def _renamed(graph: Graph, names: dict[str, Expr]) -> Graph:
