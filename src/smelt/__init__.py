@@ -240,6 +240,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.frontends.array.topk import top_k
+from smelt.frontends.array.vmap import vmap
 from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
@@ -288,7 +289,7 @@ __all__ = [
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trapezoid", "tril", "triu",
     "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts",
     "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "vecdot", "vjp",
-    "where", "while_loop", "zeros", "zeros_like",
+    "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

@@ -89,9 +89,7 @@ def kernel_data(
     )
 
 
-def _kind(
-    entry: Entry, *, check: bool
-) -> Literal["kernel", "call", "rounds", "loop", "check"]:
+def _kind(entry: Entry, *, check: bool) -> Literal["kernel", "call", "rounds", "loop", "check"]:
     if entry.cluster.body is not None:
         return "rounds"
     if entry.cluster.inner_plan is not None:

@@ -35,9 +35,9 @@ MOST_OPERATORS = 400
 """Most operators of a step that becomes one kernel: registers would not hold its values."""
 
 
-def group_results(units: Units, groups: Sequence[Group], moved: Sequence[int]) -> tuple[
-    list[Group], list[int]
-]:
+def group_results(
+    units: Units, groups: Sequence[Group], moved: Sequence[int]
+) -> tuple[list[Group], list[int]]:
     """Return the groups with all results of one loop in one, and the bytes that each moves."""
     first: dict[Hashable, int] = {}
     joined: list[Group] = []
@@ -87,9 +87,7 @@ def _with_step(
     graph = step_graph(loop, wanted)
     plan = plan_step(graph, here)
     named = (replace(c, name=f"{cluster.name}_{c.name}") for c in plan.clusters)
-    return replace(
-        cluster, loop=LoopBody(loop, wanted, replace(plan, clusters=tuple(named)))
-    )
+    return replace(cluster, loop=LoopBody(loop, wanted, replace(plan, clusters=tuple(named))))
 
 
 def step_graph(loop: Loop, wanted: Iterable[int]) -> Graph:

@@ -28,8 +28,8 @@ from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.cost import Model
 from smelt.fusion.decide import Decisions
-from smelt.fusion.loops import group_results, plan_loops
 from smelt.fusion.legal import FusionConstraints
+from smelt.fusion.loops import group_results, plan_loops
 from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.plan_for_sizes import MOST_UNITS, is_better_for_both, larger_sizes, may_gain
 from smelt.fusion.refine import Refinement

@@ -2,7 +2,8 @@
 
     plan    = "plan" NAME ["for" {NAME "=" NUMBER}] "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
-              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER] [rounds | steps]
+              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER]
+              [rounds | steps]
     steps   = "in steps of one kernel" | "in steps {" graph plan "}"
     rounds  = "in rounds of" NAME "=" NUMBER "over" expr "reads" {cut} "makes" {cut} "as" {pair}
               "{" graph plan "}"
@@ -16,8 +17,9 @@ A cluster streams an axis that a reduction reduces, by number if the reduction h
 with the same STEP start together. Constants belong to their readers and are left out unless they
 are results. A chunked cluster has a graph and a plan of its own for the rows of one chunk: the cuts
 say which values of the full graph its inputs and results are parts of, the pairs which values its
-own nodes compute. A loop has the graph and the plan of a step, unless it is one kernel. `#` starts a comment. If sizes are passed, comments say what each cluster moves
-and what its operators would move as single kernels.
+own nodes compute. A loop has the graph and the plan of a step, unless it is one kernel. `#` starts
+a comment. If sizes are passed, comments say what each cluster moves and what its operators would
+move as single kernels.
 
 >>> from smelt.fusion.plan_single import plan
 >>> from smelt.graph.text import parse as parse_graph

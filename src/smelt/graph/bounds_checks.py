@@ -97,7 +97,7 @@ def collect_bounds_checks(
     conditions: list[tuple[Node, Index, Index, Reader]] = []
     check_data = knobs.CHECK_POSITIONS.get()
     for at, low, extent, operator in _loop_positions(nodes) if check_data else ():
-        checks = flags.setdefault((), {})
+        checks = flags.setdefault(at.type.shape, {})
         checks[at, low, extent] = _is_out_of_bounds(at, low, extent)
         readers[operator] = None
         conditions.append((at, low, extent, operator))

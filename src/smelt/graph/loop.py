@@ -21,7 +21,7 @@ array([1.  , 1.5 , 1.75], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -33,12 +33,11 @@ from smelt.errors import ShapeError
 from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
-from smelt.ops.create import Input
 from smelt.ops.spec import Array, Sizes, TensorOp
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Body", "Loop", "instantiate", "loop_key", "loops_in"]
+__all__ = ["Body", "Loop", "instantiate", "loop_key", "with_sizes"]
 
 
 class Body:
@@ -212,24 +211,19 @@ def loop_key(node: Node) -> Hashable:
 
 def instantiate(loop: Loop) -> Graph:
     """Return the body with the sizes that it has where the loop is."""
-    names = loop.binding
+    return with_sizes(loop.body.graph, loop.binding)
+
+
+def with_sizes(graph: Graph, sizes: Mapping[str, Index]) -> Graph:
+    """Return a graph with expressions in place of its sizes."""
 
     def here(e: Expr) -> Index:
-        return substitute(e, names, "size")
+        return substitute(e, sizes, "size")
 
-    graph, new = loop.body.graph, dict[Node, Node]()
+    new: dict[Node, Node] = {}
     for node in graph.nodes():
         op = map_indices(node.op, here)
-        if isinstance(op, Input):
-            op = replace(op, type=map_type(op.type, here))
-        new[node] = Node(
-            op, tuple(new[x] for x in node.inputs), map_type(node.type, here), node.origin
-        )
-    return Graph(
-        graph.name, tuple(new[x] for x in graph.inputs), tuple(new[x] for x in graph.outputs)
-    )
-
-
-def loops_in(graph: Graph) -> Iterator[Node]:
-    """Iterate over the loop nodes of a graph."""
-    return (x for x in graph.nodes() if isinstance(x.op, Loop))
+        operands = tuple(new[x] for x in node.inputs)
+        new[node] = Node(op, operands, map_type(node.type, here), node.origin)
+    inputs, outputs = (tuple(new[x] for x in side) for side in (graph.inputs, graph.outputs))
+    return Graph(graph.name, inputs, outputs)

@@ -1,13 +1,13 @@
 """Lower a loop whose step works on single elements: one kernel with a stream over the steps.
 
-    kernel ema(c: f32[n], x: f32[t,n]) -> y: f32[t,n]
-      grid n/64
-      v0 = c[n]
-      stream t with s = v0 [n]
-        v1 = s * 0.9
-        v2 = v1 + x[t,n]
-        y[t,n] = v2
-        s' = v2
+kernel ema(c: f32[n], x: f32[t,n]) -> y: f32[t,n]
+  grid n/64
+  v0 = c[n]
+  stream t with s = v0 [n]
+    v1 = s * 0.9
+    v2 = v1 + x[t,n]
+    y[t,n] = v2
+    s' = v2
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ class _Recurrence:
         """Return the blocks of the result's axes: each element is independent."""
         used = {a for s in self.step.stores for a in _axes(s)}
         names = [a for a in self.step.definition.axes if a in used]
-        return tuple(
-            Block(a, CHANNELS if k == len(names) - 1 else 1) for k, a in enumerate(names)
-        )
+        return tuple(Block(a, CHANNELS if k == len(names) - 1 else 1) for k, a in enumerate(names))
 
     def _state(self, k: int, before: list[Statement]) -> State:
         """Return a carry as a state, whose initial value is bound in `before`."""

@@ -12,8 +12,12 @@
 ... }''')
 >>> [len(x.op.body.graph.nodes()) for x in (graph.outputs[0],)]
 [5]
->>> drop_products = lambda g: parse("graph s(c: f32[s], x: f32[s]) {\\n v = add(c, x)\\n return v\\n}")
->>> len(simplify_bodies(graph, lambda step, _: drop_products(step)).outputs[0].op.body.graph.nodes())
+>>> drop_products = lambda g: parse(
+...     "graph s(c: f32[s], x: f32[s]) {\\n v = add(c, x)\\n return v\\n}"
+... )
+>>> len(
+...     simplify_bodies(graph, lambda step, _: drop_products(step)).outputs[0].op.body.graph.nodes()
+... )
 3
 """
 

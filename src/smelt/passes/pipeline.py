@@ -26,7 +26,6 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.journal import Journal, PassRan
-from smelt.passes.loop_bodies import simplify_bodies
 from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.choose_image_layout import choose_image_layout
@@ -39,6 +38,7 @@ from smelt.passes.fold_scales import fold_scales
 from smelt.passes.forward_select import forward_select
 from smelt.passes.gather_to_reduce import gather_to_reduce
 from smelt.passes.hoist_broadcast import hoist_broadcast
+from smelt.passes.loop_bodies import simplify_bodies
 from smelt.passes.nest_reductions import merge_reductions, nest_reductions
 from smelt.passes.precision import drop_half_rounding
 from smelt.passes.propagate_layouts import propagate_layouts

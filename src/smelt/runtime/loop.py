@@ -10,8 +10,9 @@ write in turn; slices of sequences and of stacked results are passed by address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import count as count_up
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,9 @@ class LoopCall:
         saved = [(k, targets[s.results + k]) for k in range(count) if s.results + k in targets]
         buffers = [[np.empty_like(x) for x in carry] for _ in range(2)]
         run = self._runner(self._sizes(sizes))
-        for number, t in enumerate(self._moments(sizes, lambda: bool(carry[0]))):
+        for number, t in enumerate(self._moments(sizes)):
+            if not s.length and not carry[0]:
+                break
             for k, history in saved:
                 history[t] = carry[k]
             after = buffers[number & 1]
@@ -71,10 +74,10 @@ class LoopCall:
             if k in targets:
                 targets[k][...] = carry[k]
 
-    def _moments(self, sizes: Mapping[str, int], goes_on: Callable[[], bool]) -> Iterable[int]:
+    def _moments(self, sizes: Mapping[str, int]) -> Iterable[int]:
         """Return the numbers of the steps, in the order in which they run."""
         if not self.shape.length:
-            return _count_while(goes_on)
+            return count_up()
         length = int(evaluate(self.shape.length[0], sizes))
         return range(length - 1, -1, -1) if self.shape.reverse else range(length)
 
@@ -110,11 +113,3 @@ class LoopCall:
 def _slice(x: Array, t: int) -> Array:
     """Return one slice of a sequence, as a view also where it is a number."""
     return x[t] if x.ndim > 1 else x[t : t + 1].reshape(())
-
-
-def _count_while(goes_on: Callable[[], bool]) -> Iterator[int]:
-    """Count steps for as long as the condition holds before them."""
-    number = 0
-    while goes_on():
-        yield number
-        number += 1

@@ -127,6 +127,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     Raises CarryError if a step returns another carry, ArgumentError if the condition is not one
     bool.
     """
+
     def call(carry: Any, _: list[Array]) -> tuple[Any, Sequence[Any]]:
         value = body_fun(carry[1])
         return (_condition(cond_fun(value), "while_loop"), value), ()
@@ -187,7 +188,10 @@ def _branch(f: Function, operands: Sequence[Any]) -> tuple[Step, Tree]:
 def _check_branches(yes: Step, tree: Tree, no: Step, other_tree: Tree) -> None:
     if tree != other_tree:
         raise CarryError(
-            op="cond", value="the false branch", found="nested otherwise", expected="as the true one"
+            op="cond",
+            value="the false branch",
+            found="nested otherwise",
+            expected="as the true one",
         )
     names = paths(tree, "result")
     for name, a, b in zip(names, yes.graph.outputs, no.graph.outputs, strict=True):

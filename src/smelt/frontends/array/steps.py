@@ -28,14 +28,14 @@ from smelt.frontends.array.value import STATE, Value, intern, leaf
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
-from smelt.graph.loop import Body
-from smelt.graph.walk import all_size_names, map_indices, map_type
+from smelt.graph.loop import Body, with_sizes
+from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.reduce import Reduce
 from smelt.origin import Origin
 from smelt.types.dtype import i64
-from smelt.types.expr import Expr, Index, size, substitute
+from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Step", "checked_body", "leaf", "np", "record_step", "result_value"]
@@ -160,9 +160,7 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     for x in Graph("walk", (), tuple(outputs)).nodes():
         if x not in rebuilt:
             rebuilt[x] = rebuild_node(scope, x, rebuilt)
-    graph = Graph(
-        scope.name, tuple(rebuilt[x] for x in inputs), tuple(rebuilt[x] for x in outputs)
-    )
+    graph = Graph(scope.name, tuple(rebuilt[x] for x in inputs), tuple(rebuilt[x] for x in outputs))
     reads = collect_bounds_checks(graph.outputs)
     if not all(scope.holds(0, "<=", room) for room in reads.sizes):
         refuse_out_of_bounds(reads.readers)
@@ -172,7 +170,10 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
         scope.hint(size(n)) if scope.outer is None else scope.canon(size(n)) for n in names
     )
     return Step(
-        _renamed(graph, short), tuple(scope.captured), tuple(f"s{k}" for k in range(len(names))), sizes
+        with_sizes(graph, short),
+        tuple(scope.captured),
+        tuple(f"s{k}" for k in range(len(names))),
+        sizes,
     )
 
 
@@ -198,9 +199,7 @@ def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
     return Body(Graph(graph.name, tuple(inputs), tuple(outputs)), tuple(bounds)), len(added)
 
 
-def _first_outside(
-    before: Node, at: Node, low: Index, end: Index, origin: Origin | None
-) -> Node:
+def _first_outside(before: Node, at: Node, low: Index, end: Index, origin: Origin | None) -> Node:
     """Return `before` if it is out of bounds, else a position that is if any is."""
     if at.type.rank:
         axes = tuple(range(at.type.rank))
@@ -214,20 +213,3 @@ def _first_outside(
     worst = build.map("select", build.map("ge", most, last), most, least)
     outside = build.map("or", build.map("lt", before, first), build.map("ge", before, last))
     return build.map("select", outside, before, worst, origin=origin)
-
-
-def _renamed(graph: Graph, names: dict[str, Expr]) -> Graph:
-    """Return a graph with other names for its sizes."""
-
-    def other(e: Expr) -> Index:
-        return substitute(e, names, "size")
-
-    new: dict[Node, Node] = {}
-    for node in graph.nodes():
-        op = map_indices(node.op, other)
-        new[node] = Node(
-            op, tuple(new[x] for x in node.inputs), map_type(node.type, other), node.origin
-        )
-    return Graph(
-        graph.name, tuple(new[x] for x in graph.inputs), tuple(new[x] for x in graph.outputs)
-    )
