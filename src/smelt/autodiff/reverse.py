@@ -56,16 +56,16 @@ def reverse(
     for node, op, inputs in reversed(steps):
         g = totals.get(node)
         if isinstance(op, Loop):  # its results are differentiated together, at the first one
-            known = _by_result(runs.get(node, ()), totals)
+            seeds = _by_result(runs.get(node, ()), totals)
         else:
-            known = {0: g} if g is not None and node in active else {}
-        if not known:
+            seeds = {0: g} if g is not None and node in active else {}
+        if not seeds:
             continue
         b.origin = node.origin
         required = tuple(x in active for x in inputs)
         try:
             if isinstance(op, Loop):
-                parts = loop_cotangents(b, gradient, op, inputs, known, required)
+                parts = loop_cotangents(b, gradient, op, inputs, seeds, required)
             else:
                 assert g is not None
                 parts = op.pullback(b, g, node, inputs, required)

@@ -38,7 +38,7 @@ MOST_OPERATORS = 400
 def group_results(
     units: Units, groups: Sequence[Group], moved: Sequence[int]
 ) -> tuple[list[Group], list[int]]:
-    """Return the groups with all results of one loop in one, and the bytes that each moves."""
+    """Join the results of each loop into one group; return groups and bytes moved."""
     first: dict[Hashable, int] = {}
     joined: list[Group] = []
     nbytes: list[int] = []

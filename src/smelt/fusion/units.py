@@ -414,7 +414,7 @@ def to_axis_number(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
 
 
 def _is_stored_for(call: Node, operand: Node) -> bool:
-    """Return whether a view is stored for the call that reads it; a loop reads no views."""
+    """Return whether a view is stored for the call or loop that reads it."""
     return is_free(operand) and (isinstance(call.op, Loop) or not _is_strided(operand))
 
 

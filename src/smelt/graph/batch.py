@@ -114,7 +114,7 @@ class Batch:
         return value if is_batched else self.apply(Expand((self.count, *shape)), value)
 
     def aligned(self, x: Batched, shape: Shape, rank: int) -> Node:
-        """Return a value whose elements, of a shape, get leading dimensions of 1 up to a rank."""
+        """Insert dimensions of 1 after the batch, up to a rank of the elements."""
         value, is_batched = x
         if not is_batched or len(shape) == rank:
             return value
@@ -300,9 +300,9 @@ def _loop(b: Batch, op: Loop, node: Node, inputs: list[Batched]) -> Node:
     return _permuted(b, result, (1, 0, *range(2, node.type.rank + 1)))
 
 
-def _batched_operands(op: Loop, given: list[bool]) -> list[bool]:
+def _batched_operands(op: Loop, operands: list[bool]) -> list[bool]:
     """Return which operands are batched, with carries that become so in a step."""
-    graph, flags = op.body.graph, list(given)
+    graph, flags = op.body.graph, list(operands)
     while True:
         reached = dict(zip(graph.inputs, flags, strict=True))
         for node in graph.nodes():

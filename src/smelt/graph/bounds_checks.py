@@ -179,7 +179,7 @@ def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
 
 
 def _loop_positions(nodes: Sequence[Node]) -> Iterator[tuple[Node, Index, Index, Reader]]:
-    """Iterate over the positions that the steps of loops read at, as results of the loops."""
+    """Iterate over the positions that loops carry to be checked, with their bounds."""
     seen: set[object] = set()
     for node in nodes:
         key = loop_key(node)

@@ -81,9 +81,9 @@ def _typed_value(op: TensorOp) -> str:
 
 @dataclass(frozen=True)
 class Loop(TensorOp):
-    """Result number `which` of running `body` for each slice, or while its first carry is true.
+    """Result number `which` of a body that runs for each slice, or under a condition.
 
-    Operands are the initial carries, then the sequences, whose slices are taken along their first
+    Without a length it runs while the first carry is true. Operands are the initial carries, then the sequences, whose slices are taken along their first
     dimension, then constants. Results are the final carries, then the stacked results, then for
     each carry its values before all steps, stacked.
     """
@@ -166,11 +166,11 @@ class Loop(TensorOp):
                 operands=", ".join(map(str, inputs)),
                 reason=f"the step takes {len(types)} values",
             )
-        for k, (found, expected) in enumerate(zip(inputs, types, strict=True)):
-            if found != expected:
+        for k, (actual, expected) in enumerate(zip(inputs, types, strict=True)):
+            if actual != expected:
                 raise ShapeError(
                     op=self.name,
-                    operands=str(found),
+                    operands=str(actual),
                     reason=f"operand {k} of the step is {expected}",
                 )
         return self.result_type(self.which)
@@ -204,7 +204,7 @@ class Loop(TensorOp):
 
 
 def loop_key(node: Node) -> Hashable:
-    """Return a key that nodes share which are results of one run, None for other operators."""
+    """Return the key of the run that a node is a result of, None without one."""
     op = node.op
     return (replace(op, which=0), node.inputs) if isinstance(op, Loop) else None
 

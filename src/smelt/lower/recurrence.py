@@ -186,7 +186,7 @@ class _Recurrence:
         }
 
     def _operand(self, value: Value) -> Value:
-        """Replace a load of the step's operands by a state, a slice or a load of a constant."""
+        """Replace a load of the step's operand by a state or by the loop's operand."""
         if not isinstance(value, Load):
             return value
         k = self.step.number[value.param]

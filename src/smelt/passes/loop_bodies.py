@@ -38,7 +38,7 @@ Simplify = Callable[[Graph, Mapping[str, Index]], Graph]
 
 
 def simplify_bodies(graph: Graph, simplify: Simplify) -> Graph:
-    """Return the graph with simpler steps in its loops; `graph` itself if there is no loop."""
+    """Return the graph with simpler steps in its loops."""
     simpler: dict[tuple[Body, tuple[Index, ...]], Body] = {}
 
     def change(node: Node) -> Node:

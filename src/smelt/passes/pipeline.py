@@ -143,7 +143,7 @@ def run(
 def _simplified(
     step: Graph, binding: Mapping[str, Index], *, rounding: Rounding, sizes: Mapping[str, int]
 ) -> Graph:
-    """Run all passes on the step of a loop, for its sizes in this call if they are known."""
+    """Run all passes on the step of a loop."""
     is_known = all(name in sizes for e in binding.values() for name in sizes_of(e))
     here = {n: int(evaluate(e, sizes)) for n, e in binding.items()} if is_known else None
     return run(step, None, rounding, here)

@@ -54,7 +54,7 @@ def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int
 def run_kernels(
     p: Prepared, block: Block | None, inputs: Sequence[Array], results: Sequence[Array]
 ) -> None:
-    """Run a plan of kernels alone on arrays in row-major order, with `block` as its arena."""
+    """Run a plan of kernels on row-major arrays, with `block` as its arena."""
     frame = _fill_frame(p, [address_of(a) for a in (*inputs, *results)], block)
     address = frame.buffer_info()[0]
     run = pool().run_addresses

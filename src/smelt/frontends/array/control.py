@@ -74,8 +74,8 @@ def scan(
     stacked: list[Tree] = []
 
     def call(carry: Any, slices: list[Array]) -> tuple[Any, Sequence[Any]]:
-        given = unflatten(sequence_tree, iter(slices))
-        pair = f(carry, given)
+        nest = unflatten(sequence_tree, iter(slices))
+        pair = f(carry, nest)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise StructureError(
                 f"scan: the step returned {type(pair).__name__}, not the pair (carry, result)"
@@ -120,7 +120,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any) -> Any:
 
 
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
-    """Run `body_fun` on a carry for as long as `cond_fun` returns true; return the last carry.
+    """Run `body_fun` on a carry while `cond_fun` returns true; return the last carry.
 
     There is no gradient: the number of steps, and so the memory that one takes, is not known.
 
@@ -251,15 +251,15 @@ def _carried(
         carry = [_initial(x, d, what) for x, d in zip(leaves, dtypes, strict=True)]
         results: list[int] = []
 
-        def run(given: list[Array], results: list[int] = results) -> list[Value]:
-            nest = unflatten(tree, iter(given[: len(leaves)]))
-            following, stacked = call(nest, given[len(leaves) :])
-            after, found = flatten(following)
-            if found != tree:
+        def run(arrays: list[Array], results: list[int] = results) -> list[Value]:
+            nest = unflatten(tree, iter(arrays[: len(leaves)]))
+            following, stacked = call(nest, arrays[len(leaves) :])
+            after, nesting = flatten(following)
+            if nesting != tree:
                 raise CarryError(
                     op=what,
                     value="the carry after a step",
-                    found=_outline(found),
+                    found=_outline(nesting),
                     expected=_outline(tree),
                 )
             results.append(len(stacked))
@@ -295,7 +295,7 @@ def _initial(x: Any, dtype: DType | None, what: str) -> Value:
 
 
 def _better_dtype(x: Any, now: DType, after: DType) -> DType | None:
-    """Return the dtype that a number takes because the step returns it, None if it has it."""
+    """Return the dtype that a number takes from the step's result, or None."""
     plain = isinstance(x, (bool, int, float, Number)) and not isinstance(x, Array)
     return after if plain and now != after and _RANK[now.kind] <= _RANK[after.kind] else None
 
@@ -304,7 +304,7 @@ _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
 def _check_carry(what: str, tree: Tree, step: Step, carry: Sequence[Value]) -> None:
-    """Check that a step returns the carry that it takes, and make sizes equal that must be."""
+    """Raise CarryError unless a step returns the carry that it takes."""
     names = paths(tree, "carry")
     graph = step.graph
     for k, (name, before) in enumerate(zip(names, carry, strict=True)):
@@ -325,8 +325,8 @@ def _shown(step: Step, like: Value, kind: Any) -> str:
 
 
 def _outline(tree: Any) -> str:
-    found = paths(tree, "carry")
-    return f"{len(found)} arrays ({', '.join(found[:4])}{', ..' if len(found) > 4 else ''})"
+    names = paths(tree, "carry")
+    return f"{len(names)} arrays ({', '.join(names[:4])}{', ..' if len(names) > 4 else ''})"
 
 
 def _same_shape(scope: Scope | None, a: Shape, b: Shape) -> bool:

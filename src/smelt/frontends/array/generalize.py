@@ -403,8 +403,8 @@ def _window(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
 
 
 def _loop(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
-    for needed, found in zip(op.operand_types, types, strict=True):
-        for d, e in zip(needed.shape, found.shape, strict=True):
+    for expected, actual in zip(op.operand_types, types, strict=True):
+        for d, e in zip(expected.shape, actual.shape, strict=True):
             lift.sizes.same(d, e)
 
 

@@ -52,7 +52,7 @@ class StepScope(Scope):
             vars(self).update({k: v for k, v in vars(outer).items() if k in vars(Sizes())})
 
     def capture(self, x: Value) -> Value:
-        """Return a value from around the loop as an input that is the same in every step.
+        """Return a value from around the loop as a constant input of the step.
 
         Raises LeakError for a value of another recording.
         """
@@ -73,10 +73,10 @@ class StepScope(Scope):
 
     def operand(self, label: str, type: TensorType) -> Value:
         """Create an input of the step for a value of this type around the loop."""
-        known = type.shape if self.outer is None else self.outer.shape(type.shape)
+        outer_shape = type.shape if self.outer is None else self.outer.shape(type.shape)
         shape = tuple(
             self.symbol(d) if self.outer is None and isinstance(d, int) and d > 1 else d
-            for d in known
+            for d in outer_shape
         )
         return self.input(label, intern(type.dtype, shape), None)
 
@@ -102,7 +102,7 @@ def record_step(
     carry: Sequence[Value],
     sequences: Sequence[Value] = (),
 ) -> Step:
-    """Record `call`, a function of arrays like a carry and slices of sequences, as a graph.
+    """Record `call`, a function of a carry and of slices, as a graph.
 
     The first results are the next carry, whose sizes become those of `carry` if they are equal.
     """
@@ -141,7 +141,7 @@ def record_step(
 
 
 def result_value(x: Any) -> Value | None:
-    """Return a leaf of a step's result as a value, None for something that is no array."""
+    """Return a leaf of a step's result as a value, None for a non-array."""
     if isinstance(x, Array):
         return x.node
     if isinstance(x, Number):
@@ -178,7 +178,7 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
 
 
 def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
-    """Return the body of a loop, and the number of positions that it carries to be checked.
+    """Return a loop's body, and the number of positions that it carries for checks.
 
     For each read at a position that depends on data, the largest or least position becomes a carry
     after the first `carries`, which starts from 0; one that is out of bounds stays.
@@ -200,7 +200,7 @@ def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
 
 
 def _first_outside(before: Node, at: Node, low: Index, end: Index, origin: Origin | None) -> Node:
-    """Return `before` if it is out of bounds, else a position that is if any is."""
+    """Return `before` if it is out of bounds, else the worst of the positions."""
     if at.type.rank:
         axes = tuple(range(at.type.rank))
         least, most = (build.apply(Reduce(how, axes), at) for how in ("min", "max"))

@@ -64,10 +64,10 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
         trees: list[Tree] = []
 
         def call(slices: list[Array]) -> list[Value]:
-            given = list(leaves)
+            arguments = list(leaves)
             for k, x in zip(places, slices, strict=True):
-                given[k] = x
-            positional, named = unflatten(tree, iter(given))
+                arguments[k] = x
+            positional, named = unflatten(tree, iter(arguments))
             results, nest = flatten(fun(*positional, **named))
             trees.append(nest)
             return [_result(x) for x in results]
@@ -176,8 +176,8 @@ def _axes_of_arguments(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _spread(entry: Any, tree: Any, what: str) -> list[Any]:
-    """Return the axis of each leaf of a nest, from one axis or a nest of axes like it."""
-    if entry is None or (isinstance(entry, int) and not isinstance(entry, bool)):
+    """Return the axis of each leaf, from one axis or a nest of axes."""
+    if entry is None or isinstance(entry, int):
         return [entry] * len(paths(tree))
     children = () if tree == LEAF else tree[3]
     items = list(entry.values()) if isinstance(entry, dict) else list(entry)
