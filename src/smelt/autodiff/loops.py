@@ -115,7 +115,7 @@ class _Reverse:
             build.input(f"d{k}", graph.inputs[k].type) for k in (*parts.carries, *parts.constants)
         ]
         self.inputs = [build.input(f"v{k}", x.type) for k, x in enumerate(graph.inputs)]
-        self.given = {
+        self.stacked_inputs = {
             k: build.input(
                 f"g{k}",
                 (graph.outputs[k] if k < loop.results else graph.inputs[k - loop.results]).type,
@@ -131,13 +131,13 @@ class _Reverse:
         carried = dict(zip((*parts.carries, *parts.constants), self.carried, strict=True))
         float_outputs = [k for k, x in enumerate(graph.outputs) if x.type.dtype.is_float]
         for k, seed in zip(float_outputs, self.vjp.inputs[count:], strict=True):
-            known = carried.get(k) if k < self.forward.carries else self.given.get(k)
-            new[seed] = _zeros(seed) if known is None else known
+            cotangent = carried.get(k) if k < self.forward.carries else self.stacked_inputs.get(k)
+            new[seed] = _zeros(seed) if cotangent is None else cotangent
         outputs = _rebuilt(self.vjp, new)[len(graph.outputs) :]
         n, m = len(parts.carries), len(parts.slices)
         carries, slices, constants = outputs[:n], outputs[n : n + m], outputs[n + m :]
         for at, k in enumerate(parts.carries):
-            saved = self.given.get(self.forward.results + k)
+            saved = self.stacked_inputs.get(self.forward.results + k)
             if saved is not None:
                 carries[at] = build.map("add", carries[at], saved)
         sums = [build.map("add", s, x) for s, x in zip(self.carried[n:], constants, strict=True)]
@@ -148,7 +148,7 @@ class _Reverse:
         carries, sums, slices = self._cotangents()
         f = self.forward
         first = f.carries + f.slices
-        sequences = [*self.inputs[:first], *self.given.values()]
+        sequences = [*self.inputs[:first], *self.stacked_inputs.values()]
         graph = Graph(
             f"{f.body.graph.name}_gradient",
             (*self.carried, *sequences, *self.inputs[first:]),
@@ -182,10 +182,10 @@ class _Reverse:
         """Return the cotangents of the last carries, and zeros for the sums of constants."""
         result: list[Node] = []
         for k in (*self.parts.carries, *self.parts.constants):
-            known = self.cotangents.get(k) if k < self.forward.carries else None
+            cotangent = self.cotangents.get(k) if k < self.forward.carries else None
             kind = b.type(inputs[k])
             zero = b.constant(0.0, kind.dtype)
-            result.append(b.expand(zero, kind.shape) if known is None else known)
+            result.append(b.expand(zero, kind.shape) if cotangent is None else cotangent)
         return result
 
 

@@ -21,8 +21,9 @@ array([1.  , 1.5 , 1.75], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +39,10 @@ from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Body", "Loop", "instantiate", "loop_key", "with_sizes"]
+
+
+RunStep = Callable[[list[Array], Mapping[str, int]], list[Array]]
+"""Computes a step from its operands and sizes."""
 
 
 class Body:
@@ -83,9 +88,10 @@ def _typed_value(op: TensorOp) -> str:
 class Loop(TensorOp):
     """Result number `which` of a body that runs for each slice, or under a condition.
 
-    Without a length it runs while the first carry is true. Operands are the initial carries, then the sequences, whose slices are taken along their first
-    dimension, then constants. Results are the final carries, then the stacked results, then for
-    each carry its values before all steps, stacked.
+    Without a length it runs while the first carry is true. Operands are the initial carries, then
+    the sequences, whose slices are taken along their first dimension, then constants. Results are
+    the final carries, then the stacked results, then for each carry its values before all steps,
+    stacked.
     """
 
     doc: ClassVar[str] = "a step that runs again and again on the values it carries"
@@ -178,15 +184,18 @@ class Loop(TensorOp):
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return self.run(sizes, inputs)[self.which]
 
-    def run(self, sizes: Sizes, inputs: tuple[Array, ...]) -> list[Array]:
-        """Return all results, each step by the graph's interpreter."""
+    def run(
+        self, sizes: Sizes, inputs: Sequence[Array], step: RunStep | None = None
+    ) -> list[Array]:
+        """Return all results; `step` computes a step, by default the graph's interpreter does."""
+        run_step = partial(interp.run, self.body.graph) if step is None else step
         count = self.carries
         carry = [np.asarray(x) for x in inputs[:count]]
         sequences, constants = inputs[count : count + self.slices], inputs[count + self.slices :]
         here = {n: int(evaluate(e, sizes)) for n, e in self.binding.items()}
         if not self.length:
             while bool(carry[0]):
-                carry = interp.run(self.body.graph, [*carry, *constants], here)[:count]
+                carry = run_step([*carry, *constants], here)[:count]
             return carry
         length = int(evaluate(self.length[0], sizes))
         stacked = [
@@ -194,9 +203,7 @@ class Loop(TensorOp):
             for t in map(self.result_type, range(count, self.results + count))
         ]
         for t in reversed(range(length)) if self.reverse else range(length):
-            results = interp.run(
-                self.body.graph, [*carry, *(x[t] for x in sequences), *constants], here
-            )
+            results = run_step([*carry, *(x[t] for x in sequences), *constants], here)
             for target, value in zip(stacked, [*results[count:], *carry], strict=True):
                 target[t] = value
             carry = results[:count]
@@ -204,7 +211,7 @@ class Loop(TensorOp):
 
 
 def loop_key(node: Node) -> Hashable:
-    """Return the key of the run that a node is a result of, None without one."""
+    """Return the key of the run that a node belongs to, or None."""
     op = node.op
     return (replace(op, which=0), node.inputs) if isinstance(op, Loop) else None
 
