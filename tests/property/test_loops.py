@@ -62,7 +62,9 @@ def loop_texts(draw: st.DrawFn) -> tuple[str, str, list[str]]:
     step += [f"return {', '.join([*outputs, *stacked])}", "}"]
     reverse = str(draw(st.booleans())).lower()
     wanted = draw(
-        st.lists(st.integers(0, 2 * carries + len(stacked) - 1), min_size=1, max_size=4, unique=True)
+        st.lists(
+            st.integers(0, 2 * carries + len(stacked) - 1), min_size=1, max_size=4, unique=True
+        )
     )
     operands = [f"c{k}: {dtype}[n,m]" for k in range(carries)]
     operands += [f"x{k}: {dtype}[t,n,m]" for k in range(slices)]

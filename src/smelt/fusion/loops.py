@@ -86,8 +86,19 @@ def _with_step(
     here = {n: int(evaluate(e, sizes)) for n, e in loop.binding.items()}
     graph = step_graph(loop, wanted)
     plan = plan_step(graph, here)
-    named = (replace(c, name=f"{cluster.name}_{c.name}") for c in plan.clusters)
-    return replace(cluster, loop=LoopBody(loop, wanted, replace(plan, clusters=tuple(named))))
+    return replace(cluster, loop=LoopBody(loop, wanted, _with_names(plan, cluster.name)))
+
+
+def _with_names(plan: Plan, prefix: str) -> Plan:
+    """Return a plan with names that no cluster around it has."""
+    clusters: list[Cluster] = []
+    for c in plan.clusters:
+        if c.loop is not None and c.loop.plan is not None:
+            c = replace(c, loop=replace(c.loop, plan=_with_names(c.loop.plan, prefix)))
+        elif c.body is not None:
+            c = replace(c, body=replace(c.body, plan=_with_names(c.body.plan, prefix)))
+        clusters.append(replace(c, name=f"{prefix}_{c.name}"))
+    return replace(plan, clusters=tuple(clusters))
 
 
 def step_graph(loop: Loop, wanted: Iterable[int]) -> Graph:

@@ -35,7 +35,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
-from smelt.types.dtype import DType, bool_, i64
+from smelt.types.dtype import DType, bool_, f16, f64, i64
 from smelt.types.expr import Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
@@ -246,7 +246,7 @@ def _carried(
 ) -> _Run:
     """Record a loop of `call(carry, slices)`, which returns the next carry and results."""
     leaves, tree = flatten(init)
-    dtypes: list[DType | None] = [None] * len(leaves)
+    dtypes = [f16 if _is_plain_float(x) else None for x in leaves]  # no dtype is narrower
     while True:
         carry = [_initial(x, d, what) for x, d in zip(leaves, dtypes, strict=True)]
         results: list[int] = []
@@ -266,13 +266,11 @@ def _carried(
             return [_array(x, what).node for x in (*after, *stacked)]
 
         step = record_step(what, run, carry, sequences)
-        better = [
-            _better_dtype(x, now.type.dtype, after.type.dtype)
-            for x, now, after in zip(leaves, carry, step.graph.outputs)
-        ]
-        if not any(better):
+        after = [x.type.dtype for x in step.graph.outputs[: len(leaves)]]
+        settled = [_settled_dtype(x, d, e) for x, d, e in zip(leaves, dtypes, after, strict=True)]
+        if settled == dtypes:
             break
-        dtypes = [b or d for b, d in zip(better, dtypes, strict=True)]
+        dtypes = settled
     _check_carry(what, tree, step, carry)
     body, extra = checked_body(step.graph, len(carry))
     count = len(carry) + extra
@@ -294,13 +292,20 @@ def _initial(x: Any, dtype: DType | None, what: str) -> Value:
     return default_value(value, what) if dtype is None else number(value, dtype, what)
 
 
-def _better_dtype(x: Any, now: DType, after: DType) -> DType | None:
-    """Return the dtype that a number takes from the step's result, or None."""
-    plain = isinstance(x, (bool, int, float, Number)) and not isinstance(x, Array)
-    return after if plain and now != after and _RANK[now.kind] <= _RANK[after.kind] else None
+def _is_plain_float(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(x, Number) and x.dtype.is_float)
 
 
-_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+def _settled_dtype(x: Any, now: DType | None, after: DType) -> DType | None:
+    """Return the dtype of a carry that starts as a number, from the step's result.
+
+    A float takes the dtype that the step returns, and float64 if any will do.
+    """
+    if now == f16 and _is_plain_float(x):
+        return f64 if after == f16 or not after.is_float else after
+    plain = isinstance(x, (bool, int, Number)) or now is not None
+    wider = now is None and plain and after.is_float
+    return after if wider or (now is not None and after.is_float) else now
 
 
 def _check_carry(what: str, tree: Tree, step: Step, carry: Sequence[Value]) -> None:

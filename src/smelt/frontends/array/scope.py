@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -31,6 +32,7 @@ from smelt.types.tensor import TensorType
 __all__ = ["Map", "Scope", "f32"]
 
 
+_SERIALS = count()
 RECOMPUTE_CYCLES = 6.0
 """Cost, in cycles per vector, up to which captured values are recomputed in every call.
 
@@ -47,6 +49,8 @@ class Scope(Sizes):
         super().__init__()
         self.name = name
         self.open = True
+        self.serial = next(_SERIALS)
+        """A number that no other recording has."""
         self.depth = 0
         """Number of recordings around this one, whose values it may read."""
         self.captured: dict[Value, Value] = {}

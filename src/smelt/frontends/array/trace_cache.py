@@ -87,7 +87,7 @@ def _call_recorded(
 
     Repeating is valid because guards for all sizes that it inspected exist since the first call.
     """
-    key: list[Any] = [function]
+    key: list[Any] = [function, scope.serial]  # a step of a loop shares the cache around it
     values: list[Value] = []
     types: list[Any] = []
     for x in args:
