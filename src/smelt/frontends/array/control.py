@@ -33,6 +33,7 @@ from smelt.frontends.array.views import expand, shape_of
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.graph.loop import Loop
+from smelt.graph.walk import map_indices
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import DType, bool_, f16, f64, i64
@@ -182,7 +183,7 @@ def _branch(f: Function, operands: Sequence[Any]) -> tuple[Step, Tree]:
         trees.append(tree)
         return [_array(x, "cond").node for x in results]
 
-    return record_step("branch", call, ()), trees[0]
+    return record_step("branch", call, (), takes_all=True), trees[0]
 
 
 def _check_branches(yes: Step, tree: Tree, no: Step, other_tree: Tree) -> None:
@@ -282,6 +283,10 @@ def _carried(
 
 
 def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:
+    """Record a result of a loop, whose sizes may have been unified since its step was recorded."""
+    scope = next((x.scope for x in inputs if x.scope is not None), STATE.scope)
+    if scope is not None:
+        loop = map_indices(loop, scope.canon)
     return record(replace(loop, which=which), inputs, STATE.scope)
 
 

@@ -53,6 +53,8 @@ class Scope(Sizes):
         """A number that no other recording has."""
         self.depth = 0
         """Number of recordings around this one, whose values it may read."""
+        self.takes_all = False
+        """Whether operators on values from around it are recorded here too: those of a branch."""
         self.captured: dict[Value, Value] = {}
         """Values from outside, and the inputs that stand for them."""
         self._rerecorded: dict[Value, Value] = {}
@@ -112,6 +114,9 @@ class Scope(Sizes):
         """
         if not self.open:
             self.check_open(inputs[0].type_text if inputs else "a size")
+        inner = STATE.scope
+        if inner is not self and inner is not None and inner.takes_all and inner.reads(self):
+            return inner.record(op, inputs)
         operands = tuple([x if x.scope is self else self.capture(x) for x in inputs])
         types = (
             [x.type for x in operands] if not self.bound else [self.type(x.type) for x in operands]
@@ -122,7 +127,14 @@ class Scope(Sizes):
         """Record `op` on values of this recording with a known result type."""
         if not self.open:
             self.check_open(inputs[0].type_text)
+        inner = STATE.scope
+        if inner is not self and inner is not None and inner.takes_all and inner.reads(self):
+            return inner.record(op, inputs)
         return Value(op, inputs, type, here(3), None, self)
+
+    def reads(self, scope: Scope) -> bool:
+        """Return whether this recording is inside another one."""
+        return False
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
         """Create an argument of the recorded function."""

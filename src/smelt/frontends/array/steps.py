@@ -44,12 +44,18 @@ __all__ = ["Step", "checked_body", "leaf", "np", "record_step", "result_value"]
 class StepScope(Scope):
     """Recording of a loop's step, inside the recording `outer` or outside of all."""
 
-    def __init__(self, name: str, outer: Scope | None) -> None:
+    def __init__(self, name: str, outer: Scope | None, *, takes_all: bool = False) -> None:
         super().__init__(name)
         self.outer = outer
+        self.takes_all = takes_all
         if outer is not None:
             self.depth = outer.depth + 1
             vars(self).update({k: v for k, v in vars(outer).items() if k in vars(Sizes())})
+
+    def reads(self, scope: Scope) -> bool:
+        """Return whether this recording is inside another one."""
+        outer = self.outer
+        return outer is not None and (outer is scope or outer.reads(scope))
 
     def capture(self, x: Value) -> Value:
         """Return a value from around the loop as a constant input of the step.
@@ -101,17 +107,21 @@ def record_step(
     call: Callable[[list[Array]], Sequence[Value]],
     carry: Sequence[Value],
     sequences: Sequence[Value] = (),
+    *,
+    takes_all: bool = False,
 ) -> Step:
     """Record `call`, a function of a carry and of slices, as a graph.
 
     The first results are the next carry, whose sizes become those of `carry` if they are equal.
+    Operators on values from around the loop alone are recorded there, and run once, unless
+    `takes_all`.
     """
     operands, carries = (*carry, *sequences), len(carry)
     outer = STATE.scope
     for x in operands:
         if x.scope is not None and (outer is None or x.scope.depth > outer.depth):
             outer = x.scope
-    scope = StepScope(name, outer)
+    scope = StepScope(name, outer, takes_all=takes_all)
     previous, STATE.scope = STATE.scope, scope
     recording = RECORDING.set(True)
     STATE.following += 1

@@ -87,6 +87,8 @@ def _call_recorded(
 
     Repeating is valid because guards for all sizes that it inspected exist since the first call.
     """
+    if STATE.scope is not scope and STATE.scope is not None and STATE.scope.takes_all:
+        return function(*args, **options)  # it is recorded in a branch
     key: list[Any] = [function, scope.serial]  # a step of a loop shares the cache around it
     values: list[Value] = []
     types: list[Any] = []
