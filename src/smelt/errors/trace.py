@@ -22,14 +22,14 @@ class TracerError(SmeltError, TypeError):
 
         f(sm.asarray(1.0))
     How to fix:
-        Use `sm.where(x > 0, x, -x)`, make the argument static (`static_argnames=`), or move the
-        test out of the function. Sizes are fine: `if x.shape[0] > 4` becomes a guard.
+        Use `sm.where(x > 0, x, -x)`, or `sm.cond`, `sm.scan` and `sm.while_loop` for branches and
+        loops; make the argument static (`static_argnames=`), or move the test out of the function. Sizes are fine: `if x.shape[0] > 4` becomes a guard.
     """
 
     code = "E201"
     title = "value needed while recording"
     template = "{use} needs the values of {value}, which has none inside sm.jit"
-    hint = "Use sm.where for a choice by value, or static_argnames for an argument that is fixed."
+    hint = "Use sm.where or sm.cond to choose by value, static_argnames for a fixed argument."
 
 
 class StaticArgError(SmeltError, TypeError, ValueError):
