@@ -153,6 +153,8 @@ def _compile(
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+        graph = fusion.fuse_loop_neighbors(graph, sizes)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = _hints(plan, sizes)

@@ -71,15 +71,21 @@ def loop_texts(draw: st.DrawFn) -> tuple[str, str, list[str]]:
     operands += [f"k{k}: {dtype}{shape}" for k, shape in enumerate(constants)]
     operands += [f"length: {dtype}[t]"] if not slices else []
     arguments = ", ".join(x.partition(":")[0] for x in operands if not x.startswith("length"))
+    before = [f"u{k} = add(x{k}, x{k})" for k in range(slices) if draw(st.booleans())]
+    for line in before:  # neighbours that become a part of the step
+        arguments = arguments.replace(line[-3:-1], line[:2])
     loops = [
         f"r{which} = loop({arguments}) {{carries={carries}, slices={slices}, length=(t,),"
         f' reverse={reverse}, which={which}, names=("n", "m"), sizes=(n, m),'
         f" body={chr(10).join(step)}}}"
         for which in wanted
     ]
-    results = ", ".join(f"r{which}" for which in wanted)
+    after = [which for which in wanted if draw(st.booleans())]
+    readers = [f"w{which} = mul(r{which}, r{which})" for which in after]
+    results = ", ".join(f"{'w' if which in after else 'r'}{which}" for which in wanted)
+    lines = [f"graph f({', '.join(operands)}) {{", *before, *loops, *readers]
     return (
-        "\n".join([f"graph f({', '.join(operands)}) {{", *loops, f"return {results}", "}"]),
+        "\n".join([*lines, f"return {results}", "}"]),
         dtype,
         operators,
     )

@@ -23,7 +23,8 @@ class TracerError(SmeltError, TypeError):
         f(sm.asarray(1.0))
     How to fix:
         Use `sm.where(x > 0, x, -x)`, or `sm.cond`, `sm.scan` and `sm.while_loop` for branches and
-        loops; make the argument static (`static_argnames=`), or move the test out of the function. Sizes are fine: `if x.shape[0] > 4` becomes a guard.
+        loops; make the argument static (`static_argnames=`), or move the test out of the function.
+        Sizes are fine: `if x.shape[0] > 4` becomes a guard.
     """
 
     code = "E201"

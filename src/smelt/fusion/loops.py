@@ -29,7 +29,7 @@ from smelt.graph.loop import Loop, loop_key
 from smelt.ops.create import Constant, Input
 from smelt.types.expr import Index, axis, evaluate, substitute
 
-__all__ = ["group_results", "is_recurrence", "plan_loops", "step_graph"]
+__all__ = ["group_results", "is_elementwise", "is_recurrence", "plan_loops", "step_graph"]
 
 MOST_OPERATORS = 400
 """Most operators of a step that becomes one kernel: registers would not hold its values."""
@@ -117,7 +117,7 @@ def is_recurrence(graph: Graph, carries: int, wanted: Sequence[int]) -> bool:
     element of the carries.
     """
     nodes = [x for x in graph.nodes() if not isinstance(x.op, (Input, Constant))]
-    if len(nodes) > MOST_OPERATORS or not all(map(_is_elementwise, nodes)):
+    if len(nodes) > MOST_OPERATORS or not all(map(is_elementwise, nodes)):
         return False
     results = len(graph.outputs)
     stored = [graph.inputs[k - results] if k >= results else graph.outputs[k] for k in wanted]
@@ -129,7 +129,8 @@ def is_recurrence(graph: Graph, carries: int, wanted: Sequence[int]) -> bool:
     return all(_keeps_place(x, dict.fromkeys(graph.inputs[:carries])) for x in needed)
 
 
-def _is_elementwise(node: Node) -> bool:
+def is_elementwise(node: Node) -> bool:
+    """Return whether an operator computes elements without reducing or looking up."""
     if not node.op.fusible:
         return False
     traced = trace_of(node)

@@ -41,7 +41,6 @@ from smelt.lower.assign_axes import remove_dead
 from smelt.lower.define import Definition, define
 from smelt.ops.create import Input
 from smelt.ops.scalar import SCALARS
-from smelt.ops.view import Reshape
 from smelt.types.expr import Index, axes_of, sub
 
 __all__ = ["recurrence"]
@@ -89,7 +88,7 @@ class _Recurrence:
             graph.outputs[k] if k < op.results else graph.inputs[k - op.results] for k in wanted
         ]
         # a store for each: copies of what is an input, a constant, or computed twice
-        outputs = tuple(_copy(x) for x in results)
+        outputs = tuple(map(build.identity, results))
         nodes = Graph(graph.name, graph.inputs, outputs).nodes()
         inside = tuple(x for x in nodes if not isinstance(x.op, Input))
         read = {x for node in inside for x in node.inputs}
@@ -127,9 +126,9 @@ class _Recurrence:
             moves = any(isinstance(v, Load) and self._is_slice(v) for v in visit(value))
             if moves or names & (varying | {*self.states}):
                 varying.add(s.name)
-                inside.append(replace(s, value=value))
+                inside.append(Let(s.name, value, 0))
             else:
-                before.append(replace(s, value=value))
+                before.append(Let(s.name, value, 0))
         states = tuple(self._state(k, before) for k in range(op.carries))
         after: list[Statement] = []
         stacked = iter(self.step.stores[op.carries :])
@@ -198,11 +197,6 @@ class _Recurrence:
         return replace(
             value, param=param, index=(self._moment(), *value.index) if sliced else value.index
         )
-
-
-def _copy(x: Node) -> Node:
-    """Return a node of its own for a value."""
-    return build.apply(Reshape(x.type.shape), x)
 
 
 def _axes(store: Store) -> list[str]:

@@ -49,8 +49,20 @@ def simplify_bodies(graph: Graph, simplify: Simplify) -> Graph:
         if key not in simpler:
             step = simplify(op.body.graph, op.binding)
             simpler[key] = op.body if step is op.body.graph else Body(step, op.body.checks)
-        if simpler[key] is op.body:
+        body = simpler[key]
+        which = _plain_result(op, body.graph)
+        if body is op.body and which == op.which:
             return node
-        return Node(replace(op, body=simpler[key]), node.inputs, node.type, node.origin)
+        new = replace(op, body=body, which=which)
+        return Node(new, node.inputs, node.type, node.origin)
 
     return rebuild(graph, change)
+
+
+def _plain_result(op: Loop, step: Graph) -> int:
+    """Return the number of an equal result that no step computes, if there is one."""
+    if op.carries <= op.which < op.results:
+        value = step.outputs[op.which]
+        if value in step.inputs[: op.carries]:
+            return op.results + step.inputs.index(value)
+    return op.which

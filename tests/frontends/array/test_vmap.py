@@ -1,4 +1,4 @@
-"""`vmap` against a loop over slices, for each operator that has a rule and some that have none."""
+"""`vmap` against a loop over slices, for operators with and without a rule."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _carried(
 
 
 def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:
-    """Record a result of a loop, whose sizes may have been unified since its step was recorded."""
+    """Record a result of a loop by the sizes that remain after unification."""
     scope = next((x.scope for x in inputs if x.scope is not None), STATE.scope)
     if scope is not None:
         loop = map_indices(loop, scope.canon)

@@ -5,7 +5,7 @@ reads its values, which become constant operands of the loop.  Outside of `jit` 
 step are its own, so that one graph serves all of them.
 
 >>> x = leaf(np.ones((2, 3), np.float32))
->>> step = record_step("step", lambda leaves: [leaves[0] * 2.0], [x])
+>>> step = record_step("step", lambda leaves: [(leaves[0] * 2.0).node], [x])
 >>> step.graph.outputs[0].type, step.sizes
 (TensorType(dtype=f32, shape=(s0, s1)), (2, 3))
 """
