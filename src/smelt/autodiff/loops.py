@@ -1,8 +1,9 @@
 """Differentiate loops: the step's gradient runs in the opposite order, on the saved carries.
 
 The loop of the gradient carries the cotangents of the carries, and sums of the cotangents of
-constants. Its sequences are the carries before each step, which the loop itself stacks, the slices,
-and the cotangents of stacked results.
+constants: before they are reduced to the shape of a constant that a step broadcasts to that of a
+carry, so that a recurrence's gradient is one too. Its sequences are the carries before each step,
+which the loop itself stacks, the slices, and the cotangents of stacked results.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from smelt.errors import GradientError
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Body, Loop, loop_key
-from smelt.graph.walk import with_inputs
+from smelt.graph.walk import map_indices, map_type, with_inputs
 from smelt.ops.create import Constant
+from smelt.ops.reduce import Reduce
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Reshape
 from smelt.types.dtype import bool_
+from smelt.types.expr import Expr, Index, substitute
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["first_results", "loop_cotangents"]
 
@@ -91,6 +97,11 @@ def loop_cotangents(
     ]
     for at, k in enumerate((*parts.carries, *parts.constants, *parts.slices)):
         result[k] = b.apply(replace(run, which=at), *operands)
+    for k, (_, reductions) in step.sums.items():
+        for op in reductions:
+            total = result[k]
+            assert total is not None
+            result[k] = b.apply(map_indices(op, step.here), total)
     return result
 
 
@@ -111,9 +122,9 @@ class _Reverse:
         wrt = [graph.inputs[k] for k in (*parts.carries, *parts.slices, *parts.constants)]
         self.vjp = gradient(graph, wrt)
         self.stacked = sorted(k for k in cotangents if k >= loop.carries)
-        self.carried = [
-            build.input(f"d{k}", graph.inputs[k].type) for k in (*parts.carries, *parts.constants)
-        ]
+        self.carried = [build.input(f"d{k}", graph.inputs[k].type) for k in parts.carries]
+        self.sums: dict[int, tuple[TensorType, tuple[TensorOp, ...]]] = {}
+        """For each constant, the type of the sum of its cotangents, and the reductions of that."""
         self.inputs = [build.input(f"v{k}", x.type) for k, x in enumerate(graph.inputs)]
         self.stacked_inputs = {
             k: build.input(
@@ -123,12 +134,16 @@ class _Reverse:
             for k in self.stacked
         }
 
-    def _cotangents(self) -> tuple[list[Node], list[Node], list[Node]]:
+    def here(self, e: Expr) -> Index:
+        """Return a size of the step in terms of those around the loop."""
+        return substitute(e, self.forward.binding, "size")
+
+    def _cotangents(self, *, delays_sums: bool) -> tuple[list[Node], list[Node], list[Node]]:
         """Return the next cotangents of carries, the sums of constants, those of slices."""
         graph, parts = self.forward.body.graph, self.parts
         count = len(graph.inputs)
         new = dict(zip(self.vjp.inputs[:count], self.inputs, strict=True))
-        carried = dict(zip((*parts.carries, *parts.constants), self.carried, strict=True))
+        carried = dict(zip(parts.carries, self.carried, strict=True))
         float_outputs = [k for k, x in enumerate(graph.outputs) if x.type.dtype.is_float]
         for k, seed in zip(float_outputs, self.vjp.inputs[count:], strict=True):
             cotangent = carried.get(k) if k < self.forward.carries else self.stacked_inputs.get(k)
@@ -140,12 +155,18 @@ class _Reverse:
             saved = self.stacked_inputs.get(self.forward.results + k)
             if saved is not None:
                 carries[at] = build.map("add", carries[at], saved)
-        sums = [build.map("add", s, x) for s, x in zip(self.carried[n:], constants, strict=True)]
+        shapes = {graph.inputs[k].type.shape for k in parts.carries}
+        sums: list[Node] = []
+        for k, cotangent in zip(parts.constants, constants, strict=True):
+            value, reductions = _before_sums(cotangent, shapes if delays_sums else set())
+            self.sums[k] = value.type, reductions
+            self.carried.append(build.input(f"d{k}", value.type))
+            sums.append(build.map("add", self.carried[-1], value))
         return carries, sums, slices
 
     def loop(self) -> Loop:
         """Return the loop of the gradient, in the opposite order."""
-        carries, sums, slices = self._cotangents()
+        carries, sums, slices = self._cotangents(delays_sums=True)
         f = self.forward
         first = f.carries + f.slices
         sequences = [*self.inputs[:first], *self.stacked_inputs.values()]
@@ -167,7 +188,7 @@ class _Reverse:
 
     def once(self) -> Loop:
         """Return the gradient of a step that runs at most once, under the same condition."""
-        carries, sums, _ = self._cotangents()
+        carries, sums, _ = self._cotangents(delays_sums=False)
         go, *others = self.inputs
         stop = build.constant(False, bool_)
         graph = Graph(
@@ -184,9 +205,24 @@ class _Reverse:
         for k in (*self.parts.carries, *self.parts.constants):
             cotangent = self.cotangents.get(k) if k < self.forward.carries else None
             kind = b.type(inputs[k])
+            if k in self.sums:
+                kind = map_type(self.sums[k][0], self.here)
             zero = b.constant(0.0, kind.dtype)
             result.append(b.expand(zero, kind.shape) if cotangent is None else cotangent)
         return result
+
+
+def _before_sums(x: Node, shapes: set[Shape]) -> tuple[Node, tuple[TensorOp, ...]]:
+    """Return what is summed, if it has one of the shapes, and the reductions."""
+    value, reductions = x, list[TensorOp]()
+    while isinstance(value.op, Reshape) or (isinstance(value.op, Reduce) and value.op.row.wide):
+        if isinstance(value.op, Reduce) and value.op.combine != "sum":
+            break
+        reductions.insert(0, value.op)
+        (value,) = value.inputs
+        if value.type.shape in shapes:
+            return value, tuple(reductions)
+    return x, ()
 
 
 def _zeros(like: Node) -> Node:

@@ -35,6 +35,7 @@ from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
 from smelt.ops.spec import Array, Sizes, TensorOp
+from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute
 from smelt.types.tensor import Shape, TensorType
 
@@ -109,7 +110,12 @@ class Loop(TensorOp):
 
     @staticmethod
     def parse(body: Graph, checks: Shape = (), **attributes: Any) -> Loop:
-        """Return the operator with attributes as in the text form."""
+        """Return the operator with attributes as in the text form.
+
+        Raises TypeError for a body that is no graph.
+        """
+        if not isinstance(body, Graph) or not isinstance(checks, tuple):
+            raise TypeError(f"body is a graph, not {body!r}")
         return Loop(body=Body(body, checks), **attributes)
 
     def attributes(self) -> dict[str, Any]:
@@ -165,6 +171,7 @@ class Loop(TensorOp):
         return map_type(kind, lambda e: substitute(e, names, "size"))
 
     def infer(self, *inputs: TensorType) -> TensorType:
+        self._check_counts()
         types = self.operand_types
         if len(inputs) != len(types):
             raise ShapeError(
@@ -180,6 +187,26 @@ class Loop(TensorOp):
                     reason=f"operand {k} of the step is {expected}",
                 )
         return self.result_type(self.which)
+
+    def _check_counts(self) -> None:
+        """Raise ShapeError for numbers that do not fit the body."""
+        graph, carries = self.body.graph, self.carries
+        if not (
+            0 <= carries <= min(len(graph.inputs), len(graph.outputs))
+            and 0 <= self.slices <= len(graph.inputs) - carries
+            and 0 <= self.which < len(graph.outputs) + (carries if self.length else 0)
+            and len(self.length) <= 1
+            and len(self.names) == len(self.sizes)
+            and len(self.body.checks) <= 2 * carries
+        ):
+            raise ShapeError(f"loop: its numbers do not fit a step of {len(graph.inputs)} values")
+        for k, (before, after) in enumerate(zip(graph.inputs[:carries], graph.outputs)):
+            if before.type != after.type:
+                raise ShapeError(f"loop: carry {k} is {before.type}, then {after.type}")
+        if not self.length:
+            first = graph.inputs[0].type if carries else None
+            if first != TensorType(bool_) or self.slices or len(graph.outputs) != carries:
+                raise ShapeError("loop: without a length, the first carry says whether to go on")
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
         return self.run(sizes, inputs)[self.which]

@@ -9,6 +9,7 @@ import pytest
 
 import smelt as sm
 from smelt import knobs
+from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array.jit import Jit
 
 Array = np.ndarray[Any, Any]
@@ -90,19 +91,19 @@ def test_a_recurrence_is_one_kernel_and_any_other_step_runs_again_and_again() ->
 
 
 def test_a_lazy_loop_is_compiled_once_for_all_lengths() -> None:
-    from smelt.frontends.array.evaluate_pending import _FAMILIES
+    families: dict[Any, Any] = vars(evaluate_pending)["_FAMILIES"]
 
     def run(t: int) -> None:
         c, xs = RNG.normal(size=3), RNG.normal(size=(t, 3))
         last, ys = sm.scan(lambda c, x: (c * 0.25 + x, c - x), sm.asarray(c), sm.asarray(xs))
-        np.asarray(last), np.asarray(ys)
+        assert np.asarray(last).shape == (3,) and np.asarray(ys).shape == (t, 3)
 
     for t in (4, 5, 6):
         run(t)
-    before = sum(len(family.plans) for family in _FAMILIES.values())
+    before = sum(len(family.plans) for family in families.values())
     for t in (7, 20, 31):
         run(t)
-    assert sum(len(family.plans) for family in _FAMILIES.values()) == before
+    assert sum(len(family.plans) for family in families.values()) == before
 
 
 @WAYS
@@ -272,7 +273,7 @@ def test_values_of_a_step_do_not_leave_it() -> None:
     kept: list[Any] = []
     sm.scan(lambda c, x: (kept.append(x) or c, x), 0.0, sm.ones(3))
     with pytest.raises(sm.errors.LeakError):
-        kept[0] + 1
+        _ = kept[0] + 1
 
 
 @WAYS
@@ -367,3 +368,22 @@ def test_rows_of_a_loop_stay_in_the_gradient_of_what_reads_them() -> None:
     f = sm.jit(sm.value_and_grad(_loss, (0, 1, 2)))
     report = sm.explain(f, np.eye(3), np.ones(3), np.ones((4, 3)))
     assert sum(k.data.kind == "loop" for k in report.kernels) == 2
+
+
+def test_the_gradient_of_a_recurrence_is_a_recurrence() -> None:
+    """Also by constants that a step broadcasts, whose cotangents are summed after the loop."""
+    torch = pytest.importorskip("torch")
+    a, b, xs = RNG.uniform(size=3), RNG.uniform(size=()), RNG.normal(size=(5, 2, 3))
+
+    def f(a: Any, b: Any, xs: Any) -> Any:
+        return sm.sum(sm.scan(lambda c, x: (a * c + b * x, c), xs[0] * 0, xs)[0] ** 2)
+
+    leaves = [torch.tensor(x, requires_grad=True) for x in (a, b, xs)]
+    c = 0 * leaves[2][0]
+    for x in leaves[2]:
+        c = leaves[0] * c + leaves[1] * x
+    (c**2).sum().backward()
+    slope = sm.jit(sm.grad(f, (0, 1, 2)))
+    for result, leaf in zip(slope(a, b, xs), leaves, strict=True):
+        np.testing.assert_allclose(result, leaf.grad.numpy(), rtol=1e-10)
+    assert "loop" not in kernels(slope, a, b, xs)

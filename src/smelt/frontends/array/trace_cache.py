@@ -108,7 +108,7 @@ def _call_recorded(
     if len(values) > 1:
         _add_equalities(values, key)
     full_key = (*key, *options.items())
-    if not _is_plain(full_key[1:]):
+    if not _is_plain(full_key[2:]):
         return function(*args, **options)
     recipe = scope.memo.get(full_key)
     if recipe is not None:
