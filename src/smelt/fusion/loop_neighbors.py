@@ -56,7 +56,41 @@ def fuse_loop_neighbors(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         if changed is None:
             break
         graph = changed
+    for run in _recurrences(graph):
+        graph = substitute_nodes(graph, _with_whole_constants(run))
     return graph
+
+
+def _with_whole_constants(run: _Run) -> dict[Node, Node]:
+    """Return the results of a loop whose constants have the shape of its carries.
+
+    Short rows, which fill no vectors, are then one axis with those around them. A step reads
+    constants once, before the loop.
+    """
+    op, graph = run.op, run.op.body.graph
+    shape = next((x.type.shape for x in graph.inputs[: op.carries] if x.type.shape), ())
+    around = next((x.type.shape for x in run.inputs[: op.carries] if x.type.shape), ())
+    first = op.carries + op.slices
+    readers = users(graph)
+    new: dict[Node, Node] = {}
+    operands = list(run.inputs)
+    for k, x in enumerate(graph.inputs[first:], first):
+        plain = all(not r.op.is_view for r in readers[x]) and x not in graph.outputs
+        if len(shape) > 1 and plain and x.type.shape not in ((), shape):
+            new[x] = build.input(x.op.attributes()["label"], TensorType(x.type.dtype, shape))
+            operands[k] = build.expand(run.inputs[k], around)
+    if not new:
+        return {}
+    inputs = tuple(new.get(x, x) for x in graph.inputs)
+    for node in graph.nodes():
+        if node not in new:
+            new[node] = with_inputs(node, tuple(new[x] for x in node.inputs))
+    body = Body(Graph(graph.name, inputs, tuple(new[x] for x in graph.outputs)), op.body.checks)
+    return {
+        node: build.apply(replace(node.op, body=body), *operands, origin=node.origin)
+        for node in run.results
+        if isinstance(node.op, Loop)
+    }
 
 
 @dataclass(frozen=True, slots=True)
