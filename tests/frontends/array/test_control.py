@@ -237,6 +237,22 @@ def test_cond(heavy: bool) -> None:
     assert sm.cond(sm.asarray(True), lambda: 1, lambda: 2) == 1
 
 
+def test_branches_read_arrays_from_outside_of_the_recording() -> None:
+    """Also those that are recorded again, as 8-bit weights that are widened."""
+    weights = sm.asarray(RNG.integers(-9, 9, (3, 3)).astype(np.int8))
+    wide = sm.astype(weights, sm.float64) * 0.5
+
+    @sm.jit
+    def f(p: Any, x: Any) -> Any:
+        return sm.cond(p, lambda: x @ wide, lambda: sm.cumulative_sum(x) + wide[0]), x @ wide
+
+    x, w = RNG.normal(size=3), np.asarray(weights) * 0.5
+    for p, expected in ((True, x @ w), (False, np.cumsum(x) + w[0])):
+        result, product = f(np.asarray(p), x)
+        np.testing.assert_allclose(result, expected)
+        np.testing.assert_allclose(product, x @ w)
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 

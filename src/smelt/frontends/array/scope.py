@@ -123,6 +123,14 @@ class Scope(Sizes):
         )
         return Value(op, operands, infer(op, *types), here(), None, self)
 
+    def _record_here(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
+        """Record `op` in this recording, also while a branch inside it is recorded."""
+        inner, STATE.scope = STATE.scope, self
+        try:
+            return self.record(op, inputs)
+        finally:
+            STATE.scope = inner
+
     def record_typed(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
         """Record `op` on values of this recording with a known result type."""
         if not self.open:
@@ -262,7 +270,7 @@ class Scope(Sizes):
         if captured is None and (
             self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
         ):
-            captured = self._rerecorded[x] = self.record(x.op, self._operands(x))
+            captured = self._rerecorded[x] = self._record_here(x.op, self._operands(x))
         if captured is None:
             label, data = f"c{len(self.captured)}", evaluate(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
@@ -299,7 +307,7 @@ class Scope(Sizes):
             if last in self._rerecorded or not before:
                 pending.pop()
             if last not in self._rerecorded and not before:
-                self._rerecorded[last] = self.record(last.op, last.inputs)
+                self._rerecorded[last] = self._record_here(last.op, last.inputs)
             pending += before
         return self._rerecorded[x]
 
