@@ -251,8 +251,8 @@ class Language:
 
     constexpr = int
 
-    def __init__(self) -> None:
-        self.program = 0
+    def __init__(self, least_dot: int = 16) -> None:
+        self.program, self.least_dot = 0, least_dot
         for name, dtype in NAMES.items():
             setattr(self, name, dtype)
 
@@ -327,7 +327,7 @@ class Language:
     def dot(self, a: Value, b: Value, input_precision: str) -> Value:
         if a.data.dtype != b.data.dtype or input_precision != "ieee":
             raise CheckError(f"a contraction of {a.data.dtype} and {b.data.dtype}")
-        if min(*a.data.shape, *b.data.shape) < 16:
+        if min(*a.data.shape, *b.data.shape) < self.least_dot:
             raise CheckError(f"a contraction of {a.data.shape} and {b.data.shape}")
         with np.errstate(all="ignore"):
             defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
@@ -429,9 +429,9 @@ def _of_library(function: Any) -> Callable[..., Value]:
 LIBRARY = SimpleNamespace(**{n: _of_library(getattr(np, n)) for n in ("sin", "cos", "tan", "fmod")})
 
 
-def modules() -> dict[str, Any]:
+def modules(least_dot: int) -> dict[str, Any]:
     """Stand-ins of `torch` and `triton` by the names they are imported under."""
-    language = Language()
+    language = Language(least_dot)
 
     def empty(shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
         return Tensor(np.zeros(shape, dtype), stored=False)
@@ -452,12 +452,15 @@ def modules() -> dict[str, Any]:
     }
 
 
-def launch(source: str, arrays: Sequence[Array], **sizes: int) -> tuple[Array, ...]:
+def launch(
+    source: str, arrays: Sequence[Array], *, least_dot: int = 16, **sizes: int
+) -> tuple[Array, ...]:
     """Run the `launch` of a printed file on arrays, and return its outputs.
 
+    `least_dot` is the least extent of a matrix: smaller ones than Triton's make small blocks.
     Raises CheckError for a program that does what none may do.
     """
-    stand_ins = modules()
+    stand_ins = modules(least_dot)
 
     def load_module(
         name: str, globals_: Any = None, locals_: Any = None, names: Any = (), level: int = 0
