@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.codegen.triton.contractions import dots_of
+from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Each, Kernel, Split, Stream
-from smelt.kernel.walk import statements
+from smelt.kernel.ir import Block, Kernel, Stream
+from smelt.kernel.walk import statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "Schedule", "choose_schedule", "power_of_two"]
+__all__ = ["ELEMENTS_PER_WARP", "Schedule", "choose_schedule"]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
 TILE_LANES = 4096
 """Elements that a program with whole or streamed axes should have at most."""
-REGISTER_LANES = 1 << 15
-"""Elements of a row from which a program's registers overflow."""
+MOST_LANES = 1 << 20
+"""Most elements of a tensor in Triton."""
 LEAST_DOT = 16
 """Least lanes along each axis of a `tl.dot`."""
 DOT_LANES = 64
@@ -44,9 +44,8 @@ class Schedule:
 def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Schedule:
     """Return the schedule of a kernel; with sizes, of programs that fit the registers.
 
-    Raises DeviceKernelError for roles of axes that are not printed, and for rows too long.
+    Raises DeviceKernelError for rows longer than Triton's tensors.
     """
-    _check_roles(kernel)
     grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
     streams = _streams(kernel)
     whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
@@ -56,7 +55,8 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if dots:
         return Schedule(_for_dots(grid), _for_dots(streams), least)
-    if not whole and not streams and grid:
+    joins = any(s.join for s in stores(kernel))
+    if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
     limit = TILE_LANES if whole or streams else MAP_LANES
@@ -70,43 +70,24 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     return Schedule(grid, {a: min(n, max(limit, 1)) for a, n in streams.items()}, least)
 
 
-def power_of_two(n: int) -> int:
-    """Return the least power of two that is not less than n, at least 1.
-
-    >>> power_of_two(1000), power_of_two(0)
-    (1024, 1)
-    """
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def _lanes(block: Block) -> int:
     """Return the lanes of a block; an axis without blocks is visited in long ones."""
     return TILE_LANES if block.size is None else power_of_two(block.size)
 
 
 def _streams(kernel: Kernel) -> dict[str, int]:
-    blocks = [b for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks]
+    """Return the lanes of axes that streams visit, 1 where all do in steps of one."""
     lanes: dict[str, int] = {}
-    for b in blocks:
-        if min(lanes.setdefault(b.axis, _lanes(b)), _lanes(b)) == 1 != lanes[b.axis]:
-            refuse(kernel.name, "an axis that is visited in steps and in blocks")
+    for s in statements(kernel):
+        for b in s.blocks if isinstance(s, Stream) else ():
+            lanes[b.axis] = max(lanes.get(b.axis, 1), _lanes(b))
     return lanes
-
-
-def _check_roles(kernel: Kernel) -> None:
-    for entry in kernel.grid:
-        if isinstance(entry, Each):
-            refuse(kernel.name, "a launch over families of arrays")
-        if isinstance(entry, Split):
-            refuse(kernel.name, "an axis split over the grid")
-        if isinstance(entry, Block) and entry.size is None:
-            refuse(kernel.name, "one block of a whole axis in the grid")
 
 
 def _check_rows(kernel: str, extents: list[int]) -> None:
     longest = max(extents, default=0)
-    if longest > REGISTER_LANES:
-        refuse(kernel, f"a loop over a row of {longest} elements")
+    if longest > MOST_LANES:
+        refuse(kernel, f"all {longest} elements of a row at once")
 
 
 def _for_dots(lanes: Mapping[str, int]) -> dict[str, int]:

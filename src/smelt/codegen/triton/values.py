@@ -54,6 +54,8 @@ class ValuePrinter:
         self.machine = TritonMachine(writer, kernel.name)
         self.indices = IndexPrinter(writer, self._variable, kernel.facts)
         self.names: dict[str, Text] = {}
+        self.positions: set[str] = set()
+        """Names that are indices: as values they have 64 bits."""
         self.new_states: dict[str, Text] = {}
         self.conditions: list[Text] = []
         self.functions: dict[str, Function] = {}
@@ -130,6 +132,9 @@ class ValuePrinter:
                 return self.scan(v)
             case Dot():
                 return self.dot(v)
+            case Ref(name=name) if name in self.positions:
+                x = self.names[name]
+                return Text(f"{x.code}.to(tl.int64)", x.axes, i64)
             case Ref(name=name, next=is_new):
                 return (self.new_states if is_new else self.names)[name]
             case If():
