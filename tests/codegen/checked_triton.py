@@ -281,6 +281,12 @@ class Pointer:
 _operators()
 
 
+def tf32(x: Array) -> Array:
+    """Round to 10 bits behind the first one."""
+    scaled = x * np.float32(2**13 + 1)
+    return scaled - (scaled - x)
+
+
 class Language:
     """Stands for `triton.language`."""
 
@@ -382,14 +388,25 @@ class Language:
     def trans(self, x: Value) -> Value:
         return Value(x.data.T, x.defined.T)
 
-    def dot(self, a: Value, b: Value, input_precision: str) -> Value:
-        if a.data.dtype != b.data.dtype or input_precision != "ieee":
-            raise CheckError(f"a contraction of {a.data.dtype} and {b.data.dtype}")
-        if min(*a.data.shape, *b.data.shape) < self.least_dot:
-            raise CheckError(f"a contraction of {a.data.shape} and {b.data.shape}")
+    def dot(
+        self, a: Value, b: Value, input_precision: str | None = None, out_dtype: Any = np.float32
+    ) -> Value:
+        """Multiply in the operands' type and add in the result's; float32 in its precision."""
+        x, y = a.data, b.data
+        is_float32 = x.dtype == np.float32
+        allowed = {"int8": np.int32, "bfloat16": np.float32, "float16": np.float32}
+        if x.dtype != y.dtype or out_dtype != allowed.get(x.dtype.name, np.float32):
+            raise CheckError(f"a contraction of {x.dtype} and {y.dtype} to {out_dtype}")
+        if is_float32 != (input_precision is not None) or x.dtype.name == "float64":
+            raise CheckError(f"a contraction of {x.dtype} with {input_precision}")
+        least = max(self.least_dot, 32 if x.dtype == np.int8 and self.least_dot > 1 else 1)
+        if min(x.shape[0], y.shape[1]) < self.least_dot or x.shape[1] < least:
+            raise CheckError(f"a contraction of {x.shape} and {y.shape}")
+        if input_precision == "tf32":
+            x, y = tf32(x), tf32(y)
         with np.errstate(all="ignore"):
             defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
-            return Value(a.data @ b.data, defined)
+            return Value(x.astype(out_dtype) @ y.astype(out_dtype), defined)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return binary(a, b, np.maximum)
@@ -407,7 +424,8 @@ class Language:
 
     def __getattr__(self, name: str) -> Callable[[Value], Value]:
         function = {"sqrt_rn": np.sqrt, "sqrt": np.sqrt, "abs": np.abs, "floor": np.floor}
-        function |= {"ceil": np.ceil}
+        function |= {"ceil": np.ceil, "exp2": np.exp2, "log2": np.log2}
+        function |= {"rsqrt": lambda x: 1 / np.sqrt(x)}
 
         def call(x: Value) -> Value:
             with np.errstate(all="ignore"):

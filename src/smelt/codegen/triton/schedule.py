@@ -9,6 +9,7 @@ blocks; every other axis is in every program as a whole, padded to a power of tw
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.refusal import refuse
@@ -17,7 +18,7 @@ from smelt.kernel.ir import Block, Kernel, Stream
 from smelt.kernel.walk import statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "Schedule", "choose_schedule"]
+__all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
@@ -27,9 +28,30 @@ MOST_LANES = 1 << 20
 """Most elements of a tensor in Triton."""
 LEAST_DOT = 16
 """Least lanes along each axis of a `tl.dot`."""
+LEAST_INTEGER_DOT = 32
+"""Least lanes of the summed axis of a `tl.dot` of 8-bit integers."""
 DOT_LANES = 64
 """Most lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How exact the arithmetic of a program is.
+
+    `math`: "exact" has the bits of the CPU's formulas, "fast" the hardware's approximations.
+    `products` says how a contraction multiplies operands that no tensor core takes as they are:
+    "exact" in float32; "split" in two terms of bfloat16 beside a bfloat16 (2^-16 of a product) and
+    in three products of tf32 elsewhere (about 2^-21); "narrow" rounded to the other operand's half
+    type (bfloat16: 2^-9, as FlashAttention rounds weights) or to tf32 (2^-11).
+    Operands that a narrow type represents are multiplied in that type by all of them.
+    """
+
+    math: Literal["exact", "fast"] = "exact"
+    products: Literal["exact", "split", "narrow"] = "exact"
+
+
+EXACT = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +61,12 @@ class Schedule:
     grid: Mapping[str, int]
     streams: Mapping[str, int]
     whole: Mapping[str, int]
+    policy: Policy = EXACT
 
 
-def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Schedule:
+def choose_schedule(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> Schedule:
     """Return the schedule of a kernel; with sizes, of programs that fit the registers.
 
     Raises DeviceKernelError for rows longer than Triton's tensors.
@@ -50,11 +75,13 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     streams = _streams(kernel)
     whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
     dots = dots_of(kernel.body)
-    least = dict.fromkeys(whole, LEAST_DOT if dots else 1)
+    has_integers = any(not d.dtype.is_float for d in dots)
+    least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT
+    least = dict.fromkeys(whole, least_dot if dots else 1)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if dots:
-        return Schedule(_for_dots(grid), _for_dots(streams), least)
+        return Schedule(_for_dots(grid), _for_dots(streams), least, policy)
     joins = any(s.join for s in stores(kernel))
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
@@ -67,7 +94,8 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     grid = _within(grid, max(limit, 1))
     for n in grid.values():
         limit //= n
-    return Schedule(grid, {a: min(n, max(limit, 1)) for a, n in streams.items()}, least)
+    streams = {a: min(n, max(limit, 1)) for a, n in streams.items()}
+    return Schedule(grid, streams, least, policy)
 
 
 def _lanes(block: Block) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from smelt.codegen.triton.block_axes import block_axes
 from smelt.codegen.triton.launcher import SPAN, Stage, print_launcher
-from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.schedule import EXACT, Policy, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.statements import print_program
 from smelt.codegen.triton.widen_columns import widen_columns
@@ -35,21 +35,25 @@ def prepare(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> tuple[Ker
     return tuple(widen_columns(block_axes(k, sizes)) for k in split_launches(kernel))
 
 
-def print_stages(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> tuple[Stage, ...]:
+def print_stages(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> tuple[Stage, ...]:
     """Return the printed program of every launch; raise DeviceKernelError as `prepare` does."""
     stages: list[Stage] = []
     for k in prepare(kernel, sizes):
-        schedule = choose_schedule(k, sizes)
+        schedule = choose_schedule(k, sizes, policy)
         stages.append(Stage(k, schedule, print_program(k, schedule)))
     return tuple(stages)
 
 
-def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str:
+def triton_source(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> str:
     """Return the Triton programs of a kernel, with blocks chosen for `sizes`.
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """
-    stages = print_stages(kernel, sizes)
+    stages = print_stages(kernel, sizes, policy)
     functions: dict[str, str] = {}
     for stage in stages:
         functions |= stage.program.functions

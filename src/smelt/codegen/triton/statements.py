@@ -120,7 +120,7 @@ def print_statement(s: Statement, values: ValuePrinter) -> None:
         case Let(name=name, value=value):
             x = values.value(value)
             values.writer.line(f"v_{name} = {full(x).code}")
-            values.names[name] = Text(f"v_{name}", x.axes, x.dtype)
+            values.names[name] = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
         case Position(name=name, value=value, extent=extent):
             x = full(values.cast(values.value(value), i64))
             last = f"tl.full([], {values.indices.text(extent).operand} - 1, tl.int64)"
