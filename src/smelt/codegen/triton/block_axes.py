@@ -21,13 +21,15 @@ from smelt.kernel.ir import (
     Kernel,
     Let,
     Position,
+    Reduce,
     Ref,
     Statement,
     Store,
     Stream,
     Update,
+    Value,
 )
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import children, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
@@ -136,12 +138,11 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
         for a in kernel.axes
         if a.name not in blocked and (sizes or isinstance(a.extent, int))
     }
-    names = axes_of_body(kernel.body)
     values = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)]
     result = {a for v in values if isinstance(v, Dot) for a in v.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
-    for v in values:
-        axes = {a: extents.get(a, 1) for a in axes_of_value(v, names) if a not in result}
+    for together in _axes_together(kernel, values):
+        axes = {a: extents.get(a, 1) for a in together if a not in result}
         total = 1
         for n in axes.values():
             total *= n
@@ -150,6 +151,17 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
             total //= axes.pop(longest)
             result.add(longest)
     return sorted(result, key=lambda a: (-extents[a], a))
+
+
+def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
+    """Yield the axes of every tensor of a program."""
+    names = axes_of_body(kernel.body)
+    for v in values:
+        over = v.over if isinstance(v, Reduce | Dot) else ()
+        operands = children(v) if over else (v,)
+        yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
+    for s in stores(kernel):
+        yield Axes().union(*(axes_of_index(e, names) for e in s.index))
 
 
 # ---- streams that only add contractions ----------------------------------------------------------

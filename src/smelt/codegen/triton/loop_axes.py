@@ -224,6 +224,8 @@ class _Scope:
             raise CannotLoop
         if any(b.axis in self.looped for b in s.bounds):
             raise CannotLoop
+        if any(self.hoist(v) is not v for v in values_of(s)):
+            raise CannotLoop
         prefix = self.needed(set(refs(s)))
         self.settle({name for t in (*prefix, s) for name in refs(t)})
         if any(_reduces(t, a, is_last=False) for t in prefix for a in own):

@@ -15,7 +15,7 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Block, Kernel, Stream
-from smelt.kernel.walk import statements, stores
+from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
 __all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
@@ -73,7 +73,8 @@ def choose_schedule(
     """
     grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
     streams = _streams(kernel)
-    whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
+    used = axes_used(kernel) - {*grid, *streams}
+    whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
     has_integers = any(not d.dtype.is_float for d in dots)
     least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT

@@ -282,9 +282,8 @@ class ValuePrinter:
     def reduce(self, v: Reduce) -> Text:
         """Reduce lanes that exist; others hold the operator's identity."""
         row = COMBINES[v.combine]
-        if any(a in v.over for c in self.conditions for a in c.axes):
-            refuse(self.kernel.name, "a reduction under a condition along its axis")
-        x = self.value(v.arg)
+        with self.projected(v.over):
+            x = self.value(v.arg)
         axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
@@ -293,6 +292,20 @@ class ValuePrinter:
         x = self._masked(x, v.over, row.identity(dtype))
         over = [a for a in v.over if a in axes]
         return self._combined(row, x, over, dtype) if over else x
+
+    @contextmanager
+    def projected(self, over: Sequence[str]) -> Generator[None]:
+        """Replace conditions along reduced axes: all of a row is needed if any place in it is."""
+        before = self.conditions
+        row = COMBINES[ANY_FAILS[0]]
+        self.conditions = []
+        for c in before:
+            inside = [a for a in c.axes if a in over]
+            masked = self._masked(c, inside, row.identity(bool_))
+            combined = self._combined(row, masked, inside, bool_) if inside else c
+            self.conditions.append(self.bound(combined))
+        yield
+        self.conditions = before
 
     def _masked(self, x: Text, over: Sequence[str], identity: float | int | bool) -> Text:
         mask = self.mask(a for a in x.axes if a in over)
@@ -331,7 +344,8 @@ class ValuePrinter:
 
     def dot(self, v: Dot) -> Text:
         """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
-        left, right = self.value(v.left), self.value(v.right)
+        with self.projected(v.over):
+            left, right = self.value(v.left), self.value(v.right)
         dtype = v.dtype.compute
         over = [a for a in v.over if a in (*left.axes, *right.axes)]
         rows = [a for a in left.axes if a not in right.axes]
@@ -389,10 +403,11 @@ class ValuePrinter:
 
     def scan(self, v: Scan) -> Text:
         """Scan lanes in order; those that do not exist come last."""
-        if any(v.along in c.axes for c in self.conditions):
-            refuse(self.kernel.name, "a scan under a condition along its axis")
         dtype = v.dtype.compute
-        x = self.value(v.arg)
+        with self.projected((v.along,)):
+            x = self.value(v.arg)
+        if not self.lanes.index[v.along].axes:
+            return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
         x = self.broadcast(self.cast(x, dtype), axes)
         name = self._combine(COMBINES[v.combine], dtype)
