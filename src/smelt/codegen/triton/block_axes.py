@@ -68,7 +68,7 @@ def block_axes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel
     top = [s for s in kernel.body if not isinstance(s, Stream)]
     at_top = Axes(a for d in dots_of(top) for a in d.over)
     if len(top) == len(kernel.body):
-        kernel = _with_row_blocks(kernel)
+        kernel = _with_row_blocks(kernel, sizes)
     needed = Axes(_read_whole(kernel.body, Axes()) & _stream_axes(kernel))
     result = kernel
     try:
@@ -92,16 +92,33 @@ def _without_whole_blocks(kernel: Kernel) -> Kernel:
     return replace(kernel, grid=grid)
 
 
-def _with_row_blocks(kernel: Kernel) -> Kernel:
-    """Return the kernel with blocks of the rows and columns of its contractions."""
+def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
+    """Return the kernel with a block of rows and one of columns for each contraction.
+
+    Of several axes that one operand alone has, the longest is in blocks, the last of equals.
+    """
     names = axes_of_body(kernel.body)
-    sides = [[axes_of_value(v, names) for v in (d.left, d.right)] for d in dots_of(kernel.body)]
-    rows = {a for left, right in sides for a in left ^ right}
-    grid = tuple(
-        replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in rows else b
-        for b in kernel.grid
+    grid = {b.axis: k for k, b in enumerate(kernel.grid) if isinstance(b, Block)}
+    lengths = {a: (_extent(kernel, a, sizes), k) for a, k in grid.items()}
+    blocked: set[str] = set()
+    for d in dots_of(kernel.body):
+        left, right = (axes_of_value(v, names) for v in (d.left, d.right))
+        for side in (left - right, right - left):
+            rows = [a for a in side if a in grid]
+            blocked |= {max(rows, key=lengths.__getitem__)} if rows else set()
+    return replace(
+        kernel,
+        grid=tuple(
+            replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in blocked else b
+            for b in kernel.grid
+        ),
     )
-    return replace(kernel, grid=grid)
+
+
+def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
+    extent = kernel.axis(axis).extent
+    known = sizes or isinstance(extent, int)
+    return int(evaluate(extent, sizes or {})) if known else 0
 
 
 # ---- which axes are looped over ------------------------------------------------------------------

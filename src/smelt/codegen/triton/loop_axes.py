@@ -122,6 +122,15 @@ class _Looper:
     def axes_of(self, v: Value) -> Axes:
         return axes_of_value(v, self.names)
 
+    def longest(self, axes: Sequence[str]) -> str:
+        """Return the axis whose blocks are lanes: the longest known, the last one of equals.
+
+        An extent that is no number is longer than all that are.
+        """
+        extents = {a: self.kernel.axis(a).extent for a in axes}
+        lengths = {a: n if isinstance(n, int) else 1 << 62 for a, n in extents.items()}
+        return max(reversed(axes), key=lengths.__getitem__)
+
     def order(self, axes: Iterable[str]) -> tuple[str, ...]:
         return tuple(a.name for a in self.kernel.axes if a.name in set(axes))
 
@@ -320,20 +329,22 @@ class _Scope:
             self.result.append(self.one_pass(axes, items))
 
     def one_pass(self, axes: tuple[str, ...], items: Sequence[_Item]) -> Stream:
-        """Return the stream over blocks of an axis that computes the items.
+        """Return the stream that computes the items: over all axes, or over the outermost one.
 
-        The other axes of the items are looped over inside of it.
+        Where bindings reduce along one of the axes, others are looped over inside of the stream.
         """
         prefix = self.needed({n for i in items for n in i.needs})
-        axis = self.outermost(axes, prefix)
+        if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
+            axes = (self.outermost(axes, prefix),)
         has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
         size = SUMMED_LANES if has_dots else ROW_LANES
-        block = Block(axis, size if len(axes) == 1 else 1)
+        longest = self.looper.longest(axes)
+        blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
         states: list[State] = []
         body: list[Statement] = []
         updates: list[Statement] = []
         for s in prefix:
-            if isinstance(s.value, Scan) and s.value.along == axis:
+            if isinstance(s.value, Scan) and s.value.along in axes:
                 state, lets, update = self.carried(s.name, s.value)
                 states.append(state)
                 body += lets
@@ -348,9 +359,9 @@ class _Scope:
                 updates.append(update)
             else:
                 updates.append(s)
-        rest = (self.inner | self.looped) - {axis}
+        rest = (self.inner | self.looped) - set(axes)
         inside = self.looper.body((*body, *updates), rest, rest)
-        return Stream((block,), tuple(states), tuple(inside))
+        return Stream(blocks, tuple(states), tuple(inside))
 
     def outermost(self, axes: Sequence[str], prefix: Sequence[Statement]) -> str:
         """Return the axis that the loop around the others visits.

@@ -68,13 +68,19 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         *_with_ranges(kernel.body[:k], kernel, split),
         *(Store(s.param.name, index[s.param.name], Ref(s.state.name)) for s in scratch),
     ]
-    outputs = tuple(s.param for s in scratch)
-    parts = replace(whole, name=f"{kernel.name}_parts", outputs=outputs, body=tuple(before))
+    arrays = tuple(s.param for s in scratch)
+    after_merge = {s.param for s in statements(kernel.body[k + 1 :]) if isinstance(s, Store)}
+    early = tuple(p for p in kernel.outputs if p.name not in after_merge)
+    late = tuple(p for p in kernel.outputs if p.name in after_merge)
+    parts = replace(
+        whole, name=f"{kernel.name}_parts", outputs=(*early, *arrays), body=tuple(before)
+    )
     after = [*_needed(kernel.body[:k], kernel.body[k + 1 :]), _merging(kernel, axis, scratch)]
     merge = replace(
         kernel,
         name=f"{kernel.name}_merge",
-        inputs=(*kernel.inputs, *outputs),
+        inputs=(*kernel.inputs, *arrays),
+        outputs=late,
         axes=(*kernel.axes, axis),
         grid=grid[1:],
         body=(*after, *kernel.body[k + 1 :]),

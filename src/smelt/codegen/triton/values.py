@@ -386,12 +386,19 @@ class ValuePrinter:
         return self._combined(COMBINES[row], products, over, dtype) if over else products
 
     def _position(self, row: Combine, x: Text, over: tuple[str, ...]) -> Text:
-        """Reduce pairs of a value and its row-major position over `over`."""
-        place: Index = 0
+        """Reduce pairs of a value and its row-major position in the block over `over`."""
+        place = Text("0", (), i32, 0)
         for axis in over:
-            place = place * self.kernel.axis(axis).extent + self.kernel.axis(axis).index
+            index = self.lanes.index[axis]
+            extent = self.indices.text(self.kernel.axis(axis).extent)
+            length = self.lanes.length_of_block(axis, extent.operand)
+            here = Text(self.lanes.place_in_block(axis), index.axes, i32)
+            axes = self.writer.joint(place, here)
+            row_before = f"{self.writer.spread(place, axes)} * {length} + "
+            code = f"{'' if place.number == 0 else row_before}{self.writer.spread(here, axes)}"
+            place = Text(code, axes, i32, is_atom=place.number == 0)
         x = self.bound(self._masked(x, over, row.identity(x.dtype)))
-        places = self.bound(self.broadcast(self.indices.text(place), x.axes))
+        places = self.bound(self.broadcast(full(self._as_i32(place)), x.axes))
         places = self.bound(self._masked(places, over, (1 << 31) - 1))
         function = self.function(pair_function(row, x.dtype, self.kernel.name))
         axes = list(x.axes)
@@ -400,6 +407,12 @@ class ValuePrinter:
             axes.remove(axis)
             x, places = self.writer.bind_pair(f"tl.reduce({pair})", tuple(axes), x.dtype, i32)
         return Text(f"{places.code}.to(tl.int64)", tuple(axes), i64)
+
+    def _as_i32(self, place: Text) -> Text:
+        """Return positions in the type that pairs are reduced in."""
+        if self.lanes.index_type == "tl.int32" or not place.axes:
+            return place
+        return replace(place, code=f"{place.operand}.to(tl.int32)", is_atom=True)
 
     def scan(self, v: Scan) -> Text:
         """Scan lanes in order; those that do not exist come last."""
