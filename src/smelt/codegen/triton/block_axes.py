@@ -185,7 +185,7 @@ def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
 
 
 def _widened(stream: Statement) -> Statement:
-    """Return a stream with blocks instead of steps of one, where it only adds contractions."""
+    """Return a stream with blocks of one axis, where it only adds contractions in steps of one."""
     if not isinstance(stream, Stream):
         return stream
     updates = [s for s in stream.body if isinstance(s, Update)]
@@ -198,9 +198,11 @@ def _widened(stream: Statement) -> Statement:
     reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
     if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
         return stream
+    steps = [b.axis for b in stream.blocks if b.size == 1 and b.axis in over]
+    if not steps or any(b.size != 1 and b.axis in over for b in stream.blocks):
+        return stream
     blocks = tuple(
-        replace(b, size=SUMMED_LANES) if b.size == 1 and b.axis in over else b
-        for b in stream.blocks
+        replace(b, size=SUMMED_LANES) if b.axis == steps[-1] else b for b in stream.blocks
     )
     return replace(stream, blocks=blocks)
 

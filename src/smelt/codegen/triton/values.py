@@ -352,6 +352,7 @@ class ValuePrinter:
         columns = [a for a in right.axes if a not in left.axes]
         is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == right.dtype
         is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
+        is_printed = is_printed and self.lanes.schedule.has_matrices
         if not (is_matrix and is_printed) or not len(over) == len(rows) == len(columns) == 1:
             return self._sum_of_products(left, right, v, dtype)
         products = narrow_products(left, right, self.lanes.schedule.policy)
