@@ -51,7 +51,7 @@ __all__ = ["CannotLoop", "loop_axes"]
 
 SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
-ROW_LANES = 4096
+ROW_STEP = 4096
 """Elements of a long row in one step."""
 
 
@@ -228,8 +228,8 @@ class _Scope:
 
     def stream(self, s: Stream) -> None:
         """Transform the body of a stream, with what it reads along looped axes inside."""
-        own = {b.axis for b in s.blocks}
-        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - own:
+        visited = {b.axis for b in s.blocks}
+        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - visited:
             raise CannotLoop
         if any(b.axis in self.looped for b in s.bounds):
             raise CannotLoop
@@ -237,9 +237,9 @@ class _Scope:
             raise CannotLoop
         prefix = self.needed(set(refs(s)))
         self.settle({name for t in (*prefix, s) for name in refs(t)})
-        if any(_reduces(t, a, is_last=False) for t in prefix for a in own):
+        if any(_reduces(t, a, is_last=False) for t in prefix for a in visited):
             raise CannotLoop
-        inner = self.inner - own
+        inner = self.inner - visited
         body = self.looper.body((*prefix, *s.body), inner, inner)
         self.result.append(replace(s, body=tuple(body)))
 
@@ -299,7 +299,10 @@ class _Scope:
     # ---- passes ----------------------------------------------------------------------------------
 
     def wait(self, s: Let | Store, over: Axes) -> None:
-        """Add a statement to the next pass over its axes, after the passes that it waits for."""
+        """Add a statement to the next pass over its axes.
+
+        Passes that it waits for are emitted before.
+        """
         needs = {name for t in (*self.needed(set(refs(s))), s) for name in refs(t)}
         self.settle(needs)
         self.pending.append(_Item(s, self.looper.order(over), frozenset(needs)))
@@ -337,7 +340,7 @@ class _Scope:
         if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
             axes = (self.outermost(axes, prefix),)
         has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
-        size = SUMMED_LANES if has_dots else ROW_LANES
+        size = SUMMED_LANES if has_dots else ROW_STEP
         longest = self.looper.longest(axes)
         blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
         states: list[State] = []
@@ -395,7 +398,10 @@ class _Scope:
 
 
 def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
-    """Return whether a binding needs all of an axis; the last loop may carry its scans."""
+    """Return whether a binding needs all of an axis.
+
+    The innermost loop carries scans along its axis.
+    """
     for v in _values(s):
         if isinstance(v, Reduce | Dot) and axis in v.over:
             return True

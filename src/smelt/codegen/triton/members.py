@@ -51,5 +51,5 @@ def members_of(kernel: Kernel) -> Members | None:
     if any(p.strides is not None for p in families):
         refuse(kernel.name, "families of arrays with strides")
     shared = {s for p in params.values() if not p.each for e in p.shape for s in sizes_of(e)}
-    own = dict.fromkeys(s for p in families for e in p.shape for s in sizes_of(e))
-    return Members(counts[0], tuple(s for s in own if s not in shared), families)
+    sizes = dict.fromkeys(s for p in families for e in p.shape for s in sizes_of(e))
+    return Members(counts[0], tuple(s for s in sizes if s not in shared), families)

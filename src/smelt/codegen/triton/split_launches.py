@@ -102,7 +102,7 @@ def _with_ranges(body: Iterable[Statement], kernel: Kernel, split: Split) -> Ite
 
 
 def _range(block: Block, kernel: Kernel, split: Split) -> Block:
-    """Return a block from the first element of its part to the last; parts have whole blocks."""
+    """Return a block with the ends of its part; parts have whole blocks."""
     extent, unit = kernel.axis(block.axis).extent, block.size or 1
     count = floordiv(floordiv(extent + (unit - 1), unit) + (split.parts - 1), split.parts)
     part = Axis(split.name, split.parts).index
@@ -120,7 +120,7 @@ def _range(block: Block, kernel: Kernel, split: Split) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Scratch:
-    """A state, the array that holds those of all parts, and the axes of one of them."""
+    """A state, the array of all parts' states, and the axes of one."""
 
     state: State
     param: Param
