@@ -56,7 +56,7 @@ def _log(m: M, d: DType, x: V) -> V:
 
 
 def _sigmoid(m: M, d: DType, x: V) -> V:
-    """Return 1 / (1 + 2^y) with y = -x log2 e; its rounding adds |x| u."""
+    """Return 1 / (1 + 2^(-x log2 e)); the product adds |x| u."""
     power = m.approximate("exp2", m.mul(x, m.const(d, -_HIGH)))
     return m.approximate("div", m.const(d, 1.0), m.add(m.const(d, 1.0), power))
 

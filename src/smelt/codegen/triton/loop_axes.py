@@ -56,7 +56,7 @@ ROW_STEP = 4096
 
 
 class CannotLoop(Exception):
-    """The kernel reads one of the axes in a way that no loop over its blocks has."""
+    """The kernel reads an axis in a way that no loop has."""
 
 
 def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
@@ -189,7 +189,7 @@ class _Scope:
         self.wait(Let(name, value), over)
 
     def position(self, name: str, v: Reduce) -> None:
-        """Find the winner in one pass, and the first place that has it in the next."""
+        """Find the winner in one pass, and its first place in the next."""
         row = COMBINES[v.combine]
         best, arg = self.looper.fresh("best"), self.looper.fresh("value")
         self.binding(Let(arg, v.arg))
