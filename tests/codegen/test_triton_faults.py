@@ -46,7 +46,7 @@ HARMLESS: dict[str, Sequence[str]] = {
     "a barrier stands before every step already": (r"histogram: no barrier \[.*",),
     "the values are no NaN": (r"windows: no NaN rule \[combine_argmax_f32.*",),
     "positions that do not exist are behind all others": (
-        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, i_n, 2147483647\)\]",
+        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, (i_n|t\d+), 2147483647\)\]",
     ),
     "the place is in the array": (
         r"windows: no mask \[.*tl\.load\(ptr_x \+ tl\.broadcast_to\(tl\.full\(\[\], 1, .*",
