@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_refusal_has_its_code_and_reason(monkeypatch):
     def refuse(kernel, sizes):
         raise DeviceKernelError(kernel=kernel.name, missing=missing)
 
-    monkeypatch.setattr("smelt.explain.device.triton_source", refuse)
+    monkeypatch.setattr(sys.modules["smelt.explain.device"], "triton_source", refuse)
     report = sm.explain(softmax, array(4, 5), target="a100")
     (kernel,) = report.kernels
     assert kernel.source == ""
