@@ -43,7 +43,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
-from smelt.ops.combine import BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
@@ -260,7 +260,7 @@ class _Scope:
         if isinstance(v, If):
             condition = self.hoist(v.condition, conditions)
             chosen = self.hoist(v.value, (*conditions, condition))
-            other = self.hoist(v.other, (*conditions, Apply("not", (condition,))))
+            other = self.hoist(v.other, (*conditions, Apply(ANY_FAILS[1], (condition,))))
             return If(condition, chosen, other)
         new = with_children(v, tuple(self.hoist(c, conditions) for c in children(v)))
         match new:

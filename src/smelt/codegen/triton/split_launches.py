@@ -42,6 +42,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import refs, splits, statements, substitute
+from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
 
@@ -109,9 +110,9 @@ def _range(block: Block, kernel: Kernel, split: Split) -> Block:
     start: Value = IndexValue(minimum(part * (count * unit), extent), i64)
     stop: Value = IndexValue(minimum((part + 1) * (count * unit), extent), i64)
     if block.start is not None:
-        start = Apply("max", (start, block.start))
+        start = Apply(EXTREMES[1], (start, block.start))
     if block.stop is not None:
-        stop = Apply("min", (stop, block.stop))
+        stop = Apply(EXTREMES[0], (stop, block.stop))
     return replace(block, start=start, stop=stop, part=None)
 
 
