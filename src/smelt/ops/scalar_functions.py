@@ -181,7 +181,7 @@ def _square_plus(a: Any, x: Any, y: Any) -> Any:
     return a.add(a.square(x), a.square(y))
 
 
-def _ratio(a: Algebra, x: Any, r: Any) -> Any:
+def _ratio(a: Any, x: Any, r: Any) -> Any:
     """Return x / r, and 0 where r is: a distance of zero has the subgradient 0, like |x|."""
     zero = a.const(0.0)
     at_zero = a.eq(r, zero)
