@@ -64,7 +64,9 @@ def test_all_frames_are_shown_on_request(tmp_path: Path) -> None:
 
 
 def test_an_unknown_keyword_suggests_the_nearest(tmp_path: Path) -> None:
-    assert "'axis'?" in run(tmp_path, "sm.sum(sm.ones(3), axs=0)")
+    for call in ("sm.sum(sm.ones(3), axs=0)", "sm.concat([sm.ones(3)], axs=0)"):
+        shown = run(tmp_path, call)
+        assert "'axis'?" in shown and shown.count(f'File "{PACKAGE}') == 0
 
 
 def test_an_error_of_the_users_code_keeps_its_frames(tmp_path: Path) -> None:
@@ -111,3 +113,20 @@ def test_our_own_errors_and_causes() -> None:
     assert frames_of_ours(cause) == before > 0
     hide_frames(outer := chain(ShapeError, cause))
     assert frames_of_ours(cause) == 0 and outer.__cause__ is cause
+
+
+def test_members_of_a_group_have_no_frames_of_ours() -> None:
+    def members(*sizes: int):
+        for size in sizes:
+            with pytest.raises(ShapeError) as caught:
+                sm.reshape(sm.ones(3), (size,))
+            yield caught.value
+
+    group = ExceptionGroup("several", [ExceptionGroup("inner", [*members(4, 5)]), *members(6)])
+    inner, last = group.exceptions
+    assert isinstance(inner, ExceptionGroup) and frames_of_ours(last) > 0
+    try:
+        raise group
+    except ExceptionGroup as error:
+        hide_frames(error)
+    assert [frames_of_ours(e) for e in (*inner.exceptions, last)] == [0, 0, 0]

@@ -34,7 +34,7 @@ __all__ = ["hide_frames", "install_hooks"]
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove Smelt's frames from the traceback of an error and of its causes.
+    """Remove Smelt's frames from an error's traceback, its causes' and its members'.
 
     Only of an error that says what the user did wrong, and one that the user's code raised: other
     errors stay as they are.
@@ -50,7 +50,7 @@ def hide_frames(error: BaseException) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        pending += [current.__cause__, current.__context__]
+        pending += [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
         current.__traceback__ = _without_ours(current.__traceback__)
 
 
@@ -110,21 +110,24 @@ def _shown(error: Any, traceback: Any) -> Any:
         return traceback
     error.__traceback__ = traceback
     hide_frames(error)
-    if isinstance(error, TypeError) and (close := _nearest_keyword(error)):
-        error.add_note(f"Did you mean {close!r}?")
+    if isinstance(error, TypeError):
+        _explain_keyword(error)
     return error.__traceback__
 
 
 _KEYWORD = re.compile(r"(?:\w+\.)*(\w+)\(\) got an unexpected keyword argument '(\w+)'$")
 
 
-def _nearest_keyword(error: TypeError) -> str:
-    """Return the parameter of a function of Smelt's that is most like an unknown keyword."""
+def _explain_keyword(error: TypeError) -> None:
+    """Suggest the nearest parameter for an unknown keyword of a function of Smelt's.
+
+    The call is the user's, so frames of functions that wrap Smelt's are hidden.
+    """
     match = _KEYWORD.match(str(error))
-    frames = list(_frames(error.__traceback__))
-    if match is None or not frames:
-        return ""
-    frame = frames[-1]
+    users = _without_ours(error.__traceback__)
+    if match is None or users is None:
+        return
+    frame = [*_frames(users)][-1]
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     for path in re.findall(r"[^\W\d][\w.]*(?=\()", line):
         first, *rest = path.split(".")
@@ -133,8 +136,11 @@ def _nearest_keyword(error: TypeError) -> str:
             function = getattr(function, part, None)
         is_ours = str(getattr(function, "__module__", "")).startswith("smelt")
         if is_ours and path.rpartition(".")[2] == match[1]:
-            return nearest(match[2], list(signature(function).parameters))
-    return ""
+            if knobs.TRACEBACK.get() != "full":
+                error.__traceback__ = users
+            if close := nearest(match[2], list(signature(function).parameters)):
+                error.add_note(f"Did you mean {close!r}?")
+            return
 
 
 def _show_in_shell(

@@ -211,7 +211,7 @@ def clip(
 ) -> Any:
     """Return the elements limited to a range."""
     low, high = min if a_min is None else a_min, max if a_max is None else a_max
-    return calls.store(el.clip(_array(a), low, high), out)
+    return calls.store(calls.clip(_array(a), low, high), out)
 
 
 def round(a: Any, decimals: int = 0, out: Any = None) -> Any:

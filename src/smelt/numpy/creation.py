@@ -126,7 +126,7 @@ def linspace(
 
 
 def _rank(x: Any) -> int:
-    return len(x) if isinstance(x, (list, tuple)) else getattr(x, "ndim", 0)
+    return len(x) if isinstance(x, (list, tuple, range)) else getattr(x, "ndim", 0)
 
 
 def logspace(

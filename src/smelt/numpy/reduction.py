@@ -205,7 +205,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
 
 
 def _is_sequence(x: Any) -> bool:
-    return getattr(x, "ndim", 0) > 0 or isinstance(x, (list, tuple))
+    return getattr(x, "ndim", 0) > 0 or isinstance(x, (list, tuple, range))
 
 
 def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:

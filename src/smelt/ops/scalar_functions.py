@@ -181,6 +181,13 @@ def _square_plus(a: Any, x: Any, y: Any) -> Any:
     return a.add(a.square(x), a.square(y))
 
 
+def _ratio(a: Any, x: Any, r: Any) -> Any:
+    """Return x / r, and 0 where r is: a distance of zero has the subgradient 0, like |x|."""
+    zero = a.const(0.0)
+    at_zero = a.eq(r, zero)
+    return a.select(at_zero, zero, a.div(x, a.select(at_zero, a.const(1.0), r)))
+
+
 def _bell(a: Any, x: Any, height: float) -> Any:
     """Return height · e^(-x²)."""
     return a.mul(a.const(height), a.exp(a.neg(a.square(x))))
@@ -284,6 +291,6 @@ ROWS = (
         "hypot", 2, "√(x² + y²)", FLOAT_BINARY, accurate(np.hypot), _formula(_as.hypot),
         cost=14.0, commutative=True, monotone=(0, 0),
         annihilator=lambda d: float("inf"),
-        derivative=(lambda a, x, y, r: a.div(x, r), lambda a, x, y, r: a.div(y, r)),
+        derivative=(lambda a, x, y, r: _ratio(a, x, r), lambda a, x, y, r: _ratio(a, y, r)),
     ),
 )  # fmt: skip

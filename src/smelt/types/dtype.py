@@ -80,11 +80,12 @@ class DType:
             return True
         if isinstance(other, DType):
             return self.name == other.name
-        if isinstance(other, (np.dtype, type)):
+        if isinstance(other, (np.dtype, type, str)):
             try:
-                return np.dtype(other) == self.numpy
+                named = np.dtype(other) == self.numpy
             except TypeError:
-                return False
+                named = False
+            return named or (other == self.name and other not in NUMPYS_NAMES)
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -92,6 +93,10 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.name,)
+
+
+NUMPYS_NAMES = frozenset(("i8", "u8"))
+"""Short names that are NumPy's too, for integers of 8 bytes: array code means those."""
 
 
 def _row(name: str, long: str, kind: Kind, bits: int, scalar: Any) -> DType:

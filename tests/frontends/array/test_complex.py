@@ -276,6 +276,14 @@ def test_gradients_of_transforms(name: str, n: int | None, norm: str) -> None:
         np.testing.assert_allclose(slope, slope_of(loss, x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_distance_of_zero_has_the_gradient_zero() -> None:
+    slope = sm.grad(lambda z: sm.sum(abs(z)))(np.array([0, 3 + 4j, 1e-320]))
+    np.testing.assert_allclose(slope, [0, 0.6 + 0.8j, 1])
+    slopes = sm.grad(lambda x, y: sm.sum(sm.hypot(x, y)), argnums=(0, 1))(np.zeros(1), np.zeros(1))
+    assert [np.asarray(x).tolist() for x in slopes] == [[0], [0]]
+    assert not np.asarray(sm.grad(lambda x: sm.sum(abs(sm.fft.rfft(x))))(np.zeros(4))).any()
+
+
 def test_what_has_no_gradient_says_so() -> None:
     with pytest.raises(GradientError, match="is complex"):
         sm.grad(lambda z: sm.sum(z * z))(sm.asarray(Z))

@@ -11,6 +11,7 @@ from tests.frontends.numpy.samples import SAMPLES
 
 import smelt as sm
 import smelt.numpy as snp
+from smelt.errors import DTypeError
 
 
 def complex_of(x: Any) -> Any:
@@ -75,3 +76,48 @@ def test_transforms_are_recorded_and_give_arrays() -> None:
     out = numpy.zeros((3, 8), complex)
     assert snp.fft.fft(x, norm="ortho", out=out) is out
     numpy.testing.assert_allclose(out, numpy.fft.fft(x, norm="ortho"))
+
+
+WRITES: dict[str, Any] = {
+    "imag[1] = number": lambda z: z.imag.__setitem__(1, 7),
+    "real[:] = number": lambda z: z.real.__setitem__(slice(None), 0),
+    "real = list": lambda z: setattr(z, "real", [7, 8, 9]),
+    "imag = number": lambda z: setattr(z, "imag", 2.5),
+    "imag += 1": lambda z: setattr(z, "imag", z.imag.__iadd__(1)),
+    "flat[1] = complex": lambda z: z.flat.__setitem__(1, 4j),
+    "flat[0] = real": lambda z: z.flat.__setitem__(0, 4),
+}
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", WRITES)
+def test_parts_and_flat_elements_are_written(name: str, dtype: str) -> None:
+    expected = numpy.array([1 + 2j, 3 - 1j, 5], dtype)
+    z = snp.array(expected)
+    WRITES[name](expected)
+    WRITES[name](z)
+    assert numpy.array_equal(numpy.asarray(z), expected) and z.dtype == dtype != z.real.dtype
+
+    def recorded(x: Any) -> Any:
+        x = x * 1
+        WRITES[name](x)
+        return x
+
+    if "flat" not in name:
+        result = sm.jit(recorded)(numpy.array([1 + 2j, 3 - 1j, 5], dtype))
+        assert numpy.array_equal(result, expected)
+
+
+def test_parts_of_real_arrays() -> None:
+    x = snp.ones(3)
+    x.real = [1, 2, 3]
+    assert x.tolist() == [1, 2, 3]
+    with pytest.raises(DTypeError, match="no imaginary parts"):
+        x.imag = 1
+
+
+def test_a_complex_condition_is_compared_with_zero() -> None:
+    z = snp.asarray([1j, 0])
+    assert snp.where(z, 1, 2).tolist() == [1, 2]
+    with pytest.raises(DTypeError, match=r"condition is c128\[2\], not bool"):
+        sm.where(z, 1, 2)

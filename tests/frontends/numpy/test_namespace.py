@@ -254,3 +254,82 @@ def test_updates_at_positions_are_kernels_where_dtypes_agree() -> None:
     snp.add.at(mine, [0], np.float32(2))  # another dtype: NumPy casts
     assert mine.tolist() == np.add(table, [[2], [0], [0]]).tolist()
     assert [c.name for c in snp.library_calls(clear=True)] == ["add.at"]
+
+
+RANGES: dict[str, Any] = {
+    "sum": lambda np: np.sum(range(4)),
+    "average": lambda np: np.average([1, 2, 3], weights=range(3)),
+    "operator": lambda np: np.arange(3) * range(3),
+    "complex": lambda np: np.array([1j, 2, 3]) + range(3),
+    "index": lambda np: np.array([1, 2, 3])[range(2)],
+    "no index": lambda np: np.array([1, 2, 3])[range(0)],
+    "write": lambda np: _written(np.array([1, 2, 3]), range(2)),
+    "nested": lambda np: np.concatenate([range(2), range(3)]),
+    "repeat": lambda np: np.repeat(range(2), range(2)),
+    "percentile": lambda np: np.percentile(range(5), range(0, 100, 50)),
+    "take": lambda np: np.take([1, 2, 3], range(2)),
+}
+
+
+def _written(x: Any, key: Any) -> Any:
+    x[key] = 7
+    return x
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_are_sequences_of_integers(name: str) -> None:
+    expected, result = (np.asarray(RANGES[name](library)) for library in (np, snp))
+    assert np.array_equal(result, expected) and result.dtype == expected.dtype
+
+
+PRINTED = (3, 1.5, True, 2 - 1j, [1, 2], [[1.5, 2], [3, np.nan]], [], [1 + 2j])
+
+
+@pytest.mark.parametrize("value", PRINTED, ids=str)
+def test_arrays_print_as_numpys(value: Any) -> None:
+    x = np.asarray(value)
+    assert str(snp.asarray(x)) == f"{snp.asarray(x)}" == str(x)
+    texts: list[str] = []
+    sm.jit(lambda y: (texts.append(str(y)), y * 1)[1])(x)
+    assert texts[0].startswith("Array(<")
+
+
+NAMED: dict[str, Any] = {
+    "astype": lambda x, name: x.astype(name),
+    "method": lambda x, name: x.sum(dtype=name),
+    "view": lambda x, name: x.astype(name).view(name),
+    "zeros": lambda x, name: snp.zeros(2, dtype=name),
+    "asarray": lambda x, name: snp.asarray([1000], name),
+    "sm.full": lambda x, name: sm.full(2, 7, dtype=name),
+}
+
+
+@pytest.mark.parametrize("name", ["i8", "u8", "i4", "<i8", "int", "f4", "d", "int16", "f"])
+def test_names_of_dtypes_are_numpys(name: str) -> None:
+    expected = np.dtype(name).newbyteorder("=")
+    for result in (f(snp.asarray([1000.0]), name) for f in NAMED.values()):
+        assert np.asarray(result).dtype == expected
+        assert result.dtype == name and result.dtype == expected.name
+    with pytest.raises(DTypeError, match="unknown element type 'f9'"):
+        snp.ones(3).astype("f9")
+
+
+def test_dtypes_compare_with_names() -> None:
+    x = snp.ones(3, dtype="float32")
+    assert x.dtype == "float32" and x.dtype == "f4" and x.dtype == "f32"
+    assert x.dtype in ("float16", "float32")
+    assert x.dtype != "float64" and x.dtype != "no dtype"
+    assert sm.int8 != "i8" and sm.int64 == "i8" and sm.float16 == "f16"
+
+
+BOUNDS = ((0.5, 2), (None, 1.5), (0, 2), (np.float32(0.5), None), (np.array([0.5, 3.0]), 4), (2, 1))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float32", "float64"])
+def test_clip_has_the_promoted_dtype(kind: str, bounds: tuple[Any, Any]) -> None:
+    x = np.array([1, 7]).astype(kind)
+    expected = np.clip(x, *bounds)
+    for result in (snp.clip(snp.asarray(x), *bounds), snp.asarray(x).clip(*bounds)):
+        assert np.array_equal(np.asarray(result), expected)
+        assert isinstance(bounds[0], np.float32) or result.dtype == expected.dtype

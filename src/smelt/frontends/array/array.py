@@ -335,6 +335,13 @@ class Array(Operators):
         plain = data.dtype.kind == "b" or data.dtype in (np.float64, np.int64)
         return f"Array({body})" if plain and data.size else f"Array({body}, dtype={self.dtype})"
 
+    def __str__(self) -> str:
+        """Return the elements as NumPy prints them; inside `jit` the type."""
+        return str(self._read("str(x)")) if self._is_readable() else repr(self)
+
+    def _is_readable(self) -> bool:
+        return self.node.scope is None
+
     def __format__(self, spec: str) -> str:
         return format(self._number("format"), spec) if spec else str(self)
 

@@ -186,8 +186,11 @@ class ComplexArray(Array):
         data = self.elements("a DLPack export")
         return export_array(data, **{k: v for k, v in options.items() if v is not None})
 
+    def _is_readable(self) -> bool:
+        return self._real.node.scope is None
+
     def __repr__(self) -> str:
-        if self._real.node.scope is not None:
+        if not self._is_readable():
             return f"Array(<{self.dtype}{str(self._real.node.type)[len(self._real.dtype.name) :]}>)"
         data = self.elements("repr(x)")
         body = np.array2string(data, prefix="Array(", separator=", ", threshold=1000)
@@ -345,7 +348,7 @@ def _binary(name: str) -> tuple[Any, Any, Any]:
 
 
 def _is_operand(x: Any) -> bool:
-    return isinstance(x, (Operators, Number, bool, int, float, complex, list, tuple)) or (
+    return isinstance(x, (Operators, Number, bool, int, float, complex, list, tuple, range)) or (
         is_foreign_array(x)
     )
 

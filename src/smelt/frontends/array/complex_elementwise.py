@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from smelt.errors import DTypeError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.complex_array import (
@@ -220,7 +221,13 @@ def _either(name: str, join: Callable[[Any, Any], Array]) -> Callable[[Any], Arr
 
 
 def where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
-    """Select both parts of `x1` where the condition is true, of `x2` elsewhere."""
+    """Select both parts of `x1` where the condition is true, of `x2` elsewhere.
+
+    Raises DTypeError for a complex condition.
+    """
+    if is_complex_like(condition):
+        mask = complex_array(condition).type_text
+        raise DTypeError(f"where: the condition is {mask}, not bool", hint="Compare it: x != 0.")
     a, b, c, d = _both(x1, x2)
     re = el.where(condition, a, c)
     im = el.where(condition, 0.0 if b is None else b, 0.0 if d is None else d)

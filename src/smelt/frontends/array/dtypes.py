@@ -20,7 +20,7 @@ from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.value import copied
 from smelt.types import dtype as types
-from smelt.types.dtype import DType, from_numpy, parse
+from smelt.types.dtype import NUMPYS_NAMES, DType, from_numpy, parse
 
 __all__ = [
     "as_dtype",
@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 DTypeLike = Any
-"""Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name."""
+"""Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name.
+
+Names are NumPy's ("float32", "f4", "i8" for int64) and the short ones of reports ("f32", "i64")."""
 
 _NUMBERS = (bool, int, float, complex)
 _PYTHON: dict[type, DType] = {
@@ -63,7 +65,18 @@ def lookup_dtype(dtype: DTypeLike) -> DType:
         return dtype
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    return parse(dtype) if isinstance(dtype, str) else from_numpy(dtype)
+    return _named(dtype) if isinstance(dtype, str) else from_numpy(dtype)
+
+
+def _named(name: str) -> DType:
+    """Return the dtype of a name of ours, or of NumPy's: "i8" and "u8" have 8 bytes, as there."""
+    try:
+        return from_numpy(name) if name in NUMPYS_NAMES else parse(name)
+    except DTypeError as unknown:
+        try:
+            return from_numpy(np.dtype(name))
+        except TypeError:
+            raise unknown from None
 
 
 @takes_complex

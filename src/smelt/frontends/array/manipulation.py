@@ -311,7 +311,9 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
 
 
 def _repeat_each(x: Value, repeats: Any, axis: int) -> Array:
-    counts = value(np.asarray(repeats) if isinstance(repeats, (list, tuple)) else repeats, "repeat")
+    counts = value(
+        np.asarray(repeats) if isinstance(repeats, (list, tuple, range)) else repeats, "repeat"
+    )
     if counts.scope is not None:
         raise TracerError(use="repeat", value=counts.type_text)
     values = evaluate(counts)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.errors import ArgumentError, UnsupportedError
+from smelt.errors import ArgumentError, DTypeError, UnsupportedError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
@@ -110,7 +110,7 @@ def convert(
 
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
     """Return the elements limited to the range from `min` to `max`."""
-    return store(el.clip(x, min, max), out)
+    return store(numpy_calls.clip(x, min, max), out)
 
 
 def rounded(x: Array, decimals: int = 0, out: Any = None) -> Any:
@@ -286,7 +286,11 @@ class Flat:
     def __setitem__(self, key: Any, value: Any) -> None:
         flat = ravel(self._array).__copy__()
         flat[key] = value
-        self._array.replace_value(shapes.reshape(flat, self._array.shape).node)
+        result = shapes.reshape(flat, self._array.shape)
+        if isinstance(self._array, ComplexArray):
+            self._array.replace_parts(result)  # pyright: ignore[reportArgumentType]
+        else:
+            self._array.replace_value(result.node)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(ravel(self._array), dtype=dtype)
@@ -298,6 +302,31 @@ class Flat:
 def set_flat(x: Array, values: Any) -> None:
     """Assign `x.flat = values`: a number, or as many elements as the array has."""
     Flat(x)[...] = values
+
+
+def real_part(x: Array) -> Array:
+    """Return the real parts, which writes to them change; a copy if `x` is real."""
+    return x.parts[0] if isinstance(x, ComplexArray) else el.real(x)
+
+
+def imaginary_part(x: Array) -> Array:
+    """Return the imaginary parts, which writes to them change; zeros if `x` is real."""
+    return x.parts[1] if isinstance(x, ComplexArray) else el.imag(x)
+
+
+def set_real(x: Array, values: Any) -> None:
+    """Assign `x.real = values`, which broadcast."""
+    (x.parts[0] if isinstance(x, ComplexArray) else x)[...] = values
+
+
+def set_imag(x: Array, values: Any) -> None:
+    """Assign `x.imag = values`, which broadcast.
+
+    Raises DTypeError for an array of real numbers.
+    """
+    if not isinstance(x, ComplexArray):
+        raise DTypeError(f"x.imag = ...: {x.node.type_text} has no imaginary parts")
+    x.parts[1][...] = values
 
 
 def _strides(x: Array) -> tuple[int, ...]:
@@ -369,8 +398,8 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
 
 PROPERTIES: Final[dict[str, property]] = {
     "T": property(transpose, doc="The array with its dimensions in reverse order."),
-    "real": property(el.real, doc="The real parts: the array itself if it is real."),
-    "imag": property(el.imag, doc="The imaginary parts: zeros if it is real."),
+    "real": property(real_part, set_real, doc="The real parts, which can be written."),
+    "imag": property(imaginary_part, set_imag, doc="The imaginary parts: zeros if it is real."),
     "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of one element."),
     "flat": property(Flat, set_flat, doc="The elements in the order of rows."),

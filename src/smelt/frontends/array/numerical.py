@@ -389,6 +389,8 @@ def convolve(a: Any, v: Any, /, mode: str = "full") -> Array:
         mode: "full" gives all sums, "same" as many as the longer vector has elements, from the
             middle, "valid" those in which the vectors overlap completely.
 
+    The longer vector is padded with zeros, whose products with NaN and infinities are NaN.
+
     Raises ArgumentError for another mode, ShapeError.
     """
     x, w = array_of(a, "convolve"), array_of(v, "convolve")

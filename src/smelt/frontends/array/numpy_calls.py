@@ -21,13 +21,14 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
-from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.manipulation import broadcast_to, reshape
-from smelt.frontends.array.promote import cast
+from smelt.frontends.array.promote import cast, common, promote_with_number
 from smelt.frontends.array.statistical import Axis
+from smelt.frontends.array.value import Value
 from smelt.frontends.array.views import axes_of
 from smelt.types.dtype import bool_, f64
 
@@ -37,6 +38,7 @@ __all__ = [
     "argmax",
     "argmin",
     "array",
+    "clip",
     "cumprod",
     "cumsum",
     "flag",
@@ -93,6 +95,24 @@ def store(result: Any, out: Any) -> Any:
         return out
     out.replace_value(cast(result.node, out.dtype))
     return out
+
+
+def clip(x: Array, low: Any, high: Any) -> Array:
+    """Limit elements to a range, in the promoted dtype of the array and both bounds.
+
+    Integers with a bound of 1.5 become floats, unlike those of the standard's `clip`.
+    """
+    if isinstance(x, ComplexArray):
+        return el.clip(x, low, high)
+    dtype = x.dtype
+    for bound in (low, high):
+        if bound is not None:
+            limit = number_or_value(bound, "clip")
+            if isinstance(limit, Value):
+                dtype = common("clip", dtype, limit.type.dtype)
+            elif not (dtype.is_integer and isinstance(limit, int)):
+                dtype = promote_with_number(dtype, limit)
+    return el.clip(Array.of(cast(x.node, dtype)), low, high)
 
 
 def _selected(x: Array, where: Any, neutral: Any) -> Array:

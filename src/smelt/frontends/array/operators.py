@@ -283,7 +283,7 @@ def operand(x: Any) -> Any:
         raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
         return from_host(x)
-    if isinstance(x, (list, tuple)):
+    if isinstance(x, (list, tuple, range)):
         return list_operand(x)
     return NotImplemented
 
@@ -297,7 +297,7 @@ def list_operand(x: Any) -> Value:
 
 
 def _item_operand(item: Any) -> Value:
-    if isinstance(item, (list, tuple)):
+    if isinstance(item, (list, tuple, range)):
         return list_operand(item)
     result = operand(item)
     if result is NotImplemented:

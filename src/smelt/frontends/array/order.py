@@ -64,7 +64,7 @@ def _restore_axes(result: Array, x: Any, axis: Axis, what: str, lead: int) -> Ar
 def _check_fractions(q: Any, most: int, what: str) -> None:
     """Raise ArgumentError for known numbers outside of 0 to `most`."""
     fractions: Any = q.ravel().tolist() if isinstance(q, np.ndarray) else q
-    for fraction in fractions if isinstance(fractions, (list, tuple)) else (fractions,):
+    for fraction in fractions if isinstance(fractions, (list, tuple, range)) else (fractions,):
         if isinstance(fraction, (int, float, np.number)) and (fraction < 0 or fraction > most):
             raise ArgumentError(f"{what}: q has {fraction}, expected numbers from 0 to {most}")
 

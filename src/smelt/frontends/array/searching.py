@@ -307,7 +307,9 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     are not integers, AxisError, ArgumentError for a missing axis.
     """
     node = value(x, "take")
-    index = value(np.asarray(indices) if isinstance(indices, (list, int)) else indices, "take")
+    index = value(
+        np.asarray(indices) if isinstance(indices, (list, tuple, range, int)) else indices, "take"
+    )
     if axis is None:
         if node.type.rank != 1:
             raise ArgumentError("take: an axis must be named for an array that is no vector")

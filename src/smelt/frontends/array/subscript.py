@@ -345,10 +345,10 @@ def index_item(item: Any) -> Any:
         return node
     if isinstance(item, np.integer):
         return int(item)
-    if isinstance(item, (list, np.ndarray, np.generic)) or hasattr(item, "__dlpack__"):
-        if isinstance(item, list) and not item:
-            return from_host(np.zeros(0, np.int64))
-        return from_host(np.asarray(item) if isinstance(item, list) else item)
+    if isinstance(item, (list, range)):
+        return from_host(np.asarray(item) if item else np.zeros(0, np.int64))
+    if isinstance(item, (np.ndarray, np.generic)) or hasattr(item, "__dlpack__"):
+        return from_host(item)
     try:
         return operator.index(item)
     except TypeError:
