@@ -10,9 +10,7 @@ import pytest
 from tests.codegen.test_triton_goldens import PRINTED
 from tests.kernel.goldens import GOLDENS
 
-from smelt.codegen.triton.schedule import choose_schedule
-from smelt.codegen.triton.source import prepare, triton_source
-from smelt.codegen.triton.statements import print_program
+from smelt.codegen.triton.source import print_stages, triton_source
 from smelt.kernel.text import parse
 
 triton = pytest.importorskip("triton", reason="compiling ahead of time needs Triton")
@@ -34,20 +32,29 @@ def load(source: str, path, monkeypatch):
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_printed_golden_compiles_for_sm_90(name, tmp_path, monkeypatch):
+    kernel = parse(GOLDENS[name])
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    module = load(triton_source(kernel), tmp_path / f"{name}.py", monkeypatch)
+    for stage in print_stages(kernel):
+        for index in ("int32", "int64") if stage.program.has_wide_offsets else ("int32",):
+            assert compiled(stage, module, index).asm["cubin"]
+
+
+def compiled(stage, module, index):
+    """A launch compiled with offsets of a type, for arrays and sizes that nothing is known of."""
+    import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    kernel = parse(GOLDENS[name])
-    blocked = prepare(kernel)
-    program = print_program(blocked, choose_schedule(blocked))
-    module = load(triton_source(kernel), tmp_path / f"{name}.py", monkeypatch)
-    dtypes = {p.name: p.dtype.name for p in (*kernel.inputs, *kernel.outputs)}
-    signature = {f"ptr_{p}": f"*{TYPES.get(dtypes[p], dtypes[p])}" for p in program.pointers}
+    program = stage.program
+    dtypes = {p.name: p.dtype.name for p in (*stage.kernel.inputs, *stage.kernel.outputs)}
+    signature = {"ptr_members": "*i64"} if program.members else {}
+    signature |= {f"ptr_{p}": f"*{TYPES.get(dtypes[p], dtypes[p])}" for p in program.pointers}
     signature |= dict.fromkeys([*program.strides, *(f"size_{s}" for s in program.sizes)], "i32")
-    blocks = {f"BLOCK_{a}": n or WHOLE_LANES for a, n in program.blocks.items()}
-    signature |= dict.fromkeys(blocks, "constexpr")
-    source = ASTSource(getattr(module, program.name), signature, blocks)
+    constants = {f"BLOCK_{a}": n or WHOLE_LANES for a, n in program.blocks.items()}
+    constants |= {"MEMBERS": 256} if program.members else {}
+    constants |= {"INDEX": getattr(tl, index)} if program.has_wide_offsets else {}
+    signature |= dict.fromkeys(constants, "constexpr")
+    source = ASTSource(getattr(module, program.name), signature, constants)
     options = {"num_warps": 4, "enable_fp_fusion": False}
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert compiled.asm["cubin"]
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)

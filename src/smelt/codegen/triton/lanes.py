@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.indices import IndexPrinter
-from smelt.codegen.triton.schedule import Schedule, power_of_two
+from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.writer import Text, Writer
 from smelt.kernel.ir import Kernel
 from smelt.types.dtype import bool_, i32
@@ -17,21 +18,27 @@ __all__ = ["Lanes"]
 class Lanes:
     """Index and mask of each axis in a program.
 
-    `blocks` maps the names of constants to their values: a number, or the axis that is padded.
+    `blocks` maps axes to lanes (None: the extent, padded to a power of two). Indices have
+    `index_type`: a type of Triton, or the name of a constant of the program.
     """
 
-    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
-        self.kernel, self.schedule = kernel, schedule
+    def __init__(self, kernel: Kernel, schedule: Schedule, index_type: str = "tl.int32") -> None:
+        self.kernel, self.schedule, self.index_type = kernel, schedule, index_type
         self.index: dict[str, Text] = {}
         self.mask: dict[str, Text] = {}
         self.blocks: dict[str, int | None] = {}
 
-    def declare(self, writer: Writer, indices: IndexPrinter) -> None:
-        """Write the indices; the last axis of the grid is the fastest."""
-        rest = "tl.program_id(0)"
+    def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
+        """Write the indices; the last axis of the grid is the fastest.
+
+        With `members`, the variable `program` is the program's number among those of one member.
+        """
+        rest = self.typed("tl.program_id(0)")
         entries = list(self.schedule.grid.items())
-        if len(entries) > 1:
-            writer.line("program = tl.program_id(0)")
+        if members:
+            rest = "program"
+        elif len(entries) > 1:
+            writer.line(f"program = {rest}")
             rest = "program"
         for k, (axis, lanes) in reversed(list(enumerate(entries))):
             extent = indices.text(self.kernel.axis(axis).extent)
@@ -51,6 +58,10 @@ class Lanes:
             is_exact = isinstance(extent, int) and power_of_two(max(extent, least)) == extent
             self.enter(writer, axis, "", "" if is_exact else indices.text(extent).code)
 
+    def typed(self, code: str) -> str:
+        """Return an index of 32 bits as one of the program's index type."""
+        return code if self.index_type == "tl.int32" else f"{code}.to({self.index_type})"
+
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
         return f"BLOCK_{axis}"
@@ -66,7 +77,7 @@ class Lanes:
         self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
     ) -> None:
         """Write a block of an axis: its indices from `first`, and which are in `least` .. stop."""
-        lanes = f"tl.arange(0, {self.block(axis)})"
+        lanes = self.typed(f"tl.arange(0, {self.block(axis)})")
         writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
         self.mask.pop(axis, None)

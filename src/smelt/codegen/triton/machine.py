@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
 from smelt.ops.coefficients import FITS
+from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate
 from smelt.types.dtype import DType, bool_, f32, f64, i32, i64, parse
 
@@ -119,6 +120,11 @@ class TritonMachine:
         fraction = self.select(self.or_(zero, infinite), self.const(kind, 1.0), fraction)
         valid = self.compare("ge", a, self.const(kind, 0.0))
         return self.select(valid, fraction, self.const(kind, math.nan)), power
+
+    def approximate(self, function: Approximate, *args: Text) -> Text:
+        """Write an instruction that is not correctly rounded."""
+        template = "{} / {}" if function == "div" else f"tl.{function}({{}})"
+        return self._line(template, *map(full, args))
 
     def abs(self, a: Text) -> Text:
         return self._line("tl.abs({})", full(a))
