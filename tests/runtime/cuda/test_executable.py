@@ -35,11 +35,11 @@ def affine_code(scale: float, shift: float = 0.0, *, aligned: tuple[str, ...] = 
     }
     arguments = (Argument("buffer", "x"), Argument("buffer", "y"), Argument("size", "n"))
     launch = Launch("affine", (floordiv(N + 127, 128),), 64, 0, arguments)
-    return DeviceCode(image(affine=data), "sm_90", (launch,), (), aligned)
+    return DeviceCode((image(affine=data),), "sm_90", (launch,), (), aligned)
 
 
 def step(device, code, x, y):
-    loaded = LoadedCode(code, device.load(code.image))
+    loaded = LoadedCode(code, (device.load(code.images[0]),))
     return DeviceStep("affine", lambda sizes: loaded, {}, {"x": x, "y": y})
 
 

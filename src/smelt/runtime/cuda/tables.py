@@ -28,12 +28,14 @@ MOST_PROGRAMS: Final = ((1 << 31) - 1, 65_535, 65_535)
 """Most programs along each dimension of a grid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class LoadedCode:
     """Code of a kernel, loaded on a device."""
 
-    code: DeviceCode
-    module: Module
+    __slots__ = ("__weakref__", "code", "modules")
+
+    def __init__(self, code: DeviceCode, modules: tuple[Module, ...]) -> None:
+        self.code = code
+        self.modules = modules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +135,10 @@ class _Builder:
             [_layout_step(*pair) for pair in zip(group, codes, strict=True)]
             for group, codes in zip(groups, loaded, strict=True)
         ]
-        self._check_elements({n for group in plain for s in group for n in step_values(s)})
+        for codes, steps in zip(loaded, plain, strict=True):
+            for code, layout_step in zip(codes, steps, strict=True):
+                if not code.code.is_wide:
+                    self._check_elements({*step_values(layout_step)})
         places = place_values(self.values, plain, arena, self.sizes)
         for time, (group, codes) in enumerate(zip(groups, loaded, strict=True)):
             for k, (step, code) in enumerate(zip(group, codes, strict=True)):
@@ -193,7 +198,7 @@ class _Builder:
                     self.arena.append((slot, offset))
                 else:
                     self._fill(slot, argument, step, sizes, places)
-            function = loaded.module.function(launch.symbol, launch.shared_bytes)
+            function = loaded.modules[launch.image].function(launch.symbol, launch.shared_bytes)
             self.rows.append(
                 [
                     function,
