@@ -88,7 +88,9 @@ def current_compiler() -> CompileEntry:
 def compile_for_device(
     graph: Graph, hints: Mapping[str, int], device: Device, journal: Journal | None = None
 ) -> DeviceProgram:
-    """Plan a graph and return its executable on a device; `hints` are sizes of the first call.
+    """Plan a graph and return its executable on a device.
+
+    `hints` are sizes of the first call.
 
     Raises DeviceKernelError for a kernel without a program and UnsupportedError for a library
     call, which name the user's line.

@@ -113,9 +113,11 @@ def test_a_kernel_without_a_program_is_refused_with_its_line(device, monkeypatch
         raise DeviceKernelError(kernel="k0", missing="something")
 
     monkeypatch.setattr("smelt.device.device_source", refuse)
-    with use_compiler(FakeTriton()), pytest.raises(DeviceKernelError, match="something") as e:
-        program, trace = compile_jit(softmax, [np.ones((3, 4), np.float32)], device)
-        run_on_device(program, trace, [np.ones((3, 4), np.float32)], device)
+    x = np.ones((3, 4), np.float32)
+    with use_compiler(FakeTriton()):
+        program, trace = compile_jit(softmax, [x], device)
+    with pytest.raises(DeviceKernelError, match="something") as e:
+        run_on_device(program, trace, [x], device)
     assert "sm." in e.value.origin.text
 
 

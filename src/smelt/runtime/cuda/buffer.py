@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from smelt.dataclass import dataclass
+from smelt.errors import CaptureError
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import Memory
 from smelt.types.dtype import DType
@@ -71,11 +72,14 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 def copy_to_device(array: Array, dtype: DType, memory: Memory, stream: int) -> DeviceBuffer:
     """Copy a NumPy array to new device memory, in a stream.
 
-    The driver has read the array when this returns. Raises DeviceMemoryError.
+    The driver has read the array when this returns. Raises DeviceMemoryError, and CaptureError
+    where the stream is captured: a graph would read the array when it is replayed.
     """
     data = np.ascontiguousarray(array).reshape(array.shape)
-    block = memory.allocate(data.nbytes, stream)
     device = memory.device
+    if device.is_capturing(stream):
+        raise CaptureError(reason="memory of the host would be read at replay")
+    block = memory.allocate(data.nbytes, stream)
     if data.nbytes:
         with device.current():
             device.driver.call(

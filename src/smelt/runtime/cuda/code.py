@@ -1,4 +1,4 @@
-"""Find the code of a device's kernels by key, in memory and on disk, loading it once.
+"""Find the code of kernels for a device by key, loading it once.
 
 A key is a digest of everything that decides the code: text, constants, architecture, compiler. On
 disk, entries have the CPU's rules (`smelt.runtime.cache`): private, with a checksum, written
@@ -29,7 +29,7 @@ _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
 def find_or_compile(
     device: Device, key: bytes, compile_code: Callable[[], DeviceCode], journal: Journal
 ) -> LoadedCode:
-    """Return the code of a key, loaded on a device; compile it unless it is cached.
+    """Return loaded code by its key; compile it unless it is cached.
 
     The journal records where it came from. Raises the compiler's errors, and DriverCallError for
     an image that the driver refuses.
@@ -57,7 +57,7 @@ def find_or_compile(
 
 
 def _stored(store: Cache, key: bytes) -> DeviceCode | None:
-    """Return the code of an entry; None if there is none, or one of another format."""
+    """Return the code of an entry, or None if it is missing or malformed."""
     entry = store.get(key)
     if entry is None:
         return None

@@ -338,6 +338,15 @@ class Device:
         with self.current():
             self.driver.call("cuStreamSynchronize", stream)
 
+    def order(self, first: int, second: int) -> None:
+        """Make what will be queued in the second stream wait for the first one's queue."""
+        driver = self.driver
+        with self.current():
+            event = driver.word("cuEventCreate", status.NO_TIMING)
+            driver.call("cuEventRecord", event, first)
+            driver.call("cuStreamWaitEvent", second, event, 0)
+            driver.call("cuEventDestroy_v2", event)
+
     def forget(self, call: str, *arguments: Any) -> None:
         """Make a call of a finalizer, whose failure nobody can act on.
 

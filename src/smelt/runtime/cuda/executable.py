@@ -17,7 +17,6 @@ from typing import Final
 from smelt import knobs
 from smelt.errors import CaptureError, DeviceError, DeviceLayoutError, OutOfMemory
 from smelt.knobs.values import show_bytes
-from smelt.runtime.cuda import status
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
@@ -145,12 +144,8 @@ class DeviceExecutable:
 
     def _wait_for_inputs(self, inputs: Sequence[DeviceBuffer], stream: int) -> None:
         """Order the stream after those that write the inputs."""
-        driver = self.device.driver
         for other in {x.stream for x in inputs} - {stream}:
-            event = driver.word("cuEventCreate", status.NO_TIMING)
-            driver.call("cuEventRecord", event, other)
-            driver.call("cuStreamWaitEvent", stream, event, 0)
-            driver.call("cuEventDestroy_v2", event)
+            self.device.order(other, stream)
         for x in inputs:
             if x.stream != stream and hasattr(x.owner, "used_by"):
                 x.owner.used_by(stream)
