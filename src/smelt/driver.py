@@ -63,6 +63,7 @@ __all__ = [
     "host",
     "identify",
     "input_size_names",
+    "number_values",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -519,7 +520,7 @@ def _recipe(
     `ahead` is the prelude, or None for a chunked part of another plan.
     """
     inputs = plan.graph.inputs if ahead is None else ahead.caller_inputs
-    numbers, values = _values(plan, inputs)
+    numbers, values = number_values(plan, inputs)
     held: dict[Value, int] = {}
 
     def reads(cluster: Cluster) -> list[int]:
@@ -568,7 +569,7 @@ def _recipe(
     )
 
 
-def _values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
+def number_values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
     """Number the values that the caller passes or that kernels write, with their storage."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []

@@ -1,0 +1,177 @@
+"""Compile a graph for a GPU: plan, kernels, programs, and an executable on one device.
+
+    with use_compiler(compile_entry):
+        program = compile_for_device(graph, {"n": 1000}, device)
+    program.executable.run([buffer], (1000,), stream, memory)
+
+Planning is the CPU's until there is a cost model of GPUs. Programs are compiled when a call first
+needs them: their constants depend on sizes, and kernels that differ in names alone share code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from smelt import fusion, knobs, lower, passes
+from smelt.codegen.triton.device_source import (
+    CompileEntry,
+    DeviceSource,
+    compile_source,
+    device_source,
+)
+from smelt.dataclass import dataclass
+from smelt.driver import number_values
+from smelt.errors import DeviceKernelError, UnsupportedError
+from smelt.fusion.plan import Cluster, Plan
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import all_size_names, input_size_names
+from smelt.journal import Journal
+from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.ir import Kernel
+from smelt.kernel.verify import verify as verify_kernel
+from smelt.runtime.cuda.code import find_or_compile
+from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.executable import DeviceExecutable
+from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
+from smelt.runtime.frames import with_frame_room
+from smelt.runtime.host import host
+from smelt.runtime.steps import Sizes
+from smelt.types.expr import add
+
+__all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
+
+_COMPILER: Final[ContextVar[CompileEntry | None]] = ContextVar("smelt_gpu_compiler", default=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceProgram:
+    """A graph compiled for a device."""
+
+    graph: Graph
+    plan: Plan
+    kernels: tuple[Kernel, ...]
+    executable: DeviceExecutable
+    journal: Journal
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Names of the sizes that `DeviceExecutable.run` takes."""
+        return self.executable.size_names
+
+
+@contextmanager
+def use_compiler(compiler: CompileEntry) -> Generator[None]:
+    """Compile programs with this compiler within a block."""
+    token = _COMPILER.set(compiler)
+    try:
+        yield
+    finally:
+        _COMPILER.reset(token)
+
+
+def current_compiler() -> CompileEntry:
+    """Return the compiler of GPU programs in force; raise UnsupportedError if there is none."""
+    compiler = _COMPILER.get()
+    if compiler is None:
+        raise UnsupportedError(
+            "programs of a GPU are compiled by Triton, which this version does not call yet",
+            hint="docs/gpu.md says what runs; the CPU runs the same function.",
+        )
+    return compiler
+
+
+@with_frame_room
+def compile_for_device(
+    graph: Graph, hints: Mapping[str, int], device: Device, journal: Journal | None = None
+) -> DeviceProgram:
+    """Plan a graph and return its executable on a device.
+
+    `hints` are sizes of the first call.
+
+    Raises DeviceKernelError for a kernel without a program and UnsupportedError for a library
+    call, which name the user's line.
+    """
+    journal = Journal() if journal is None else journal
+    compiler = current_compiler()
+    sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
+    with knobs.config(constants=0):
+        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+        plan = fusion.plan(simplified, host(), journal, sizes, fuse=knobs.FUSE.get(), donated={})
+    kernels = {c: _lower(c, sizes) for c in plan.clusters}
+    numbers, values = number_values(plan, simplified.inputs)
+    steps = [_step(c, kernels[c], numbers, device, compiler, journal) for c in plan.clusters]
+    ends = [
+        add(s.offset, s.nbytes) for s in plan.slots if s.offset is not None and s.within is None
+    ]
+    executable = DeviceExecutable(
+        device,
+        tuple(dict.fromkeys((*input_size_names(simplified), *all_size_names(simplified)))),
+        values,
+        [[steps[k] for k in group] for group in plan.launches],
+        ends,
+        [numbers[n] for n in simplified.outputs],
+    )
+    return DeviceProgram(simplified, plan, tuple(kernels.values()), executable, journal)
+
+
+def _lower(cluster: Cluster, sizes: Mapping[str, int]) -> Kernel:
+    """Return the kernel of a cluster; raise for what no program of a device does."""
+    last = cluster.nodes[-1]
+    if cluster.body is not None:
+        raise DeviceKernelError(
+            kernel=cluster.name, missing="chunks of rows, a loop of the host", origin=last.origin
+        )
+    for node in cluster.nodes:
+        if not node.op.fusible:
+            raise UnsupportedError(
+                f"{node.op.name} calls a library of the CPU, and its operand is on a GPU",
+                origin=node.origin,
+                hint="Compute it by torch or CuPy outside of the function, or move the array with"
+                ' x.to_device("cpu").',
+            )
+    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes)
+    if knobs.VERIFY.get():
+        verify_kernel(kernel)
+    return kernel
+
+
+def _step(
+    cluster: Cluster,
+    kernel: Kernel,
+    numbers: Mapping[Node, int],
+    device: Device,
+    compiler: CompileEntry,
+    journal: Journal,
+) -> DeviceStep:
+    """Return the step of a kernel, whose programs are compiled for the sizes of calls."""
+    plain, names = canonical_kernel(kernel)
+    originals = {name: short for short, name in names.items()}
+    params = (*kernel.inputs, *kernel.outputs)
+    places = [numbers[n] for n in (*cluster.inputs, *cluster.outputs)]
+    values = {originals.get(p.name, p.name): n for p, n in zip(params, places, strict=True)}
+    origin = cluster.nodes[-1].origin
+
+    def code_at(sizes: Sizes) -> LoadedCode:
+        try:
+            source = device_source(plain.kernel, sizes)
+        except DeviceKernelError as error:
+            error.origin = origin or error.origin
+            raise
+        return find_or_compile(
+            device,
+            _key(source, device.arch, compiler),
+            lambda: compile_source(source, device.arch, compiler),
+            journal,
+        )
+
+    return DeviceStep(kernel.name, code_at, names, values)
+
+
+def _key(source: DeviceSource, arch: str, compiler: CompileEntry) -> bytes:
+    """Return the digest of everything that decides the code of a kernel's programs."""
+    parts = "\0".join(("smelt gpu 1", repr(source), arch, compiler.identity))
+    return hashlib.sha256(parts.encode()).digest()
