@@ -1,0 +1,208 @@
+"""Predict how long a launch takes on a device, to compare its schedules.
+
+    work = launch_work(launch, sizes, policy)
+    predict_ns(work, schedule, {"m": 128, "n": 128, "k": 64}, 8, device)
+
+Time is that of the slowest of memory, caches and arithmetic, lengthened where the last programs
+leave processors idle. Published rates alone enter: nothing is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from smelt.codegen.triton.block_axes import dots_of
+from smelt.codegen.triton.device_limits import DeviceRates
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.schedule import Policy, Schedule
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Value
+from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.types.expr import evaluate, product
+
+__all__ = ["Access", "LaunchWork", "launch_work", "predict_ns"]
+
+LAUNCH_NS = 2000.0
+"""A launch by the driver, whose host side is hidden while the queue is full."""
+LATENCY_NS = 600.0
+"""A load from device memory: bytes in flight must cover it."""
+L2_RATIO = 2.0
+"""Bandwidth of the last cache, in that of the memory."""
+THREAD_BYTES = 64
+"""Bytes that a thread has in flight at most: four accesses of 16."""
+TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
+"""Part of the tensor cores' rate by elements of a result's tile."""
+
+
+class Access(NamedTuple):
+    """A load or store: bytes of an element, and its axes."""
+
+    nbytes: int
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWork:
+    """What a launch computes and moves, at given sizes.
+
+    `bytes` are those of the elements that it reads and writes, once each. `results` are the axes
+    of its contractions' results, `values` those of all values of a program.
+    """
+
+    extents: Mapping[str, int]
+    bytes: int
+    flops: int
+    accesses: tuple[Access, ...]
+    operands: tuple[Access, ...]
+    results: tuple[Axes, ...]
+    values: tuple[Axes, ...]
+    operand_bytes: int
+    """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
+
+
+def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
+    """Return the work of a launch at these sizes."""
+    names = axes_of_body(launch.body)
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+    params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
+    accesses: list[Access] = []
+    most: dict[str, int] = {}
+    for x in (*loads(launch), *stores(launch)):
+        axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
+        param = params[x.param]
+        accesses.append(Access(param.dtype.itemsize, axes))
+        elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
+        count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
+        most[x.param] = max(most.get(x.param, 0), count)
+    dots = dots_of(launch.body)
+    values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
+    known = _widths(launch)
+    of_dots = [axes_of_value(d, names) for d in dots]
+    widths = [_width(d, known, policy) for d in dots]
+    return LaunchWork(
+        extents=extents,
+        bytes=sum(most.values()),
+        flops=sum(
+            2 * math.prod(extents[a] for a in axes.union(d.over))
+            for d, axes in zip(dots, of_dots, strict=True)
+        ),
+        accesses=tuple(accesses),
+        operands=tuple(
+            Access(width, axes_of_value(v, names))
+            for d, width in zip(dots, widths, strict=True)
+            for v in (d.left, d.right)
+        ),
+        results=tuple(of_dots),
+        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+        operand_bytes=max(widths, default=4),
+    )
+
+
+def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
+    """Return the bytes of the elements that a contraction multiplies."""
+    wider, narrower = sorted((_bytes_of(v, widths) for v in (dot.left, dot.right)), reverse=True)
+    return min(wider, max(narrower, 2)) if policy.products == "narrow" else wider
+
+
+def _widths(launch: Kernel) -> dict[str, int]:
+    """Return the bytes that represent an element of parameters and of named values."""
+    result = {p.name: p.dtype.itemsize for p in (*launch.inputs, *launch.outputs)}
+    for s in statements(launch):
+        if isinstance(s, Let):
+            result[s.name] = _bytes_of(s.value, result)
+    return result
+
+
+def _bytes_of(value: Value, widths: Mapping[str, int]) -> int:
+    match value:
+        case Load(param=name) | Ref(name=name):
+            return widths.get(name, 4)
+        case Cast(dtype=dtype):
+            return dtype.itemsize
+        case _:
+            return 4
+
+
+def predict_ns(
+    work: LaunchWork,
+    schedule: Schedule,
+    lanes: Mapping[str, int],
+    warps: int,
+    device: DeviceRates,
+) -> float:
+    """Return the predicted time of a launch in ns; infinity where no processor holds a program."""
+    count = math.prod(
+        math.ceil(work.extents[a] / n) if n > 1 else work.extents[a]
+        for a, n in schedule.grid.items()
+    )
+    if not count:
+        return 0.0
+    registers = _registers(work, lanes, warps * device.limits.lanes)
+    shared = _shared(work, schedule, lanes)
+    most = device.limits.lane_registers
+    held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
+    if not held or shared > device.limits.shared_bytes:
+        return math.inf
+    spilling = max(registers / most, 1.0) ** 2
+    resident = min(held, math.ceil(count / device.processors))
+    memory = work.bytes / (device.gbytes_per_second * _flow(work, resident, warps, count, device))
+    caches = _loaded(work, schedule, count) / (L2_RATIO * device.gbytes_per_second)
+    arithmetic = _arithmetic(work, lanes, device)
+    waves = count / (device.processors * (1 if work.flops else held))
+    tail = math.ceil(waves) / waves if waves > 1 or work.flops else 1.0
+    return LAUNCH_NS + max(memory, caches, arithmetic * tail) * spilling
+
+
+def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
+    return math.prod(lanes.get(a, 1) for a in axes)
+
+
+def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
+    """Return the registers of a thread, estimated from the largest values of a program."""
+    if work.results:
+        held = sum(_tile(axes, lanes) for axes in dict.fromkeys(work.results))
+        return 28 + 2 * held // threads
+    each = max((_tile(axes, lanes) for axes in work.values), default=1) / threads
+    return 16 + int(1.4 * each)
+
+
+def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> int:
+    """Return the bytes of the operands that a loop has in shared memory."""
+    looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
+    stages = max(schedule.stages, 1)
+    return stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+
+
+def _flow(work: LaunchWork, resident: int, warps: int, count: int, device: DeviceRates) -> float:
+    """Return the part of the bandwidth that the loads in flight can use."""
+    threads = resident * warps * device.limits.lanes
+    each = work.bytes / max(count * warps * device.limits.lanes, 1)
+    busy = min(count / device.processors, 1.0)
+    needed = device.gbytes_per_second / device.processors * LATENCY_NS
+    return max(min(threads * min(each, THREAD_BYTES) / needed, 1.0) * busy, 1e-3)
+
+
+def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
+    """Return the bytes that all programs load and store through the caches."""
+    total = 0.0
+    for x in work.accesses:
+        repeated = math.prod(
+            math.ceil(work.extents[a] / lanes)
+            for a, lanes in schedule.grid.items()
+            if a not in x.axes
+        )
+        total += x.nbytes * math.prod(work.extents[a] for a in x.axes) * repeated
+    return total if count else 0.0
+
+
+def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+    if not work.flops:
+        return 0.0
+    tile = max(_tile(axes, lanes) for axes in work.results)
+    part = next(rate for least, rate in TILE_RATES if tile >= least)
+    if work.operand_bytes >= 4:
+        return work.flops / (device.float32_tflops * 1e3 * part)
+    wider = 2.0 if work.operand_bytes == 1 else 1.0
+    return work.flops / (device.tensor_tflops * 1e3 * part * wider)
