@@ -14,6 +14,7 @@ from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.resources import key_instructions
+from smelt.codegen.triton.schedule import EXACT, FAST
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.explain.data import (
     DeviceCodeData,
@@ -47,7 +48,8 @@ def programs(
     compiler = None
     if knobs.DEVICE_CODE.get() and has_triton():
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    selection = select(kernel, sizes, device, compiler)
+    policy = FAST if knobs.ROUNDING.get() == "fast" else EXACT
+    selection = select(kernel, sizes, device, compiler, policy)
     launches = tuple(_launch(x, device, compiler) for x in selection.launches)
     return selection.source, launches
 

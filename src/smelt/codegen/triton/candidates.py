@@ -6,6 +6,7 @@ for streams with contractions. Which of them fits is known after compiling: `sel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 MOST_CANDIDATES = 8
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
-SHORT_ROW = 1024
+SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 MOST_TILE = 1 << 16
 """Most elements of a value in a program: 64 a thread of 32 warps."""
@@ -141,9 +142,9 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
     for axis, least in base.whole.items():
         row *= power_of_two(max(extents[axis], least))
     last = list(base.grid)[-1] if base.grid else None
-    if last is not None and row <= SHORT_ROW:
-        for rows in dict.fromkeys((max(min(SHORT_ROW // row, 8), 1), 4, 2)):
-            if rows * row <= SHORT_ROW:
+    if last is not None and row <= SEVERAL_ROWS:
+        for rows in dict.fromkeys((max(min(SEVERAL_ROWS // row, 8), 1), 4, 2)):
+            if rows * row <= SEVERAL_ROWS:
                 grid = {**base.grid, last: rows} if rows > 1 else base.grid
                 yield replace(
                     base, grid=grid, warps=1, reason=f"{rows} short rows a program, no barriers"
@@ -157,21 +158,28 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
 
 
 def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
-    """Yield schedules of loops over blocks of a row or of a column."""
+    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
     axes = [a for a, n in base.streams.items() if n > 1]
     if not axes:
         return
-    last = axes[-1]
-    rest = 1
-    for n in _lanes(replace(base, streams={}), extents).values():
-        rest *= n
-    for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 8), (2048, 4), (1024, 4)):
-        lanes = max(block // rest, 1)
-        if lanes <= power_of_two(extents[last]):
-            each = lanes * rest // (32 * warps)
-            streams = {**base.streams, last: lanes}
-            reason = f"passes over blocks, {each} elements a thread"
-            yield replace(base, streams=streams, warps=warps, reason=reason)
+    for grid in _pass_grids(base):
+        rest = math.prod(_lanes(replace(base, grid=grid, streams={}), extents).values())
+        for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
+            lanes = max(block // rest, 1)
+            if lanes <= power_of_two(extents[axes[-1]]):
+                each = max(lanes * rest // (32 * warps), 1)
+                streams = {**base.streams, axes[-1]: lanes}
+                reason = f"passes over blocks, {each} elements a thread"
+                yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
+    """Yield the lanes of the grid: one row a program, or a few columns."""
+    yield dict.fromkeys(base.grid, 1)
+    last = list(base.grid)[-1] if base.grid else None
+    if last is not None and base.grid[last] > 1:
+        for columns in (32, 64, 128):
+            yield {**base.grid, last: columns}
 
 
 # ---- contractions --------------------------------------------------------------------------------

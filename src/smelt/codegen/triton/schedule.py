@@ -19,7 +19,7 @@ from smelt.kernel.ir import Block, Dot, Kernel, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
+__all__ = ["ELEMENTS_PER_WARP", "EXACT", "FAST", "Policy", "Schedule", "choose_schedule"]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
@@ -57,6 +57,7 @@ class Policy:
 
 
 EXACT = Policy()
+FAST = Policy("fast", "narrow")
 
 
 @dataclass(frozen=True, slots=True)
