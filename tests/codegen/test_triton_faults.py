@@ -46,7 +46,7 @@ HARMLESS: dict[str, Sequence[str]] = {
     "a barrier stands before every step already": (r"histogram: no barrier \[.*",),
     "the values are no NaN": (r"windows: no NaN rule \[combine_argmax_f32.*",),
     "positions that do not exist are behind all others": (
-        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, i_n, 2147483647\)\]",
+        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, (i_n|t\d+), 2147483647\)\]",
     ),
     "the place is in the array": (
         r"windows: no mask \[.*tl\.load\(ptr_x \+ tl\.broadcast_to\(tl\.full\(\[\], 1, .*",
@@ -54,9 +54,9 @@ HARMLESS: dict[str, Sequence[str]] = {
     ),
 }
 """Why some faults change no result for any input: patterns of `golden: fault`, by reason."""
-LANES = {"causal_attention": 4, "splade": 4}
+LANES = {"causal_attention": 4, "splade": 4, "decode": 4}
 """Lanes of a block, 2 elsewhere: few, so that all arrays have several blocks."""
-SAMPLE = 5
+SAMPLE = 9
 """`make test` plants one of so many faults; `make nightly` all."""
 
 
@@ -131,7 +131,8 @@ class Case:
     """A golden's program, inputs and right results."""
 
     def __init__(self, name: str) -> None:
-        text = GOLDENS[name].replace("n/512 of p", "n/2 of p").replace("r/8 of p", "r/2 of p")
+        text = GOLDENS[name].replace("r/8 of p", "r/2 of p")  # several blocks in every part
+        text = text.replace("n/512 of p", "n/4 of p").replace("split(n, 8)", "split(n, 3)")
         self.name, self.kernel = name, parse(text)
         self.source = triton_source(self.kernel)
         self.sets = [self._arrays(inputs) for inputs in variants(name)]
@@ -197,7 +198,7 @@ def unexplained(missed: Sequence[str]) -> list[str]:
 @pytest.mark.timeout(240)
 def test_planted_faults_are_caught():
     planted, missed = survivors(PRINTED, SAMPLE)
-    assert len(planted) > 80
+    assert len(planted) > 60
     wrong = unexplained(missed)
     assert len(wrong) <= 0.05 * (len(planted) - len(missed) + len(wrong)), wrong
 

@@ -37,8 +37,8 @@ def arrays_of(kernel):
 def printed_blocks(kernel, source: str) -> dict[str, int]:
     """The lanes of each axis: what a block sees may depend on its size."""
     lanes = {b.axis: 1 for b in blocks(kernel) if b.size is not None}
-    found = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
-    return lanes | {axis: min(int(a), int(b)) for axis, a, b in found}
+    numbers = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
+    return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers}
 
 
 def check(kernel, sizes) -> None:

@@ -120,8 +120,8 @@ def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
 
 def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
     extent = kernel.axis(axis).extent
-    known = sizes or isinstance(extent, int)
-    return int(evaluate(extent, sizes or {})) if known else 0
+    is_number = sizes or isinstance(extent, int)
+    return int(evaluate(extent, sizes or {})) if is_number else 0
 
 
 # ---- which axes are looped over ------------------------------------------------------------------
@@ -138,8 +138,8 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
     result = Axes()
     for s in body:
         if isinstance(s, Stream):
-            own = visited.union(b.axis for b in s.blocks)
-            result |= _read_whole(s.body, own)
+            inside = visited.union(b.axis for b in s.blocks)
+            result |= _read_whole(s.body, inside)
             result |= Axes(a for t in s.states for a in t.axes) - visited
             continue
         values = [v for root in values_of(s) for v in visit(root)]
@@ -188,7 +188,7 @@ def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
 
 
 def _widened(stream: Statement) -> Statement:
-    """Return a stream with blocks of one axis, where it only adds contractions in steps of one."""
+    """Return a stream with blocks instead of steps, where it only adds contractions."""
     if not isinstance(stream, Stream):
         return stream
     updates = [s for s in stream.body if isinstance(s, Update)]

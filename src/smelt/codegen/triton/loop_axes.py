@@ -43,7 +43,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
-from smelt.ops.combine import BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
@@ -51,12 +51,12 @@ __all__ = ["CannotLoop", "loop_axes"]
 
 SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
-ROW_LANES = 4096
+ROW_STEP = 4096
 """Elements of a long row in one step."""
 
 
 class CannotLoop(Exception):
-    """The kernel reads one of the axes in a way that no loop over its blocks has."""
+    """The kernel reads an axis in a way that no loop has."""
 
 
 def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
@@ -189,7 +189,7 @@ class _Scope:
         self.wait(Let(name, value), over)
 
     def position(self, name: str, v: Reduce) -> None:
-        """Find the winner in one pass, and the first place that has it in the next."""
+        """Find the winner in one pass, and its first place in the next."""
         row = COMBINES[v.combine]
         best, arg = self.looper.fresh("best"), self.looper.fresh("value")
         self.binding(Let(arg, v.arg))
@@ -228,8 +228,8 @@ class _Scope:
 
     def stream(self, s: Stream) -> None:
         """Transform the body of a stream, with what it reads along looped axes inside."""
-        own = {b.axis for b in s.blocks}
-        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - own:
+        visited = {b.axis for b in s.blocks}
+        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - visited:
             raise CannotLoop
         if any(b.axis in self.looped for b in s.bounds):
             raise CannotLoop
@@ -237,9 +237,9 @@ class _Scope:
             raise CannotLoop
         prefix = self.needed(set(refs(s)))
         self.settle({name for t in (*prefix, s) for name in refs(t)})
-        if any(_reduces(t, a, is_last=False) for t in prefix for a in own):
+        if any(_reduces(t, a, is_last=False) for t in prefix for a in visited):
             raise CannotLoop
-        inner = self.inner - own
+        inner = self.inner - visited
         body = self.looper.body((*prefix, *s.body), inner, inner)
         self.result.append(replace(s, body=tuple(body)))
 
@@ -260,7 +260,7 @@ class _Scope:
         if isinstance(v, If):
             condition = self.hoist(v.condition, conditions)
             chosen = self.hoist(v.value, (*conditions, condition))
-            other = self.hoist(v.other, (*conditions, Apply("not", (condition,))))
+            other = self.hoist(v.other, (*conditions, Apply(ANY_FAILS[1], (condition,))))
             return If(condition, chosen, other)
         new = with_children(v, tuple(self.hoist(c, conditions) for c in children(v)))
         match new:
@@ -299,7 +299,10 @@ class _Scope:
     # ---- passes ----------------------------------------------------------------------------------
 
     def wait(self, s: Let | Store, over: Axes) -> None:
-        """Add a statement to the next pass over its axes, after the passes that it waits for."""
+        """Add a statement to the next pass over its axes.
+
+        Passes that it waits for are emitted before.
+        """
         needs = {name for t in (*self.needed(set(refs(s))), s) for name in refs(t)}
         self.settle(needs)
         self.pending.append(_Item(s, self.looper.order(over), frozenset(needs)))
@@ -337,7 +340,7 @@ class _Scope:
         if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
             axes = (self.outermost(axes, prefix),)
         has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
-        size = SUMMED_LANES if has_dots else ROW_LANES
+        size = SUMMED_LANES if has_dots else ROW_STEP
         longest = self.looper.longest(axes)
         blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
         states: list[State] = []
@@ -395,7 +398,10 @@ class _Scope:
 
 
 def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
-    """Return whether a binding needs all of an axis; the last loop may carry its scans."""
+    """Return whether a binding needs all of an axis.
+
+    The innermost loop carries scans along its axis.
+    """
     for v in _values(s):
         if isinstance(v, Reduce | Dot) and axis in v.over:
             return True

@@ -264,7 +264,7 @@ class TritonMachine:
         step: Callable[[tuple[Text, ...]], tuple[Text, ...]],
         state: tuple[Text, ...],
     ) -> tuple[Text, ...]:
-        """Step as often as integers have bits, each of which a step of these operators takes.
+        """Step as often as integers have bits: a step takes one bit.
 
         The variables that a loop carries have the shape of all operands from the start.
         """

@@ -48,7 +48,7 @@ class Policy:
     `products` says how a contraction multiplies operands that no tensor core takes as they are:
     "exact" in float32; "split" in two terms of bfloat16 beside a bfloat16 (2^-16 of a product) and
     in three products of tf32 elsewhere (about 2^-21); "narrow" rounded to the other operand's half
-    type (bfloat16: 2^-9, as FlashAttention rounds weights) or to tf32 (2^-11).
+    type (bfloat16: 2^-8, as FlashAttention rounds weights) or to tf32 (2^-11).
     Operands that a narrow type represents are multiplied in that type by all of them.
     """
 
@@ -143,7 +143,7 @@ def _lanes(block: Block) -> int:
 
 
 def _streams(kernel: Kernel) -> dict[str, int]:
-    """Return the lanes of axes that streams visit, 1 where all do in steps of one."""
+    """Return the lanes of axes that streams visit: 1 for steps of one."""
     lanes: dict[str, int] = {}
     for s in statements(kernel):
         for b in s.blocks if isinstance(s, Stream) else ():

@@ -429,7 +429,7 @@ class ValuePrinter:
 
 
 def _joint_narrow(sides: Sequence[Text]) -> DType | None:
-    """Return a type of fewer bits that represents the elements of both sides, if there is one."""
+    """Return the narrow type of both sides, if it is one; it represents 0 too."""
     types = {s.narrow for s in sides if s.number is None}
     (narrow,) = types if len(types) == 1 else (None,)
     if narrow is None or any(s.number is not None and s.number != 0 for s in sides):
