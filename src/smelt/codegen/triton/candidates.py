@@ -84,10 +84,15 @@ def candidates(
 def _of_launch(
     forms: Iterable[Kernel], sizes: Mapping[str, int], device: DeviceRates, policy: Policy
 ) -> tuple[Candidate, ...]:
-    """Return the candidates of one launch, whose forms loop over other axes."""
+    """Return the candidates of one launch, whose forms loop over other axes.
+
+    The sizes of a family's members are known to its launch alone: it has one schedule.
+    """
     result: list[Candidate] = []
     seen: set[str] = set()
     for launch in forms:
+        if any(p.each for p in (*launch.inputs, *launch.outputs)):
+            return (Candidate(launch, choose_schedule(launch, None, policy), {}, 0.0),)
         base = choose_schedule(launch, sizes, policy)
         extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
         work = launch_work(launch, sizes, policy)
@@ -160,9 +165,12 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
 def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
     """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
     axes = [a for a, n in base.streams.items() if n > 1]
-    if not axes:
-        return
     for grid in _pass_grids(base):
+        if not axes:
+            lanes = math.prod(_lanes(replace(base, grid=grid), extents).values())
+            reason = f"passes in steps of one, {lanes} columns at a time"
+            yield replace(base, grid=grid, warps=max(min(lanes // 32, 4), 1), reason=reason)
+            continue
         rest = math.prod(_lanes(replace(base, grid=grid, streams={}), extents).values())
         for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
             lanes = max(block // rest, 1)
@@ -175,7 +183,8 @@ def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
 
 def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
     """Yield the lanes of the grid: one row a program, or a few columns."""
-    yield dict.fromkeys(base.grid, 1)
+    if any(n > 1 for n in base.streams.values()):
+        yield dict.fromkeys(base.grid, 1)
     last = list(base.grid)[-1] if base.grid else None
     if last is not None and base.grid[last] > 1:
         for columns in (32, 64, 128):

@@ -49,11 +49,11 @@ class Access(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """A contraction: its operations, the bytes of an operand's element, the axes of its result."""
+    """A contraction: the axes of its result and those summed, the bytes of an operand's element."""
 
-    flops: int
-    nbytes: int
     result: Axes
+    over: Axes
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(2 * math.prod(extents[a] for a in axes.union(d.over)), width, axes)
+            Contraction(axes, Axes(d.over), width)
             for d, axes, width in zip(dots, of_dots, widths, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
@@ -162,7 +162,9 @@ def predict_ns(
     spilling = max(registers / most, 1.0) ** 2
     resident = min(held, math.ceil(count / device.processors))
     moved = work.bytes * _sectors(work, lanes)
-    flow = _flow(work, resident, warps, count, device) * _vectors(work, lanes, warps, device)
+    flow = _flow(work, resident, warps, count, shared, device) * _vectors(
+        work, lanes, warps, device
+    )
     memory = moved / (device.gbytes_per_second * flow)
     caches = _loaded(work, schedule, count) / (L2_RATIO * device.gbytes_per_second)
     waves = count / (device.processors * (1 if work.contractions else held))
@@ -193,13 +195,19 @@ def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> i
     return stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
 
 
-def _flow(work: LaunchWork, resident: int, warps: int, count: int, device: DeviceRates) -> float:
-    """Return the part of the bandwidth that the loads in flight can use."""
-    threads = resident * warps * device.limits.lanes
-    each = work.bytes / max(count * warps * device.limits.lanes, 1)
-    busy = min(count / device.processors, 1.0)
+def _flow(
+    work: LaunchWork, resident: int, warps: int, count: int, shared: int, device: DeviceRates
+) -> float:
+    """Return the part of the bandwidth that the loads in flight can use.
+
+    Threads load into registers; a loop over contractions also has the blocks ahead in flight.
+    """
+    threads = warps * device.limits.lanes
+    each = work.bytes / (count * threads)
+    in_flight = resident * max(threads * min(each, THREAD_BYTES), shared)
     needed = device.gbytes_per_second / device.processors * LATENCY_NS
-    return max(min(threads * min(each, THREAD_BYTES) / needed, 1.0) * busy, 1e-3)
+    busy = min(count / device.processors, 1.0)
+    return max(min(in_flight / needed, 1.0) * busy, 1e-3)
 
 
 def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
@@ -257,5 +265,9 @@ def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates)
         rate = device.float32_tflops
         if c.nbytes < 4:
             rate = device.tensor_tflops * (2 if c.nbytes == 1 else 1)
-        total += c.flops / (rate * 1e3 * part)
+        padded = (
+            math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1)
+            for a in c.result | c.over
+        )
+        total += 2 * math.prod(padded) / (rate * 1e3 * part)
     return total
