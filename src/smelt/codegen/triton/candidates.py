@@ -75,10 +75,24 @@ def candidates(
     """
     whole = prepare(kernel, sizes)
     looped = prepare(kernel, sizes, LOOPED_ROW)
-    return tuple(
-        _of_launch(dict.fromkeys(forms), sizes, device, policy)
-        for forms in zip(whole, looped, strict=True)
-    )
+    forms = [
+        (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
+    ]
+    return tuple(_of_launch(dict.fromkeys(f), sizes, device, policy) for f in forms)
+
+
+def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
+    """Return a launch with one index along grid axes that keep its contractions from matrices.
+
+    An unchanged launch if its contractions are of matrices, or never are.
+    """
+    result = launch
+    for block in launch.grid if dots_of(launch.body) else ():
+        if choose_schedule(result, sizes, policy).has_matrices:
+            return result
+        grid = tuple(replace(b, size=1) if b == block else b for b in result.grid)
+        result = replace(result, grid=grid)
+    return result if choose_schedule(result, sizes, policy).has_matrices else launch
 
 
 def _of_launch(
@@ -248,7 +262,7 @@ def _tiles(
     looped = [a for a, n in base.streams.items() if n > 1]
     summed = [a for a in looped if _is_only_summed(a, launch)]
     columns = [a for a in looped if a not in summed]
-    is_product = len(rows) == 2 and not columns
+    is_product = bool(summed) and len(rows) in (1, 2) and not columns
     if not is_product and (len(rows), len(columns)) != (1, 1):
         yield from _warps(base)
         return
@@ -256,7 +270,7 @@ def _tiles(
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
     for m, n, k, warps, stages in lists[work.operand_bytes < 4]:
         k *= 2 if work.operand_bytes == 1 else 1
-        wanted = {**dict(zip(axes, (m, n), strict=True)), **dict.fromkeys(summed, k)}
+        wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
         grid = {a: lanes.get(a, b) for a, b in base.grid.items()}
         streams = {a: lanes.get(a, b) for a, b in base.streams.items()}

@@ -121,7 +121,10 @@ def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
 
 
 def _widths(launch: Kernel) -> dict[str, int]:
-    """Return the bytes that represent an element of parameters and of named values."""
+    """Return the bytes that represent an element of parameters and of named values.
+
+    A wider type represents every number of the value that it was converted from.
+    """
     result = {p.name: p.dtype.itemsize for p in (*launch.inputs, *launch.outputs)}
     for s in statements(launch):
         if isinstance(s, Let):
@@ -133,8 +136,8 @@ def _bytes_of(value: Value, widths: Mapping[str, int]) -> int:
     match value:
         case Load(param=name) | Ref(name=name):
             return widths.get(name, 4)
-        case Cast(dtype=dtype):
-            return dtype.itemsize
+        case Cast(arg=arg, dtype=dtype):
+            return min(_bytes_of(arg, widths), dtype.itemsize)
         case _:
             return 4
 

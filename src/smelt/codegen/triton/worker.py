@@ -39,6 +39,7 @@ def main() -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "cache")
+        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # it has the names of temporary files
         os.environ.pop("TRITON_INTERPRET", None)
         sys.path[:] = json.loads(sys.stdin.readline())["path"]
         for count, line in enumerate(sys.stdin):
