@@ -13,7 +13,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup model torch format check-format lint words types layers static tests clock docs pages counters \
-        test nightly demo bench wheel clean
+        test nightly demo bench gpu wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -101,6 +101,9 @@ demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Py
 
 bench: $(SETUP) ## Smelt against its peers and the memory floor
 	$(BIN)/smelt bench
+
+gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
+	$(BIN)/python -m smelt.bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .
