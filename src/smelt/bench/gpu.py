@@ -143,7 +143,7 @@ def _on_device(arrays: Sequence[Array], device: Device) -> list[DeviceArray]:
 
 
 def _machine(device: Device, s: Settings) -> list[Row]:
-    """Facts of the device, copy rates, and what a call and a launch cost the host."""
+    """Facts of the device, copy rates, and what a call costs the host."""
     free, total = device.memory()
     rows: list[Row] = [
         {
