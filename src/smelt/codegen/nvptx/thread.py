@@ -257,7 +257,7 @@ class _Printer:
     # ---- loops -----------------------------------------------------------------------------------
 
     def _loops(self, over: Sequence[str], body: Callable[[], None]) -> None:
-        """Run a body at every index of axes; the last one is shared by the lanes."""
+        """Run a body at every index of axes; lanes share the last one."""
 
         def step(_: Sequence[Any]) -> Sequence[Any]:
             body()
