@@ -54,7 +54,7 @@ def reverse(
         g = totals.get(node)
         if g is None or node not in active:
             continue
-        b.origin = node.origin
+        b.origin = None if node.origin is None else node.origin.without_name()
         required = tuple(x in active for x in inputs)
         try:
             parts = op.pullback(b, g, node, inputs, required)

@@ -76,7 +76,14 @@ from smelt.errors.trace import (
     StructureError,
     TracerError,
 )
-from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of, warn_at_origin
+from smelt.errors.tree import (
+    Coded,
+    SmeltError,
+    SmeltWarning,
+    nearest,
+    reason_of,
+    warn_at_origin,
+)
 
 __all__ = [
     "REASONS",
@@ -88,6 +95,7 @@ __all__ = [
     "CacheWarning",
     "CaptureError",
     "ChangedError",
+    "Coded",
     "CodegenError",
     "DLPackError",
     "DTypeError",
@@ -144,3 +152,10 @@ __all__ = [
     "reason_of",
     "warn_at_origin",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Raise AttributeError with the nearest name."""
+    close = "" if name.startswith("_") else nearest(name, __all__)
+    hint = f"; did you mean {close!r}?" if close else ""
+    raise AttributeError(f"module 'smelt.errors' has no attribute {name!r}{hint}", name=name)

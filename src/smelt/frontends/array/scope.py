@@ -22,11 +22,11 @@ from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
-from smelt.origin import here
+from smelt.origin import Origin, here
 from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.number import number_text
-from smelt.types.tensor import TensorType
+from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Map", "Scope", "f32"]
 
@@ -63,6 +63,8 @@ class Scope(Sizes):
         """Sizes that are the negation of a number argument, with the text that computes them."""
         self.conditions: dict[str, None] = {}
         """Conditions on numbers, as Python text that is true in this call."""
+        self.shape_reads: list[tuple[Origin, Shape]] = []
+        """Where the function read which shape, whose sizes it may give names."""
         self.digests: dict[Value, bytes] = {}
         """Digests of captured memory that other code may write to, as of the first read."""
         self.volatile_values: dict[Value, None] = {}
