@@ -11,6 +11,7 @@ that are no powers of two; operands of different types or ranks.
 from __future__ import annotations
 
 import builtins
+import functools
 import itertools
 import math
 import operator
@@ -500,7 +501,7 @@ def _of_library(function: Any) -> Callable[..., Value]:
     def call(*args: Value) -> Value:
         with np.errstate(all="ignore"):
             data = function(*(a.data for a in args))
-        return Value(data, np.logical_and.reduce([a.defined for a in args]))
+        return Value(data, functools.reduce(np.logical_and, [a.defined for a in args]))
 
     return call
 

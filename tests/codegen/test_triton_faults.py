@@ -20,7 +20,7 @@ from smelt.kernel.text import parse
 
 HARMLESS: dict[str, Sequence[str]] = {
     "both operands of a contraction are zero there": (
-        r".*: wrong identity \[.*tl\.where\(in_[a-z]\[.*, (t\d+|v_w), 0\.0\)\]",
+        r".*: wrong identity \[.*tl\.where\(in_[a-z]\[.*, (t\d+|v_w|t\d+ \* .*), 0\.0\)\]",
     ),
     "the fill of the load is zero already": (
         r"conv_bn_relu: no where \[.*tl\.where\(in_c\[None, :\], t1, 0\.0\)\]",
@@ -37,9 +37,16 @@ HARMLESS: dict[str, Sequence[str]] = {
         r"variance: swapped operands \[.* t\d+ - v_anchor\[:, None\]\]",
         r"windows: swapped operands \[.* v_h - v_k\]",
     ),
+    "a loop that begins before its start masks what is before": (
+        r"(decode|variance|messages): blocks overlap \[.* // BLOCK_[a-z] \* BLOCK_[a-z]\]",
+    ),
+    "lanes behind the last column read the next part, and store nothing": (
+        r"(decode|variance): no mask \[kernel_[a-z]+_merge:.*_parts \+ .*",
+    ),
+    "a barrier stands before every step already": (r"histogram: no barrier \[.*",),
     "the values are no NaN": (r"windows: no NaN rule \[combine_argmax_f32.*",),
     "positions that do not exist are behind all others": (
-        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, i_n, 2147483647\)\]",
+        r"windows: (no where|wrong identity) \[.*tl\.where\(in_n, (i_n|t\d+), 2147483647\)\]",
     ),
     "the place is in the array": (
         r"windows: no mask \[.*tl\.load\(ptr_x \+ tl\.broadcast_to\(tl\.full\(\[\], 1, .*",
@@ -47,9 +54,9 @@ HARMLESS: dict[str, Sequence[str]] = {
     ),
 }
 """Why some faults change no result for any input: patterns of `golden: fault`, by reason."""
-LANES = {"causal_attention": 4, "splade": 4}
+LANES = {"causal_attention": 4, "splade": 4, "decode": 4}
 """Lanes of a block, 2 elsewhere: few, so that all arrays have several blocks."""
-SAMPLE = 5
+SAMPLE = 9
 """`make test` plants one of so many faults; `make nightly` all."""
 
 
@@ -74,6 +81,21 @@ def variants(name: str) -> list[dict[str, np.ndarray]]:
     sets.append({n: changed(x, lambda a, n=n: a + 300 * signs[n]) for n, x in sets[0].items()})
     if name in ("columns", "variance"):
         sets.append({"x": sets[0]["x"][:1]})
+    if name == "norm_qkv":
+        sets.append({n: np.ascontiguousarray(a[..., :3]) for n, a in sets[0].items()})
+    if name == "adamw":
+        sets.append({n: a[:4:-1] if isinstance(a, list) else a for n, a in sets[0].items()})
+    if name == "histogram":
+        sets.append({"x": sets[0]["x"][:3], "y0": sets[0]["y0"]})
+        sets.append({"x": sets[0]["x"] % 4, "y0": sets[0]["y0"]})
+    if name == "messages":
+        sets.append(reference.inputs(np.random.default_rng(7), 1))
+        sets.append(
+            {
+                n: np.clip(a, 0, 0) if n in ("source", "target") else a[:1] if n == "h" else a
+                for n, a in sets[0].items()
+            }
+        )
     if name == "conv_bn_relu":
         sets.append({n: a if n == "x" else a[:3] for n, a in sets[0].items()})
     return sets
@@ -109,7 +131,9 @@ class Case:
     """A golden's program, inputs and right results."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.kernel = name, parse(GOLDENS[name])
+        text = GOLDENS[name].replace("r/8 of p", "r/2 of p")  # several blocks in every part
+        text = text.replace("n/512 of p", "n/4 of p").replace("split(n, 8)", "split(n, 3)")
+        self.name, self.kernel = name, parse(text)
         self.source = triton_source(self.kernel)
         self.sets = [self._arrays(inputs) for inputs in variants(name)]
         self.right = [self.run(self.source, k) for k in range(len(self.sets))]
@@ -174,7 +198,7 @@ def unexplained(missed: Sequence[str]) -> list[str]:
 @pytest.mark.timeout(240)
 def test_planted_faults_are_caught():
     planted, missed = survivors(PRINTED, SAMPLE)
-    assert len(planted) > 80
+    assert len(planted) > 60
     wrong = unexplained(missed)
     assert len(wrong) <= 0.05 * (len(planted) - len(missed) + len(wrong)), wrong
 

@@ -25,7 +25,7 @@ class Hardware(Machine[V], Protocol[V]):
     """A machine with approximate instructions."""
 
     def approximate(self, function: Approximate, *args: V) -> V:
-        """Return a function of float32 with a few units of error; subnormal results may be 0."""
+        """Return a function of float32 with a few units of error; subnormals may be 0."""
         ...
 
 
@@ -40,7 +40,7 @@ def _exp(m: M, d: DType, x: V) -> V:
 
 
 def _exp_over(m: M, d: DType, x: V, n: V) -> V:
-    """Return e^x / 2^n; both products are exact but for the last rounding, of |log2| u."""
+    """Return e^x / 2^n; the rounding of the exponent adds about |exponent| u."""
     whole = m.convert(n, i32, d)
     high = m.fma(x, m.const(d, _HIGH), m.neg(whole))
     return m.approximate("exp2", m.fma(x, m.const(d, _LOW), high))
@@ -51,12 +51,12 @@ def _exp2_over(m: M, d: DType, x: V, n: V) -> V:
 
 
 def _log(m: M, d: DType, x: V) -> V:
-    """Return log2 x · ln 2; near 1 the error is absolute, of about 2 u."""
+    """Return log2 x · ln 2; the product adds u."""
     return m.mul(m.approximate("log2", x), m.const(d, math.log(2)))
 
 
 def _sigmoid(m: M, d: DType, x: V) -> V:
-    """Return 1 / (1 + 2^(-x log2 e)); the rounding of the product adds |x| u."""
+    """Return 1 / (1 + 2^(-x log2 e)); the product adds |x| u."""
     power = m.approximate("exp2", m.mul(x, m.const(d, -_HIGH)))
     return m.approximate("div", m.const(d, 1.0), m.add(m.const(d, 1.0), power))
 

@@ -21,13 +21,15 @@ from smelt.kernel.ir import (
     Kernel,
     Let,
     Position,
+    Reduce,
     Ref,
     Statement,
     Store,
     Stream,
     Update,
+    Value,
 )
-from smelt.kernel.walk import statements, values_of, visit
+from smelt.kernel.walk import children, statements, stores, values_of, visit
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
@@ -66,7 +68,7 @@ def block_axes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel
     top = [s for s in kernel.body if not isinstance(s, Stream)]
     at_top = Axes(a for d in dots_of(top) for a in d.over)
     if len(top) == len(kernel.body):
-        kernel = _with_row_blocks(kernel)
+        kernel = _with_row_blocks(kernel, sizes)
     needed = Axes(_read_whole(kernel.body, Axes()) & _stream_axes(kernel))
     result = kernel
     try:
@@ -90,16 +92,33 @@ def _without_whole_blocks(kernel: Kernel) -> Kernel:
     return replace(kernel, grid=grid)
 
 
-def _with_row_blocks(kernel: Kernel) -> Kernel:
-    """Return the kernel with blocks of the rows and columns of its contractions."""
+def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
+    """Return the kernel with a block of rows and one of columns for each contraction.
+
+    Of several axes that one operand alone has, the longest is in blocks, the last of equals.
+    """
     names = axes_of_body(kernel.body)
-    sides = [[axes_of_value(v, names) for v in (d.left, d.right)] for d in dots_of(kernel.body)]
-    rows = {a for left, right in sides for a in left ^ right}
-    grid = tuple(
-        replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in rows else b
-        for b in kernel.grid
+    grid = {b.axis: k for k, b in enumerate(kernel.grid) if isinstance(b, Block)}
+    lengths = {a: (_extent(kernel, a, sizes), k) for a, k in grid.items()}
+    blocked: set[str] = set()
+    for d in dots_of(kernel.body):
+        left, right = (axes_of_value(v, names) for v in (d.left, d.right))
+        for side in (left - right, right - left):
+            rows = [a for a in side if a in grid]
+            blocked |= {max(rows, key=lengths.__getitem__)} if rows else set()
+    return replace(
+        kernel,
+        grid=tuple(
+            replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in blocked else b
+            for b in kernel.grid
+        ),
     )
-    return replace(kernel, grid=grid)
+
+
+def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
+    extent = kernel.axis(axis).extent
+    is_number = sizes or isinstance(extent, int)
+    return int(evaluate(extent, sizes or {})) if is_number else 0
 
 
 # ---- which axes are looped over ------------------------------------------------------------------
@@ -116,8 +135,8 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
     result = Axes()
     for s in body:
         if isinstance(s, Stream):
-            own = visited.union(b.axis for b in s.blocks)
-            result |= _read_whole(s.body, own)
+            inside = visited.union(b.axis for b in s.blocks)
+            result |= _read_whole(s.body, inside)
             result |= Axes(a for t in s.states for a in t.axes) - visited
             continue
         values = [v for root in values_of(s) for v in visit(root)]
@@ -136,12 +155,11 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
         for a in kernel.axes
         if a.name not in blocked and (sizes or isinstance(a.extent, int))
     }
-    names = axes_of_body(kernel.body)
     values = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)]
     result = {a for v in values if isinstance(v, Dot) for a in v.over}
     result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
-    for v in values:
-        axes = {a: extents.get(a, 1) for a in axes_of_value(v, names) if a not in result}
+    for together in _axes_together(kernel, values):
+        axes = {a: extents.get(a, 1) for a in together if a not in result}
         total = 1
         for n in axes.values():
             total *= n
@@ -152,11 +170,22 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
     return sorted(result, key=lambda a: (-extents[a], a))
 
 
+def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
+    """Yield the axes of every tensor of a program."""
+    names = axes_of_body(kernel.body)
+    for v in values:
+        over = v.over if isinstance(v, Reduce | Dot) else ()
+        operands = children(v) if over else (v,)
+        yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
+    for s in stores(kernel):
+        yield Axes().union(*(axes_of_index(e, names) for e in s.index))
+
+
 # ---- streams that only add contractions ----------------------------------------------------------
 
 
 def _widened(stream: Statement) -> Statement:
-    """Return a stream with blocks instead of steps of one, where it only adds contractions."""
+    """Return a stream with blocks instead of steps, where it only adds contractions."""
     if not isinstance(stream, Stream):
         return stream
     updates = [s for s in stream.body if isinstance(s, Update)]
@@ -169,9 +198,11 @@ def _widened(stream: Statement) -> Statement:
     reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
     if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
         return stream
+    steps = [b.axis for b in stream.blocks if b.size == 1 and b.axis in over]
+    if not steps or any(b.size != 1 and b.axis in over for b in stream.blocks):
+        return stream
     blocks = tuple(
-        replace(b, size=SUMMED_LANES) if b.size == 1 and b.axis in over else b
-        for b in stream.blocks
+        replace(b, size=SUMMED_LANES) if b.axis == steps[-1] else b for b in stream.blocks
     )
     return replace(stream, blocks=blocks)
 

@@ -70,7 +70,7 @@ def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
 def _add_axes(
     body: Iterable[Statement], names: dict[str, Axes], visited: Mapping[str, Axes]
 ) -> None:
-    """Add the axes of a body's names; `visited` has those that the stream of a state visits."""
+    """Add the axes of a body's names; `visited`: what a state's stream visits."""
     for s in body:
         if isinstance(s, Let | Position):
             names[s.name] = names.get(s.name, Axes()) | axes_of_value(s.value, names)
@@ -78,8 +78,8 @@ def _add_axes(
             axes = axes_of_value(s.value, names) - visited.get(s.state, Axes())
             names[s.state] = names.get(s.state, Axes()) | axes
         elif isinstance(s, Stream):
-            own = Axes(b.axis for b in s.blocks)
+            stream_axes = Axes(b.axis for b in s.blocks)
             for state in s.states:
                 axes = axes_of_value(state.init, names) | set(state.axes)
                 names[state.name] = names.get(state.name, Axes()) | axes
-            _add_axes(s.body, names, {**visited, **{t.name: own for t in s.states}})
+            _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})

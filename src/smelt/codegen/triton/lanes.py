@@ -26,6 +26,8 @@ class Lanes:
         self.kernel, self.schedule, self.index_type = kernel, schedule, index_type
         self.index: dict[str, Text] = {}
         self.mask: dict[str, Text] = {}
+        self.starts: dict[str, tuple[str, str]] = {}
+        """The first index of a block of an axis, and the end of what blocks visit."""
         self.blocks: dict[str, int | None] = {}
 
     def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
@@ -72,6 +74,7 @@ class Lanes:
             writer.line(f"i_{axis} = {place}")
         self.index[axis] = Text(f"i_{axis}", (), i32)
         self.mask.pop(axis, None)
+        self.starts.pop(axis, None)
 
     def enter(
         self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
@@ -81,6 +84,10 @@ class Lanes:
         writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
         self.mask.pop(axis, None)
+        self.starts.pop(axis, None)
+        if first:
+            begin = first if least is None else f"tl.maximum({first}, {least.code})"
+            self.starts[axis] = begin, stop
         if stop:
             inside = f"i_{axis} < {stop}"
             if least is not None:
@@ -88,9 +95,26 @@ class Lanes:
             writer.line(f"in_{axis} = {inside}")
             self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)
 
+    def place_in_block(self, axis: str) -> str:
+        """Return the distance of an index from the first one of its block."""
+        if not self.index[axis].axes:
+            return "0"
+        if axis not in self.starts:
+            return f"i_{axis}"
+        return f"(i_{axis} - ({self.starts[axis][0]}))"
+
+    def length_of_block(self, axis: str, extent: str) -> str:
+        """Return the number of indices of a block."""
+        if not self.index[axis].axes:
+            return "1"
+        if axis not in self.starts:
+            return extent
+        first, stop = self.starts[axis]
+        return f"(tl.minimum({first} + {self.block(axis)}, {stop}) - ({first}))"
+
     @contextmanager
     def scope(self) -> Generator[None]:
         """Forget the indices that are declared within."""
-        before = dict(self.index), dict(self.mask)
+        before = dict(self.index), dict(self.mask), dict(self.starts)
         yield
-        self.index, self.mask = before
+        self.index, self.mask, self.starts = before

@@ -31,12 +31,20 @@ def print_launcher(kernel: Kernel, stages: Sequence[Stage]) -> str:
     inputs = {p.name: p for p in kernel.inputs}
     outputs = {p.name: p for p in kernel.outputs}
     sources = _size_sources(kernel)
-    own = {s for stage in stages if stage.program.members for s in stage.program.members.sizes}
-    extra = [s for s in _all_sizes(kernel) if s not in sources and s not in own]
+    member_sizes = {
+        s for stage in stages if stage.program.members for s in stage.program.members.sizes
+    }
+    used = [s for stage in stages for s in stage.program.sizes]
+    every = dict.fromkeys([*_all_sizes(kernel), *used])
+    extra = [s for s in every if s not in sources and s not in member_sizes]
     keywords = ", ".join(f"size_{s}" for s in extra)
     arguments = ", ".join([*(f"in_{p}" for p in inputs), *(["*", keywords] if extra else [])])
     lines = [f"def launch({arguments}):", f'    """Run {kernel.name} on tensors of a GPU."""']
-    lines += [f"    size_{s} = in_{p}.shape[{d}]" for s, (p, d) in sources.items() if s not in own]
+    lines += [
+        f"    size_{s} = in_{p}.shape[{d}]"
+        for s, (p, d) in sources.items()
+        if s not in member_sizes
+    ]
     lines += [line for p in inputs.values() for line in _check(p)]
     first = next(iter(kernel.inputs), None)
     for p in outputs.values():

@@ -43,7 +43,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
-from smelt.ops.combine import BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
 from smelt.types.dtype import i64
 from smelt.types.expr import Index
 
@@ -51,12 +51,12 @@ __all__ = ["CannotLoop", "loop_axes"]
 
 SUMMED_LANES = 32
 """Elements of the summed axis of a contraction in one step."""
-ROW_LANES = 4096
+ROW_STEP = 4096
 """Elements of a long row in one step."""
 
 
 class CannotLoop(Exception):
-    """The kernel reads one of the axes in a way that no loop over its blocks has."""
+    """The kernel reads an axis in a way that no loop has."""
 
 
 def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
@@ -122,6 +122,15 @@ class _Looper:
     def axes_of(self, v: Value) -> Axes:
         return axes_of_value(v, self.names)
 
+    def longest(self, axes: Sequence[str]) -> str:
+        """Return the axis whose blocks are lanes: the longest known, the last one of equals.
+
+        An extent that is no number is longer than all that are.
+        """
+        extents = {a: self.kernel.axis(a).extent for a in axes}
+        lengths = {a: n if isinstance(n, int) else 1 << 62 for a, n in extents.items()}
+        return max(reversed(axes), key=lengths.__getitem__)
+
     def order(self, axes: Iterable[str]) -> tuple[str, ...]:
         return tuple(a.name for a in self.kernel.axes if a.name in set(axes))
 
@@ -180,7 +189,7 @@ class _Scope:
         self.wait(Let(name, value), over)
 
     def position(self, name: str, v: Reduce) -> None:
-        """Find the winner in one pass, and the first place that has it in the next."""
+        """Find the winner in one pass, and its first place in the next."""
         row = COMBINES[v.combine]
         best, arg = self.looper.fresh("best"), self.looper.fresh("value")
         self.binding(Let(arg, v.arg))
@@ -219,16 +228,18 @@ class _Scope:
 
     def stream(self, s: Stream) -> None:
         """Transform the body of a stream, with what it reads along looped axes inside."""
-        own = {b.axis for b in s.blocks}
-        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - own:
+        visited = {b.axis for b in s.blocks}
+        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - visited:
             raise CannotLoop
         if any(b.axis in self.looped for b in s.bounds):
             raise CannotLoop
+        if any(self.hoist(v) is not v for v in values_of(s)):
+            raise CannotLoop
         prefix = self.needed(set(refs(s)))
         self.settle({name for t in (*prefix, s) for name in refs(t)})
-        if any(_reduces(t, a, is_last=False) for t in prefix for a in own):
+        if any(_reduces(t, a, is_last=False) for t in prefix for a in visited):
             raise CannotLoop
-        inner = self.inner - own
+        inner = self.inner - visited
         body = self.looper.body((*prefix, *s.body), inner, inner)
         self.result.append(replace(s, body=tuple(body)))
 
@@ -249,7 +260,7 @@ class _Scope:
         if isinstance(v, If):
             condition = self.hoist(v.condition, conditions)
             chosen = self.hoist(v.value, (*conditions, condition))
-            other = self.hoist(v.other, (*conditions, Apply("not", (condition,))))
+            other = self.hoist(v.other, (*conditions, Apply(ANY_FAILS[1], (condition,))))
             return If(condition, chosen, other)
         new = with_children(v, tuple(self.hoist(c, conditions) for c in children(v)))
         match new:
@@ -288,7 +299,10 @@ class _Scope:
     # ---- passes ----------------------------------------------------------------------------------
 
     def wait(self, s: Let | Store, over: Axes) -> None:
-        """Add a statement to the next pass over its axes, after the passes that it waits for."""
+        """Add a statement to the next pass over its axes.
+
+        Passes that it waits for are emitted before.
+        """
         needs = {name for t in (*self.needed(set(refs(s))), s) for name in refs(t)}
         self.settle(needs)
         self.pending.append(_Item(s, self.looper.order(over), frozenset(needs)))
@@ -318,20 +332,22 @@ class _Scope:
             self.result.append(self.one_pass(axes, items))
 
     def one_pass(self, axes: tuple[str, ...], items: Sequence[_Item]) -> Stream:
-        """Return the stream over blocks of an axis that computes the items.
+        """Return the stream that computes the items: over all axes, or over the outermost one.
 
-        The other axes of the items are looped over inside of it.
+        Where bindings reduce along one of the axes, others are looped over inside of the stream.
         """
         prefix = self.needed({n for i in items for n in i.needs})
-        axis = self.outermost(axes, prefix)
+        if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
+            axes = (self.outermost(axes, prefix),)
         has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
-        size = SUMMED_LANES if has_dots else ROW_LANES
-        block = Block(axis, size if len(axes) == 1 else 1)
+        size = SUMMED_LANES if has_dots else ROW_STEP
+        longest = self.looper.longest(axes)
+        blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
         states: list[State] = []
         body: list[Statement] = []
         updates: list[Statement] = []
         for s in prefix:
-            if isinstance(s.value, Scan) and s.value.along == axis:
+            if isinstance(s.value, Scan) and s.value.along in axes:
                 state, lets, update = self.carried(s.name, s.value)
                 states.append(state)
                 body += lets
@@ -346,9 +362,9 @@ class _Scope:
                 updates.append(update)
             else:
                 updates.append(s)
-        rest = (self.inner | self.looped) - {axis}
+        rest = (self.inner | self.looped) - set(axes)
         inside = self.looper.body((*body, *updates), rest, rest)
-        return Stream((block,), tuple(states), tuple(inside))
+        return Stream(blocks, tuple(states), tuple(inside))
 
     def outermost(self, axes: Sequence[str], prefix: Sequence[Statement]) -> str:
         """Return the axis that the loop around the others visits.
@@ -382,7 +398,10 @@ class _Scope:
 
 
 def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
-    """Return whether a binding needs all of an axis; the last loop may carry its scans."""
+    """Return whether a binding needs all of an axis.
+
+    The innermost loop carries scans along its axis.
+    """
     for v in _values(s):
         if isinstance(v, Reduce | Dot) and axis in v.over:
             return True

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -214,22 +215,23 @@ class TritonMachine:
         return self.sub(quotient, self.convert(inexact, bool_, a.dtype))
 
     def and_(self, a: Text, b: Text) -> Text:
-        return self._line("{} & {}", a, b)
+        return self._line("{} & {}", full(a), b)
 
     def or_(self, a: Text, b: Text) -> Text:
-        return self._line("{} | {}", a, b)
+        return self._line("{} | {}", full(a), b)
 
     def xor(self, a: Text, b: Text) -> Text:
-        return self._line("{} ^ {}", a, b)
+        return self._line("{} ^ {}", full(a), b)
 
     def not_(self, a: Text) -> Text:
         return self._line("{} == 0" if a.dtype == bool_ else "~{}", full(a))
 
     def shl(self, a: Text, count: Text) -> Text:
-        return self._line("{} << {}", a, count)
+        return self._line("{} << {}", full(a), count)
 
     def lshr(self, a: Text, count: Text) -> Text:
         pattern = self._with_sign(full(a), signed=False)
+        count = self._with_sign(count, signed=False)
         return self.bitcast(self._line("{} >> {}", pattern, count), a.dtype)
 
     def ashr(self, a: Text, count: Text) -> Text:
@@ -262,7 +264,22 @@ class TritonMachine:
         step: Callable[[tuple[Text, ...]], tuple[Text, ...]],
         state: tuple[Text, ...],
     ) -> tuple[Text, ...]:
-        return refuse(self.kernel, "an operator that repeats until its lanes are done")
+        """Step as often as integers have bits: a step takes one bit.
+
+        The variables that a loop carries have the shape of all operands from the start.
+        """
+        if not all(s.dtype.is_integer for s in state):
+            refuse(self.kernel, "an operator on floats that repeats until its lanes are done")
+        zeros = [self.mul(s, self.const(s.dtype, 0)) for s in state if s.number is None]
+        zero = functools.reduce(self.add, zeros)
+        carried = tuple(self.add(s, zero) for s in state)
+        steps = max(s.dtype.bits for s in state)
+        self.writer.line(f"for bit in tl.range(0, {steps}):")
+        self.writer.indent += 1
+        for old, new in zip(carried, step(carried), strict=True):
+            self.writer.line(f"{old.code} = {new.code}")
+        self.writer.indent -= 1
+        return carried
 
 
 _FORMATS = {"f32": (23, 0x3F400000, 2.0**-126), "f64": (52, 0x3FE8000000000000, 2.0**-1022)}

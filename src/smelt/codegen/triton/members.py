@@ -29,7 +29,8 @@ class Members:
         writer.line("program = tl.program_id(0)")
         writer.line("ends = tl.load(ptr_members + MEMBERS + tl.arange(0, MEMBERS))")
         writer.line("member = tl.sum((ends <= program).to(tl.int32), 0)")
-        writer.line("program = program - tl.load(ptr_members + member).to(tl.int32)")
+        first = "tl.load(ptr_members + member)"
+        writer.line(f"program = (program - {first}).to({index_type})")
         rows = [f"size_{s}" for s in self.sizes] + [f"ptr_{p.name}" for p in self.params]
         types = [None] * len(self.sizes) + [p.dtype for p in self.params]
         for k, (name, dtype) in enumerate(zip(rows, types, strict=True)):
@@ -51,5 +52,5 @@ def members_of(kernel: Kernel) -> Members | None:
     if any(p.strides is not None for p in families):
         refuse(kernel.name, "families of arrays with strides")
     shared = {s for p in params.values() if not p.each for e in p.shape for s in sizes_of(e)}
-    own = dict.fromkeys(s for p in families for e in p.shape for s in sizes_of(e))
-    return Members(counts[0], tuple(s for s in own if s not in shared), families)
+    sizes = dict.fromkeys(s for p in families for e in p.shape for s in sizes_of(e))
+    return Members(counts[0], tuple(s for s in sizes if s not in shared), families)

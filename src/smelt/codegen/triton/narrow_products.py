@@ -7,7 +7,7 @@ decides:
 
     exact    in float32, without tensor cores
     split    x = high + low with two bfloat16: what is left is 2^-16 of x
-    narrow   x rounded to the half type: 2^-9 of x for bfloat16, 2^-12 for float16
+    narrow   x rounded to the half type: 2^-8 of x for bfloat16, 2^-11 for float16
 """
 
 from __future__ import annotations

@@ -8,14 +8,15 @@ blocks; every other axis is in every program as a whole, padded to a power of tw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Kernel, Stream
-from smelt.kernel.walk import statements, stores
+from smelt.kernel.ir import Block, Dot, Kernel, Stream
+from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
 __all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
@@ -43,7 +44,7 @@ class Policy:
     `products` says how a contraction multiplies operands that no tensor core takes as they are:
     "exact" in float32; "split" in two terms of bfloat16 beside a bfloat16 (2^-16 of a product) and
     in three products of tf32 elsewhere (about 2^-21); "narrow" rounded to the other operand's half
-    type (bfloat16: 2^-9, as FlashAttention rounds weights) or to tf32 (2^-11).
+    type (bfloat16: 2^-8, as FlashAttention rounds weights) or to tf32 (2^-11).
     Operands that a narrow type represents are multiplied in that type by all of them.
     """
 
@@ -62,6 +63,8 @@ class Schedule:
     streams: Mapping[str, int]
     whole: Mapping[str, int]
     policy: Policy = EXACT
+    has_matrices: bool = False
+    """Whether every contraction is one of two matrices, with lanes for a `tl.dot`."""
 
 
 def choose_schedule(
@@ -73,15 +76,17 @@ def choose_schedule(
     """
     grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
     streams = _streams(kernel)
-    whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
+    used = axes_used(kernel) - {*grid, *streams}
+    whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
     has_integers = any(not d.dtype.is_float for d in dots)
     least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT
-    least = dict.fromkeys(whole, least_dot if dots else 1)
+    has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
+    least = dict.fromkeys(whole, least_dot if has_matrices else 1)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
-    if dots:
-        return Schedule(_for_dots(grid), _for_dots(streams), least, policy)
+    if has_matrices:
+        return Schedule(_for_dots(grid), _for_dots(streams), least, policy, has_matrices=True)
     joins = any(s.join for s in stores(kernel))
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
@@ -98,13 +103,29 @@ def choose_schedule(
     return Schedule(grid, streams, least, policy)
 
 
+def _wide(lanes: Mapping[str, int]) -> list[str]:
+    return [a for a, n in lanes.items() if n > 1]
+
+
+def _all_matrices(kernel: Kernel, dots: Iterable[Dot], lanes: set[str]) -> bool:
+    """Return whether all operands have two axes with lanes, one of which is summed."""
+    names = axes_of_body(kernel.body)
+    for d in dots:
+        left, right = (axes_of_value(v, names) & lanes for v in (d.left, d.right))
+        if not len(left) == len(right) == 2 or left & right != lanes.intersection(d.over):
+            return False
+        if len(left & right) != 1:
+            return False
+    return True
+
+
 def _lanes(block: Block) -> int:
     """Return the lanes of a block; an axis without blocks is visited in long ones."""
     return TILE_LANES if block.size is None else power_of_two(block.size)
 
 
 def _streams(kernel: Kernel) -> dict[str, int]:
-    """Return the lanes of axes that streams visit, 1 where all do in steps of one."""
+    """Return the lanes of axes that streams visit: 1 for steps of one."""
     lanes: dict[str, int] = {}
     for s in statements(kernel):
         for b in s.blocks if isinstance(s, Stream) else ():

@@ -42,6 +42,7 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import refs, splits, statements, substitute
+from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index, floordiv, minimum
 
@@ -68,13 +69,19 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         *_with_ranges(kernel.body[:k], kernel, split),
         *(Store(s.param.name, index[s.param.name], Ref(s.state.name)) for s in scratch),
     ]
-    outputs = tuple(s.param for s in scratch)
-    parts = replace(whole, name=f"{kernel.name}_parts", outputs=outputs, body=tuple(before))
+    arrays = tuple(s.param for s in scratch)
+    after_merge = {s.param for s in statements(kernel.body[k + 1 :]) if isinstance(s, Store)}
+    early = tuple(p for p in kernel.outputs if p.name not in after_merge)
+    late = tuple(p for p in kernel.outputs if p.name in after_merge)
+    parts = replace(
+        whole, name=f"{kernel.name}_parts", outputs=(*early, *arrays), body=tuple(before)
+    )
     after = [*_needed(kernel.body[:k], kernel.body[k + 1 :]), _merging(kernel, axis, scratch)]
     merge = replace(
         kernel,
         name=f"{kernel.name}_merge",
-        inputs=(*kernel.inputs, *outputs),
+        inputs=(*kernel.inputs, *arrays),
+        outputs=late,
         axes=(*kernel.axes, axis),
         grid=grid[1:],
         body=(*after, *kernel.body[k + 1 :]),
@@ -96,16 +103,16 @@ def _with_ranges(body: Iterable[Statement], kernel: Kernel, split: Split) -> Ite
 
 
 def _range(block: Block, kernel: Kernel, split: Split) -> Block:
-    """Return a block from the first element of its part to the last; parts have whole blocks."""
+    """Return a block with the ends of its part; parts have whole blocks."""
     extent, unit = kernel.axis(block.axis).extent, block.size or 1
     count = floordiv(floordiv(extent + (unit - 1), unit) + (split.parts - 1), split.parts)
     part = Axis(split.name, split.parts).index
     start: Value = IndexValue(minimum(part * (count * unit), extent), i64)
     stop: Value = IndexValue(minimum((part + 1) * (count * unit), extent), i64)
     if block.start is not None:
-        start = Apply("max", (start, block.start))
+        start = Apply(EXTREMES[1], (start, block.start))
     if block.stop is not None:
-        stop = Apply("min", (stop, block.stop))
+        stop = Apply(EXTREMES[0], (stop, block.stop))
     return replace(block, start=start, stop=stop, part=None)
 
 
@@ -114,7 +121,7 @@ def _range(block: Block, kernel: Kernel, split: Split) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Scratch:
-    """A state, the array that holds those of all parts, and the axes of one of them."""
+    """A state, the array of all parts' states, and the axes of one."""
 
     state: State
     param: Param

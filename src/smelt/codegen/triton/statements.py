@@ -233,7 +233,7 @@ def _store(s: Store, values: ValuePrinter) -> None:
 
 
 def _joined(join: str, param: Param, place: str, guard: str, x: Text, values: ValuePrinter) -> Text:
-    """Return the value that joins an element and `x`, after all stores of the program so far.
+    """Return an element joined with `x`, after all stores so far.
 
     A program does its visits in order, and no other program stores these elements.
     """

@@ -282,9 +282,8 @@ class ValuePrinter:
     def reduce(self, v: Reduce) -> Text:
         """Reduce lanes that exist; others hold the operator's identity."""
         row = COMBINES[v.combine]
-        if any(a in v.over for c in self.conditions for a in c.axes):
-            refuse(self.kernel.name, "a reduction under a condition along its axis")
-        x = self.value(v.arg)
+        with self.projected(v.over):
+            x = self.value(v.arg)
         axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
@@ -293,6 +292,20 @@ class ValuePrinter:
         x = self._masked(x, v.over, row.identity(dtype))
         over = [a for a in v.over if a in axes]
         return self._combined(row, x, over, dtype) if over else x
+
+    @contextmanager
+    def projected(self, over: Sequence[str]) -> Generator[None]:
+        """Replace conditions along reduced axes: all of a row is needed if any place in it is."""
+        before = self.conditions
+        row = COMBINES[ANY_FAILS[0]]
+        self.conditions = []
+        for c in before:
+            inside = [a for a in c.axes if a in over]
+            masked = self._masked(c, inside, row.identity(bool_))
+            combined = self._combined(row, masked, inside, bool_) if inside else c
+            self.conditions.append(self.bound(combined))
+        yield
+        self.conditions = before
 
     def _masked(self, x: Text, over: Sequence[str], identity: float | int | bool) -> Text:
         mask = self.mask(a for a in x.axes if a in over)
@@ -331,13 +344,15 @@ class ValuePrinter:
 
     def dot(self, v: Dot) -> Text:
         """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
-        left, right = self.value(v.left), self.value(v.right)
+        with self.projected(v.over):
+            left, right = self.value(v.left), self.value(v.right)
         dtype = v.dtype.compute
         over = [a for a in v.over if a in (*left.axes, *right.axes)]
         rows = [a for a in left.axes if a not in right.axes]
         columns = [a for a in right.axes if a not in left.axes]
         is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == right.dtype
         is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
+        is_printed = is_printed and self.lanes.schedule.has_matrices
         if not (is_matrix and is_printed) or not len(over) == len(rows) == len(columns) == 1:
             return self._sum_of_products(left, right, v, dtype)
         products = narrow_products(left, right, self.lanes.schedule.policy)
@@ -372,12 +387,19 @@ class ValuePrinter:
         return self._combined(COMBINES[row], products, over, dtype) if over else products
 
     def _position(self, row: Combine, x: Text, over: tuple[str, ...]) -> Text:
-        """Reduce pairs of a value and its row-major position over `over`."""
-        place: Index = 0
+        """Reduce pairs of a value and its row-major position in the block over `over`."""
+        place = Text("0", (), i32, 0)
         for axis in over:
-            place = place * self.kernel.axis(axis).extent + self.kernel.axis(axis).index
+            index = self.lanes.index[axis]
+            extent = self.indices.text(self.kernel.axis(axis).extent)
+            length = self.lanes.length_of_block(axis, extent.operand)
+            here = Text(self.lanes.place_in_block(axis), index.axes, i32)
+            axes = self.writer.joint(place, here)
+            row_before = f"{self.writer.spread(place, axes)} * {length} + "
+            code = f"{'' if place.number == 0 else row_before}{self.writer.spread(here, axes)}"
+            place = Text(code, axes, i32, is_atom=place.number == 0)
         x = self.bound(self._masked(x, over, row.identity(x.dtype)))
-        places = self.bound(self.broadcast(self.indices.text(place), x.axes))
+        places = self.bound(self.broadcast(full(self._as_i32(place)), x.axes))
         places = self.bound(self._masked(places, over, (1 << 31) - 1))
         function = self.function(pair_function(row, x.dtype, self.kernel.name))
         axes = list(x.axes)
@@ -387,12 +409,19 @@ class ValuePrinter:
             x, places = self.writer.bind_pair(f"tl.reduce({pair})", tuple(axes), x.dtype, i32)
         return Text(f"{places.code}.to(tl.int64)", tuple(axes), i64)
 
+    def _as_i32(self, place: Text) -> Text:
+        """Return positions in the type that pairs are reduced in."""
+        if self.lanes.index_type == "tl.int32" or not place.axes:
+            return place
+        return replace(place, code=f"{place.operand}.to(tl.int32)", is_atom=True)
+
     def scan(self, v: Scan) -> Text:
         """Scan lanes in order; those that do not exist come last."""
-        if any(v.along in c.axes for c in self.conditions):
-            refuse(self.kernel.name, "a scan under a condition along its axis")
         dtype = v.dtype.compute
-        x = self.value(v.arg)
+        with self.projected((v.along,)):
+            x = self.value(v.arg)
+        if not self.lanes.index[v.along].axes:
+            return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
         x = self.broadcast(self.cast(x, dtype), axes)
         name = self._combine(COMBINES[v.combine], dtype)
@@ -400,7 +429,7 @@ class ValuePrinter:
 
 
 def _joint_narrow(sides: Sequence[Text]) -> DType | None:
-    """Return a type of fewer bits that represents the elements of both sides, if there is one."""
+    """Return the narrow type of both sides, if it is one; it represents 0 too."""
     types = {s.narrow for s in sides if s.number is None}
     (narrow,) = types if len(types) == 1 else (None,)
     if narrow is None or any(s.number is not None and s.number != 0 for s in sides):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import (
     Block,
@@ -31,7 +32,7 @@ def widen_columns(kernel: Kernel) -> Kernel:
     last = kernel.grid[-1] if kernel.grid else None
     every = list(statements(kernel))
     streams = [s for s in every if isinstance(s, Stream)]
-    if not isinstance(last, Block) or last.size != 1 or not streams:
+    if not isinstance(last, Block) or last.size != 1 or not streams or dots_of(kernel.body):
         return kernel
     in_blocks = {b.axis for s in streams for b in s.blocks} | {
         b.axis for b in kernel.grid if isinstance(b, Block)
