@@ -15,7 +15,7 @@ import numpy as np
 from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Tensor
 from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
 
-from smelt.codegen.triton.device_source import CompiledEntry, Entry, TritonCompiler
+from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
 
 DTYPES = {
     "i1": np.dtype(bool),
@@ -25,7 +25,7 @@ DTYPES = {
 }
 
 
-class FakeTriton(TritonCompiler):
+class FakeTriton(KernelCompiler):
     """Compiler of entries; `compiled` lists their symbols with architectures, in order."""
 
     identity = "fake triton 1"

@@ -37,7 +37,7 @@ __all__ = [
     "CompiledEntry",
     "DeviceSource",
     "Entry",
-    "TritonCompiler",
+    "KernelCompiler",
     "compile_source",
     "device_source",
 ]
@@ -177,7 +177,7 @@ def _type_name(dtype: DType) -> str:
     return _POINTERS.get(dtype.name, dtype.name)
 
 
-class TritonCompiler:
+class KernelCompiler:
     """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
 
     def __init__(self, compile_entry: CompileEntry) -> None:
