@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from smelt.codegen.triton.source import triton_source
 from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import DeviceData, DeviceKernelData, KernelData, ReportData
+from smelt.explain.device_code import launch_lines, missing_compiler, programs
 from smelt.explain.entries import Entry
 from smelt.explain.units import show_bytes, show_count, show_time
 
@@ -23,6 +23,9 @@ NOTE = (
     "Decisions are those of the CPU's planner until there is a cost model for GPUs; "
     "times are predicted, not measured."
 )
+
+LEVELS = 4
+"""The highest level of a page, which has the assembly."""
 
 _TABLE = (
     DeviceData(
@@ -107,25 +110,35 @@ def _program(data: KernelData, entry: Entry, target: DeviceData) -> DeviceKernel
         reason = "a library call" if data.kind == "call" else "a part that runs in chunks of rows"
         return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
     try:
-        source = triton_source(entry.kernel, entry.sizes)
+        source, launches = programs(entry.kernel, entry.sizes, target)
     except DeviceKernelError as error:
         reason = f"{error.code} {error.message}"
         return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
-    return DeviceKernelData(source=source, refused=None, floor_ns=floor)
+    return DeviceKernelData(source=source, refused=None, floor_ns=floor, launches=launches)
 
 
 def device_page(data: ReportData, target: DeviceData, level: int) -> str:
-    """Return the page for a device: a line per kernel, and from level 2 its source."""
-    programs = [(k, k.device) for k in data.kernels if k.device is not None]
-    printed = sum(p.source is not None for _, p in programs)
+    """Return the page for a device.
+
+    Level 1 has a line per kernel and per launch, 2 the programs, 3 all candidates of launches, and
+    4 the assembly.
+    """
+    shown = [(k, k.device) for k in data.kernels if k.device is not None]
+    printed = sum(p.source is not None for _, p in shown)
     title = f"{data.name} on {target.name} ({target.arch}): "
-    title += f"{printed} of {show_count(len(programs), 'kernel')} printed as Triton"
+    title += f"{printed} of {show_count(len(shown), 'kernel')} printed as Triton"
     lines = [title, NOTE, ""]
-    for kernel, program in programs:
+    for kernel, program in shown:
         moved = f"{show_bytes(kernel.bytes)}, at least {show_time(program.floor_ns)}"
         rate = f"{target.gbytes_per_second:.0f} GB/s"
         state = "" if program.refused is None else f"; no program: {program.refused}"
         lines.append(f"{kernel.name}: moves {moved} at {rate}{state}")
+        lines += [f"  {line}" for x in program.launches for line in launch_lines(x, level)]
+    missing = missing_compiler([p for _, p in shown])
+    lines += [missing] if missing else []
     if level > 1:
-        lines += [f"\n{p.source.rstrip()}" for _, p in programs if p.source is not None]
+        lines += [f"\n{p.source.rstrip()}" for _, p in shown if p.source is not None]
+    if level == LEVELS:
+        texts = [(x.name, x.code) for _, p in shown for x in p.launches if x.code is not None]
+        lines += [f"\n// {name}\n{code.assembly.rstrip()}" for name, code in texts]
     return "\n".join(lines)

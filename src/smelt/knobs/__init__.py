@@ -295,6 +295,11 @@ PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
     "or before the first plan (now).",
     values="auto | off | now",
 )
+DEVICE_CODE = _switch(
+    "device_code",
+    True,
+    "Compile the programs of reports for a GPU, where Triton is installed.",
+)
 VERIFY = _switch("verify", False, "Check every representation after every step.")
 BOUNDS_CHECK = _switch(
     "bounds_check",

@@ -17,13 +17,13 @@ is given the text, one entry and the architecture; nothing here imports Triton.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.launcher import Stage
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, EXACT, Policy
+from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
 from smelt.codegen.triton.source import print_stages
 from smelt.codegen.triton.statements import LEAST_WIDE, WIDE
 from smelt.dataclass import dataclass
@@ -40,9 +40,11 @@ __all__ = [
     "KernelCompiler",
     "compile_source",
     "device_source",
+    "source_of_stages",
 ]
 
-MOST_WARPS = 16
+DIVISOR = 16
+"""A size that is a multiple lets rows be read in vectors of 16 bytes."""
 _IMPORTS = ("import triton", "import triton.language as tl")
 _LIBDEVICE = "from triton.language.extra import libdevice"
 _POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
@@ -53,7 +55,7 @@ class Entry:
     """A program of the text: its constants, the types of its other parameters, its launch.
 
     `signature` maps parameters to Triton's names of their types, in order; `aligned` has those
-    whose addresses are multiples of 16 bytes.
+    whose addresses are multiples of 16 bytes, and `divisible` numbers that are multiples of 16.
     """
 
     symbol: str
@@ -63,6 +65,9 @@ class Entry:
     warps: int
     grid: tuple[Index, ...]
     arguments: tuple[Argument, ...]
+    stages: int = STAGES
+    """Blocks of a loop that are loaded ahead, with the one in use."""
+    divisible: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,13 @@ def device_source(kernel: Kernel, sizes: Mapping[str, int], policy: Policy = EXA
 
     Raises DeviceKernelError for what is not printed, or not launched by the runtime.
     """
-    stages = print_stages(kernel, sizes, policy)
+    return source_of_stages(kernel, print_stages(kernel, sizes, policy), sizes)
+
+
+def source_of_stages(
+    kernel: Kernel, stages: Sequence[Stage], sizes: Mapping[str, int]
+) -> DeviceSource:
+    """Return the printed launches of a kernel for these sizes, as `device_source` does."""
     params = {p.name: p for s in stages for p in (*s.kernel.inputs, *s.kernel.outputs)}
     elements = [int(evaluate(product(p.shape), sizes)) for p in params.values()]
     is_wide = max(elements, default=0) >= LEAST_WIDE
@@ -139,7 +150,6 @@ def _entry(
             lanes = power_of_two(max(extent, stage.schedule.whole[axis]))
         constants[f"BLOCK_{axis}"] = lanes
         total *= lanes
-    warps = max(min(total // ELEMENTS_PER_WARP, MOST_WARPS), 1)
     if program.has_wide_offsets:
         constants[WIDE] = "tl.int64" if is_wide else "tl.int32"
     pointers = {f"ptr_{p}": f"*{_type_name(params[p].dtype)}" for p in program.pointers}
@@ -149,13 +159,15 @@ def _entry(
         constants,
         {**pointers, **numbers},
         tuple(f"ptr_{p}" for p in program.pointers if params[p].shape),
-        warps,
+        stage.schedule.warps_of(total),
         (_programs(stage),),
         (
             *(Argument("buffer", p) for p in program.pointers),
             *(Argument("stride", p, d) for p, d in program.strides.values()),
             *(Argument("size", s) for s in program.sizes),
         ),
+        stage.schedule.stages,
+        tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
     )
 
 
