@@ -27,6 +27,7 @@ from smelt.frontends.array import (
 )
 from smelt.frontends.array.ahead_of_time import spec
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.control import cond, fori_loop, scan, while_loop
 from smelt.frontends.array.creation import (
     arange,
     asarray,
@@ -241,6 +242,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.frontends.array.topk import top_k
+from smelt.frontends.array.vmap import vmap
 from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
@@ -268,11 +270,11 @@ __all__ = [
     "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "average", "bfloat16",
     "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
-    "can_cast", "ceil", "clip", "complex64", "complex128", "concat", "config", "conj",
+    "can_cast", "ceil", "clip", "complex64", "complex128", "concat", "cond", "config", "conj",
     "convolve", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov",
     "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "einsum", "empty", "empty_like",
     "equal", "erf", "erfc", "errors", "exp", "exp2", "expand_dims", "explain", "expm1", "eye",
-    "fft", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide",
+    "fft", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide", "fori_loop",
     "from_dlpack", "full", "full_like", "fuse", "grad", "gradient", "greater", "greater_equal",
     "histogram", "hypot", "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "interp",
     "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan", "jit", "less", "less_equal",
@@ -284,13 +286,13 @@ __all__ = [
     "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "ones", "ones_like",
     "optim", "pad", "percentile", "permute_dims", "pi", "positive", "pow", "prod", "quantile",
     "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
-    "round", "rsqrt", "searchsorted", "segment_max", "segment_mean", "segment_min",
+    "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
     "segment_prod", "segment_sum", "sigmoid", "sign", "signbit", "sin", "sinh", "sort", "spec",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "take",
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trapezoid", "tril", "triu",
     "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts",
     "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "vecdot", "vjp",
-    "where", "zeros", "zeros_like",
+    "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

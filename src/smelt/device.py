@@ -5,8 +5,8 @@
 
 Planning is the CPU's until there is a cost model of GPUs. Programs are compiled when a call first
 needs them: their constants depend on sizes, and kernels that differ in names alone share code. The
-default compiler is LLVM, which needs nothing else and prints maps and simple reductions; Triton's
-prints nearly all kernels and is set by `use_compiler`.
+default compiler is Triton where it is installed; else LLVM, which needs nothing else and prints
+maps and simple reductions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Final
 
 from smelt import fusion, knobs, lower, passes
 from smelt.codegen.nvptx.source import ThreadCompiler
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.dataclass import dataclass
 from smelt.driver import number_values
 from smelt.errors import DeviceKernelError, UnsupportedError
@@ -71,8 +73,14 @@ def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
 
 
 def current_compiler() -> DeviceCompiler:
-    """Return the compiler of GPU programs in force: LLVM's PTX unless another one is set."""
-    return _COMPILER.get() or ThreadCompiler()
+    """Return the compiler of GPU programs in force.
+
+    The default is Triton where it is installed, else LLVM.
+    """
+    compiler = _COMPILER.get()
+    if compiler is not None:
+        return compiler
+    return KernelCompiler(TritonCompiler()) if has_triton() else ThreadCompiler()
 
 
 @with_frame_room

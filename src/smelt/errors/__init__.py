@@ -71,8 +71,10 @@ from smelt.errors.text import (
     VerifyError,
 )
 from smelt.errors.trace import (
+    CarryError,
     GuardError,
     LeakError,
+    LengthError,
     StaticArgError,
     StructureError,
     TracerError,
@@ -95,6 +97,7 @@ __all__ = [
     "CacheError",
     "CacheWarning",
     "CaptureError",
+    "CarryError",
     "ChangedError",
     "Coded",
     "CodegenError",
@@ -122,6 +125,7 @@ __all__ = [
     "KnobError",
     "KnobWarning",
     "LeakError",
+    "LengthError",
     "NoDriverError",
     "OldDriverError",
     "OutArgumentError",

@@ -105,7 +105,9 @@ def _call_recorded(
 
     Repeating is valid because guards for all sizes that it inspected exist since the first call.
     """
-    key: list[Any] = [function]
+    if STATE.scope is not scope and STATE.scope is not None and STATE.scope.takes_all:
+        return function(*args, **options)  # it is recorded in a branch
+    key: list[Any] = [function, scope.serial]  # a step of a loop shares the cache around it
     values: list[Value] = []
     types: list[Any] = []
     for x in args:
@@ -124,7 +126,7 @@ def _call_recorded(
     if len(values) > 1:
         add_equalities(values, key)
     full_key = (*key, *options.items())
-    if not _is_plain(full_key[1:]):
+    if not _is_plain(full_key[2:]):
         return function(*args, **options)
     recipe = scope.memo.get(full_key)
     if recipe is not None:
