@@ -126,9 +126,12 @@ class DeviceCode:
 
 
 class DeviceCompiler(Protocol):
-    """Compiler of kernels for devices; `identity` names it with its version, for cache keys."""
+    """Compiler of kernels for devices."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
 
     def prepare(
         self, kernel: Kernel, sizes: Mapping[str, int]

@@ -96,9 +96,12 @@ class CompiledEntry(NamedTuple):
 
 
 class CompileEntry(Protocol):
-    """Compiler of programs; `identity` names it with its version, for cache keys."""
+    """Compiler of programs."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
 
     def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
         """Compile one entry of a text for an architecture such as sm_90."""
