@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from smelt import fusion, knobs, lower, passes
 from smelt.codegen.nvptx.source import ThreadCompiler
@@ -80,7 +80,8 @@ def current_compiler() -> DeviceCompiler:
     compiler = _COMPILER.get()
     if compiler is not None:
         return compiler
-    return KernelCompiler(TritonCompiler()) if has_triton() else ThreadCompiler()
+    triton: Any = TritonCompiler  # its cached property is a protocol's property
+    return KernelCompiler(triton()) if has_triton() else ThreadCompiler()
 
 
 @with_frame_room

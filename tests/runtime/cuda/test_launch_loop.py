@@ -18,9 +18,7 @@ define i32 @stub(ptr %f, i32 %x, i32 %y, i32 %z, i32 %bx, i32 %by, i32 %bz, i32 
   ret i32 0
 }
 """
-KINDS = (
-    ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-)  # fmt: skip
+KINDS = (ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
 
 def table(launches: int, arguments: int) -> tuple[np.ndarray, array]:
