@@ -15,7 +15,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .PHONY: help setup model torch triton format check-format lint words types layers static tests clock docs pages counters \
-        test nightly demo bench wheel clean
+        test nightly demo bench gpu wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,8 +103,12 @@ test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## everything that must be green
 	$(MAKE) tests
 	$(MAKE) clock
 
+# The suite of the array API standard, if there is a clone of it beside this one.
+ARRAY_API_TESTS ?= ../array-api-tests
+
 nightly: $(SETUP) $(TRITON) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
+	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
 
 demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Python
 	@$(BIN)/python -c 'from smelt.demo import weights; weights.require()'
@@ -112,6 +116,9 @@ demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Py
 
 bench: $(SETUP) ## Smelt against its peers and the memory floor
 	$(BIN)/smelt bench
+
+gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
+	$(BIN)/python -m smelt.bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .

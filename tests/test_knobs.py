@@ -51,6 +51,7 @@ OTHER = {
     "native_calls": ("off", False),
     "strict": ("1", True),
     "quiet": ("on", True),
+    "traceback": ("full", "full"),
 }
 
 

@@ -1,11 +1,12 @@
 """Compile a graph for a GPU: plan, kernels, programs, and an executable on one device.
 
-    with use_compiler(compile_entry):
-        program = compile_for_device(graph, {"n": 1000}, device)
+    program = compile_for_device(graph, {"n": 1000}, device)
     program.executable.run([buffer], (1000,), stream, memory)
 
 Planning is the CPU's until there is a cost model of GPUs. Programs are compiled when a call first
-needs them: their constants depend on sizes, and kernels that differ in names alone share code.
+needs them: their constants depend on sizes, and kernels that differ in names alone share code. The
+default compiler is Triton where it is installed; else LLVM, which needs nothing else and prints
+maps and simple reductions.
 """
 
 from __future__ import annotations
@@ -14,15 +15,12 @@ import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from smelt import fusion, knobs, lower, passes
-from smelt.codegen.triton.device_source import (
-    CompileEntry,
-    DeviceSource,
-    compile_source,
-    device_source,
-)
+from smelt.codegen.nvptx.source import ThreadCompiler
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.device_source import KernelCompiler
 from smelt.dataclass import dataclass
 from smelt.driver import number_values
 from smelt.errors import DeviceKernelError, UnsupportedError
@@ -31,6 +29,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import Journal
 from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.device_code import DeviceCompiler
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.runtime.cuda.code import find_or_compile
@@ -44,7 +43,7 @@ from smelt.types.expr import add
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
 
-_COMPILER: Final[ContextVar[CompileEntry | None]] = ContextVar("smelt_gpu_compiler", default=None)
+_COMPILER: Final[ContextVar[DeviceCompiler | None]] = ContextVar("smelt_gpu", default=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +63,7 @@ class DeviceProgram:
 
 
 @contextmanager
-def use_compiler(compiler: CompileEntry) -> Generator[None]:
+def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
     """Compile programs with this compiler within a block."""
     token = _COMPILER.set(compiler)
     try:
@@ -73,15 +72,16 @@ def use_compiler(compiler: CompileEntry) -> Generator[None]:
         _COMPILER.reset(token)
 
 
-def current_compiler() -> CompileEntry:
-    """Return the compiler of GPU programs in force; raise UnsupportedError if there is none."""
+def current_compiler() -> DeviceCompiler:
+    """Return the compiler of GPU programs in force.
+
+    The default is Triton where it is installed, else LLVM.
+    """
     compiler = _COMPILER.get()
-    if compiler is None:
-        raise UnsupportedError(
-            "programs of a GPU are compiled by Triton, which this version does not call yet",
-            hint="docs/gpu.md says what runs; the CPU runs the same function.",
-        )
-    return compiler
+    if compiler is not None:
+        return compiler
+    triton: Any = TritonCompiler  # its cached property is a protocol's property
+    return KernelCompiler(triton()) if has_triton() else ThreadCompiler()
 
 
 @with_frame_room
@@ -144,7 +144,7 @@ def _step(
     kernel: Kernel,
     numbers: Mapping[Node, int],
     device: Device,
-    compiler: CompileEntry,
+    compiler: DeviceCompiler,
     journal: Journal,
 ) -> DeviceStep:
     """Return the step of a kernel, whose programs are compiled for the sizes of calls."""
@@ -157,21 +157,12 @@ def _step(
 
     def code_at(sizes: Sizes) -> LoadedCode:
         try:
-            source = device_source(plain.kernel, sizes)
+            text, compile_for = compiler.prepare(plain.kernel, sizes)
         except DeviceKernelError as error:
             error.origin = origin or error.origin
             raise
-        return find_or_compile(
-            device,
-            _key(source, device.arch, compiler),
-            lambda: compile_source(source, device.arch, compiler),
-            journal,
-        )
+        parts = f"smelt gpu 1\0{compiler.identity}\0{device.arch}\0{text}"
+        key = hashlib.sha256(parts.encode()).digest()
+        return find_or_compile(device, key, lambda: compile_for(device.arch), journal)
 
     return DeviceStep(kernel.name, code_at, names, values)
-
-
-def _key(source: DeviceSource, arch: str, compiler: CompileEntry) -> bytes:
-    """Return the digest of everything that decides the code of a kernel's programs."""
-    parts = "\0".join(("smelt gpu 1", repr(source), arch, compiler.identity))
-    return hashlib.sha256(parts.encode()).digest()

@@ -32,6 +32,7 @@ from smelt import knobs, logs
 from smelt.cached_property import cached_property
 from smelt.errors import SmeltError
 from smelt.graph.ir import Graph
+from smelt.graph.source_names import source_names
 from smelt.graph.text import text
 from smelt.imports import fork_safe_import
 from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
@@ -174,16 +175,18 @@ def _key_parts(
     `settings` are the result of a race.
     """
     with knobs.config(dict(settings), tune="off"):  # a raced plan equals one with these settings
-        # Lines of the user's program decide only where a setting names one.
+        # Lines and names of the user's program decide only where a setting names one.
         names_lines = knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get()
         settings_text = f"{knobs.fingerprint()} strict={knobs.STRICT.get()}"
     try:
         graph = replace(program.graph, name="program")
         graph_text = text(graph, origins=True) if names_lines else program.text
+        names = source_names(program.graph).values() if names_lines else ()
     except SmeltError:
         return None
     return {
         "program": graph_text,
+        "names of values": " ".join(names),
         **_size_parts(program),
         "donated": repr(donate),
         "settings": settings_text,

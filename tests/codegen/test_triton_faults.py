@@ -56,7 +56,7 @@ HARMLESS: dict[str, Sequence[str]] = {
 """Why some faults change no result for any input: patterns of `golden: fault`, by reason."""
 LANES = {"causal_attention": 4, "splade": 4, "decode": 4}
 """Lanes of a block, 2 elsewhere: few, so that all arrays have several blocks."""
-SAMPLE = 9
+SAMPLE = 31
 """`make test` plants one of so many faults; `make nightly` all."""
 
 

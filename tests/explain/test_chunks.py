@@ -87,7 +87,7 @@ def check(built: Report) -> None:
             continue
         params = (*entry.kernel.inputs, *entry.kernel.outputs)
         for p, param in zip(k.params, params, strict=True):
-            assert (p.name, p.dtype) == (param.name, param.dtype.name)
+            assert p.dtype == param.dtype.name and f"{p.name}:" in k.text
             assert p.touched_bytes <= p.nbytes
             assert p.node is not None or k.within is not None
 

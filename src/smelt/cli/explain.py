@@ -254,7 +254,8 @@ def _of_function(
     jitted: Jit[..., Any] = function if isinstance(function, Jit) else jit(function)
     bound = jitted.options.bind((), values)
     trace, numbers = jitted.find_trace(bound, as_arguments(bound))
-    return report(trace.executable, numbers, target=device)
+    names = trace.source_size_names()
+    return report(trace.executable, numbers, target=device, size_names=names)
 
 
 def _arguments(function: Callable[..., Any], specs: Mapping[str, str]) -> dict[str, Any]:

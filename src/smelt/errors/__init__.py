@@ -71,13 +71,22 @@ from smelt.errors.text import (
     VerifyError,
 )
 from smelt.errors.trace import (
+    CarryError,
     GuardError,
     LeakError,
+    LengthError,
     StaticArgError,
     StructureError,
     TracerError,
 )
-from smelt.errors.tree import SmeltError, SmeltWarning, nearest, reason_of, warn_at_origin
+from smelt.errors.tree import (
+    Coded,
+    SmeltError,
+    SmeltWarning,
+    nearest,
+    reason_of,
+    warn_at_origin,
+)
 
 __all__ = [
     "REASONS",
@@ -88,7 +97,9 @@ __all__ = [
     "CacheError",
     "CacheWarning",
     "CaptureError",
+    "CarryError",
     "ChangedError",
+    "Coded",
     "CodegenError",
     "DLPackError",
     "DTypeError",
@@ -114,6 +125,7 @@ __all__ = [
     "KnobError",
     "KnobWarning",
     "LeakError",
+    "LengthError",
     "NoDriverError",
     "OldDriverError",
     "OutArgumentError",
@@ -146,3 +158,10 @@ __all__ = [
     "reason_of",
     "warn_at_origin",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Raise AttributeError with the nearest name."""
+    close = "" if name.startswith("_") else nearest(name, __all__)
+    hint = f"; did you mean {close!r}?" if close else ""
+    raise AttributeError(f"module 'smelt.errors' has no attribute {name!r}{hint}", name=name)

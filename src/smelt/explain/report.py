@@ -31,11 +31,11 @@ from smelt.explain.entries import entries
 from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.page import collect, frame, html
+from smelt.explain.rename import Renaming, source_renaming
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.kernel.text_print import text as kernel_text
 from smelt.target import Target
 
 __all__ = ["KernelReport", "Report", "report"]
@@ -48,14 +48,15 @@ class KernelReport:
     """
 
     def __init__(self, data: KernelData, kernel: Kernel | None, target: Target) -> None:
+        """Keep the data, in the source's names, and the kernel in its own."""
         self.data = data
         self.kernel = kernel
         self.target = target
 
     @cached_property
     def text(self) -> str:
-        """The kernel's text form."""
-        return "" if self.kernel is None else kernel_text(self.kernel)
+        """The kernel's text form, with the names of the program's source."""
+        return self.data.text or ""
 
     @cached_property
     def llvm(self) -> str:
@@ -100,8 +101,13 @@ def first_line(text: str) -> str:
 class Report:
     """A report on a compiled function at given sizes; `print` it."""
 
-    def __init__(self, data: ReportData, compiled: Compiled) -> None:
-        self.data = data
+    def __init__(
+        self, data: ReportData, compiled: Compiled, renaming: Renaming | None = None
+    ) -> None:
+        """Show `data`, which has the names of the graph, in the names of the source."""
+        self._own_data = data
+        self._renaming = renaming
+        self.data = data = data if renaming is None else renaming.report(data)
         self.compiled = compiled
         self.entries: tuple[KernelReport, ...] = tuple(
             KernelReport(entry, kernel, compiled.target)
@@ -181,7 +187,9 @@ class Report:
         )
         added = self.data.page
         if page:
-            added = collect(self.data, self.compiled, code=code, values=values)
+            added = collect(self._own_data, self.compiled, code=code, values=values)
+            if self._renaming is not None:
+                added = self._renaming.page(added, self._own_data)
         data: dict[str, Any] = to_data(replace(self.data, kernels=entries, page=added))
         return data
 
@@ -233,6 +241,7 @@ def report(
     arrays: Sequence[Array] | None = None,
     times: Times | None = None,
     target: str | None = None,
+    size_names: Mapping[str, str] | None = None,
 ) -> Report:
     """Return the report of a compiled graph.
 
@@ -242,6 +251,7 @@ def report(
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.
         target: a GPU whose programs the report shows, such as "sm_90"; nothing runs on it.
+        size_names: names to show for sizes, by the graph's own.
 
     Raises:
         ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
@@ -252,9 +262,10 @@ def report(
     if arrays is not None:
         times = measure(compiled.executable, arrays, named)
     data = build(compiled, named, times)
+    listed = entries(compiled, named)
     if gpu is not None:
-        data = with_device(data, entries(compiled, named), gpu)
-    return Report(data, compiled)
+        data = with_device(data, listed, gpu)
+    return Report(data, compiled, source_renaming(compiled, listed, size_names or {}))
 
 
 _TIMES = frozenset(

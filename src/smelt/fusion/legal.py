@@ -18,6 +18,7 @@ from smelt.fusion.cost import Cost, Model
 from smelt.fusion.fusion_barriers import Barriers
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
+from smelt.graph.source_names import source_names
 from smelt.graph.text import name_values
 from smelt.knobs.values import Pairs
 
@@ -55,17 +56,20 @@ class FusionConstraints:
         """Return the units that a name means.
 
         It may be an operator's name (with or without the part before its dot), its name and number,
-        a value's name, `file:line`, or `*` (all).
+        a value's name in the graph's text or the program's source, `file:line`, or `*` (all).
         """
         if name == "*":
             return sum(1 << unit.number for unit in self.units.units)
         if self.names is None:
             self.names = {}
             values = name_values(self.units.graph)
+            of_source = source_names(self.units.graph)
             for unit in self.units.units:
                 node = unit.node
                 op, value = node.op.name, values[node]
                 names = [op, value, op.rpartition(".")[2], f"{op}#{value[1:]}"]
+                if node in of_source:
+                    names.append(of_source[node])
                 if node.origin is not None:
                     location = str(node.origin)
                     names += [location, location.rpartition("/")[2]]

@@ -12,6 +12,8 @@ from smelt.errors import REASONS, FusionError
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
+from smelt.graph.source_names import source_names
+from smelt.graph.text import name_values
 from smelt.journal import Decision
 from smelt.origin import UNKNOWN
 
@@ -24,13 +26,14 @@ def require(wishes: FusionConstraints, clusters: Sequence[int], decisions: Decis
     """
     for first, second in wishes.required:
         for u, v in _separated_pairs(wishes, first, second, clusters):
-            names, refusal = decisions.names, _last_refusal(decisions, clusters, u, v)
+            refusal = _last_refusal(decisions, clusters, u, v)
             row = REASONS["no-shared-data" if refusal is None else refusal.reason]
             sentence = row.explain(**({} if refusal is None else refusal.details))
-            node = wishes.units.values[v]
+            node, graph = wishes.units.values[v], wishes.units.graph
+            shown = {**name_values(graph), **source_names(graph)}
             raise FusionError(
-                a=f"{wishes.units.values[u].op.name} {names[u]}",
-                b=f"{node.op.name} {names[v]}",
+                a=f"{wishes.units.values[u].op.name} {shown[wishes.units.values[u]]}",
+                b=f"{node.op.name} {shown[node]}",
                 sentence=sentence,
                 reason=f"{row.code} {row.name}",
                 origin=node.origin or wishes.units.values[u].origin or UNKNOWN,

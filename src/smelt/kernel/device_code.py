@@ -13,14 +13,15 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
 
 from smelt.dataclass import dataclass
+from smelt.kernel.ir import Kernel
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["Argument", "ArgumentKind", "DeviceCode", "Launch"]
+__all__ = ["Argument", "ArgumentKind", "DeviceCode", "DeviceCompiler", "Launch"]
 
 ArgumentKind = Literal["buffer", "size", "stride", "null"]
 
@@ -122,6 +123,25 @@ class DeviceCode:
             bool(facts["wide"]),
             facts["facts"],
         )
+
+
+class DeviceCompiler(Protocol):
+    """Compiler of kernels for devices."""
+
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Return the text that decides the code at these sizes, and what compiles it.
+
+        The latter takes an architecture such as sm_90. Raises DeviceKernelError for kernels that
+        are not printed.
+        """
+        ...
 
 
 def _argument(kind: Any, name: Any, dimension: Any) -> Argument:

@@ -327,6 +327,13 @@ STRICT = _switch(
     "Raise an error for array operators that would run outside the compiler (extern), and behind "
     "torch.compile for a graph that would fall back to eager.",
 )
+TRACEBACK: Knob[Literal["short", "full"]] = Knob(
+    "traceback",
+    values.choice("short", "full"),
+    "short",
+    "full shows Smelt's own frames in tracebacks of errors in the user's program.",
+    values="short | full",
+)
 QUIET = _switch(
     "quiet",
     False,

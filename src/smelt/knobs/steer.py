@@ -48,8 +48,8 @@ class fuse(config):  # noqa: N801 - used as a function: with sm.fuse(must=True):
     whoever reads nothing that shares an operator with a failure of `must` does not hear of it.
     Inside of a function that is being recorded it has no effect, and warns (`SteeringWarning`).
 
-    A name is an operator's (`reduce.sum`), a value's as in the graph's text (`v3`), or the user's
-    line (`model.py:41`); names that do not occur in a program have no effect on it.
+    A name is an operator's (`reduce.sum`), a value's as in a report (`scores`, `v3`), or the
+    user's line (`model.py:41`); names that do not occur in a program have no effect on it.
 
     Raises `FusionError` if a program is compiled whose plan cannot meet `must`; `KnobError`
     immediately for wrong values.

@@ -16,6 +16,7 @@ from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import methods, searching
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.numpy.binding import library
 from smelt.numpy.manipulation import broadcast_arrays, broadcast_to
 
@@ -55,5 +56,7 @@ stride_tricks = StrideTricks()
 
 
 def __getattr__(name: str) -> Any:
-    """Return other names of NumPy's module."""
+    """Return other names of NumPy's module; raise AttributeError with the nearest name."""
+    if not hasattr(np.lib, name):
+        missing_names("smelt.numpy.lib", dir(np.lib))(name)
     return getattr(np.lib, name)

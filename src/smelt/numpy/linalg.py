@@ -13,6 +13,7 @@ import numpy as np
 from smelt.frontends.array import linalg
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.numpy import arithmetic
 from smelt.numpy.binding import LibraryOnly, bound, library
 
@@ -192,3 +193,5 @@ for _name in OURS.split():
     globals()[_name] = bound(f"linalg.{_name}", globals()[_name], getattr(np.linalg, _name))
 for _name, _reason in LIBRARY.items():
     globals()[_name] = library(f"linalg.{_name}", getattr(np.linalg, _name), _reason)
+
+__getattr__ = missing_names("smelt.numpy.linalg", __all__)

@@ -27,6 +27,7 @@ from smelt.frontends.array import random as keys
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import arange
 from smelt.frontends.array.dtypes import as_dtype
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.value import STATE
 from smelt.numpy.library import call
 
@@ -387,7 +388,9 @@ for _name in MODULE:
 
 
 def __getattr__(name: str) -> Any:
-    """Raise AttributeError for bit generators, which are NumPy's."""
+    """Raise AttributeError for bit generators, which are NumPy's, and for unknown names."""
+    if not hasattr(np.random, name):
+        missing_names("smelt.numpy.random", [*__all__, *MODULE])(name)
     raise AttributeError(f"smelt.numpy.random has no {name!r}; numpy.random may", name=name)
 
 

@@ -233,10 +233,8 @@ class FakeDriver:
         self.functions[function]["most_shared"] = value
         return OK
 
-    def cuLaunchKernel(
-        self, function: int, x: int, y: int, z: int, bx: int, by: int, bz: int,
-        shared: int, stream: int | None, parameters: int, extra: int | None,
-    ) -> int:  # fmt: skip
+    def cuLaunchKernel(self, function: int, *launch_arguments: Any) -> int:
+        x, y, z, bx, _, _, shared, stream, parameters, _ = launch_arguments
         self.need_context()
         data = self.functions[function]
         if data["module"] not in self.modules:

@@ -15,7 +15,7 @@ import numpy as np
 from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Tensor
 from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
 
-from smelt.codegen.triton.device_source import CompiledEntry, Entry
+from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
 
 DTYPES = {
     "i1": np.dtype(bool),
@@ -25,12 +25,13 @@ DTYPES = {
 }
 
 
-class FakeTriton:
+class FakeTriton(KernelCompiler):
     """Compiler of entries; `compiled` lists their symbols with architectures, in order."""
 
     identity = "fake triton 1"
 
     def __init__(self, shared_bytes: int = 0) -> None:
+        super().__init__(self)
         self.shared_bytes = shared_bytes
         self.compiled: list[tuple[str, str]] = []
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
@@ -352,3 +353,16 @@ def test_positions_cannot_be_checked_in_a_capture(fake, torch):
     with pytest.raises(CaptureError, match="positions are checked"):
         pick(x, i)
     system_driver().call("cuStreamEndCapture", torch.stream, ctypes.byref(ctypes.c_uint64()))
+
+
+# --- several devices ----------------------------------------------------------------------------
+
+
+def test_arrays_of_two_devices_are_an_error():
+    with use_library(FakeDriver(devices=2)):
+        x, y = (sm.asarray(X, device=f"cuda:{k}") for k in range(2))
+        with pytest.raises(DeviceError, match=r"on cuda:1, others are on cuda:0"):
+            x + y
+        with pytest.raises(DeviceError, match="arrays do not move from one GPU to another"):
+            x.to_device("cuda:1")
+        assert (y * 2).device == "cuda:1"

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from tests.runtime.cuda.fake_driver import image
 
-from smelt.errors import CaptureError, DeviceLayoutError, DeviceMemoryError, DriverCallError
+from smelt.errors import (
+    CaptureError,
+    DeviceLayoutError,
+    DeviceMemoryError,
+    DeviceSizeError,
+    DriverCallError,
+)
 from smelt.kernel.device_code import Argument, DeviceCode, Launch
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
@@ -183,3 +189,19 @@ def test_a_failed_launch_names_its_kernel(fake, device):
     fake.failing["cuLaunchKernel"] = 700
     with pytest.raises(DriverCallError, match="cuLaunchKernel of affine: CUDA_ERROR_ILLEGAL"):
         run(executable, X)
+
+
+def test_sizes_beyond_32_bits_are_refused_before_anything_runs(fake, device):
+    executable = chain(device, [2.0])
+    with pytest.raises(DeviceSizeError, match=r"input 0 of the program has 2,147,483,648 elements"):
+        executable.prepared((2**31,))
+    wide = replace(affine_code(2.0), is_wide=True)
+    values = [Value(f32, (N,), "input", 0), Value(f32, (N,), "output", 0)]
+    executable = DeviceExecutable(device, ("n",), values, [[step(device, wide, 0, 1)]], (), (1,))
+    assert executable.prepared((2**31,)).rows[0][1] == 2**24
+    launch = wide.launches[0]._replace(grid=(1, N))
+    tall = replace(wide, launches=(launch,))
+    executable = DeviceExecutable(device, ("n",), values, [[step(device, tall, 0, 1)]], (), (1,))
+    with pytest.raises(DeviceSizeError, match=r"the grid of affine has 70,000 programs, 65535"):
+        executable.prepared((70_000,))
+    assert not fake.launches

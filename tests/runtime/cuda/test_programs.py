@@ -112,15 +112,10 @@ def test_a_kernel_without_a_program_is_refused_with_its_line(device, monkeypatch
     def refuse(kernel, sizes):
         raise DeviceKernelError(kernel="k0", missing="something")
 
-    monkeypatch.setattr("smelt.device.device_source", refuse)
+    monkeypatch.setattr("smelt.codegen.triton.device_source.device_source", refuse)
     x = np.ones((3, 4), np.float32)
     with use_compiler(FakeTriton()):
         program, trace = compile_jit(softmax, [x], device)
     with pytest.raises(DeviceKernelError, match="something") as e:
         run_on_device(program, trace, [x], device)
     assert "sm." in e.value.origin.text
-
-
-def test_without_a_compiler_the_error_says_so(device):
-    with pytest.raises(UnsupportedError, match="compiled by Triton"):
-        compile_jit(softmax, [np.ones((3, 4), np.float32)], device)

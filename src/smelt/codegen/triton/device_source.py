@@ -17,7 +17,7 @@ is given the text, one entry and the architecture; nothing here imports Triton.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from smelt.codegen.triton.block_axes import power_of_two
@@ -37,6 +37,7 @@ __all__ = [
     "CompiledEntry",
     "DeviceSource",
     "Entry",
+    "KernelCompiler",
     "compile_source",
     "device_source",
     "source_of_stages",
@@ -95,9 +96,12 @@ class CompiledEntry(NamedTuple):
 
 
 class CompileEntry(Protocol):
-    """Compiler of programs; `identity` names it with its version, for cache keys."""
+    """Compiler of programs."""
 
-    identity: str
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
 
     def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
         """Compile one entry of a text for an architecture such as sm_90."""
@@ -186,6 +190,21 @@ def _nbytes(p: Param) -> Index:
 def _type_name(dtype: DType) -> str:
     """Return the name of an element type in signatures."""
     return _POINTERS.get(dtype.name, dtype.name)
+
+
+class KernelCompiler:
+    """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
+
+    def __init__(self, compile_entry: CompileEntry) -> None:
+        self.identity = f"triton 1 {compile_entry.identity}"
+        self._compile_entry = compile_entry
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Print a kernel at these sizes; see `DeviceCompiler`."""
+        source = device_source(kernel, sizes)
+        return repr(source), lambda arch: compile_source(source, arch, self._compile_entry)
 
 
 def compile_source(source: DeviceSource, arch: str, compile_entry: CompileEntry) -> DeviceCode:

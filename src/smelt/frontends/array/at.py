@@ -13,11 +13,12 @@ Array([1., 0., 2.])
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from smelt.errors import DTypeError
 from smelt.frontends.array.assign import update
 from smelt.frontends.array.families import BINARY, UNARY
+from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.subscript import get
 from smelt.frontends.array.value import Value
@@ -61,6 +62,10 @@ class Place:
         self._array = array
         self._key = key
         self._read = read
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError with the nearest name."""
+        raise missing_attribute("x.at[key]", name, type(self))
 
     def get(self) -> Array:
         """Return the elements: `x[key]`."""

@@ -48,14 +48,16 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
     if any(a.spec is not None for a in arguments):
         lowered = jitted.lower(*args, **kwargs)
         lowered.compile()
+        names = lowered.trace.source_size_names()
         return explain_package().report(
-            lowered.trace.executable, lowered.trace.hints, target=target
+            lowered.trace.executable, lowered.trace.hints, target=target, size_names=names
         )
     trace, sizes = jitted.find_trace(bound, arguments)
+    names = trace.source_size_names()
     if target is not None:
-        return explain_package().report(trace.executable, sizes, target=target)
+        return explain_package().report(trace.executable, sizes, target=target, size_names=names)
     buffers = trace.complete(buffers_of(trace, arguments), sizes)
-    return explain_package().report(trace.executable, sizes, buffers)
+    return explain_package().report(trace.executable, sizes, buffers, size_names=names)
 
 
 def _names_target(function: Callable[..., Any], keywords: Mapping[str, Any]) -> bool:

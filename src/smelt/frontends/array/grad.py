@@ -11,7 +11,6 @@ Array([ 3., 12.])
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,9 +18,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from smelt.errors import ArgumentError, GradientError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.transformed import Transformed
 from smelt.frontends.array.tree import flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, identity_copy, record
 from smelt.frontends.array.views import as_integer, axis_list, expand
@@ -62,6 +63,9 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         A function with the parameters of `fun`.  It returns a nest like the argument (a tuple of
         nests if `argnums` is a sequence); with `has_aux` a pair of this and the second part.
 
+    The gradient of a complex argument z = x + iy is the complex array ∂/∂x + i ∂/∂y, as in
+    PyTorch: a step against it lowers the result.
+
     Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in `torch.amax`;
     `where` passes nothing to the side that was not selected, not even NaN.
 
@@ -71,12 +75,11 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     """
     both = value_and_grad(fun, argnums, has_aux)
 
-    @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         result, slope = both(*args, **kwargs)
         return (slope, result[1]) if has_aux else slope
 
-    return gradient
+    return Transformed("grad", fun, gradient)
 
 
 def value_and_grad(
@@ -90,7 +93,6 @@ def value_and_grad(
     if not callable(fun):
         raise ArgumentError(op="grad", argument="fun", value=repr(fun), expected="a function")
 
-    @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
         places = _argument_positions(argnums, len(args))
         leaves, tree = flatten(tuple(args[k] for k in places))
@@ -111,7 +113,7 @@ def value_and_grad(
         slope = nest if isinstance(argnums, Sequence) else nest[0]
         return ((out, aux) if has_aux else out), slope
 
-    return both
+    return Transformed("value_and_grad", fun, both)
 
 
 def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
@@ -264,6 +266,12 @@ def _array(x: Any) -> Value:
 
 def _scalar(result: Any) -> Value:
     """Return the value that is differentiated; raise GradientError unless it is one float."""
+    if isinstance(result, ComplexArray):
+        raise GradientError(
+            op="grad",
+            reason=f"the function gives {result.type_text}, which is complex",
+            hint="Differentiate a real number: abs(y), or y.real.",
+        )
     if flatten(result)[1] != "leaf":
         raise GradientError(
             op="grad", reason="the function gives several values; has_aux=True takes a pair"

@@ -14,9 +14,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from smelt.frontends.array.engine import reporting
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.number import Number
+from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.results import (
     is_same_memory,
     match_parameters,
@@ -38,6 +38,7 @@ from smelt.frontends.array.results import (
 )
 from smelt.frontends.array.shortcut import MOST_RECORDS, NUMBER_TYPES, ExactCall, count_call
 from smelt.frontends.array.trace import Argument, Trace, record_call
+from smelt.frontends.array.transformed import function_text
 from smelt.frontends.array.value import STATE, leaf
 from smelt.imports import fork_safe_import
 from smelt.knobs import fingerprint
@@ -118,7 +119,10 @@ class Jit(Generic[P, R]):
         exact = tuple(key)
         known_call = self._exact.get(exact)
         if known_call is None:
-            return self._call_general(self.options.bind(args, kwargs), exact, None)
+            bound = self.options.bind(args, kwargs)
+            if len(bound.leaves) != len(args):  # complex arrays are two leaves each
+                return self._call_nested(args, kwargs)
+            return self._call_general(bound, exact, None)
         results = _run_known(known_call, buffers)
         if self._noticed and known_call.records_made <= MOST_RECORDS:
             count_call(self, known_call, args, {}, args)
@@ -142,16 +146,14 @@ class Jit(Generic[P, R]):
         >>> double(np.ones(3)), double
         (Array([2., 2., 2.]), <smelt.jit of <lambda>, recorded once>)
         """
-        function = self.options.function
-        name = getattr(function, "__qualname__", None) or repr(function)
-        code = getattr(function, "__code__", None)
-        where = ""
-        if code is not None and not code.co_filename.startswith("<"):
-            where = f" at {Path(code.co_filename).name}:{code.co_firstlineno}"
         count = sum(map(len, self.traces.values()))
         times = "once" if count == 1 else f"{count} times"
         recorded = f"recorded {times}" if count else "not recorded yet"
-        return f"<smelt.jit of {name}{where}, {recorded}>"
+        return f"<smelt.jit of {function_text(self.options.function)}, {recorded}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError with the nearest name."""
+        raise missing_attribute("'Jit' object", name, type(self))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -234,8 +236,12 @@ class Jit(Generic[P, R]):
             device_call = fork_safe_import("smelt.frontends.array.device_call")
             return device_call.call_on_device(self, bound, out)
         arguments = as_arguments(bound)
-        trace, sizes = self.find_trace(bound, arguments, turns=out is None)
-        results = run_call(trace, sizes, arguments, bound, out)
+        try:
+            trace, sizes = self.find_trace(bound, arguments, turns=out is None)
+            results = run_call(trace, sizes, arguments, bound, out)
+        except Exception as error:
+            fork_safe_import("smelt.tracebacks").hide_frames(error)
+            raise
         simple = out is None or (trace.single and not trace.value_dependent)
         if exact is not None and simple and _is_repeatable(trace, bound, arguments):
             if len(self._exact) >= _EXACT_LIMIT:

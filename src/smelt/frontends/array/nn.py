@@ -33,6 +33,7 @@ from smelt.frontends.array.elementwise import (
 )
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import concat, expand_dims, matrix_transpose, reshape
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.pooling import (
     adaptive_avg_pool,
     adaptive_max_pool,
@@ -53,6 +54,9 @@ __all__ = [
     "conv_transpose", "cross_entropy", "gelu", "group_norm", "layer_norm", "log_softmax",
     "logsumexp", "max_pool", "mish", "relu", "rms_norm", "rotary", "silu", "softmax", "upsample",
 ]  # fmt: skip
+
+__getattr__ = missing_names("smelt.nn", __all__)
+
 
 Axis = int | Sequence[int]
 

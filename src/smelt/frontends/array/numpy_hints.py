@@ -9,7 +9,7 @@ with NumPy as the namespace:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 from smelt import errors
@@ -37,11 +37,6 @@ FUNCTIONS: Final[dict[str, str]] = {
 }  # fmt: skip
 """Other names, mostly NumPy's -> names of this package."""
 
-UNSUPPORTED: Final[dict[str, str]] = {
-    "fft": ": there are no complex numbers; numpy.fft takes np.asarray(x)",
-}
-"""Names without a function here -> reason and alternative."""
-
 
 def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
     """Raise AttributeError for a name that the package does not have, with a hint.
@@ -54,11 +49,25 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
         if ours and "." not in ours
         else f": it is sm.{ours}"
         if ours
-        else UNSUPPORTED.get(name, "")
+        else ""
     )
     if not hint and not name.startswith("_"):
         hint = nearest_hint(name, names)
     raise AttributeError(f"module 'smelt' has no attribute {name!r}{hint}", name=name)
+
+
+def missing_names(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
+    """Return a module's `__getattr__`, which raises AttributeError with the nearest of `names`.
+
+    >>> missing_names("smelt.nn", ["relu", "gelu"])("relux")
+    Traceback (most recent call last):
+    AttributeError: module 'smelt.nn' has no attribute 'relux'; did you mean 'relu'?
+    """
+
+    def missing(name: str) -> NoReturn:
+        raise _missing(f"module {module!r}", name, names)
+
+    return missing
 
 
 def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
@@ -66,9 +75,12 @@ def missing_attribute(owner: str, name: str, names: Any) -> AttributeError:
 
     `names` is an object whose public attributes are candidates.
     """
-    return AttributeError(
-        f"{owner} has no attribute {name!r}{nearest_hint(name, dir(names))}", name=name
-    )
+    return _missing(owner, name, dir(names))
+
+
+def _missing(owner: str, name: str, names: Iterable[str]) -> AttributeError:
+    hint = "" if name.startswith("_") else nearest_hint(name, names)
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def nearest_hint(name: str, names: Iterable[str]) -> str:

@@ -21,12 +21,15 @@ from smelt.errors import ArgumentError
 from smelt.frontends.array.array import Array, value
 from smelt.frontends.array.creation import zeros, zeros_like
 from smelt.frontends.array.elementwise import minimum, sqrt
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.reduction import cast_to_float
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.tree import flatten, unflatten
 
 __all__ = ["Optimiser", "adam", "adamw", "clip", "norm", "sgd"]
+
+__getattr__ = missing_names("smelt.optim", __all__)
 
 
 class Optimiser(NamedTuple):

@@ -21,6 +21,7 @@ from smelt.frontends.array.creation import asarray, iota
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.number import Number, dims
+from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.value import Value, constant, record
 from smelt.frontends.array.views import reshape
@@ -30,6 +31,9 @@ from smelt.types.expr import product
 from smelt.types.tensor import Shape
 
 __all__ = ["bernoulli", "bits", "key", "normal", "split", "uniform"]
+
+__getattr__ = missing_names("smelt.random", __all__)
+
 
 _PHILOX = Map("philox")
 _SPLIT = 1 << 63

@@ -8,10 +8,10 @@ of the graph's size symbols, or None if a guard fails.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, SmeltError, StructureError
@@ -26,7 +26,9 @@ from smelt.frontends.array.engine import (
 )
 from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
+from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.size_names import size_names
 from smelt.frontends.array.sizes import Guard, facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, intern, size_carrier
@@ -37,6 +39,7 @@ from smelt.graph.walk import all_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
+from smelt.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Index, size, sizes_of, text
@@ -58,6 +61,10 @@ class Spec:
     def __init__(self, shape: Shape, dtype: DType) -> None:
         self.shape = shape
         self.dtype = dtype
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError with the nearest name."""
+        raise missing_attribute("a spec", name, type(self))
 
     def __repr__(self) -> str:
         return f"spec({str(self)!r})"
@@ -129,6 +136,10 @@ class Trace:
     """Permutations of inputs and results; None if all are in the graph's order."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters of `match`."""
+    shape_reads: tuple[tuple[Origin, Shape], ...] = ()
+    """Where the function read which shape; see `size_names`."""
+    number_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Parameters of numbers, by the names of these as sizes."""
     only_outputs: bool = field(init=False)
     """Whether all results are the outputs of the graph, in order."""
     reads_all_leaves: bool = field(init=False)
@@ -169,6 +180,11 @@ class Trace:
             )
             self.overwriting_traces[pairs] = variant
         return variant
+
+    def source_size_names(self) -> dict[str, str]:
+        """Return names that the function gives to the graph's sizes, by their own names."""
+        taken = [x.op.label for x in self.graph.inputs if isinstance(x.op, Input)]
+        return size_names(self.hints, self.shape_reads, taken, self.number_names)
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""
@@ -419,6 +435,8 @@ def _finish(
         checks,
         turns,
         tuple(_parameters(scope, leaves).split(", ")),
+        tuple((origin, scope.shape(shape)) for origin, shape in scope.shape_reads),
+        {name: x.op.label for x, (name, _) in scope.scalars.items() if isinstance(x.op, Input)},
     )
 
 

@@ -46,6 +46,7 @@ from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
+from smelt.frontends.torch.origins import argument_names, name_arguments
 from smelt.frontends.torch.program import Program
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
 from smelt.frontends.torch.replace_index_put import accumulate_in_place
@@ -115,7 +116,7 @@ def compile_graph(
     """
     keep_native_backward(module)
     decompose_flex_attention(module)
-    arguments = len(module.graph.find_nodes(op="placeholder"))
+    names = argument_names(module)
     decisions: list[Kept] = []
     output_counts: list[int] = []
     varying: set[int] = set()
@@ -136,10 +137,11 @@ def compile_graph(
                 else None
             )
             _mark_results(traced, count)
+            name_arguments(traced, names)
             if kind == "backward":
                 _drop_hidden_gradients(traced)
             else:
-                restore_argument_views(traced, facts.results, arguments)
+                restore_argument_views(traced, facts.results, len(names))
             # A backward graph has other arguments.
             cached = facts.autocast_cached if kind != "backward" else ()
             return compile_traced(
@@ -390,7 +392,7 @@ def compile_traced(
         "%s graph of %d operators: %d kernels, %d calls of torch, %.2f s",
         kind,
         operators,
-        sum(len(s.compiled.recipe.steps) for s in program.segments),
+        sum(s.step_count for s in program.segments),
         len(record.left),
         record.seconds,
     )

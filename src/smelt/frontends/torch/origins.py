@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from smelt.origin import Origin
+from smelt.source_names import assigned_in_line
 
-__all__ = ["TracedOrigin", "module_of", "origin_of"]
+__all__ = ["TracedOrigin", "argument_names", "module_of", "name_arguments", "origin_of"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n\s*(.*))?')
 _ROOT = re.compile(r"[LG](?:\['|\.)(\w+)(?:'\])?(?:\.__self__\b)?")
@@ -23,14 +25,39 @@ class TracedOrigin(Origin):
     'model.py:12'
     """
 
-    __slots__ = ("module", "operator")
+    __slots__ = ("label", "module", "operator")
 
-    def __init__(self, location: tuple[str, int, str, str], module: str, operator: str) -> None:
+    def __init__(
+        self,
+        location: tuple[str, int, str, str],
+        module: str,
+        operator: str,
+        label: str | None = None,
+    ) -> None:
         super().__init__(*location)
         self.module = module
         """Path in the model, such as `layers.0.attention`; empty if unknown."""
         self.operator = operator
         """The overload, such as `aten.add.Tensor`."""
+        self.label = label
+        """Name of an argument; empty for a value that its line does not name."""
+
+    @property
+    def assigned(self) -> str:
+        """Name of the module on this line, or of the variable that it assigns to.
+
+        >>> line = "model.py", 12, "forward", "q = self.q_proj(x).view(b, n, 8, -1)"
+        >>> TracedOrigin(line, "layers.0.q_proj", "aten.mm.default").assigned
+        'q_proj'
+        >>> TracedOrigin(line, "layers.0", "aten.view.default").assigned
+        'q'
+        """
+        if self.label is not None:
+            return self.label
+        text, name = self.place.text, self.module.rpartition(".")[2]
+        if f".{name}(" in text and not name.isdigit():
+            return name
+        return assigned_in_line(text)
 
     def matches_name(self, name: str) -> bool:
         """Whether a name means this operator, or a module around it.
@@ -53,9 +80,48 @@ def origin_of(node: Any) -> TracedOrigin:
     if origin is None:
         frame = _innermost_frame(node.meta.get("stack_trace") or "")
         origin = node.meta["smelt_origin"] = TracedOrigin(
-            frame, _module_path(node), str(node.target)
+            frame, _module_path(node), str(node.target), _label(node)
         )
     return origin
+
+
+def _label(node: Any) -> str | None:
+    """Return an argument's name, "" for values that their line does not name.
+
+    Those are gradients, which have the line of the operator they are of, and saved values.
+    """
+    if node.op == "placeholder":
+        return node.meta.get("smelt_argument", "")
+    return "" if node.meta.get("autograd_backward") else None
+
+
+def argument_names(module: Any) -> list[str]:
+    """Return the names of a traced module's arguments; those of parameters are their paths."""
+    return [_argument_name(n) for n in module.graph.find_nodes(op="placeholder")]
+
+
+def _argument_name(node: Any) -> str:
+    """Return `hidden` for `L['hidden']`, `q_proj_weight` for a parameter; "" if unknown."""
+    source = getattr(getattr(node.meta.get("grapharg"), "_example", None), "source", None)
+    source = getattr(node.meta.get("grapharg"), "source", source)
+    if source is None:
+        return ""
+    try:
+        text = source.name() if callable(source.name) else source.name
+    except (AttributeError, NotImplementedError):
+        return ""
+    root, path = _split_root(re.sub(r"\._(modules|parameters|buffers)\b", "", str(text)))
+    name = "_".join(re.findall(r"\w+", path))
+    return name if name.isidentifier() else f"{root}_{name}".strip("_")
+
+
+def name_arguments(traced: Any, names: Sequence[str]) -> None:
+    """Give the arguments of a graph of AOTAutograd's the names of those of Dynamo's graph."""
+    for node in traced.graph.find_nodes(op="placeholder"):
+        position = getattr(node.meta.get("desc"), "idx", None)
+        plain = type(node.meta.get("desc")).__name__ in ("PlainAOTInput", "ParamAOTInput")
+        if plain and isinstance(position, int) and position < len(names):
+            node.meta["smelt_argument"] = names[position]
 
 
 @lru_cache(maxsize=4096)

@@ -57,6 +57,9 @@ class DeviceExecutable:
         self._graphs: dict[tuple[int, ...], LaunchGraphs] = {}
         self._lock = threading.Lock()
 
+    prelude = None
+    """Constants are not computed ahead on a device."""
+
     def run(
         self,
         inputs: Sequence[DeviceBuffer],
@@ -65,10 +68,29 @@ class DeviceExecutable:
         memory: Memory,
         names: Sequence[str] = (),
     ) -> list[DeviceBuffer]:
-        """Queue the plan's kernels in a stream and return its results.
+        """Queue the plan's kernels in a stream and return its outputs; see `compute`.
+
+        An output that is an input is returned as it is.
+        """
+        results = self.compute(inputs, sizes, stream, memory, names)
+        computed = [n for n, v in enumerate(self.values) if v.place == "output"]
+        by_value = dict(zip(computed, results, strict=True))
+        return [
+            by_value[v] if v in by_value else inputs[self.values[v].number] for v in self.outputs
+        ]
+
+    def compute(
+        self,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        stream: int,
+        memory: Memory,
+        names: Sequence[str] = (),
+    ) -> list[DeviceBuffer]:
+        """Queue the plan's kernels in a stream and return what they compute, each value once.
 
         `inputs` are the plan's inputs and `sizes` the values of `size_names`; `names` are the
-        inputs' names, for messages. A result that is an input is returned as it is.
+        inputs' names, for messages.
 
         Raises DeviceLayoutError, DeviceError, DeviceSizeError, DeviceMemoryError, OutOfMemory and
         CaptureError before anything runs, DriverCallError if a launch fails.
@@ -89,10 +111,7 @@ class DeviceExecutable:
             block, results = self._allocate(p, inputs, stream, memory)
             frame = _fill_frame(p, inputs, results, block)
             self._launch(p, sizes, frame, stream, capturing)
-        by_value = {v: r for (v, *_), r in zip(p.results, results, strict=True)}
-        return [
-            by_value[v] if v in by_value else inputs[self.values[v].number] for v in self.outputs
-        ]
+        return results
 
     def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
         """Return the table for calls with these sizes."""

@@ -1,0 +1,56 @@
+"""Functions that are made from functions, such as gradients: objects whose `repr` says of what.
+
+>>> Transformed("grad", abs, lambda x: 1.0)
+<smelt.grad of abs>
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import MethodType
+from typing import Any, Self
+
+__all__ = ["Transformed", "function_text"]
+
+
+class Transformed:
+    """Function with the name, documentation and signature of the function it is made from."""
+
+    def __init__(
+        self, transform: str, function: Callable[..., Any], call: Callable[..., Any]
+    ) -> None:
+        """Wrap `call`, which `transform` made from `function`."""
+        functools.update_wrapper(self, function)
+        self._transform = transform
+        self._function = function
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """Name the transformation, the function, and where that is defined."""
+        return f"<smelt.{self._transform} of {function_text(self._function)}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return itself, as for a function."""
+        return self
+
+
+def function_text(function: Any) -> str:
+    """Return a function's name and where it is defined, as `loss at train.py:12`."""
+    if isinstance(function, Transformed):
+        return repr(function)
+    name = getattr(function, "__qualname__", None) or repr(function)
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename.startswith("<"):
+        return name
+    return f"{name} at {Path(code.co_filename).name}:{code.co_firstlineno}"

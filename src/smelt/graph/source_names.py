@@ -1,0 +1,98 @@
+"""Name values of a graph as the program's source does, for reports and messages.
+
+Names of the source are never part of a graph's text, which is the cache's key: `name_values` there
+numbers the values.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n]) {
+...   v0 = exp(x)
+...   return v0
+... }''')
+>>> source_names(graph)
+{}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from keyword import iskeyword
+
+from smelt.graph.ir import Graph, Node
+from smelt.ops.create import Constant, Input
+
+__all__ = ["is_source_name", "source_names", "unique_name"]
+
+_NUMBERED = re.compile(r"v\d+")
+"""Names of the values that have none of their own."""
+
+
+def source_names(graph: Graph) -> dict[Node, str]:
+    """Return the names that the source gives to values, unique and different from the inputs'.
+
+    Where several operators stand for one expression, as in a call of `softmax`, the last has its
+    name. A variable that is assigned several times is `u`, `u_2`, and so on.
+    """
+    nodes = graph.nodes()
+    excluded = _unnamed_nodes(graph)
+    named = {node for node in graph.inputs if node.origin is not None and node.origin.assigned}
+    taken = {n.op.label for n in graph.inputs if isinstance(n.op, Input) and n not in named}
+    names: dict[Node, str] = {}
+    for node in nodes:
+        origin = node.origin
+        if isinstance(node.op, Constant) or origin is None or node in excluded:
+            continue
+        name = origin.assigned
+        if is_source_name(name) and name != graph.name:  # nor what the function itself returns
+            names[node] = unique_name(name, taken)
+            taken.add(names[node])
+    return names
+
+
+def is_source_name(name: str) -> bool:
+    """Return whether a name of the source can stand in texts of graphs and kernels."""
+    return name.isidentifier() and not iskeyword(name) and not _NUMBERED.fullmatch(name)
+
+
+def _unnamed_nodes(graph: Graph) -> set[Node]:
+    """Return nodes that are a part of an expression: another operator of it reads them.
+
+    An expression of one operator that is applied to its own result in a loop has none. Where
+    passes made different operators of one, it is not certain which has its value: all are returned.
+    """
+    located = [n for n in graph.nodes() if n.origin is not None and n.origin.known]
+    expressions = {n: _expression(n) for n in located if not isinstance(n.op, Input)}
+    operators: dict[object, set[str]] = {}
+    for node, expression in expressions.items():
+        operators.setdefault(expression, set()).add(node.op.name)
+    inner = {
+        x
+        for node, expression in expressions.items()
+        if len(operators[expression]) > 1
+        for x in node.inputs
+        if expressions.get(x) == expression
+    }
+    last: dict[object, set[str]] = {}
+    for node, expression in expressions.items():
+        if node not in inner:
+            last.setdefault(expression, set()).add(node.op.name)
+    return inner | {n for n, expression in expressions.items() if len(last[expression]) > 1}
+
+
+def _expression(node: Node) -> object:
+    origin = node.origin
+    assert origin is not None
+    return origin.place, origin.assigned, getattr(origin, "module", "")
+
+
+def unique_name(name: str, taken: Collection[str]) -> str:
+    """Return `name`, or `name_2`, `name_3`, ... if it is taken.
+
+    >>> unique_name("u", {"u", "u_2"})
+    'u_3'
+    """
+    plain, count = name, 1
+    while name in taken:
+        count += 1
+        name = f"{plain}_{count}"
+    return name
