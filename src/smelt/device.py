@@ -15,15 +15,18 @@ import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from smelt import fusion, knobs, lower, passes
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_source import KernelCompiler
+from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
 from smelt.driver import number_values
 from smelt.errors import DeviceKernelError, UnsupportedError
+from smelt.explain.device import DEVICES
+from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, input_size_names
@@ -32,6 +35,7 @@ from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.device_code import DeviceCompiler
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify as verify_kernel
+from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.code import find_or_compile
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
@@ -72,16 +76,21 @@ def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
         _COMPILER.reset(token)
 
 
-def current_compiler() -> DeviceCompiler:
-    """Return the compiler of GPU programs in force.
+def current_compiler(arch: str) -> DeviceCompiler:
+    """Return the compiler of programs for an architecture.
 
-    The default is Triton where it is installed, else LLVM.
+    The default is Triton where it is installed, else LLVM. Candidate schedules are compared for
+    architectures whose rates are known.
     """
     compiler = _COMPILER.get()
     if compiler is not None:
         return compiler
-    triton: Any = TritonCompiler  # its cached property is a protocol's property
-    return KernelCompiler(triton()) if has_triton() else ThreadCompiler()
+    if not has_triton():
+        return ThreadCompiler()
+    triton = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
+    if arch in DEVICES:
+        return SelectingCompiler(rates_of(DEVICES[arch]), triton, policy_in_force())
+    return KernelCompiler(cast("Any", triton))  # its cached property is a protocol's property
 
 
 @with_frame_room
@@ -96,7 +105,7 @@ def compile_for_device(
     call, which name the user's line.
     """
     journal = Journal() if journal is None else journal
-    compiler = current_compiler()
+    compiler = current_compiler(device.arch)
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)

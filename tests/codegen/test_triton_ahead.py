@@ -18,16 +18,18 @@ from tests.codegen.device_programs import (
     lines,
     rates,
 )
+from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_limits import device_limits
-from smelt.codegen.triton.device_source import device_source
+from smelt.codegen.triton.device_source import CompiledEntry, device_source
 from smelt.codegen.triton.resources import Resources, can_run, gate
-from smelt.codegen.triton.select import select
+from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.errors import DeviceCompileError, DeviceKernelError
 from smelt.kernel.text import parse
+from smelt.kernel.verify_sizes import size_names
 from smelt.runtime.cache import Cache
 
 NEEDS_TRITON = pytest.mark.skipif(
@@ -288,6 +290,43 @@ def test_least_spilling_candidate_is_used_where_all_spill():
 def test_kernel_whose_candidates_all_fail_is_refused():
     with pytest.raises(DeviceKernelError, match="no answer within 1 s"):
         select(PRODUCT, SIZES, rates("sm_90"), FakeCompiler(lambda _: None))
+
+
+class FakeTriton(FakeCompiler):
+    """Images have the text and the constants of their programs."""
+
+    identity = "fake triton 1"
+
+    def program(self, text, entry, arch):
+        result = super().program(text, entry, arch)
+        result.image = f"{text}{entry.constants}{entry.warps}".encode()
+        return result
+
+    def entry_of(self, program, entry, arch):
+        return CompiledEntry(program.image, entry.symbol, 32 * entry.warps, 0)
+
+
+def test_runtime_launches_the_candidate_that_passes_the_gates():
+    compiler = SelectingCompiler(rates("sm_90"), FakeTriton(lambda count: 16 * (count == 1)))
+    text, compile_for = compiler.prepare(PRODUCT, SIZES)
+    code = compile_for("sm_90")
+    (launch,) = code.launches
+    (chosen,) = select(
+        PRODUCT, SIZES, rates("sm_90"), FakeTriton(lambda count: 16 * (count == 1))
+    ).launches
+    assert launch.threads == 32 * chosen.chosen.warps and chosen.dropped
+    assert launch.grid == chosen.entry.grid and len(code.images) == 1
+    assert compiler.prepare(PRODUCT, {**SIZES, "m": 4000})[0] == text
+    assert compiler.prepare(PRODUCT, {**SIZES, "m": 20})[0] != text
+    assert compiler.identity == "selected 1 fake triton 1"
+
+
+def test_runtime_compiles_every_launch_of_a_kernel():
+    kernel = parse(GOLDENS["decode"])
+    compiler = SelectingCompiler(rates("sm_90"), FakeTriton(lambda _: 0))
+    sizes = dict.fromkeys(size_names(kernel), 32)
+    code = compiler.prepare(kernel, sizes)[1]("sm_90")
+    assert len(code.launches) == 2 and code.workspaces
 
 
 def test_report_without_triton_says_what_to_install(monkeypatch):

@@ -35,7 +35,7 @@ def test_source_of_a_softmax_runs():
     assert "not measured" in str(report) and kernel.source.rstrip() in str(report)
     assert kernel.source == sm.explain(softmax, x, target="h100").kernels[0].source
     assert report.to_data()["kernels"][0]["device"]["source"] == kernel.source
-    assert "kernel_k0: j whole in 128, 1 warp" in report.text(1)
+    assert "j whole in 128, 1 warp" in report.text(1)
 
 
 def test_source_of_a_count_runs():

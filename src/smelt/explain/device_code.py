@@ -14,7 +14,7 @@ from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
 from smelt.codegen.triton.resources import key_instructions
-from smelt.codegen.triton.schedule import EXACT, FAST
+from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.explain.data import (
     DeviceCodeData,
@@ -27,7 +27,7 @@ from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
 
-__all__ = ["launch_lines", "missing_compiler", "programs"]
+__all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
 
 
 def programs(
@@ -37,7 +37,18 @@ def programs(
 
     Raises DeviceKernelError for a kernel that is not printed.
     """
-    device = DeviceRates(
+    device = rates_of(target)
+    compiler = None
+    if knobs.DEVICE_CODE.get() and has_triton():
+        compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
+    selection = select(kernel, sizes, device, compiler, policy_in_force())
+    launches = tuple(_launch(x, device, compiler) for x in selection.launches)
+    return selection.source, launches
+
+
+def rates_of(target: DeviceData) -> DeviceRates:
+    """Return a device as schedules are compared on it."""
+    return DeviceRates(
         arch=target.arch,
         limits=device_limits(target.arch),
         processors=target.processors,
@@ -45,13 +56,11 @@ def programs(
         tensor_tflops=target.tensor_tflops,
         float32_tflops=target.float32_tflops,
     )
-    compiler = None
-    if knobs.DEVICE_CODE.get() and has_triton():
-        compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    policy = FAST if knobs.ROUNDING.get() == "fast" else EXACT
-    selection = select(kernel, sizes, device, compiler, policy)
-    launches = tuple(_launch(x, device, compiler) for x in selection.launches)
-    return selection.source, launches
+
+
+def policy_in_force() -> Policy:
+    """Return how exact programs are: hardware approximations are for `rounding="fast"` alone."""
+    return FAST if knobs.ROUNDING.get() == "fast" else EXACT
 
 
 def _launch(

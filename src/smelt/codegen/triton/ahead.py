@@ -97,7 +97,13 @@ class TritonCompiler:
 
     def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
         """Compile an entry; raise DeviceCompileError as `program` does."""
-        program = self.program(text, entry, arch)
+        return self.entry_of(self.program(text, entry, arch), entry, arch)
+
+    def entry_of(self, program: AheadProgram, entry: Entry, arch: str) -> CompiledEntry:
+        """Return a program as the runtime launches it.
+
+        Raises DeviceCompileError for one that needs global scratch memory.
+        """
         needs = program.resources
         if program.scratch_bytes:
             raise DeviceCompileError(

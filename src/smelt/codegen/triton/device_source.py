@@ -207,7 +207,9 @@ class KernelCompiler:
         return repr(source), lambda arch: compile_source(source, arch, self._compile_entry)
 
 
-def compile_source(source: DeviceSource, arch: str, compile_entry: CompileEntry) -> DeviceCode:
+def compile_source(
+    source: DeviceSource, arch: str, compile_entry: Callable[[str, Entry, str], CompiledEntry]
+) -> DeviceCode:
     """Compile the programs of a kernel and return its code.
 
     Raises the compiler's errors.

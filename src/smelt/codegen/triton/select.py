@@ -6,14 +6,20 @@ selection.source, [launch.program.resources for launch in selection.launches]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.codegen.triton.ahead import AheadProgram, TritonCompiler
+from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.candidates import Candidate, candidates
 from smelt.codegen.triton.device_limits import DeviceRates
-from smelt.codegen.triton.device_source import Entry, source_of_stages
+from smelt.codegen.triton.device_source import (
+    CompiledEntry,
+    Entry,
+    compile_source,
+    source_of_stages,
+)
 from smelt.codegen.triton.launcher import Stage
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.resources import can_run, gate
@@ -21,9 +27,10 @@ from smelt.codegen.triton.schedule import EXACT, Policy
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.dataclass import dataclass
 from smelt.errors import DeviceCompileError
+from smelt.kernel.device_code import DeviceCode
 from smelt.kernel.ir import Kernel
 
-__all__ = ["Dropped", "SelectedLaunch", "Selection", "select"]
+__all__ = ["Dropped", "SelectedLaunch", "SelectingCompiler", "Selection", "select"]
 
 
 class Dropped(NamedTuple):
@@ -81,6 +88,60 @@ def select(
     """
     every = candidates(kernel, sizes, device, policy)
     return Selection(kernel, tuple(_best(kernel, c, sizes, device, compiler) for c in every))
+
+
+class SelectingCompiler:
+    """Compiler of kernels for one device: the best candidate of each launch that passes the gates.
+
+    Calls whose sizes have the same powers of two above them compare the same candidates, and share
+    code where its constants are the same.
+    """
+
+    def __init__(
+        self, device: DeviceRates, compiler: TritonCompiler, policy: Policy = EXACT
+    ) -> None:
+        self.device, self.policy, self._compiler = device, policy, compiler
+
+    @property
+    def identity(self) -> str:
+        """The compiler with its version, for cache keys."""
+        return f"selected 1 {self._compiler.identity}"
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Print the candidates of a kernel at these sizes; see `DeviceCompiler`.
+
+        Raises DeviceKernelError for kernels that are not printed.
+        """
+        rounded = {s: power_of_two(n) for s, n in sizes.items()}
+        every = candidates(kernel, rounded, self.device, self.policy)
+        sources = [
+            source_of_stages(kernel, [print_stage(c.launch, c.schedule)], sizes)
+            for of_launch in every
+            for c in of_launch
+        ]
+        return repr(sources), lambda arch: self._compile(kernel, sizes, every, arch)
+
+    def _compile(
+        self,
+        kernel: Kernel,
+        sizes: Mapping[str, int],
+        every: Iterable[Sequence[Candidate]],
+        arch: str,
+    ) -> DeviceCode:
+        device = replace(self.device, arch=arch)
+        launches = [_best(kernel, c, sizes, device, self._compiler) for c in every]
+        programs = {x.stage.program.name: x.program for x in launches}
+
+        def entry_of(text: str, entry: Entry, arch: str) -> CompiledEntry:
+            program = programs[entry.symbol]
+            if program is None:
+                return self._compiler(text, entry, arch)
+            return self._compiler.entry_of(program, entry, arch)
+
+        source = source_of_stages(kernel, [x.stage for x in launches], sizes)
+        return compile_source(source, arch, entry_of)
 
 
 def _best(
