@@ -35,7 +35,7 @@ def test_source_of_a_softmax_runs():
     assert "not measured" in str(report) and kernel.source.rstrip() in str(report)
     assert kernel.source == sm.explain(softmax, x, target="h100").kernels[0].source
     assert report.to_data()["kernels"][0]["device"]["source"] == kernel.source
-    assert "j whole in 128, 1 warp" in report.text(1)
+    assert "whole in 128, 1 warp" in report.text(1)
 
 
 def test_source_of_a_count_runs():
@@ -49,10 +49,10 @@ def test_source_of_a_count_runs():
 def test_refusal_has_its_code_and_reason(monkeypatch):
     missing = "all 4000000 elements of a row at once"
 
-    def refuse(kernel, sizes):
+    def refuse(kernel, sizes, target):
         raise DeviceKernelError(kernel=kernel.name, missing=missing)
 
-    monkeypatch.setattr(sys.modules["smelt.explain.device"], "triton_source", refuse)
+    monkeypatch.setattr(sys.modules["smelt.explain.device"], "programs", refuse)
     report = sm.explain(softmax, array(4, 5), target="a100")
     (kernel,) = report.kernels
     assert kernel.source == ""
