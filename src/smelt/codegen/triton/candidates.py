@@ -165,9 +165,9 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
         for rows in dict.fromkeys((max(min(SEVERAL_ROWS // row, 8), 1), 4, 2)):
             if rows * row <= SEVERAL_ROWS:
                 grid = {**base.grid, last: rows} if rows > 1 else base.grid
-                yield replace(
-                    base, grid=grid, warps=1, reason=f"{rows} short rows a program, no barriers"
-                )
+                shared = f"{rows} short rows" if rows > 1 else "one short row"
+                reason = f"{shared} a program, no barriers"
+                yield replace(base, grid=grid, warps=1, reason=reason)
     grid = dict.fromkeys(base.grid, 1)
     for warps in (1, 2, 4, 8, 16, 32):
         each = row // (32 * warps)
