@@ -1,4 +1,4 @@
-"""Programs compile ahead of time in a process of their own, and pass the gates of their device."""
+"""Programs compile ahead of time in another process and pass the gates of devices."""
 
 from __future__ import annotations
 

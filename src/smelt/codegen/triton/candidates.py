@@ -132,7 +132,7 @@ def _lanes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, int]:
 def _schedules(
     launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
 ) -> Iterator[Schedule]:
-    """Yield the schedules of a launch with the loops it has, but for the one by fixed rules."""
+    """Yield schedules of a launch with its loops, without the one by fixed rules."""
     if base.has_matrices:
         yield from _tiles(launch, base, extents, work)
     elif any(s.join for s in stores(launch)) or dots_of(launch.body):

@@ -32,6 +32,11 @@ L2_RATIO = 2.0
 """Bandwidth of the last cache, in that of the memory."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
+PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 2
+"""Registers of a thread with contractions: those that it needs anyhow, and for each element of its
+results. Fitted to what ptxas says of products and attention for sm_90."""
+ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
+"""The same for rows held in registers, fitted to a softmax."""
 SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
@@ -94,9 +99,9 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         most[x.param] = max(most.get(x.param, 0), count)
     dots = dots_of(launch.body)
     values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
-    known = _widths(launch)
+    bytes_by_name = _widths(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
-    widths = [_width(d, known, policy) for d in dots]
+    widths = [_width(d, bytes_by_name, policy) for d in dots]
     return LaunchWork(
         extents=extents,
         bytes=sum(most.values()),
@@ -149,7 +154,10 @@ def predict_ns(
     warps: int,
     device: DeviceRates,
 ) -> float:
-    """Return the predicted time of a launch in ns; infinity where no processor holds a program."""
+    """Return the predicted time of a launch in ns.
+
+    Infinity where no processor holds a program.
+    """
     count = math.prod(
         math.ceil(work.extents[a] / n) if n > 1 else work.extents[a]
         for a, n in schedule.grid.items()
@@ -186,9 +194,9 @@ def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
     """Return the registers of a thread, estimated from the largest values of a program."""
     if work.contractions:
         held = sum(_tile(axes, lanes) for axes in {c.result: 0 for c in work.contractions})
-        return 28 + 2 * held // threads
+        return PRODUCT_REGISTERS + ACCUMULATOR_REGISTERS * held // threads
     each = max((_tile(axes, lanes) for axes in work.values), default=1) / threads
-    return 16 + int(1.4 * each)
+    return ROW_REGISTERS + int(ELEMENT_REGISTERS * each)
 
 
 def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> int:

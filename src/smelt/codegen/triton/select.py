@@ -42,9 +42,10 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SelectedLaunch:
-    """A launch with its schedule; `program` is None without a compiler, and for a table of arrays.
+    """A launch with its schedule and its compiled program.
 
-    `dropped` failed a gate, `others` are predicted slower and not compiled. `warning` says that
+    `program` is None without a compiler, and for a table of arrays. `dropped` failed a gate,
+    `others` are predicted slower and not compiled. `warning` says that
     every candidate spills registers, this one the least.
     """
 
@@ -82,9 +83,10 @@ def select(
     compiler: TritonCompiler | None,
     policy: Policy = EXACT,
 ) -> Selection:
-    """Return the launches of a kernel on a device; without a compiler no gate is checked.
+    """Return the launches of a kernel on a device.
 
-    Raises DeviceKernelError for a kernel that is not printed, and where no candidate can run.
+    Without a compiler no gate is checked. Raises DeviceKernelError for a kernel that is not
+    printed, and where no candidate can run.
     """
     every = candidates(kernel, sizes, device, policy)
     return Selection(kernel, tuple(_best(kernel, c, sizes, device, compiler) for c in every))

@@ -105,7 +105,7 @@ def gpu_target(arch: str) -> Any:
 
 
 def loaded(text: str, file: Path) -> Any:
-    """Return the module of a text; Triton reads the source of its functions from the file."""
+    """Return the module of a text, whose functions Triton reads from the file."""
     file.write_text(text, encoding="utf-8")
     spec: Any = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
