@@ -4,6 +4,7 @@
 decides when it is imported whether it interprets. What is repaired, in Triton 3.6:
 
 - bounds of loops that are arrays of one element, which NumPy does not convert;
+- variables of loops, which are numbers of Python and not tensors;
 - `tl.dot` of bfloat16, which multiplies the bit patterns;
 - float32 to bfloat16, which is cut off and not rounded;
 - reductions and scans with a function, which are called for one element at a time.
@@ -42,7 +43,7 @@ Handle = interpreter.TensorHandle
 def repair() -> None:
     """Replace what the interpreter has wrong."""
     dot, cast = Builder.create_dot, Builder.cast_impl
-    patch_tensor = interpreter._patch_lang_tensor
+    patch_tensor, patch_core = interpreter._patch_lang_tensor, interpreter._patch_lang_core
 
     def wide(x: Any) -> Any:
         if x.dtype.scalar != tl.bfloat16:
@@ -59,9 +60,20 @@ def repair() -> None:
         patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda x: int(np.asarray(x.handle.data).reshape(-1)[0]))
 
+    def with_indices(language: Any, scope: Any) -> None:
+        patch_core(language, scope)
+        counted = language.range
+
+        def indices(*ends: Any, **options: Any) -> Any:
+            for k in counted(*ends, **options):
+                yield tl.core.tensor(Handle(np.array([k], np.int32), tl.int32), tl.int32)
+
+        scope.set_attr(language, "range", indices)
+
     Builder.create_dot = lambda self, a, b, c, *rest: dot(self, wide(a), wide(b), c, *rest)
     Builder.cast_impl = Builder.create_fp_trunc = rounded
     interpreter._patch_lang_tensor = with_index
+    interpreter._patch_lang_core = with_indices
     interpreter.ReduceOps.generic_reduce = reduced
     interpreter.ScanOps.generic_scan = scanned
 
@@ -127,11 +139,15 @@ def load(source: str, folder: str) -> ModuleType:
 
 
 def tensor(x: Any) -> Any:
+    """An array as torch's tensor, repeated along axes without a stride."""
     if isinstance(x, list):
         return [tensor(a) for a in x]
-    if x.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(x.copy().view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(x.copy())
+    one = x[tuple(slice(0, 1) if n == 0 else slice(None) for n in x.strides)].copy()
+    if one.dtype == ml_dtypes.bfloat16:
+        result = torch.from_numpy(one.view(np.int16)).view(torch.bfloat16)
+    else:
+        result = torch.from_numpy(one)
+    return result.expand(x.shape)
 
 
 def array(x: Any) -> np.ndarray:
