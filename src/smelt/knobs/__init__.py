@@ -449,6 +449,12 @@ def foreign(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of a process to start, with changes; None removes a variable."""
+    kept = {name: text for name, text in os.environ.items() if name not in changes}
+    return kept | {name: text for name, text in changes.items() if text is not None}
+
+
 def reset() -> None:
     """Forget the values read from the environment, so that changed variables count."""
     _BASE.clear()

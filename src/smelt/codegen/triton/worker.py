@@ -38,9 +38,6 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "cache")
-        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # it has the names of temporary files
-        os.environ.pop("TRITON_INTERPRET", None)
         sys.path[:] = json.loads(sys.stdin.readline())["path"]
         for count, line in enumerate(sys.stdin):
             try:
@@ -56,6 +53,7 @@ def compiled(request: Mapping[str, Any], file: Path) -> dict[str, Any]:
     triton: Any = importlib.import_module("triton")
     function = getattr(loaded(request["text"], file), request["symbol"])
     arch = request["arch"]
+    triton.knobs.cache.dir = str(file.with_name("cache"))
     result = triton.compile(
         ast_source(compiler, function, request),
         target=gpu_target(arch),

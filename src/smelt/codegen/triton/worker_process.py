@@ -23,9 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
+from smelt.knobs import child_environment
+
 __all__ = ["Worker", "WorkerFailure"]
 
 _SCRIPT: Final = Path(__file__).with_name("worker.py")
+_VARIABLES: Final = {"TRITON_INTERPRET": None, "TRITON_DISABLE_LINE_INFO": "1"}
+"""Variables of Triton: programs are compiled, without the names of temporary files."""
 _MOST_ERROR_BYTES: Final = 4096
 
 
@@ -101,6 +105,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
+            env=child_environment(_VARIABLES),
         )
         self._owner = os.getpid()
         assert process.stdin is not None
