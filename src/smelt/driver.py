@@ -50,6 +50,7 @@ from smelt.runtime.host import host
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
+from smelt.tiling import Tiling
 from smelt.tune.memory import Program
 from smelt.tune.race import choose
 from smelt.types.expr import add as add_index
@@ -155,7 +156,10 @@ def _compile(
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = _hints(plan, sizes)
     lowered, canonical_forms = _lower_all(
-        plan.all_clusters, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
+        plan.all_clusters,
+        [{**cluster_hints, **plan.sizes} for cluster_hints in hints],
+        journal,
+        target.tiling,
     )
     count = len(plan.clusters)
     kernels = (
@@ -261,7 +265,10 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
 
 
 def _lower_all(
-    clusters: Sequence[Cluster], hints: Sequence[Mapping[str, int]], journal: Journal
+    clusters: Sequence[Cluster],
+    hints: Sequence[Mapping[str, int]],
+    journal: Journal,
+    tiling: Tiling,
 ) -> tuple[list[Kernel | None], list[RenamedKernel | None]]:
     """Lower each cluster; return kernels and canonical forms.
 
@@ -278,7 +285,7 @@ def _lower_all(
             continue
         key = lower.cluster_signature(cluster), tuple(cluster_hints.items())
         kernel, canonical_form = _lower_one(
-            cluster, journal, cluster_hints, lowered_by_key.get(key)
+            cluster, journal, cluster_hints, tiling, lowered_by_key.get(key)
         )
         lowered_by_key.setdefault(key, (cluster, kernel, canonical_form))
         lowered.append(kernel)
@@ -291,13 +298,14 @@ def _lower_one(
     cluster: Cluster,
     journal: Journal,
     hints: Mapping[str, int],
+    tiling: Tiling,
     like: tuple[Cluster, Kernel, RenamedKernel] | None,
 ) -> tuple[Kernel, RenamedKernel]:
     """Lower a cluster, or rename the kernel of an isomorphic one (`like`)."""
     start = perf_counter()
     renamed = None if like is None else lower.reuse_kernel(like[1], like[0], cluster)
     if like is None or renamed is None:
-        kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+        kernel = lower.run(cluster, knobs.ROUNDING.get(), hints, tiling)
         canonical_form = canonical_kernel(kernel)
     else:
         kernel, new = renamed

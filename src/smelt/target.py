@@ -34,6 +34,7 @@ from smelt.processor import (
     processor,
     usable_cores,
 )
+from smelt.tiling import CPU_TILING, Tiling
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]
 HostIsa = Literal["auto", "avx2", "portable"]
@@ -237,6 +238,11 @@ class Target:
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of `itemsize` bytes fill a vector register."""
         return max(1, self.vector_bytes // itemsize)
+
+    @property
+    def tiling(self) -> Tiling:
+        """Blocks and parts of kernels: the same for every CPU, and so are the results."""
+        return CPU_TILING
 
     @property
     def gemm_tasks(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt import knobs
-from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_chunk_rows
+from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.fusion import memory, plan_single
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.checks import merge_plans, split_checks
@@ -237,7 +237,7 @@ def _plan_chunks(
     graph, large_values, may_rematerialize = unchunked.graph, list(large), True
     while True:
         try:
-            chunked = chunk_graph(graph, large_values, hints, value_bytes)
+            chunked = chunk_graph(graph, large_values, hints, value_bytes, target.tiling.chunk_rows)
             break
         except NarrowSums as narrow:
             graph, renamed = widen_sums(graph, narrow.sums)
@@ -441,21 +441,23 @@ class _Composer:
         since every chunk reads and writes that.
         """
         parts, budget = self.parts, self.most * 3 // 4
-        rows = first = chunk_rows(parts, self.hints, budget)
-        half = round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
+        tiling = self.target.tiling
+        multiple, depth = tiling.chunk_rows, tiling.chunk_depth
+        rows = first = chunk_rows(parts, self.hints, budget, multiple)
+        half = tiling.round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
         candidate, kept_bytes = self._body(rows, thrifty)
-        fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
+        fitting_rows = min(rows_that_fit(kept_bytes, rows, budget, multiple), max(half, first))
         yield candidate, fitting_rows
         if fitting_rows != rows:
             rows = fitting_rows
             candidate, kept_bytes = self._body(rows, thrifty)
-            fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
+            fitting_rows = min(rows_that_fit(kept_bytes, rows, budget, multiple), max(half, first))
             yield candidate, fitting_rows
         sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.written if p.combine)
-        accumulating_rows = rows_that_fit(kept_bytes, rows, sums + sums // 4)
+        accumulating_rows = rows_that_fit(kept_bytes, rows, sums + sums // 4, multiple)
         accumulating_rows = min(
-            accumulating_rows - accumulating_rows % DEPTH
-            if accumulating_rows > DEPTH
+            accumulating_rows - accumulating_rows % depth
+            if accumulating_rows > depth
             else accumulating_rows,
             half,
         )

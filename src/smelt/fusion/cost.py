@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-from smelt.blocks import BLOCK, SHORT_ROW
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.contraction_cost import partial_tiles_ns
@@ -75,7 +74,7 @@ FEW_NS = 20.0
 
 The result waits for a partially filled vector.
 """
-SMALL_RESULT_COLUMNS = 2 * SHORT_ROW
+SMALL_RESULT_COLUMNS = 16
 """Columns up to which `FEW_NS` applies."""
 NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
@@ -141,6 +140,7 @@ class Model:
 
     def __init__(self, units: Units, target: Target, hints: Hints, extra_bytes: int = 0) -> None:
         self.units, self.target, self.hints = units, target, hints
+        self.tiling = target.tiling
         self.cores = max(1, target.cores)
         self.lanes = max(target.vector_bytes // 4, 1)
         self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
@@ -224,7 +224,7 @@ class Model:
         work = self.step_ns[u] * self.elements[u]
         read = sum(self.nbytes[v] for v in operands)
         serial_ns = sum(self.read_ns(v, self.nbytes[v], 1) for v in operands) + self.write_ns(u, 1)
-        tasks = -(-self.elements[u] // BLOCK)
+        tasks = -(-self.elements[u] // self.tiling.map_block)
         threads = 1 if work + serial_ns < INLINE_NS else max(min(tasks, self.cores), 1)
         launch = INLINE_LAUNCH_NS
         touch = serial_ns
@@ -284,7 +284,7 @@ class Model:
             return self.call_cost(self.units.unit(region.members.bit_length() - 1))
         if region.members & self.units.scatters:
             return self.scatter_cost(region)
-        schedule = ScheduleModel(self.units, region, self.extents)
+        schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
         schedule.assign_nests()
         if region.work < 0:
             region.work = schedule.work(self._steps(region)) * schedule.lane_overhead(self.lanes)
@@ -305,6 +305,7 @@ class Model:
                     region,
                     schedule.sizes,
                     self.target.vector_bytes,
+                    self.tiling.thin,
                     lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
                 )
         tasks = schedule.tasks()

@@ -18,7 +18,7 @@ class LaneUse:
 
     def __init__(self, model: Model, region: Region, a: int, block: int) -> None:
         self.model, self.region, self.a, self.block = model, region, a, block
-        self.order = ScheduleModel(model.units, region, model.extents)
+        self.order = ScheduleModel(model.units, region, model.extents, model.tiling)
         self.along = f"a{self.order.vector.bit_length() - 1}"
         """The axis that vectors run along."""
 

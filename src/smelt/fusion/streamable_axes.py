@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from smelt.blocks import STREAM_ELEMENTS
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost import Cost, Model
 from smelt.fusion.region import Region
@@ -70,7 +69,10 @@ def streamable(model: Model, region: Region) -> Iterator[int]:
     for axes in by_reductions.values():
         extents = {a: model.extents[region.axes[a]] for a in axes}
         best = sorted(axes, key=lambda a: (extents[a] == 1, _depth(region, a)))
-        yield next((a for a in best if row_elements // extents[a] <= STREAM_ELEMENTS), best[-1])
+        yield next(
+            (a for a in best if row_elements // extents[a] <= model.tiling.stream_elements),
+            best[-1],
+        )
 
 
 def _depth(region: Region, a: int) -> int:

@@ -12,20 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from smelt.blocks import (
-    COLUMN_BLOCK,
-    CONTRACTED_BLOCK,
-    LEAST_TASKS,
-    PARTS,
-    PRODUCED_BLOCK,
-    SPLIT_ABOVE,
-    STREAM_COLUMNS,
-    THIN,
-    rows_axis,
-    splits_stream,
-    stream_block_rows,
-    stream_task_rows,
-)
+from smelt.blocks import rows_axis
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
@@ -166,7 +153,9 @@ class _Prediction:
         self.visits = -(-self.sizes[self.name] // self.block)
         self.lanes = LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
-        self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and self.parts == 1
+        self.is_columns = (
+            bool(self.cut) and self.block == model.tiling.column_rows and self.parts == 1
+        )
         self.held = self._visited_one_by_one()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._unblocked()
@@ -219,7 +208,7 @@ class _Prediction:
         memory, arithmetic = touch + rereads, work / threads
         hidden = min(arithmetic, memory)
         total = launch + arithmetic + memory - OVERLAP * hidden
-        packed = any(self.sizes[a] > THIN for a in self.cut) and any(
+        packed = any(self.sizes[a] > model.tiling.thin for a in self.cut) and any(
             model.units.unit(u).trace.dots for u in region.reduced_axes
         )
         return Cost(
@@ -291,8 +280,12 @@ class _Prediction:
             return 1
         if any(self.name in t.axes for t in self.found.roots.values()):
             return 1
-        work = prod(self.sizes.values())
-        if self._tasks(1) >= LEAST_TASKS or size < PARTS or work < SPLIT_ABOVE:
+        work, tiling = prod(self.sizes.values()), self.model.tiling
+        if (
+            self._tasks(1) >= tiling.min_tasks
+            or size < tiling.max_parts
+            or work < tiling.split_elements
+        ):
             return 1
         return parts_for(self.lanes.order, self.a)
 
@@ -300,7 +293,7 @@ class _Prediction:
 
     def _choose_blocks(self) -> int:
         """Block the grid; return how many positions of the streamed axis one block takes."""
-        units = self.model.units
+        units, tiling = self.model.units, self.model.tiling
         row_axis = rows_axis(
             self._row_axes(), [n for n in self.sizes if n in self.grid], self.sizes
         )
@@ -309,12 +302,14 @@ class _Prediction:
                 self.model.units.unit(u).trace.dots and self.a in ends
                 for u, ends in self.region.reduced_axis_order.items()
             )
-            self.cut[row_axis], block = CONTRACTED_BLOCK if is_consumed else PRODUCED_BLOCK
+            self.cut[row_axis], block = (
+                tiling.contracted_block if is_consumed else tiling.produced_block
+            )
             return block
         in_task = {n: s for n, s in self.sizes.items() if n not in self.grid}
         row_elements = width(self.made.all_terms, self.name, in_task)
         if any(units.unit(u).trace.dots for u in self.region.reduced_axes):
-            return stream_task_rows(CONTRACTED_BLOCK[1], row_elements)
+            return tiling.stream_task_rows(row_elements)
         rank = max(
             (len(p) for positions in self.region.loads.values() for p in positions), default=0
         )
@@ -326,9 +321,9 @@ class _Prediction:
         }
         last_axis = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in fastest or last_axis not in fastest:
-            return stream_block_rows(row_elements)
-        self.cut[last_axis] = STREAM_COLUMNS
-        return COLUMN_BLOCK
+            return tiling.stream_block_rows(row_elements)
+        self.cut[last_axis] = tiling.stream_columns
+        return tiling.column_rows
 
     def _row_axes(self) -> Iterator[set[str]]:
         """Iterate over axes of only one operand, in contractions along the streamed axis."""
@@ -376,7 +371,7 @@ class _Prediction:
     def _tasks(self, rereads: int) -> int:
         tasks = int(self._evaluations(frozenset()))
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and rereads == 1 and splits_stream((tasks,), self.visits)
+        split = dots and rereads == 1 and self.model.tiling.splits_stream((tasks,), self.visits)
         return tasks * self.visits if split else tasks
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
