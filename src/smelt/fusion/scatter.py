@@ -14,13 +14,13 @@ from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 
 if TYPE_CHECKING:
-    from smelt.fusion.cost import Model
+    from smelt.fusion.cost_model import CostModel
 
 VISIT_NS = 0.8
 """Nanoseconds to examine a target position, and as many to start an update that applies."""
 
 
-def scatter_work(model: Model, region: Region) -> tuple[float, int, float]:
+def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
     """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1

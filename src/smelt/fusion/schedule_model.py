@@ -434,8 +434,11 @@ class ScheduleModel:
 
     # ---- nests ---------------------------------------------------------------------------------
 
-    def work(self, step_ns: Sequence[float]) -> float:
-        """Return the nanoseconds on one core, with `step_ns` for one step of each unit."""
+    def work(self, step_ns: Sequence[float], unblocked_cost: float = UNBLOCKED_COST) -> float:
+        """Return the nanoseconds on one core, with `step_ns` for one step of each unit.
+
+        A step of a contraction that cannot be blocked costs `unblocked_cost`.
+        """
         region = self.region
         total_ns = 0.0
         unblocked = (
@@ -449,7 +452,7 @@ class ScheduleModel:
         for (_, around), members in self.needs.items():
             for u in bits(members):
                 reduced = region.reduced_axes.get(u, 0)
-                unit_ns = step_ns[u] * (UNBLOCKED_COST / STEP_COST if u in unblocked else 1.0)
+                unit_ns = step_ns[u] * (unblocked_cost / STEP_COST if u in unblocked else 1.0)
                 for mask, position in zip(region.masks[u], region.positions[u], strict=True):
                     if not (mask | reduced) & self.task_axes & ~around:
                         count = self.evaluations(mask | reduced)

@@ -1,0 +1,28 @@
+"""Back ends by the machines that they serve.
+
+Asked by the driver, reports and front ends alone: what is between is handed a machine.
+"""
+
+from __future__ import annotations
+
+from smelt.backend.machine import Machine
+from smelt.backend.protocol import Backend
+from smelt.errors import InternalError
+
+__all__ = ["backend_of", "register"]
+
+_BACKENDS: list[Backend] = []
+
+
+def register(backend: Backend) -> None:
+    """Add a back end, unless one of its name is there already."""
+    if all(b.name != backend.name for b in _BACKENDS):
+        _BACKENDS.append(backend)
+
+
+def backend_of(machine: Machine) -> Backend:
+    """Return the back end that serves a machine."""
+    for backend in _BACKENDS:
+        if backend.serves(machine):
+            return backend
+    raise InternalError(f"no back end serves {machine.name}")
