@@ -26,7 +26,7 @@ from math import ceil
 from smelt.dataclass import dataclass
 from smelt.target import CACHE_SHARE, Kind, Level
 from smelt.tiling import Tiling
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, f32
 from smelt.types.expr import Index
 
 __all__ = ["Gpu", "GpuTiling", "KernelTime", "KernelWork", "replace"]
@@ -60,6 +60,8 @@ class KernelWork:
     """Nanoseconds of arithmetic with every processor busy."""
     programs: int = 1
     launches: int = 1
+    is_product: bool = False
+    """Whether it has contractions, whose tiles are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,35 +238,41 @@ class Gpu:
         """Time of one special function, with every unit busy."""
         return 1.0 / (self.processors * self.special_per_clock * self.clock_ghz)
 
-    def product_ns(self, operand: DType, rows: int, columns: int) -> float:
+    def product_ns(self, left: DType, right: DType, rows: int, columns: int) -> float:
         """Return the time of one multiply-add of a product whose tile has `rows` x `columns`.
 
-        Operands of a type without matrix units, and tiles with a side that is too short for them,
-        use the vector lanes.
+        A float32 beside a half type is two halves, hence two products. Operands without matrix
+        units, and tiles with a side that is too short for them, use the vector lanes.
         """
-        rate = dict(self.matrix_gflops).get(operand.name)
-        if rate is None or min(rows, columns) < MIN_MATRIX_SIDE:
-            return self.element_ns(1.0, operand)
+        rates = dict(self.matrix_gflops)
+        usable = [rates[t.name] for t in (left, right) if t.name in rates]
+        wide = max(left, right, key=lambda t: t.itemsize)
+        if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
+            return self.element_ns(1.0, wide)
         fill = min(rows, FULL_TILE) * min(columns, FULL_TILE) / FULL_TILE**2
-        return 2.0 / (rate * MATRIX_SHARE * fill**0.5)
+        return (3 - len(usable)) * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5)
 
-    def idle(self, programs: int) -> float:
+    def idle(self, programs: int, *, is_product: bool = False) -> float:
         """Return the factor on the time for processors without work.
+
+        Fewer than two programs for each of them lose in proportion; of products, fewer than one,
+        since a program with large tiles keeps loads and matrix units of its processor busy.
 
         >>> from smelt.backend.gpus import gpu
         >>> [round(gpu("h100").idle(n), 2) for n in (1, 132, 264, 265, 1 << 20)]
         [264.0, 2.0, 1.0, 1.49, 1.0]
         """
-        programs = max(programs, 1)
-        if programs < PROGRAMS_PER_PROCESSOR * self.processors:
-            return PROGRAMS_PER_PROCESSOR * self.processors / programs
+        programs, needed = max(programs, 1), 1 if is_product else PROGRAMS_PER_PROCESSOR
+        if programs < needed * self.processors:
+            return needed * self.processors / programs
         return ceil(programs / self.processors) * self.processors / programs
 
     def time(self, work: KernelWork) -> KernelTime:
         """Return the predicted time of a kernel."""
-        idle = self.idle(work.programs)
+        idle = self.idle(work.programs, is_product=work.is_product)
         memory = work.memory_bytes / self.memory_gbs + work.cache_bytes / self.cache_gbs
-        return KernelTime(work.launches * self.launch_ns, memory * idle, work.arithmetic_ns * idle)
+        arithmetic = work.arithmetic_ns * idle
+        return KernelTime(work.launches * self.launch_ns, memory * idle, arithmetic)
 
 
 @lru_cache
@@ -276,6 +284,7 @@ def _tiling(processors: int) -> GpuTiling:
         max_parts=PROGRAMS_PER_PROCESSOR * processors,
         min_part_rows=64,
         min_part_elements=1 << 12,
+        min_product_tasks=processors,
         max_product_parts=16,
         min_split_k=1 << 12,
         map_block=1024,
@@ -286,7 +295,7 @@ def _tiling(processors: int) -> GpuTiling:
         column_rows=32,
         row_elements=4096,
         contracted_block=(128, 64),
-        produced_block=(128, 64),
+        produced_block=(64, 128),
         stream_elements=1 << 14,
         min_stream_rows=16,
         min_stream_visits=8,

@@ -21,7 +21,7 @@ from math import prod
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
 from smelt.fusion.contraction_cost import partial_tiles_ns
-from smelt.fusion.cost_model import CHARGED, Cost, CostModel
+from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
 from smelt.fusion.packing_cost import region_packing_ns, term_packing_ns
 from smelt.fusion.range_outputs import shares_of_ranges
@@ -239,17 +239,27 @@ class Model(CostModel):
         return None if level == "dram" else level
 
     def term_ns(
-        self, t: StreamTerm, cost: float, times: float, itemsize: int, sizes: Mapping[str, int]
+        self,
+        t: StreamTerm,
+        cost: float,
+        times: float,
+        itemsize: int,
+        sizes: Mapping[str, int],
+        loads: Loads,
     ) -> float:
         """Return the time of vector operations on one core."""
         return self.target.compute_ns(cost, times, itemsize)
+
+    def shared_level(self, level: Level) -> Level:
+        """Return the same level: cores do not read the same data at the same time."""
+        return level
 
     def packing_ns(
         self,
         t: StreamTerm,
         sizes: Mapping[str, int],
         still: frozenset[str],
-        loads: Mapping[StreamTerm, tuple[int, tuple[Index, ...]]],
+        loads: Loads,
         times: Callable[[frozenset[str]], float],
     ) -> float:
         """Return the time of packing the operands of a contraction into panels."""
@@ -260,7 +270,14 @@ class Model(CostModel):
         return 1 if work < INLINE_NS and work + floor < INLINE_NS else min(tasks, self.cores)
 
     def stream_time(
-        self, work: float, memory: float, threads: int, tasks: int, launches: int
+        self,
+        work: float,
+        memory: float,
+        threads: int,
+        tasks: int,
+        launches: int,
+        *,
+        products: bool,
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
         launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import TypeAlias
 
 from smelt.backend.machine import Kind, Level, Machine
 from smelt.dataclass import dataclass
@@ -26,6 +27,9 @@ Repeated arithmetic and unnecessary bytes count in part even where they hide.
 """
 REUSE_DISTANCE = 3
 """Bytes moved between writing a value and reading it again, in multiples of its size."""
+
+Loads: TypeAlias = Mapping[Term, tuple[int, tuple[Index, ...]]]
+"""Terms that are loads, with the number of the value and the position of the load."""
 
 _TERMS = ("launch", "arithmetic", "touch", "sweeps", "scratch", "partials", "streams")
 
@@ -161,12 +165,23 @@ class CostModel(ABC):
 
     @abstractmethod
     def term_ns(
-        self, t: Term, cost: float, times: float, itemsize: int, sizes: Mapping[str, int]
+        self,
+        t: Term,
+        cost: float,
+        times: float,
+        itemsize: int,
+        sizes: Mapping[str, int],
+        loads: Loads,
     ) -> float:
         """Return the time of computing a term `times` times on one core.
 
-        `cost` is that of the operator's row; `sizes` are those of the region's axes.
+        `cost` is that of the operator's row; `sizes` are the positions of each axis in a task,
+        `loads` the values that terms are loads of.
         """
+
+    @abstractmethod
+    def shared_level(self, level: Level) -> Level:
+        """Return where several tasks read what each of them reads at `level` by itself."""
 
     @abstractmethod
     def packing_ns(
@@ -174,7 +189,7 @@ class CostModel(ABC):
         t: Term,
         sizes: Mapping[str, int],
         still: frozenset[str],
-        loads: Mapping[Term, tuple[int, tuple[Index, ...]]],
+        loads: Loads,
         times: Callable[[frozenset[str]], float],
     ) -> float:
         """Return the time of packing the operands of a contraction in a stream."""
@@ -185,6 +200,16 @@ class CostModel(ABC):
 
     @abstractmethod
     def stream_time(
-        self, work: float, memory: float, threads: int, tasks: int, launches: int
+        self,
+        work: float,
+        memory: float,
+        threads: int,
+        tasks: int,
+        launches: int,
+        *,
+        products: bool,
     ) -> tuple[float, float, float, float]:
-        """Return launch time, arithmetic time, total and objective of a streamed kernel."""
+        """Return launch time, arithmetic time, total and objective of a streamed kernel.
+
+        With `products` it has contractions.
+        """

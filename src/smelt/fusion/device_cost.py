@@ -20,14 +20,15 @@ from math import prod
 from smelt.backend.gpu import Gpu, KernelWork
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.cost_model import CHARGED, Cost, CostModel
+from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.region import Region
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import SPECIAL_COST, STEP_COST
 from smelt.fusion.units import Unit, Units
+from smelt.ops.combine import COMBINES
 from smelt.target import Kind, Level
 from smelt.types.dtype import DType, f32
-from smelt.types.expr import Index
+from smelt.types.expr import evaluate
 
 INSTRUCTIONS = 2.0
 """Vector instructions of one unit of an operator row's cost, for one element."""
@@ -87,20 +88,31 @@ class DeviceModel(CostModel):
         return self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
 
     def _product_ns(self, unit: Unit) -> float:
-        """Return the time of one multiply-add of a contraction, by type and tile."""
-        operands = [self.units.values[e.producer].type.dtype for e in unit.edges]
-        dtype = max(operands, key=lambda t: t.itemsize, default=unit.node.type.dtype)
-        axes = {k for e in unit.edges for k in _plain_axes(e.terms)}
-        sides = [_plain_axes(e.terms) for e in unit.edges]
-        if len(sides) != 2:
-            return self.gpu.element_ns(1.0, dtype)
-        own = (sides[0] - sides[1], sides[1] - sides[0])
+        """Return the time of one multiply-add of a contraction, by types and tile."""
+        types = [self._loaded_type(e.producer) for e in unit.edges]
+        if len(types) != 2:
+            return self.gpu.element_ns(1.0, self._widest(unit))
+        left, right = (_plain_axes(e.terms) for e in unit.edges)
         rows, columns = (
-            prod([self.extents[unit.axes[k]] for k in side if k < unit.rank]) for side in own
+            prod([self.extents[unit.axes[k]] for k in side if k < unit.rank])
+            for side in (left - right, right - left)
         )
-        if not axes:
-            return self.gpu.element_ns(1.0, dtype)
-        return self.gpu.product_ns(dtype, rows, columns)
+        return self.gpu.product_ns(types[0], types[1], rows, columns)
+
+    def _loaded_type(self, v: int) -> DType:
+        """Return the type of a value before conversions, which a tile holds in memory's type."""
+        while v >= len(self.units.inputs) and self.units.unit(v).trace.is_conversion:
+            before = self.units.unit(v).edges[0].producer
+            if self.itemsize[before] > self.itemsize[v]:
+                break
+            v = before
+        return self.units.values[v].type.dtype
+
+    def _term_type(self, t: Term, loads: Loads) -> DType:
+        """Return the type of a term before conversions."""
+        while t.kind == "cast" and t.args[0].dtype.itemsize <= t.dtype.itemsize:
+            (t,) = t.args
+        return self.units.values[loads[t][0]].type.dtype if t in loads else t.dtype
 
     # ---- kernels -------------------------------------------------------------------------------
 
@@ -116,7 +128,7 @@ class DeviceModel(CostModel):
     ) -> Cost:
         """Return the cost of a kernel, with parts of its memory time before idling."""
         time = self.gpu.time(work)
-        idle = self.gpu.idle(work.programs)
+        idle = self.gpu.idle(work.programs, is_product=work.is_product)
         hidden = min(time.memory, time.arithmetic)
         return Cost(
             time.total,
@@ -190,7 +202,8 @@ class DeviceModel(CostModel):
         schedule.assign_nests()
         if region.work < 0:
             region.work = schedule.work(self.step_ns, STEP_COST)
-        programs = schedule.tasks()
+        programs, parts = schedule.tasks(), self._split_k(region, schedule)
+        programs *= parts
         touched, tiles, row_bytes, swept = self._reads(region, schedule)
         read = int(sum(touched.values()))
         for u in bits(region.stored):
@@ -201,6 +214,10 @@ class DeviceModel(CostModel):
         sweeps = swept if not self.gpu.is_near(int(row_bytes)) else 0.0
         level = self.gpu.level(int(row_bytes) * min(programs, 2 * self.gpu.processors))
         partials = 2.0 * self._partial_bytes(region, schedule)
+        if parts > 1:
+            partials += sum(
+                2.0 * parts * PARTIAL_BYTES * self.elements[u] for u in region.reduced_axes
+            )
         in_memory = sweeps if level == "dram" else 0.0
         in_cache = tiles + partials + (0.0 if level == "dram" else sweeps)
         work = KernelWork(
@@ -208,7 +225,8 @@ class DeviceModel(CostModel):
             cache + in_cache,
             region.work,
             programs,
-            2 if schedule.split else 1,
+            2 if schedule.split or parts > 1 else 1,
+            schedule.has_contractions,
         )
         gbs = self.gpu.cache_gbs
         result = self._cost(
@@ -221,8 +239,18 @@ class DeviceModel(CostModel):
         )
         result.row_bytes, result.kept_bytes = int(row_bytes), kept
         result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
-        result.split = bool(schedule.split)
+        result.split = bool(schedule.split) or parts > 1
         return result
+
+    def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
+        """Return the parts of the reduction axis of a lone product, as lowering splits it."""
+        if not schedule.has_contractions or len(region.reduced_axes) != 1:
+            return 1
+        ((_, reduced),) = region.reduced_axes.items()
+        longest = max(schedule.sizes[a] for a in bits(reduced))
+        if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
+            return 1
+        return int(evaluate(self.tiling.split_k_parts(longest), {}))
 
     def _reads(
         self, region: Region, schedule: ScheduleModel
@@ -291,27 +319,38 @@ class DeviceModel(CostModel):
         return "l1" if nbytes <= STATE_BYTES else None
 
     def term_ns(
-        self, t: Term, cost: float, times: float, itemsize: int, sizes: Mapping[str, int]
+        self,
+        t: Term,
+        cost: float,
+        times: float,
+        itemsize: int,
+        sizes: Mapping[str, int],
+        loads: Loads,
     ) -> float:
         """Return the time of computing a term, with every processor busy."""
         dtype = max((a.dtype for a in t.args or (t,)), key=lambda d: d.itemsize)
-        if t.kind == "dot" and len(t.args) == 2:
-            left, right = (a.axes for a in t.args)
+        if len(t.args) == 2 and _is_product(t):
+            left, right = t.args
             rows, columns = (
                 prod([sizes[n] for n in side if n in sizes])
-                for side in (left - right, right - left)
+                for side in (left.axes - right.axes, right.axes - left.axes)
             )
-            return times * self.gpu.product_ns(dtype, rows, columns)
+            types = self._term_type(left, loads), self._term_type(right, loads)
+            return times * self.gpu.product_ns(types[0], types[1], rows, columns)
         if t.kind == "apply" and cost >= SPECIAL_COST:
             return times * self._special_ns(1, cost, dtype)
         return times * self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
+
+    def shared_level(self, level: Level) -> Level:
+        """Return the shared cache: programs of a wave visit the same blocks at the same time."""
+        return "l2"
 
     def packing_ns(
         self,
         t: Term,
         sizes: Mapping[str, int],
         still: frozenset[str],
-        loads: Mapping[Term, tuple[int, tuple[Index, ...]]],
+        loads: Loads,
         times: Callable[[frozenset[str]], float],
     ) -> float:
         """Return 0: tiles are read into shared memory as they are."""
@@ -322,14 +361,28 @@ class DeviceModel(CostModel):
         return 1
 
     def stream_time(
-        self, work: float, memory: float, threads: int, tasks: int, launches: int
+        self,
+        work: float,
+        memory: float,
+        threads: int,
+        tasks: int,
+        launches: int,
+        *,
+        products: bool,
     ) -> tuple[float, float, float, float]:
         """Return launch time, arithmetic time, total and objective."""
-        idle = self.gpu.idle(tasks)
+        idle = self.gpu.idle(tasks, is_product=products)
         launch, arithmetic, moving = launches * self.gpu.launch_ns, work * idle, memory * idle
         hidden = min(arithmetic, moving)
         total = launch + max(arithmetic, moving)
         return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
+
+
+def _is_product(t: Term) -> bool:
+    """Return whether a term is a contraction of two operands."""
+    if t.kind == "opaque" and isinstance(t.value, tuple) and t.value[0] == "reduce":
+        return t.value[1] not in COMBINES
+    return t.kind == "dot"
 
 
 def _plain_axes(terms: tuple[object, ...]) -> set[int]:

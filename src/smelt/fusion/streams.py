@@ -152,6 +152,8 @@ class _Prediction:
         self.extra = self._extra_reductions()
         self.block = self._choose_blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
+        blocks = {**self.cut, self.name: self.block}
+        self.in_task = {n: min(size, blocks.get(n, size)) for n, size in self.sizes.items()}
         self.lanes = LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
         self.is_columns = (
@@ -205,7 +207,12 @@ class _Prediction:
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
         memory = touch + rereads
         launch, arithmetic, total, objective_ns = model.stream_time(
-            work, memory, threads, task_count, 2 if self.parts > 1 else 1
+            work,
+            memory,
+            threads,
+            task_count,
+            2 if self.parts > 1 else 1,
+            products=any(model.units.unit(u).trace.dots for u in region.reduced_axes),
         )
         packed = any(self.sizes[a] > model.tiling.thin for a in self.cut) and any(
             model.units.unit(u).trace.dots for u in region.reduced_axes
@@ -497,7 +504,9 @@ class _Prediction:
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if itemsize == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS
-                total_ns += self.model.term_ns(t, cost, times(axes), itemsize, self.sizes)
+                total_ns += self.model.term_ns(
+                    t, cost, times(axes), itemsize, self.in_task, self.found.loads
+                )
         return total_ns * share
 
     def _unblocked(self) -> set[Term]:
@@ -550,7 +559,8 @@ class _Prediction:
         reread_ns = 0.0
         moved_bytes = self._evaluations(t.axes) * model.itemsize[v] if t.axes else 0.0
         if moved_bytes > nbytes and level != "l1":
-            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(level, "read", threads)
+            shared = model.shared_level(level)
+            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(shared, "read", threads)
         if first:
             first_ns = model.read_ns(v, nbytes, threads)
             return first_ns, max(0.0, reread_ns - OVERLAP * first_ns)

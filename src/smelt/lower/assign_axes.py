@@ -349,7 +349,7 @@ def _split_product(
         n = estimate_size(a.extent, hints)
         tasks *= n if a.name in left & right else -(-n // tiling.product_columns)
     long = estimate_size(longest.extent, hints) >= tiling.min_split_k
-    few = tasks < tiling.min_tasks
+    few = tasks < tiling.min_product_tasks
     return longest if long and few and _single_pass(d, facts, longest.name) else None
 
 
