@@ -21,7 +21,8 @@ import numpy as np
 
 from smelt import fusion, knobs, logs, lower, passes, progress
 from smelt.ahead import PreludeBuilder, constant_budget, values_over_budget
-from smelt.codegen.build import build, build_all, code_variants
+from smelt.backend import generator_of, register
+from smelt.codegen.cpu_backend import CpuBackend
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
@@ -72,6 +73,7 @@ RenamedKernel: TypeAlias = tuple[CanonicalKernel, Mapping[str, str]]
 `canonical_kernel`."""
 
 persist_claims(PROOF_CACHE, VERSION)
+register(CpuBackend())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -416,7 +418,7 @@ def _variants_of(
     at = {short: n for short, n in at.items() if short not in closed}
     key = plain, tuple(at.items())
     if key not in variants_by_key:
-        variants_by_key[key] = code_variants(plain.kernel, target, at)
+        variants_by_key[key] = generator_of(target).schedule(plain.kernel, target, at)
     size_names = {short: size_or_number(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
@@ -438,7 +440,9 @@ def code_of(
     if cached is not None:
         return cached
     start = perf_counter()
-    built = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    built = generator_of(target).compile_variant(
+        named.plain.kernel, target, form, streaming=streaming
+    )
     return _cache_code(key, named, built, perf_counter() - start, target, journal)
 
 
@@ -453,9 +457,8 @@ def _build_codes(
     journals = {key: Journal(full=journal.full) for key in keys}
     cached = {key: find(key, journals[key]) for key in journals}
     new = {key: variant for key, variant in zip(keys, uses, strict=True) if cached[key] is None}
-    outputs = build_all(
-        [(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get()
-    )
+    requests = [(n.plain.kernel, f) for n, f in new.values()]
+    outputs = generator_of(target).compile(requests, target)
     built = dict(zip(new, outputs, strict=True))
     codes: dict[bytes, LoadedKernel] = {}
     for key, (named, _) in zip(keys, uses, strict=True):

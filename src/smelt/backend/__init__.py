@@ -14,17 +14,20 @@ front ends ask the registry which back end a machine has.
 from smelt.backend.gpu import Gpu, KernelTime, KernelWork
 from smelt.backend.gpus import GPUS, gpu
 from smelt.backend.machine import Machine
-from smelt.backend.protocol import Backend
-from smelt.backend.registry import backend_of, register
+from smelt.backend.protocol import Backend, CodeGenerator, check_language
+from smelt.backend.registry import backend_of, generator_of, register
 
 __all__ = [
     "GPUS",
     "Backend",
+    "CodeGenerator",
     "Gpu",
     "KernelTime",
     "KernelWork",
     "Machine",
     "backend_of",
+    "check_language",
+    "generator_of",
     "gpu",
     "register",
 ]

@@ -242,15 +242,16 @@ class Gpu:
         """Return the time of one multiply-add of a product whose tile has `rows` x `columns`.
 
         A float32 beside a half type is two halves, hence two products. Operands without matrix
-        units, and tiles with a side that is too short for them, use the vector lanes.
+        units, and tiles that are too small for them, use the vector lanes.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
         wide = max(left, right, key=lambda t: t.itemsize)
+        lanes = self.element_ns(1.0, wide)
         if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
-            return self.element_ns(1.0, wide)
+            return lanes
         fill = min(rows, FULL_TILE) * min(columns, FULL_TILE) / FULL_TILE**2
-        return (3 - len(usable)) * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5)
+        return min(lanes, (3 - len(usable)) * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5))
 
     def idle(self, programs: int, *, is_product: bool = False) -> float:
         """Return the factor on the time for processors without work.

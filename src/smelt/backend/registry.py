@@ -6,18 +6,22 @@ Asked by the driver, reports and front ends alone: what is between is handed a m
 from __future__ import annotations
 
 from smelt.backend.machine import Machine
-from smelt.backend.protocol import Backend
+from smelt.backend.protocol import Backend, CodeGenerator
 from smelt.errors import InternalError
 
-__all__ = ["backend_of", "register"]
+__all__ = ["backend_of", "generator_of", "register"]
 
 _BACKENDS: list[Backend] = []
+_GENERATORS: list[CodeGenerator] = []
 
 
 def register(backend: Backend) -> None:
     """Add a back end, unless one of its name is there already."""
-    if all(b.name != backend.name for b in _BACKENDS):
-        _BACKENDS.append(backend)
+    if any(b.name == backend.name for b in _BACKENDS):
+        return
+    _BACKENDS.append(backend)
+    if isinstance(backend, CodeGenerator):
+        _GENERATORS.append(backend)
 
 
 def backend_of(machine: Machine) -> Backend:
@@ -26,3 +30,11 @@ def backend_of(machine: Machine) -> Backend:
         if backend.serves(machine):
             return backend
     raise InternalError(f"no back end serves {machine.name}")
+
+
+def generator_of(machine: Machine) -> CodeGenerator:
+    """Return the back end that compiles for a machine."""
+    for backend in _GENERATORS:
+        if backend.serves(machine):
+            return backend
+    raise InternalError(f"no back end compiles for {machine.name}")

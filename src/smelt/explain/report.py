@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt.backend import Gpu, Machine, backend_of, gpu
+from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.cached_property import cached_property
-from smelt.codegen.backends import register_backends
+from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
@@ -38,7 +39,8 @@ from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 
-register_backends()
+register(CpuBackend())
+register(GpuBackend())
 
 __all__ = ["KernelReport", "Report", "report"]
 
