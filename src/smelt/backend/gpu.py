@@ -39,7 +39,7 @@ MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
 FULL_TILE = 128
 """Positions along each axis of a product's tile from which matrix units reach their share."""
-ROW_BYTES = 128 << 10
+KEPT_ROW_BYTES = 128 << 10
 """Bytes of a row that a program keeps in registers: 32768 float32 elements, by up to 1024 threads.
 """
 LAUNCH_NS = 2500.0
@@ -179,7 +179,7 @@ class Gpu:
     @property
     def fast_bytes(self) -> int:
         """Registers and shared memory for the values of one program."""
-        return min(self.registers_bytes + self.shared_bytes, 2 * ROW_BYTES)
+        return min(self.registers_bytes + self.shared_bytes, 2 * KEPT_ROW_BYTES)
 
     @property
     def chunk_bytes(self) -> int | None:
@@ -201,7 +201,7 @@ class Gpu:
 
     def is_near(self, nbytes: int) -> bool:
         """Return whether a program keeps a row of so many bytes."""
-        return nbytes <= ROW_BYTES
+        return nbytes <= KEPT_ROW_BYTES
 
     def level(self, footprint: int, threads: int = 1) -> Level:
         """Return the level that keeps `footprint` bytes of all programs between two uses."""

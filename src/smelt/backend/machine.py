@@ -50,7 +50,7 @@ class Machine(Protocol):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The levels of memory that all tasks share or that have a rate of their own."""
+        """The levels of memory with a rate of their own, from the smallest."""
         ...
 
     @property

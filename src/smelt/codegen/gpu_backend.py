@@ -1,4 +1,4 @@
-"""The Triton printer as the back end of GPUs, whose programs are shown and not run.
+"""Show kernels for GPUs as Triton programs, which do not run here.
 
 >>> from smelt.backend import gpu
 >>> backend = GpuBackend()

@@ -33,7 +33,7 @@ class DevicePlan:
 
 
 def plan_for_device(compiled: Compiled, machine: Machine, sizes: Mapping[str, int]) -> DevicePlan:
-    """Return the plan of a compiled graph for a machine at given sizes, and its kernels."""
+    """Return the plan and kernels of a compiled graph for another machine."""
     graph = compiled.plan.graph
     journal = Journal(full=True)
     for fact in compiled.journal.of(PassRan):

@@ -230,7 +230,7 @@ class Model(CostModel):
         return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one_core))
 
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
-        """Return the cache level of states; full rows of a result must be cheaper than storing."""
+        """Return the cache level of states, None if they do not fit."""
         level = self.target.level(nbytes)
         if blocked and nbytes > self.target.l2_bytes * STATE_SHARE:
             return None  # full rows of a result are carried: storing them is as good

@@ -158,9 +158,9 @@ class CostModel(ABC):
 
     @abstractmethod
     def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
-        """Return where a task keeps the states of a stream; None if they do not fit.
+        """Return where a task keeps the states of a stream.
 
-        `blocked` tasks take blocks of rows.
+        `blocked` tasks take blocks of rows. None if the states do not fit.
         """
 
     @abstractmethod
