@@ -350,7 +350,7 @@ class Decisions:
         siblings: bool,
     ) -> tuple[str, dict[str, Any]]:
         """Return the reason why the joined kernel is slower, with details."""
-        cores = self.model.cores
+        cores = self.model.machine.threads
         idle_ns = after.objective_ns * (1 - after.tasks / cores)
         most_tasks = max(producer.cost.tasks, reader.cost.tasks)
         if after.tasks < cores <= most_tasks and 0 < slower <= idle_ns:
