@@ -20,7 +20,11 @@ from math import prod
 
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cascade.term import Term as StreamTerm
-from smelt.fusion.contraction_cost import partial_tiles_ns
+from smelt.fusion.contraction_cost import (
+    UNBLOCKED_COST,
+    contraction_start_ns,
+    partial_tiles_ns,
+)
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
 from smelt.fusion.packing_cost import region_packing_ns, term_packing_ns
@@ -297,7 +301,13 @@ class Model(CostModel):
         schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
         schedule.assign_nests()
         if region.work < 0:
-            region.work = schedule.work(self._steps(region)) * schedule.lane_overhead(self.lanes)
+            start_ns = (
+                contraction_start_ns(self.units, region, schedule.volume)
+                if schedule.has_contractions
+                else 0.0
+            )
+            region.work = schedule.work(self._steps(region), UNBLOCKED_COST, start_ns)
+            region.work *= schedule.lane_overhead(self.lanes)
             if schedule.has_contractions:
                 fixed = region.grid & ~schedule.cut_axes
                 region.packing = region_packing_ns(

@@ -247,7 +247,7 @@ class DeviceModel(CostModel):
         if not schedule.has_contractions or len(region.reduced_axes) != 1:
             return 1
         ((_, reduced),) = region.reduced_axes.items()
-        longest = max(schedule.sizes[a] for a in bits(reduced))
+        longest = max((schedule.sizes[a] for a in bits(reduced)), default=1)
         if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
             return 1
         return int(evaluate(self.tiling.split_k_parts(longest), {}))

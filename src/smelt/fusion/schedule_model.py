@@ -16,8 +16,6 @@ from typing import TypeAlias
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
-    UNBLOCKED_COST,
-    contraction_start_ns,
     edge_axes,
     is_row_by_row,
     short_axes,
@@ -434,20 +432,19 @@ class ScheduleModel:
 
     # ---- nests ---------------------------------------------------------------------------------
 
-    def work(self, step_ns: Sequence[float], unblocked_cost: float = UNBLOCKED_COST) -> float:
+    def work(self, step_ns: Sequence[float], unblocked_cost: float, start_ns: float = 0.0) -> float:
         """Return the nanoseconds on one core, with `step_ns` for one step of each unit.
 
-        A step of a contraction that cannot be blocked costs `unblocked_cost`.
+        A step of a contraction that cannot be blocked costs `unblocked_cost`; contractions take
+        `start_ns` to start.
         """
         region = self.region
-        total_ns = 0.0
+        total_ns = start_ns
         unblocked = (
             unblocked_units(self.units, region, self.tiling.thin)
             if region.reduced_axes and not self.depthwise
             else set[int]()
         )
-        if self.has_contractions:
-            total_ns += contraction_start_ns(self.units, region, self.volume)
         repeated_units = members_before(self.units, region, self.split) if self.split else 0
         for (_, around), members in self.needs.items():
             for u in bits(members):
