@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 import pytest
@@ -100,6 +101,28 @@ def test_every_program_is_planned_lowered_and_printed_or_refused(name: str):
     for kernel in lowered(plan, sizes):
         text = printed(kernel, sizes)
         assert "def launch(" in text or f"kernel {kernel.name} needs" in text
+
+
+REDUCTIONS = ("B1", "B2 RMSNorm", "B4 rows", "B4 long", "B5 all", "G1 layernorm", "H1 sum")
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_programs_are_those_of_the_kernels(name: str):
+    plan, sizes = planned(f"row {name}")
+    kernels, predicted = lowered(plan, sizes), costs(plan, DEVICE, sizes)
+    counted = 0
+    for kernel, cost in zip(kernels, predicted, strict=True):
+        if any(isinstance(b, Block) and b.size != 1 for b in kernel.grid):
+            continue  # elementwise: the printer chooses its blocks
+        assert cost.tasks == prod(programs(kernel, b, sizes) for b in kernel.grid)
+        counted += 1
+    assert counted
+
+
+def programs(kernel: Kernel, entry: Block | Split, sizes: dict[str, int]) -> int:
+    """Return the programs along one entry of a grid of single positions and parts."""
+    extent = entry.parts if isinstance(entry, Split) else kernel.axis(entry.axis).extent
+    return int(evaluate(extent, sizes))
 
 
 def linear_cross_entropy(g: Formula) -> Graph:
