@@ -92,8 +92,12 @@ test: $(SETUP) $(MODEL) $(TORCH) ## everything that must be green
 	$(MAKE) tests
 	$(MAKE) clock
 
+# The suite of the array API standard, if there is a clone of it beside this one.
+ARRAY_API_TESTS ?= ../array-api-tests
+
 nightly: $(SETUP) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
+	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
 
 demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Python
 	@$(BIN)/python -c 'from smelt.demo import weights; weights.require()'

@@ -149,7 +149,8 @@ def _kinds() -> list[type[spec.TensorOp]]:
     while pending:
         for kind in pending.pop(0).__subclasses__():
             pending.append(kind)
-            if not kind.__subclasses__() and kind.__module__.startswith("smelt.ops."):
+            places = ("smelt.ops.", "smelt.graph.loop")
+            if not kind.__subclasses__() and kind.__module__.startswith(places):
                 found.append(kind)
     return sorted(found, key=lambda kind: kind.__name__)
 

@@ -113,7 +113,7 @@ class Clock:
 
 def call_of(name: str) -> Callable[[], Any]:
     """Return the call of a program, which computes everything."""
-    import smelt as sm  # noqa: PLC0415
+    import smelt as sm
 
     if name in EAGER:
         numpy_like = importlib.import_module("smelt.numpy")
@@ -131,7 +131,7 @@ def call_of(name: str) -> Callable[[], Any]:
 
 def _smallest() -> None:
     """Call a function, and loop without one, until native code runs both."""
-    import smelt as sm  # noqa: PLC0415
+    import smelt as sm
 
     x = np.ones(SIZE, np.float32)
     function = sm.jit(lambda x: 3 * x + 1)

@@ -5,9 +5,14 @@ a larger one.  Calls with NumPy and with Smelt alternate, so that both see the s
 figure is the median over the calls.  `best` is the ratio of the fastest calls, which other
 processes disturb least.
 
+The programs draw their data from NumPy's generator in either case.  That is no part of what is
+compared, and takes most of the time of some: the numbers are drawn once, before the calls that are
+timed.  `--draw` draws them in every call instead.
+
     python -m tools.numpy_programs                          # all programs
     python -m tools.numpy_programs mandelbrot heat          # some
     python -m tools.numpy_programs --size large --runs 9    # one of the sizes
+    python -m tools.numpy_programs --size large --draw      # with the time to draw data
 """
 
 from __future__ import annotations
@@ -18,14 +23,15 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from tests.frontends.numpy import programs as module
 from tests.frontends.numpy.programs import PROGRAMS
 
 import smelt.numpy
 
-__all__ = ["LARGE", "main", "measure", "table"]
+__all__ = ["LARGE", "RepeatedGenerator", "main", "measure", "table"]
 
 LARGE = {
     "image_filters": 1024,
@@ -56,6 +62,28 @@ WARM_CALLS = 5
 
 Program = Callable[..., Any]
 
+_DRAWN: Final[dict[tuple[Any, ...], Any]] = {}
+"""Results of a generator's methods by seed, number of the call, method and arguments."""
+
+
+class RepeatedGenerator:
+    """NumPy's random generator, which returns what an equal one has drawn before."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.calls = seed, 0
+        self.generator = np.random.default_rng(seed)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def draw(*args: Any, **options: Any) -> Any:
+            key = (self.seed, self.calls, name, args, *options.items())
+            self.calls += 1
+            if key not in _DRAWN:
+                _DRAWN[key] = getattr(self.generator, name)(*args, **options)
+                _DRAWN[key].flags.writeable = False
+            return _DRAWN[key]
+
+        return draw
+
 
 def finish(result: Any) -> None:
     """Compute every array in a program's result."""
@@ -75,6 +103,7 @@ def seconds(program: Program, namespace: Any, sizes: tuple[int, ...]) -> float:
 
 def measure(program: Program, sizes: tuple[int, ...], runs: int) -> tuple[list[float], list[float]]:
     """Return the seconds of NumPy's and Smelt's warm calls, which alternate."""
+    _DRAWN.clear()
     for _ in range(WARM_CALLS):
         seconds(program, np, sizes)
         seconds(program, smelt.numpy, sizes)
@@ -111,9 +140,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("programs", nargs="*", metavar="program", help=", ".join(names))
     parser.add_argument("--size", choices=("test", "large"), help="one size; both by default")
     parser.add_argument("--runs", type=int, default=7, help="timed calls of each side")
+    parser.add_argument("--draw", action="store_true", help="draw data in every call")
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.programs) - set(names):
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    if not chosen.draw:
+        module._rng = RepeatedGenerator  # pyright: ignore[reportPrivateUsage]
     programs = [p for p in PROGRAMS if not chosen.programs or p.__name__ in chosen.programs]
     sizes = (chosen.size,) if chosen.size else ("test", "large")
     with warnings.catch_warnings():

@@ -16,7 +16,17 @@ from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from pathlib import Path
 
-from tools import decisions, numpy_table, readme, snippets, trust, walk
+from tools import (
+    array_api,
+    decisions,
+    libraries,
+    numpy_table,
+    readme,
+    snippets,
+    trust,
+    versions,
+    walk,
+)
 
 from smelt.target import Target
 
@@ -37,12 +47,15 @@ def _outputs(page: str, *parts: str) -> dict[str, Part]:
 PAGES: Mapping[str, Mapping[str, Part]] = {
     "ARCHITECTURE.md": walk.PARTS,
     "README.md": readme.PARTS,
+    "docs/array_api.md": array_api.PARTS,
     "docs/derivation.md": _outputs(
         "docs/derivation.md", "graph", "carried", "kernel", "causal", "one", "back", "refused"
     ),
     "docs/explain.md": _outputs("docs/explain.md", "page", "why"),
     "docs/fusion.md": decisions.PARTS,
+    "docs/libraries.md": libraries.PARTS,
     "docs/numpy.md": numpy_table.PARTS,
+    "docs/torch.md": versions.PARTS,
     "docs/trust.md": trust.PARTS,
 }
 """Page -> the names of its parts and the functions that generate them."""

@@ -187,7 +187,7 @@ class Torch:
     """torch's functions under the names of the array standard."""
 
     def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - a peer that need not be installed
+        import torch
 
         torch.set_num_threads(1)
         self.torch, self.float32 = torch, torch.float32
@@ -221,7 +221,7 @@ class Torch:
 
 def runs(case: Case) -> list[Callable[[], Any]]:
     """Return a call of each library, Smelt first."""
-    import jax  # noqa: PLC0415 - a peer that need not be installed
+    import jax
 
     _, program, arrays = case
     compiled, names = sm.jit(lambda *a: program(sm, *a)), Torch()

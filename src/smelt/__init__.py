@@ -18,6 +18,7 @@ from typing import Any
 
 from smelt import errors
 from smelt.frontends.array import (
+    fft,
     linalg,
     methods,
     nn,
@@ -26,6 +27,7 @@ from smelt.frontends.array import (
 )
 from smelt.frontends.array.ahead_of_time import spec
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.control import cond, fori_loop, scan, while_loop
 from smelt.frontends.array.creation import (
     arange,
     asarray,
@@ -52,6 +54,7 @@ from smelt.frontends.array.dtypes import (
     isdtype,
     result_type,
 )
+from smelt.frontends.array.einops_backend import register as _register_in_einops
 from smelt.frontends.array.einsum import einsum
 from smelt.frontends.array.elementwise import (
     abs,
@@ -239,6 +242,7 @@ from smelt.frontends.array.statistical import (
     var,
 )
 from smelt.frontends.array.topk import top_k
+from smelt.frontends.array.vmap import vmap
 from smelt.imports import fork_safe_import
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
@@ -258,37 +262,41 @@ from smelt.types.dtype import u8 as uint8
 from smelt.types.dtype import u16 as uint16
 from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
-from smelt.version import __version__
+from smelt.version import DISTRIBUTION, __version__
 
 __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "__version__", "abs", "acos",
-    "acosh", "add", "all", "allclose", "any", "arange", "argmax", "argmin", "argsort", "asarray",
-    "asin", "asinh", "astype", "atan", "atan2", "atanh", "average", "bfloat16", "bincount",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip",
-    "complex64", "complex128", "concat", "config", "conj", "convolve", "copysign", "corrcoef",
-    "cos", "cosh", "count_nonzero", "cov", "cumulative_prod", "cumulative_sum", "diff", "divide",
-    "e", "einsum", "empty", "empty_like", "equal", "erf", "erfc", "errors", "exp", "exp2",
-    "expand_dims", "explain", "expm1", "eye", "finfo", "flip", "float16", "float32", "float64",
-    "floor", "floor_divide", "from_dlpack", "full", "full_like", "fuse", "grad", "gradient",
-    "greater", "greater_equal", "histogram", "hypot", "iinfo", "imag", "inf", "int8", "int16",
-    "int32", "int64", "interp", "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan", "jit",
-    "less", "less_equal", "linalg", "linspace", "log", "log1p", "log2", "log10", "logaddexp",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose",
-    "max", "maximum", "mean", "median", "meshgrid", "min", "minimum", "moveaxis", "multiply",
-    "nan", "nan_to_num", "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean",
-    "nanmedian", "nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum",
-    "nanvar", "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "ones",
-    "ones_like", "optim", "pad", "percentile", "permute_dims", "pi", "positive", "pow", "prod",
-    "quantile", "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type",
-    "roll", "round", "rsqrt", "searchsorted", "segment_max", "segment_mean", "segment_min",
+    "acosh", "add", "all", "allclose", "any", "arange", "argmax", "argmin", "argsort",
+    "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "average", "bfloat16",
+    "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
+    "can_cast", "ceil", "clip", "complex64", "complex128", "concat", "cond", "config", "conj",
+    "convolve", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov",
+    "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "einsum", "empty", "empty_like",
+    "equal", "erf", "erfc", "errors", "exp", "exp2", "expand_dims", "explain", "expm1", "eye",
+    "fft", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide", "fori_loop",
+    "from_dlpack", "full", "full_like", "fuse", "grad", "gradient", "greater", "greater_equal",
+    "histogram", "hypot", "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "interp",
+    "isclose", "isdtype", "isfinite", "isin", "isinf", "isnan", "jit", "less", "less_equal",
+    "linalg", "linspace", "log", "log1p", "log2", "log10", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum",
+    "mean", "median", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "nan_to_num",
+    "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian",
+    "nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar",
+    "negative", "newaxis", "nextafter", "nn", "nonzero", "not_equal", "ones", "ones_like",
+    "optim", "pad", "percentile", "permute_dims", "pi", "positive", "pow", "prod", "quantile",
+    "random", "real", "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll",
+    "round", "rsqrt", "scan", "searchsorted", "segment_max", "segment_mean", "segment_min",
     "segment_prod", "segment_sum", "sigmoid", "sign", "signbit", "sin", "sinh", "sort", "spec",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "subtract", "sum", "take",
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trapezoid", "tril", "triu",
     "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts",
     "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "vecdot", "vjp",
-    "where", "zeros", "zeros_like",
+    "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
+
+
+_register_in_einops()
 
 
 def __getattr__(name: str) -> Any:
@@ -300,7 +308,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        message = f"smelt.{name} is for torch.compile, and needs PyTorch: smelt[torch]"
+        message = f"smelt.{name} is for torch.compile, and needs PyTorch: {DISTRIBUTION}[torch]"
         raise AttributeError(message, name=name) from None
     return torch_module if name == "torch" else torch_module.record
 

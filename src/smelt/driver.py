@@ -26,9 +26,10 @@ from smelt.codegen.cpu_backend import CpuBackend
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
-from smelt.fusion.plan import Cluster, Donate, Donated, Plan
+from smelt.fusion.plan import Cluster, Donate, Donated, Plan, cluster_sizes
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import CacheHit, Journal, KernelEmitted, KernelLowered
 from smelt.kernel.abi import ABI_VERSION
@@ -44,10 +45,11 @@ from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
 from smelt.runtime.executable import Executable, Value
-from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, Recipe
+from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
+from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
@@ -154,9 +156,11 @@ def _compile(
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+        graph = fusion.fuse_loop_neighbors(graph, sizes)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
-    hints = _hints(plan, sizes)
+    hints = cluster_sizes(plan, sizes)
     lowered, canonical_forms = _lower_all(
         plan.all_clusters,
         [{**cluster_hints, **plan.sizes} for cluster_hints in hints],
@@ -209,17 +213,6 @@ def _compile(
         tuple(identities),
         input_size_names(graph),
     )
-
-
-def _hints(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """Return the sizes that each cluster of `plan.all_clusters` is compiled for.
-
-    Chunked clusters also know the rows of a chunk.
-    """
-    result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
-    for _, body in plan.chunked_clusters:
-        result += _hints(body.plan, {**sizes, body.chunks.rows: body.chunks.block})
-    return result
 
 
 def _plan_with_prelude(
@@ -281,7 +274,7 @@ def _lower_all(
     lowered: list[Kernel | None] = []
     canonical_forms: list[RenamedKernel | None] = []
     for cluster, cluster_hints in zip(clusters, hints, strict=True):
-        if cluster.is_extern or cluster.body is not None:
+        if cluster.is_extern or cluster.inner_plan is not None:
             lowered.append(None)
             canonical_forms.append(None)
             continue
@@ -545,9 +538,23 @@ def _recipe(
             numbers_read.append(numbers[node] if value is None else held[value])
         return numbers_read
 
-    def step(cluster: Cluster) -> KernelUse | CallUse | ChunkedUse:
+    def _loop(cluster: Cluster, op: Loop, body: Plan, read: Sequence[int]) -> LoopUse:
+        places = dict(zip(cluster.inputs, read, strict=True))
+        assert cluster.loop is not None
+        return LoopUse(
+            cluster.name,
+            LoopShape(op.carries, op.slices, op.length, op.reverse, op.results, op.names, op.sizes),
+            cluster.loop.wanted,
+            _recipe(body, kernels, target, None),
+            tuple(places[x] for x in cluster.outputs[0].inputs),
+            tuple(numbers[n] for n in cluster.outputs),
+        )
+
+    def step(cluster: Cluster) -> KernelUse | CallUse | ChunkedUse | LoopUse:
         if cluster in kernels:
             return _use(cluster, kernels[cluster], reads(cluster), numbers)
+        if cluster.loop is not None and cluster.loop.plan is not None:
+            return _loop(cluster, cluster.loop.op, cluster.loop.plan, reads(cluster))
         if cluster.body is None:
             return _call(cluster, reads(cluster), numbers)
         body = _recipe(cluster.body.plan, kernels, target, None)

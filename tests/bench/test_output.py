@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from smelt.bench import floor, page, plot, table
+from smelt.bench import isa as instruction_sets
 from smelt.bench.peers import TITLES
+from smelt.bench.process import command
 from smelt.bench.results import Cold, Entry, Results, Row, Times
 from smelt.bench.workloads import WORKLOADS
 from smelt.cli import bench as cli
@@ -276,3 +279,29 @@ def test_floor_of_rows_in_cache() -> None:
 def test_floor_refuses_unknown_rows() -> None:
     with pytest.raises(SystemExit, match="b9"):
         floor.main(["b9"])
+
+
+def test_every_library_gets_the_instruction_set(tmp_path, monkeypatch):
+    lines: list[list[str]] = []
+
+    def run(line, **_):
+        lines.append(line)
+        return subprocess.CompletedProcess(line, 0)
+
+    monkeypatch.setattr(cli.subprocess, "run", run)
+    done = CliRunner().invoke(cli.command, ["--isa", "avx2", "--models", "--only", "bert"])
+    assert done.exit_code == 0, done.output
+    (line,) = lines
+    assert "SMELT_HOST_ISA=avx2" in line and "ATEN_CPU_CAPABILITY=avx2" in line
+    assert line[line.index("bench") + 1 :] == ["--only", "bert", "--models"]
+
+
+def test_numpy_and_smelt_are_held_to_the_instruction_set():
+    program = (
+        "from numpy._core._multiarray_umath import __cpu_features__ as features\n"
+        "from smelt.runtime.host import host\n"
+        "print(any(features.get(k) for k in ('X86_V4', 'AVX512_ICL', 'AVX512_SPR')), host().isa)"
+    )
+    line = command(["-c", program], instruction_sets.VARIABLES["avx2"])
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "avx2"]

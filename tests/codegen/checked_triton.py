@@ -11,8 +11,11 @@ that are no powers of two; operands of different types or ranks.
 from __future__ import annotations
 
 import builtins
+import functools
+import itertools
 import math
 import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +70,12 @@ class Value:
     def __getitem__(self, key: Any) -> Value:
         return Value(self.data[key], self.defined[key])
 
-    def to(self, dtype: np.dtype[Any], bitcast: bool = False) -> Value:
+    def to(self, dtype: Any, bitcast: bool = False) -> Any:
+        if isinstance(dtype, PointerType):
+            tensor = ADDRESSES.get(int(self._scalar("address")))
+            if tensor is None or tensor.data.dtype != dtype.element:
+                raise CheckError(f"address {self.data} of {dtype.element}")
+            return Pointer(tensor)
         if bitcast:
             if dtype.itemsize != self.data.dtype.itemsize:
                 raise CheckError(f"bits of {self.data.dtype} as {dtype}")
@@ -142,6 +150,8 @@ def operands(a: Any, b: Any) -> tuple[Value, Value]:
         raise CheckError("arithmetic on two numbers is Python's, in double precision")
     dtype = a.data.dtype if isinstance(a, Value) else b.data.dtype
     x, y = (v if isinstance(v, Value) else number(v, dtype) for v in (a, b))
+    if {x.data.dtype, y.data.dtype} == {NAMES["int32"], NAMES["int64"]}:
+        x, y = x.to(NAMES["int64"]), y.to(NAMES["int64"])
     if x.data.dtype != y.data.dtype:
         raise CheckError(f"operands of types {x.data.dtype} and {y.data.dtype}")
     if x.data.ndim and y.data.ndim and x.data.ndim != y.data.ndim:
@@ -152,6 +162,8 @@ def operands(a: Any, b: Any) -> tuple[Value, Value]:
 def number(v: float | int | bool, dtype: np.dtype[Any]) -> Value:
     if isinstance(v, float) and not is_float(dtype):
         raise CheckError(f"the number {v} with a tensor of {dtype}")
+    if dtype == NAMES["int32"] and not -(2**31) <= v < 2**31:
+        dtype = NAMES["int64"]
     return Value(np.asarray(v).astype(dtype))
 
 
@@ -171,6 +183,16 @@ def logical(a: Any, b: Any, f: Callable[..., Array], *, decided_by: bool) -> Val
     return Value(f(x.data, y.data), defined)
 
 
+class PointerType:
+    def __init__(self, element: np.dtype[Any]) -> None:
+        self.element = element
+
+
+COUNT = itertools.count(1)
+ADDRESSES: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+"""Tensors by their addresses."""
+
+
 class Tensor:
     """A torch tensor in memory: its elements by offset, which of them exist and were stored."""
 
@@ -188,12 +210,26 @@ class Tensor:
         self.exists[self.offsets] = True
         self.is_defined = np.full(self.size, stored)
         self.was_stored = np.zeros(self.size, bool)
+        self.was_stored_before = np.zeros(self.size, bool)
+        self.epoch = np.zeros(self.size, np.int64)
+        """When an element was stored: the number of barriers before, over all programs."""
+        self.address = 16 * next(COUNT)
+        ADDRESSES[self.address] = self
+
+    def seal(self) -> None:
+        """Begin a launch: what earlier ones stored is there to be read."""
+        self.is_defined |= self.was_stored
+        self.was_stored_before |= self.was_stored
+        self.was_stored[:] = False
+
+    def data_ptr(self) -> int:
+        return self.address
 
     def numel(self) -> int:
         return self.array.size
 
-    def stride(self, dimension: int) -> int:
-        return self.steps[dimension]
+    def stride(self, dimension: int | None = None) -> Any:
+        return self.steps if dimension is None else self.steps[dimension]
 
     def is_contiguous(self) -> bool:
         return bool(self.array.flags["C_CONTIGUOUS"])
@@ -246,15 +282,40 @@ class Pointer:
 _operators()
 
 
+def tf32(x: Array) -> Array:
+    """Round to 10 bits behind the first one."""
+    scaled = x * np.float32(2**13 + 1)
+    return scaled - (scaled - x)
+
+
 class Language:
     """Stands for `triton.language`."""
 
     constexpr = int
 
-    def __init__(self) -> None:
-        self.program = 0
+    def __init__(self, least_dot: int = 16) -> None:
+        self.program, self.least_dot = 0, least_dot
+        self.begun, self.barriers = 0, 0
         for name, dtype in NAMES.items():
             setattr(self, name, dtype)
+
+    def begin(self, program: int) -> None:
+        """Start a program: no other one sees what it stores."""
+        self.program = program
+        self.debug_barrier()
+        self.begun = self.barriers
+
+    def debug_barrier(self) -> None:
+        self.barriers += 1
+
+    def pointer_type(self, element: np.dtype[Any]) -> PointerType:
+        return PointerType(element)
+
+    def is_late(self, tensor: Tensor, places: Array) -> bool:
+        """Whether an element was stored by another program, or since the last barrier."""
+        epoch = tensor.epoch[places]
+        stored = tensor.was_stored[places]
+        return bool((stored & ((epoch < self.begun) | (epoch == self.barriers))).any())
 
     def program_id(self, axis: int) -> Value:
         return Value(np.int32(self.program))
@@ -290,8 +351,9 @@ class Language:
         if not tensor.size:
             data, defined = np.zeros(at.shape, dtype), np.zeros(at.shape, bool)
         else:
-            data, defined = tensor.data[inside], tensor.is_defined[inside]
-            if tensor.was_stored[inside][on].any():
+            data = tensor.data[inside]
+            defined = tensor.is_defined[inside] | tensor.was_stored[inside]
+            if self.is_late(tensor, inside[on]):
                 raise CheckError("an element is loaded after it was stored")
         if not defined[on].all():
             raise CheckError("an element is loaded that has no value")
@@ -311,9 +373,12 @@ class Language:
         if not np.broadcast_to(value.defined, at.shape)[on].all():
             raise CheckError("an element without a value is stored")
         places = at[on]
-        if len(np.unique(places)) != places.size or tensor.was_stored[places].any():
+        if len(np.unique(places)) != places.size or self.is_late(tensor, places):
             raise CheckError("an element is stored twice")
+        if tensor.was_stored_before[places].any():
+            raise CheckError("an element is stored by two launches")
         tensor.was_stored[places] = True
+        tensor.epoch[places] = self.barriers
         tensor.data[places] = np.broadcast_to(value.data, at.shape)[on]
 
     # ---- arithmetic ----------------------------------------------------------------------------
@@ -324,14 +389,25 @@ class Language:
     def trans(self, x: Value) -> Value:
         return Value(x.data.T, x.defined.T)
 
-    def dot(self, a: Value, b: Value, input_precision: str) -> Value:
-        if a.data.dtype != b.data.dtype or input_precision != "ieee":
-            raise CheckError(f"a contraction of {a.data.dtype} and {b.data.dtype}")
-        if min(*a.data.shape, *b.data.shape) < 16:
-            raise CheckError(f"a contraction of {a.data.shape} and {b.data.shape}")
+    def dot(
+        self, a: Value, b: Value, input_precision: str | None = None, out_dtype: Any = np.float32
+    ) -> Value:
+        """Multiply in the operands' type and add in the result's; float32 in its precision."""
+        x, y = a.data, b.data
+        is_float32 = x.dtype == np.float32
+        allowed = {"int8": np.int32, "bfloat16": np.float32, "float16": np.float32}
+        if x.dtype != y.dtype or out_dtype != allowed.get(x.dtype.name, np.float32):
+            raise CheckError(f"a contraction of {x.dtype} and {y.dtype} to {out_dtype}")
+        if is_float32 != (input_precision is not None) or x.dtype.name == "float64":
+            raise CheckError(f"a contraction of {x.dtype} with {input_precision}")
+        least = max(self.least_dot, 32 if x.dtype == np.int8 and self.least_dot > 1 else 1)
+        if min(x.shape[0], y.shape[1]) < self.least_dot or x.shape[1] < least:
+            raise CheckError(f"a contraction of {x.shape} and {y.shape}")
+        if input_precision == "tf32":
+            x, y = tf32(x), tf32(y)
         with np.errstate(all="ignore"):
             defined = a.defined.all(1)[:, None] & b.defined.all(0)[None, :]
-            return Value(a.data @ b.data, defined)
+            return Value(x.astype(out_dtype) @ y.astype(out_dtype), defined)
 
     def maximum(self, a: Any, b: Any) -> Value:
         return binary(a, b, np.maximum)
@@ -349,7 +425,8 @@ class Language:
 
     def __getattr__(self, name: str) -> Callable[[Value], Value]:
         function = {"sqrt_rn": np.sqrt, "sqrt": np.sqrt, "abs": np.abs, "floor": np.floor}
-        function |= {"ceil": np.ceil}
+        function |= {"ceil": np.ceil, "exp2": np.exp2, "log2": np.log2}
+        function |= {"rsqrt": lambda x: 1 / np.sqrt(x)}
 
         def call(x: Value) -> Value:
             with np.errstate(all="ignore"):
@@ -398,13 +475,16 @@ class Function:
         return self.function(*args)
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def launch(*args: Any, num_warps: int, enable_fp_fusion: bool, **blocks: int) -> None:
+        def launch(*args: Any, num_warps: int, enable_fp_fusion: bool, **blocks: Any) -> None:
             if num_warps & (num_warps - 1) or not 1 <= num_warps <= 32 or enable_fp_fusion:
                 raise CheckError(f"{num_warps} warps")
-            if any(n & (n - 1) for n in blocks.values()):
+            numbers = [n for n in blocks.values() if not isinstance(n, np.dtype)]
+            if any(n & (n - 1) for n in numbers):
                 raise CheckError(f"blocks of {blocks}")
+            for tensor in ADDRESSES.values():
+                tensor.seal()
             for program in np.random.default_rng(0).permutation(grid[0]):
-                self.language.program = int(program)
+                self.language.begin(int(program))
                 self.function(*map(_argument, args), **blocks)
 
         return launch
@@ -414,14 +494,14 @@ def _argument(x: Any) -> Any:
     """Convert an argument as a launch does: the number 1 is a constant of the program."""
     if isinstance(x, Tensor):
         return Pointer(x)
-    return x if x == 1 else Value(np.int32(x))
+    return x if x == 1 else Value(np.int32(x) if x < 2**31 else np.int64(x))
 
 
 def _of_library(function: Any) -> Callable[..., Value]:
     def call(*args: Value) -> Value:
         with np.errstate(all="ignore"):
             data = function(*(a.data for a in args))
-        return Value(data, np.logical_and.reduce([a.defined for a in args]))
+        return Value(data, functools.reduce(np.logical_and, [a.defined for a in args]))
 
     return call
 
@@ -429,14 +509,17 @@ def _of_library(function: Any) -> Callable[..., Value]:
 LIBRARY = SimpleNamespace(**{n: _of_library(getattr(np, n)) for n in ("sin", "cos", "tan", "fmod")})
 
 
-def modules() -> dict[str, Any]:
+def modules(least_dot: int) -> dict[str, Any]:
     """Stand-ins of `torch` and `triton` by the names they are imported under."""
-    language = Language()
+    language = Language(least_dot)
 
     def empty(shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
         return Tensor(np.zeros(shape, dtype), stored=False)
 
-    torch = SimpleNamespace(empty=empty, bool=NAMES["int1"], **NAMES)
+    def tensor(rows: Any, dtype: Any, device: str) -> Tensor:
+        return Tensor(np.array(rows, dtype), stored=True)
+
+    torch = SimpleNamespace(empty=empty, tensor=tensor, bool=NAMES["int1"], **NAMES)
     triton = SimpleNamespace(
         jit=lambda f: Function(f, language),
         cdiv=lambda a, b: -(-a // b),
@@ -452,12 +535,15 @@ def modules() -> dict[str, Any]:
     }
 
 
-def launch(source: str, arrays: Sequence[Array], **sizes: int) -> tuple[Array, ...]:
+def launch(
+    source: str, arrays: Sequence[Array], *, least_dot: int = 16, **sizes: int
+) -> tuple[Any, ...]:
     """Run the `launch` of a printed file on arrays, and return its outputs.
 
+    `least_dot` is the least extent of a matrix: smaller ones than Triton's make small blocks.
     Raises CheckError for a program that does what none may do.
     """
-    stand_ins = modules()
+    stand_ins = modules(least_dot)
 
     def load_module(
         name: str, globals_: Any = None, locals_: Any = None, names: Any = (), level: int = 0
@@ -468,12 +554,20 @@ def launch(source: str, arrays: Sequence[Array], **sizes: int) -> tuple[Array, .
 
     space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": load_module}}
     exec(compile(source, "<printed>", "exec"), space)
-    result = space["launch"](*(Tensor(np.asarray(a), stored=True) for a in arrays), **sizes)
-    outputs = result if isinstance(result, tuple) else (result,)
-    for t in outputs:
-        if not t.was_stored[t.offsets].all():
-            raise CheckError("an element is never stored")
-    return tuple(t.result() for t in outputs)
+    result = space["launch"](*map(_tensor, arrays), **sizes)
+    return tuple(map(_result, result if isinstance(result, tuple) else (result,)))
+
+
+def _tensor(a: Any) -> Any:
+    return [_tensor(x) for x in a] if isinstance(a, list) else Tensor(np.asarray(a), stored=True)
+
+
+def _result(t: Any) -> Any:
+    if isinstance(t, list):
+        return [_result(x) for x in t]
+    if not (t.was_stored | t.was_stored_before)[t.offsets].all():
+        raise CheckError("an element is never stored")
+    return t.result()
 
 
 def named_sizes(sizes: Mapping[str, int]) -> dict[str, int]:

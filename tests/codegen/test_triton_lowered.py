@@ -24,6 +24,12 @@ def causal_attention(q, k, v):
     return sm.nn.attention(q, k, v, causal=True)
 
 
+def attention_gradients(q, k, v):
+    """Blocks of queries visit keys up to their last one: a range of another axis."""
+    loss = sm.grad(lambda *a: sm.sum(causal_attention(*a) ** 2), argnums=(0, 1, 2))
+    return loss(q, k, v)
+
+
 MATRIX = {"x": (37, 100)}
 HEADS = {"q": (2, 2, 19, 24), "k": (2, 2, 35, 24), "v": (2, 2, 35, 20)}
 SQUARE = {"q": (1, 2, 35, 24), "k": (1, 2, 35, 24), "v": (1, 2, 35, 20)}
@@ -51,6 +57,7 @@ PROGRAMS = {
     "batched product": (lambda x, w: x @ w, {"x": (3, 20, 33), "w": (3, 33, 18)}),
     "attention": (attention, HEADS),
     "causal attention": (causal_attention, SQUARE),
+    "attention's gradients": (attention_gradients, SQUARE),
 }
 
 

@@ -11,6 +11,7 @@ from smelt.codegen.triton.source import triton_source
 from smelt.kernel.text import parse
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f32
+from smelt.types.dtype import parse as parse_dtype
 
 UNARY = [
     name
@@ -37,3 +38,17 @@ def test_printed_row_has_the_bits_of_its_formula(op):
     same = actual.view(np.uint32) == np.ascontiguousarray(wanted).view(np.uint32)
     same |= np.isnan(actual) & np.isnan(wanted)
     assert same.all(), (x[~same][:3], actual[~same][:3], wanted[~same][:3])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("pow", "i32"), ("pow", "i64"), ("pow", "u32"), ("philox", "u64")]
+)
+def test_printed_row_of_integers_has_the_bits_of_its_reference(op, dtype):
+    text = f"kernel f(x: {dtype}[n], k: {dtype}[n]) -> y: {'u32' if op == 'philox' else dtype}[n]"
+    kernel = parse(f"{text}\n  grid n/256\n  y[n] = {op}(x[n], k[n])")
+    random = np.random.default_rng(0)
+    kind = parse_dtype(dtype).numpy
+    x = random.integers(0 if dtype[0] == "u" else -9, 1 << 16, 700).astype(kind)
+    n = random.integers(0 if dtype[0] == "u" else -3, 40, 700).astype(kind)
+    (actual,) = launch(triton_source(kernel), [x, n])
+    np.testing.assert_array_equal(actual, SCALARS[op].numpy(x, n))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from tests.codegen.checked_triton import launch
 
 import smelt as sm
 from smelt.cli.main import smelt
-from smelt.errors import ArgumentError
+from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import ReportData
 
 
@@ -40,12 +41,24 @@ def test_source_of_a_softmax_runs():
     assert report.text(1).count("\n") == 3
 
 
-def test_refusal_has_its_code_and_reason():
-    ids = np.arange(40)
+def test_source_of_a_count_runs():
+    ids = np.arange(40) % 7
     report = sm.explain(lambda ids: sm.bincount(ids, minlength=50), ids, target="a100")
     (kernel,) = report.kernels
+    (actual,) = launch(kernel.source, [ids])
+    np.testing.assert_array_equal(actual, np.bincount(ids, minlength=50))
+
+
+def test_refusal_has_its_code_and_reason(monkeypatch):
+    missing = "all 4000000 elements of a row at once"
+
+    def refuse(kernel, sizes):
+        raise DeviceKernelError(kernel=kernel.name, missing=missing)
+
+    monkeypatch.setattr(sys.modules["smelt.codegen.gpu_backend"], "triton_source", refuse)
+    report = sm.explain(softmax, array(4, 5), target="a100")
+    (kernel,) = report.kernels
     assert kernel.source == ""
-    missing = "a store that combines values of several programs"
     assert kernel.data.device.refused == f"E505 kernel k0 needs {missing}"
     assert missing in str(report)
 

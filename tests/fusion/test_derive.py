@@ -257,7 +257,7 @@ def test_without_a_prover_nothing_new_is_carried(
     assert len(streams(kernel)) == 2
     assert proofs.unproved
     (how,) = {h.blocker for h in analysed[-1].treatments.values() if h.action == "recompute"}
-    assert "smelt[derive]" in how
+    assert "smelt-compiler[derive]" in how
 
 
 @pytest.mark.usefixtures("unknown")

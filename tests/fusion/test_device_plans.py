@@ -15,7 +15,7 @@ from smelt import fusion, knobs, lower, passes
 from smelt.backend import GPUS, gpu
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import DeviceKernelError
-from smelt.fusion.plan import Plan
+from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.fusion.predict import costs
 from smelt.graph import interp
 from smelt.graph.ir import Graph, Node
@@ -58,9 +58,9 @@ def planned(name: str) -> tuple[Plan, dict[str, int]]:
 
 def lowered(plan: Plan, sizes: dict[str, int]) -> list[Kernel]:
     return [
-        verify(lower.run(c, knobs.ROUNDING.get(), {**sizes, **plan.sizes}, DEVICE.tiling))
-        for c in plan.all_clusters
-        if not c.is_extern and c.body is None
+        verify(lower.run(c, knobs.ROUNDING.get(), {**at, **plan.sizes}, DEVICE.tiling))
+        for c, at in zip(plan.all_clusters, cluster_sizes(plan, sizes), strict=True)
+        if not c.is_extern and c.inner_plan is None
     ]
 
 

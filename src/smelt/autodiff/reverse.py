@@ -32,10 +32,12 @@ from collections.abc import Mapping, Sequence
 
 from smelt.autodiff.builder import Builder
 from smelt.autodiff.gauge import gauges
+from smelt.autodiff.loops import first_results, loop_cotangents
 from smelt.autodiff.tape import Step, tape
 from smelt.errors import GradientError, InternalError
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 
 
 def reverse(
@@ -50,14 +52,23 @@ def reverse(
     steps = [Step(node, b.resolve_sizes(op), inputs) for node, op, inputs in steps]
     active.difference_update(gauges(steps, cotangents, wrt, b.type))
     b.record_steps(steps)
+    runs = first_results(steps)
     for node, op, inputs in reversed(steps):
         g = totals.get(node)
-        if g is None or node not in active:
+        if isinstance(op, Loop):  # its results are differentiated together, at the first one
+            seeds = _by_result(runs.get(node, ()), totals)
+        else:
+            seeds = {0: g} if g is not None and node in active else {}
+        if not seeds:
             continue
         b.origin = None if node.origin is None else node.origin.without_name()
         required = tuple(x in active for x in inputs)
         try:
-            parts = op.pullback(b, g, node, inputs, required)
+            if isinstance(op, Loop):
+                parts = loop_cotangents(b, gradient, op, inputs, seeds, required)
+            else:
+                assert g is not None
+                parts = op.pullback(b, g, node, inputs, required)
         except GradientError as error:
             if node.origin is not None:
                 error.origin = node.origin
@@ -72,6 +83,12 @@ def reverse(
             total = totals.get(x)
             totals[x] = part if total is None else b.add(total, part)
     return [totals.get(x) for x in wrt]
+
+
+def _by_result(run: Sequence[Step], totals: Mapping[Node, Node]) -> dict[int, Node]:
+    """Return the cotangents of a loop's results by their numbers."""
+    numbered = [(s.op.which, s.node) for s in run if isinstance(s.op, Loop)]
+    return {which: totals[node] for which, node in numbered if node in totals}
 
 
 def gradient(graph: Graph, wrt: Sequence[Node] | None = None) -> Graph:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +17,18 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from smelt.bench import apart, attention, operators, page, plot, products, table, training
+from smelt import knobs
+from smelt.bench import (
+    apart,
+    attention,
+    operators,
+    page,
+    plot,
+    products,
+    table,
+    training,
+)
+from smelt.bench import isa as instruction_sets
 from smelt.bench import losses as losses_bench
 from smelt.bench import models as models_bench
 from smelt.bench.peers import PEERS
@@ -49,6 +61,11 @@ from smelt.cli.terminal import table as listing
     "--apart", "only_apart", is_flag=True, help="Fused kernels against their operators unfused."
 )
 @click.option("--losses", is_flag=True, help="Losses and heads on one core: time and memory.")
+@click.option(
+    "--isa",
+    type=click.Choice(sorted(instruction_sets.VARIABLES)),
+    help="Hold all libraries to an instruction set that is older than the processor's.",
+)
 @click.option("--list", "list_rows", is_flag=True, help="List the rows and stop.")
 def command(
     only: str | None,
@@ -64,15 +81,20 @@ def command(
     only_operators: bool,
     only_apart: bool,
     losses: bool,
+    isa: str | None,
     list_rows: bool,
 ) -> None:
     """Measure Smelt against other libraries and the memory floor.
 
     Needs the peers (torch, jax, onnxruntime) installed; peers that are missing are left out. A full
-    run takes some minutes, most of them the peers' compile times.
+    run takes some minutes, most of them the peers' compile times. With --isa every library is held
+    to an older instruction set, by its own variable; ONNX Runtime has none, and is left out.
     """
     screen = Console(highlight=False)
     _refuse_unread()
+    if isa:
+        _run_limited(isa)
+        return
     if list_rows:
         _list_rows(screen)
         return
@@ -107,7 +129,7 @@ def command(
     if svg_path:
         svg_path.write_text(_draw(results), encoding="utf-8")
     if write_docs:
-        for path in page.write(results, Path("docs")):
+        for path in page.write(results, _docs_folder()):
             click.echo(f"wrote {path}", err=True)
 
 
@@ -123,11 +145,32 @@ _OPTIONS_READ = {
 """For each flag that selects another table, the options that this table reads."""
 
 
+def _run_limited(isa: str) -> None:
+    """Run the command in a process whose libraries are held to an instruction set."""
+    context = click.get_current_context()
+    arguments: list[str] = []
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name == "isa" or not value:
+            continue
+        arguments += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    line = instruction_sets.limited_command(isa, arguments)
+    context.exit(subprocess.run(line, check=False).returncode)  # noqa: S603 - our own command
+
+
+def _docs_folder() -> Path:
+    """Return where pages are written: an instruction set other than the machine's has its own."""
+    isa = knobs.HOST_ISA.get()
+    folder = Path("docs") if isa == "auto" else Path("docs") / isa
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _refuse_unread() -> None:
     """Raise UsageError for an option that the selected table does not read."""
     context = click.get_current_context()
     flag_of = {p.name: p.opts[0] for p in context.command.params}
-    passed = [name for name in flag_of if context.params.get(name or "")]
+    passed = [name for name in flag_of if name != "isa" and context.params.get(name or "")]
     kind = next((name for name in _OPTIONS_READ if name in passed), None)
     if kind is None:
         return
@@ -139,6 +182,8 @@ def _refuse_unread() -> None:
 def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
     """Measure models and print their table; needs torch and transformers."""
     selected = tuple(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
+    if knobs.HOST_ISA.get() != "auto":
+        selected = tuple(peer for peer in selected if peer not in instruction_sets.UNLIMITED)
     try:
         rows = models_bench.run(only, selected, say=lambda name: click.echo(name, err=True))
     except (ImportError, KeyError) as error:
@@ -149,7 +194,7 @@ def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> 
         text += training.page(training.measure(selected))
     click.echo(text)
     if write_docs:
-        path = Path("docs") / "models.md"
+        path = _docs_folder() / "models.md"
         path.write_text(models_bench.head() + text, encoding="utf-8")
         click.echo(f"wrote {path}", err=True)
 
@@ -223,7 +268,7 @@ def _write_results(
     if json_path:
         json_path.write_text(bench.to_json(measured) + "\n", encoding="utf-8")
     if write_docs:
-        click.echo(f"wrote {bench.write(measured, Path('docs'))}", err=True)
+        click.echo(f"wrote {bench.write(measured, _docs_folder())}", err=True)
 
 
 def _show(screen: Console, results: Results, quick: bool) -> None:

@@ -31,6 +31,10 @@ FEW_TERMS = 4
 """Most products of a sum for which constant sizes pay: full vectors hold its factors."""
 
 
+UNROLLED_TERMS = 8
+"""Most terms of a sum that is worth unrolling for constant sizes beside a loop for all sizes."""
+
+
 def build(
     kernel: Kernel,
     target: Target,
@@ -156,19 +160,33 @@ def _keeps_symbolic_sizes(kernel: Kernel, target: Target) -> bool:
     """Return whether sizes of contractions should stay symbolic.
 
     That is if contractions remain, after short ones are unrolled, whose tiles serve all sizes
-    equally well: those of more than a few terms, and batches of small ones.  Not if all are small
-    and of constant sizes: their tiles then address what they read and store by constants, which is
-    faster.
+    equally well: those of more than a few terms, and batches of small ones.  Not if constants
+    unroll one of them, which would take a loop and a horizontal sum for a few terms, and not if all
+    are small: their tiles then address what they read and store by constants, which is faster.
     """
     phases = program(kernel).phases
+    short_dots = _short_dots(phases)
     for phase in phases:
         unroll_short_dots(phase)
+    if _short_dots(phases) < short_dots:
+        return False
     if all(
         _is_small_and_long(phase, i) for phase in phases for i in phase.items if i.kind == "dot"
     ):
         return False
     plans = [(c, phase.axes[c.k]) for phase in phases for c in contractions(phase, target).values()]
     return not (plans and all(c.is_single_block(positions) for c, positions in plans))
+
+
+def _short_dots(phases: Sequence[Phase]) -> int:
+    """Return the number of contractions that sum few terms, of a constant number."""
+    counts = [
+        product(phase.axes[a] for a in item.payload.over)
+        for phase in phases
+        for item in phase.items
+        if item.kind == "dot" and isinstance(item.payload, Reduction)
+    ]
+    return sum(isinstance(n, int) and n <= UNROLLED_TERMS for n in counts)
 
 
 def _contraction_sizes(kernel: Kernel) -> set[str]:

@@ -60,8 +60,10 @@ from smelt.errors.text import (
     VerifyError,
 )
 from smelt.errors.trace import (
+    CarryError,
     GuardError,
     LeakError,
+    LengthError,
     StaticArgError,
     StructureError,
     TracerError,
@@ -83,6 +85,7 @@ __all__ = [
     "BoundsError",
     "CacheError",
     "CacheWarning",
+    "CarryError",
     "ChangedError",
     "Coded",
     "CodegenError",
@@ -104,6 +107,7 @@ __all__ = [
     "KnobError",
     "KnobWarning",
     "LeakError",
+    "LengthError",
     "OutArgumentError",
     "OutOfMemory",
     "OutsideError",

@@ -161,7 +161,7 @@ class UnsupportedError(SmeltError, NotImplementedError):
     Example:
         import smelt as sm
 
-        sm.zeros(3, dtype="complex64")
+        sm.ones(3).resize(2)
     How to fix:
         Compute this part with NumPy, as in `sm.asarray(np.linalg.svd(np.asarray(x))[0])`, or unset
         `SMELT_STRICT` if the message names an extern operator.

@@ -116,18 +116,18 @@ class FusionError(SmeltError, RuntimeError):
 
 
 class DeviceKernelError(SmeltError, NotImplementedError):
-    """A kernel needs something that the printer of GPU programs does not do yet.
+    """A kernel needs something that the printer of GPU programs does not do.
 
     What it means:
         There is no Triton source for this kernel; the message names what is missing. The CPU's code
         is not affected.
     Why:
-        A GPU's programs are printed for a part of the kernel language. An error is better than a
-        program that computes something else.
+        A tensor of Triton has at most 2^20 elements, and not every axis can be visited in blocks.
+        An error is better than a program that computes something else.
     Example:
         from smelt.errors import DeviceKernelError
 
-        raise DeviceKernelError(kernel="k0", missing="stores that join")
+        raise DeviceKernelError(kernel="k0", missing="all 4000000 elements of a row at once")
     How to fix:
         Run the kernel on the CPU. docs/gpu.md lists what prints.
     """

@@ -22,14 +22,15 @@ class TracerError(SmeltError, TypeError):
 
         f(sm.asarray(1.0))
     How to fix:
-        Use `sm.where(x > 0, x, -x)`, make the argument static (`static_argnames=`), or move the
-        test out of the function. Sizes are fine: `if x.shape[0] > 4` becomes a guard.
+        Use `sm.where(x > 0, x, -x)`, or `sm.cond`, `sm.scan` and `sm.while_loop` for branches and
+        loops; make the argument static (`static_argnames=`), or move the test out of the function.
+        Sizes are fine: `if x.shape[0] > 4` becomes a guard.
     """
 
     code = "E201"
     title = "value needed while recording"
     template = "{use} needs the values of {value}, which has none inside sm.jit"
-    hint = "Use sm.where for a choice by value, or static_argnames for an argument that is fixed."
+    hint = "Use sm.where or sm.cond to choose by value, static_argnames for a fixed argument."
 
 
 class StaticArgError(SmeltError, TypeError, ValueError):
@@ -129,3 +130,51 @@ class LeakError(SmeltError, RuntimeError):
     title = "value outlived its recording"
     template = "{value} belongs to the recording of {function}, which has ended"
     hint = "Return the array from the function instead of storing it elsewhere."
+
+
+class CarryError(SmeltError, TypeError, ValueError):
+    """A step of a loop returns other carried values than it was given.
+
+    What it means:
+        The step of `sm.scan`, `sm.fori_loop` or `sm.while_loop` is recorded once and runs again on
+        its own results: these must have the nesting, shapes and dtypes of what it takes. The
+        branches of `sm.cond` must agree in the same way.
+    Why:
+        A carry that grows or changes its dtype would need another program in every step.
+    Example:
+        import smelt as sm
+
+        c0 = sm.zeros(3, dtype=sm.float32)
+        sm.scan(lambda c, x: (c + x, None), c0, sm.ones((5, 3)))
+    How to fix:
+        Convert the new carry with `sm.astype(c, c0.dtype)`, or start from the shape and the dtype
+        that the steps return.
+    """
+
+    code = "E206"
+    title = "a carry changes its type"
+    template = "{op}: {value} is {found}, not {expected}"
+    hint = "A step returns the carry with the nesting, shapes and dtypes that it got."
+
+
+class LengthError(SmeltError, ValueError):
+    """A loop whose number of steps is not clear.
+
+    What it means:
+        The arrays that `sm.scan` takes slices of, and `length` if it is given, say how many steps
+        there are. They differ, or nothing says it.
+    Why:
+        Every step takes one slice of each array; a shorter one would end early.
+    Example:
+        import smelt as sm
+
+        sm.scan(lambda c, xy: (c + xy[0], xy[1]), 0.0, (sm.ones(3), sm.ones(4)))
+    How to fix:
+        Cut the arrays to one length, or pass `length=` where there are none. For a number of steps
+        that is computed, use `sm.fori_loop` or `sm.while_loop`.
+    """
+
+    code = "E207"
+    title = "number of steps unclear"
+    template = "{op}: {reason}"
+    hint = "All sequences have one length, that of their first dimension."

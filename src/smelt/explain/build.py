@@ -65,6 +65,7 @@ from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
 from smelt.runtime.layout import place_values
+from smelt.runtime.loop import LoopCall
 from smelt.types.expr import add, evaluate
 from smelt.types.tensor import TensorType, shape_text
 from smelt.version import __version__
@@ -152,7 +153,7 @@ def _library_nodes(compiled: Compiled) -> set[Node]:
     return {
         n
         for cluster, kernel in pairs
-        if kernel is None and cluster.body is None
+        if kernel is None and cluster.inner_plan is None
         for n in cluster.nodes
     }
 
@@ -489,6 +490,8 @@ def _temp(executable: Executable, sizes: Sizes) -> int:
             rounds = step.call.rounds
             rows = max((high - low for low, high in rounds.ranges(sizes)), default=0)
             chunk_bytes = max(chunk_bytes, _temp(step.call.body, {**sizes, rounds.rows: rows}))
+        elif isinstance(step, CallStep) and isinstance(step.call, LoopCall):
+            chunk_bytes = max(chunk_bytes, step.call.prepare(sizes))
     return own_bytes + chunk_bytes
 
 

@@ -172,8 +172,9 @@ class KernelData:
 
     `kind` "call" is a library call, without text. `kind` "rounds" is a part that runs in row
     chunks; its numbers cover all `rounds` chunks. The kernels of a chunk follow all other entries,
-    with the numbers of the first chunk; `within` is the index of the chunked entry. `kind` "check"
-    only checks that the inputs are valid (indices inside of their axes).
+    with the numbers of the first chunk; `within` is the index of the chunked entry. `kind` "loop"
+    is a loop of `rounds` steps (1 if that is not known), with the kernels of one step in the same
+    way. `kind` "check" only checks that the inputs are valid (indices inside of their axes).
 
     `transfers` count arrays read and written, `*_unfused` what the same operators would move
     unfused. `floor_ns` is the minimum time for its bytes at the bandwidth of `level`, the smallest
@@ -182,7 +183,7 @@ class KernelData:
 
     id: int
     name: str
-    kind: Literal["kernel", "call", "rounds", "check"]
+    kind: Literal["kernel", "call", "rounds", "loop", "check"]
     text: str | None
     operators: tuple[OperatorData, ...]
     places: tuple[Place, ...]

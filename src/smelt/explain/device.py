@@ -17,6 +17,11 @@ from smelt.explain.units import show_bytes, show_count, show_time
 
 __all__ = ["device_page", "with_device"]
 
+_NO_KERNEL = {
+    "call": "a library call",
+    "rounds": "a part that runs in chunks of rows",
+    "loop": "a loop whose steps are kernels",
+}
 NOTE = "Times are predicted from published rates, not measured."
 
 
@@ -43,7 +48,7 @@ def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> Rep
 def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:
     floor = data.bytes / machine.memory_gbs
     if entry.kernel is None:
-        reason = "a library call" if data.kind == "call" else "a part that runs in chunks of rows"
+        reason = _NO_KERNEL.get(data.kind, "no kernel")
         return DeviceKernelData(source=None, refused=reason, floor_ns=floor)
     try:
         source = backend_of(machine).text(entry.kernel, "triton", machine, entry.sizes)

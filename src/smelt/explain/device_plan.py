@@ -11,7 +11,7 @@ from smelt import fusion, knobs, lower
 from smelt.backend import Machine
 from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
-from smelt.fusion.plan import Plan
+from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.graph.ir import Graph
 from smelt.journal import Journal, PassRan
 from smelt.kernel.ir import Kernel
@@ -39,10 +39,11 @@ def plan_for_device(compiled: Compiled, machine: Machine, sizes: Mapping[str, in
     for fact in compiled.journal.of(PassRan):
         journal.record(fact)
     plan = fusion.plan(graph, machine, journal, sizes, fuse=bool(knobs.FUSE.get()))
-    hints = {**sizes, **plan.sizes}
     rounding = knobs.ROUNDING.get()
     kernels = tuple(
-        None if c.is_extern or c.body is not None else lower.run(c, rounding, hints, machine.tiling)
-        for c in plan.all_clusters
+        None
+        if c.is_extern or c.inner_plan is not None
+        else lower.run(c, rounding, {**hints, **plan.sizes}, machine.tiling)
+        for c, hints in zip(plan.all_clusters, cluster_sizes(plan, sizes), strict=True)
     )
     return DevicePlan(compiled.graph, plan, kernels, machine, journal, compiled.size_names)

@@ -1,7 +1,8 @@
-"""Entries of a report: the clusters of a plan, those of chunks last.
+"""Entries of a report: the clusters of a plan, those of chunks and of loops' steps last.
 
 A chunked part is one entry that covers all chunks; the kernels of one chunk are entries too, with
-the nodes of the full graph and the sizes of the first chunk.
+the nodes of the full graph and the sizes of the first chunk. A loop is one entry that covers all
+steps, and so are the kernels of one step, unless the loop is one kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from smelt.explain.compiled import Compiled
 from smelt.explain.predict import predict
 from smelt.explain.traffic import Touched, Traffic
 from smelt.explain.work import Work, work
-from smelt.fusion.plan import Body, Cluster
+from smelt.fusion.plan import Body, Cluster, LoopBody
 from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
@@ -54,8 +55,12 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
     plan, kernels = compiled.plan, compiled.kernels
     times = [c.total for c in predict(plan, compiled.target, sizes)]
     result = [Entry(k, c, kernels[k], sizes, times[k]) for k, c in enumerate(plan.clusters)]
-    for number, body in plan.chunked_clusters:
-        first = len(result)
+    for number, cluster in enumerate(plan.clusters):
+        if cluster.loop is not None and cluster.loop.plan is not None:
+            _add_steps(result, number, cluster.loop, compiled)
+        if cluster.body is None:
+            continue
+        body, first = cluster.body, len(result)
         chunk_kernels = kernels[first : first + len(body.plan.clusters)]
         chunk_counts = Counter(high - low for low, high in body.chunks.ranges(sizes))
         rows = max(chunk_counts, default=0)
@@ -82,6 +87,23 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
             ),
         )
     return result
+
+
+def _add_steps(result: list[Entry], number: int, loop: LoopBody, compiled: Compiled) -> None:
+    """Add the entries of a loop's step, then those of the loops in it."""
+    assert loop.plan is not None
+    parent, first = result[number], len(result)
+    steps = int(evaluate(loop.op.length[0], parent.sizes)) if loop.op.length else 1
+    sizes = {n: int(evaluate(e, parent.sizes)) for n, e in loop.op.binding.items()}
+    times = [c.total for c in predict(loop.plan, compiled.target, sizes)]
+    for k, c in enumerate(loop.plan.clusters):
+        kernel = compiled.kernels[first + k]
+        listed = replace(c, nodes=(), recomputed=(), shapes=(), stream=None)
+        result.append(Entry(first + k, listed, kernel, sizes, times[k], number, steps, chunk=c))
+    result[number] = replace(parent, rounds=steps, predicted_ns=steps * sum(times))
+    for k, c in enumerate(loop.plan.clusters):
+        if c.loop is not None and c.loop.plan is not None:
+            _add_steps(result, first + k, c.loop, compiled)
 
 
 def chunked_work(kernel: Kernel, body: Body, sizes: Sizes) -> Work:

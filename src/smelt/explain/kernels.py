@@ -89,9 +89,11 @@ def kernel_data(
     )
 
 
-def _kind(entry: Entry, *, check: bool) -> Literal["kernel", "call", "rounds", "check"]:
+def _kind(entry: Entry, *, check: bool) -> Literal["kernel", "call", "rounds", "loop", "check"]:
     if entry.cluster.body is not None:
         return "rounds"
+    if entry.cluster.inner_plan is not None:
+        return "loop"
     return "call" if entry.kernel is None else "check" if check else "kernel"
 
 
@@ -172,7 +174,7 @@ def _params(entry: Entry, moved: Traffic, labels: Labels) -> tuple[ParamData, ..
         ):
             params.append(
                 ParamData(
-                    name=labels.name[node] if param is None else param.name,
+                    name=labels.name.get(node, "step") if param is None else param.name,
                     role=role,
                     node=labels.number.get(node),
                     dtype=array.type.dtype.name,

@@ -38,7 +38,7 @@ def page(data: ReportData, level: int = 2) -> str:
     """Return the page of a report."""
     parts = [_head(data), _kernel_table(data)]
     slowest = max(
-        (k for k in data.kernels if k.kind != "rounds"),
+        (k for k in data.kernels if k.kind not in ("rounds", "loop")),
         default=None,
         key=lambda k: kernel_time(k) * k.rounds,
     )
@@ -158,7 +158,7 @@ def kernel_line(data: ReportData, k: KernelData) -> list[str]:
     return [
         f"{k.name}{often}",
         _operators(data, k),
-        _axes(k),
+        _axes(data, k),
         f"{about}{show_time(time)}",
         _rate(data, k, time),
         f"saved {show_bytes(saved)}" if saved > 0 else "",
@@ -184,7 +184,7 @@ def _operators(data: ReportData, k: KernelData) -> str:
     nodes = [data.nodes[o.node] for o in k.operators]
     names = [n.op.rpartition(".")[2] for n in nodes if n.kind in ("operator", "call", "check")]
     names = names or [n.op for n in nodes if n.kind != "constant"]
-    shown = " ".join(names) if names or k.within is None else "prepares a chunk"
+    shown = " ".join(names) if names or k.within is None else _step_name(data, k.within)
     count = len(names)
     while len(shown) > NAMES and count > 1:
         count -= 1
@@ -192,11 +192,19 @@ def _operators(data: ReportData, k: KernelData) -> str:
     return shown
 
 
-def _axes(k: KernelData) -> str:
+def _step_name(data: ReportData, within: int) -> str:
+    return "step" if data.kernels[within].kind == "loop" else "prepares a chunk"
+
+
+def _axes(data: ReportData, k: KernelData) -> str:
     if k.kind == "call":
         return "library call"
     if k.kind == "rounds":
         return f"{k.rounds} rounds of {', '.join(f'{a.block} {a.name}' for a in k.axes)}"
+    if k.kind == "loop":
+        count = sum(x.within == k.id for x in data.kernels)
+        kernels = f"{count} kernel{'s' if count != 1 else ''}"
+        return f"loop of {k.rounds} steps: body compiled once, {kernels}"
     words = ["looks at positions"] if k.kind == "check" else []
     for role in ("grid", "stream"):
         cuts = [

@@ -84,7 +84,7 @@ def unfused_clusters(plan: Plan, target: Machine, sizes: Sizes) -> list[UnfusedC
         number = home.get(cluster.outputs[0]) if cluster.outputs else None
         if number is None:
             continue
-        if cluster.is_extern:
+        if cluster.is_extern or cluster.inner_plan is not None:
             read, written = (
                 tuple(int(evaluate(n.type.nbytes, sizes)) for n in side)
                 for side in (cluster.inputs, cluster.outputs)

@@ -1,8 +1,18 @@
 """Fusion: partition a graph into kernels (graph -> plan), with the reasons."""
 
 from smelt.fusion.compose import plan
+from smelt.fusion.loop_neighbors import fuse_loop_neighbors
 from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.traffic import traffic
 from smelt.fusion.units import is_contraction, is_library
 
-__all__ = ["Cluster", "Plan", "Slot", "is_contraction", "is_library", "plan", "traffic"]
+__all__ = [
+    "Cluster",
+    "Plan",
+    "Slot",
+    "fuse_loop_neighbors",
+    "is_contraction",
+    "is_library",
+    "plan",
+    "traffic",
+]

@@ -10,8 +10,9 @@ from typing import TypeAlias
 from smelt.blocks import Chunks
 from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.journal import Decision
-from smelt.types.expr import Index
+from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 
 Donate: TypeAlias = tuple[int | tuple[int, int], ...]
@@ -55,6 +56,9 @@ class Cluster:
     The operands and results that its chunks cut are `inputs` and `outputs`, by index.
     """
 
+    loop: LoopBody | None = None
+    """For the results of a loop, how its step runs; None until that is planned."""
+
     def shape(self, number: int) -> Shape:
         """Return the shape under which the kernel iterates over output `number`."""
         return self.shapes[number] if self.shapes else self.outputs[number].type.shape
@@ -62,7 +66,14 @@ class Cluster:
     @property
     def is_extern(self) -> bool:
         """Return whether it is one library call instead of a kernel."""
-        return any(not n.op.fusible for n in self.nodes)
+        return self.loop is None and any(not n.op.fusible for n in self.nodes)
+
+    @property
+    def inner_plan(self) -> Plan | None:
+        """Return the plan that runs in its place, again and again."""
+        if self.body is not None:
+            return self.body.plan
+        return None if self.loop is None else self.loop.plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +87,18 @@ class Body:
     plan: Plan
     of: Mapping[Node, Node]
     """The operators of the cluster by the nodes of the body that compute them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopBody:
+    """How the step of a loop runs: inside one kernel, or by a plan of its own."""
+
+    op: Loop
+    """The loop; `which` is that of any of its results."""
+    wanted: tuple[int, ...]
+    """The results that are stored, in the order of the cluster's outputs."""
+    plan: Plan | None = None
+    """The plan of a step for its own sizes; None if the loop is one kernel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,11 +143,12 @@ class Plan:
 
     @property
     def all_clusters(self) -> tuple[Cluster, ...]:
-        """Return all clusters, followed by those within chunked clusters.
+        """Return all clusters, followed by those within chunked clusters and loops.
 
-        Clusters with a body are included as they are.
+        Clusters with a plan of their own are included as they are.
         """
-        within = (c for k in self.clusters if k.body is not None for c in k.body.plan.all_clusters)
+        plans = (c.inner_plan for c in self.clusters)
+        within = (c for plan in plans if plan is not None for c in plan.all_clusters)
         return (*self.clusters, *within)
 
     @property
@@ -137,3 +161,19 @@ class Plan:
     def chunked_clusters(self) -> tuple[tuple[int, Body], ...]:
         """Return the clusters that run in chunks, by number."""
         return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)
+
+
+def cluster_sizes(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """Return the sizes that each cluster of `plan.all_clusters` is lowered and compiled for.
+
+    Clusters of chunks also know the rows of a chunk; those of a loop's step have their own sizes.
+    """
+    result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
+    for c in plan.clusters:
+        if c.body is not None:
+            rows = {c.body.chunks.rows: c.body.chunks.block}
+            result += cluster_sizes(c.body.plan, {**sizes, **rows})
+        elif c.loop is not None and c.loop.plan is not None:
+            step = {n: int(evaluate(e, sizes)) for n, e in c.loop.op.binding.items()}
+            result += cluster_sizes(c.loop.plan, step)
+    return result

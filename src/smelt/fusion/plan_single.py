@@ -31,6 +31,7 @@ from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.cost_models import cost_model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
+from smelt.fusion.loops import group_results, plan_loops
 from smelt.fusion.plan import NOTHING, Donated, Plan
 from smelt.fusion.plan_for_sizes import MOST_UNITS, is_better_for_both, larger_sizes, may_gain
 from smelt.fusion.refine import Refinement
@@ -69,6 +70,9 @@ def plan(
     )
     sizes = Hints(search_result.sizes or hints)
     clusters, launches = order_clusters(graph, search_result.parts, sizes)
+    clusters = plan_loops(
+        clusters, sizes, lambda step, at: plan(step, target, Journal(keep=False), at, fuse=fuse)
+    )
     reuses = {n: inputs for p in search_result.parts for n, inputs in p.reuses.items()}
     slots = memory.assign(graph, clusters, launches, sizes, reuses, donated)
     result = Plan(
@@ -162,6 +166,7 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     clusters = [c for _, c in sorted(search.clusters.items())]
     require(wishes, [c.members for c in clusters], search.decisions)
     moved = [c.cost.moved for c in clusters]
-    parts = unplaced_clusters(units, search.groups(), moved, search.reuses())
+    groups, moved = group_results(units, search.groups(), moved)
+    parts = unplaced_clusters(units, groups, moved, search.reuses())
     unfused_bytes = {u.node: search.unfused_bytes(u.number) for u in units.units}
     return SearchResult(parts, search.decisions.records, unfused_bytes, chosen)

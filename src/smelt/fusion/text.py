@@ -2,7 +2,9 @@
 
     plan    = "plan" NAME ["for" {NAME "=" NUMBER}] "{" {cluster} {slot} "}"
     cluster = STEP ":" NAME "(" [value {"," value}] ")" "->" value {"," value} "=" {value}
-              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER] [rounds]
+              ["again" {value}] ["walks" shape {shape}] ["streams" value "." NUMBER]
+              [rounds | steps]
+    steps   = "in steps of one kernel" | "in steps {" graph plan "}"
     rounds  = "in rounds of" NAME "=" NUMBER "over" expr "reads" {cut} "makes" {cut} "as" {pair}
               "{" graph plan "}"
     cut     = value "." (AXIS | "whole" | COMBINE) | "first row"
@@ -15,8 +17,9 @@ A cluster streams an axis that a reduction reduces, by number if the reduction h
 with the same STEP start together. Constants belong to their readers and are left out unless they
 are results. A chunked cluster has a graph and a plan of its own for the rows of one chunk: the cuts
 say which values of the full graph its inputs and results are parts of, the pairs which values its
-own nodes compute. `#` starts a comment. If sizes are passed, comments say what each cluster moves
-and what its operators would move as single kernels.
+own nodes compute. A loop has the graph and the plan of a step, unless it is one kernel. `#` starts
+a comment. If sizes are passed, comments say what each cluster moves and what its operators would
+move as single kernels.
 
 >>> from smelt.fusion.plan_single import plan
 >>> from smelt.graph.text import parse as parse_graph
@@ -41,14 +44,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from textwrap import dedent, indent
+from textwrap import indent
 from typing import NoReturn
 
 from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.errors import PlanTextError
-from smelt.fusion.plan import Body, Cluster, Plan, Slot
+from smelt.fusion.plan import Body, Cluster, LoopBody, Plan, Slot
 from smelt.fusion.traffic import traffic
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.text import name_values
 from smelt.graph.text import parse as parse_graph
 from smelt.graph.text import text as graph_text
@@ -62,6 +66,7 @@ _CLUSTER = re.compile(
     r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"
     r"(?: again (?P<again>.*?))?(?: walks (?P<shapes>.*?))?"
     r"(?: streams (?P<reduction>\w+)\.(?P<ended>\d+))?(?: in rounds (?P<rounds>of .*) \{)?"
+    r"(?: in steps (?P<steps>of one kernel|\{))?"
 )
 _ROUNDS = re.compile(
     r"of (?P<rows>\w+)=(?P<block>\d+) over (?P<extent>.+?) reads ?(?P<reads>.*?)"
@@ -91,6 +96,8 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
         if cluster.body is not None:
             inner = None if hints is None else _in_round(cluster.body, hints)
             lines += [indent(text(cluster.body.plan, inner, graph=True), "    "), "  }"]
+        elif cluster.loop is not None and cluster.loop.plan is not None:
+            lines += [indent(text(cluster.loop.plan, graph=True), "    "), "  }"]
     lines += [f"  {_slot(slot, names, plan)}" for slot in plan.slots]
     lines.append("}")
     return "\n".join([graph_text(plan.graph), *lines] if graph else lines)
@@ -136,6 +143,8 @@ def _cluster(cluster: Cluster, names: Mapping[Node, str]) -> str:
         line += f" streams {names[cluster.stream[0]]}.{cluster.stream[1]}"
     if cluster.body is not None:
         line += f" {_rounds(cluster, cluster.body, names)}"
+    if cluster.loop is not None:
+        line += " in steps of one kernel" if cluster.loop.plan is None else " in steps {"
     return line
 
 
@@ -287,6 +296,7 @@ class _Reader:
                 self.shapes(m["shapes"]),
                 (self.nodes(m["reduction"])[0], int(m["ended"])) if m["reduction"] else None,
                 self.body(m["rounds"], ins, outs) if m["rounds"] else None,
+                self.loop(m["steps"], outs) if m["steps"] else None,
             )
         )
 
@@ -300,19 +310,31 @@ class _Reader:
             for side, values in (("reads", ins), ("makes", outs))
         ]
         extent = self.expression(m["extent"])
-        lines: list[str] = []
-        depth = 1
-        while depth:
-            line = self.next()
-            depth += line.endswith("{") - (line == "}")
-            lines.append(line)
-        plan = parse(dedent("\n".join(lines[:-1])))
+        plan = self.nested_plan()
         inner_values = {name: x for x, name in name_values(plan.graph).items()}
         pairs = [pair.split("=") for pair in m["pairs"].split()]
         if any(len(p) != 2 or p[0] not in inner_values or p[1] not in self.values for p in pairs):
             _fail(self.source, self.at, "values of the rounds and of the whole")
         chunks = Chunks(tuple(cuts[0]), tuple(cuts[1]), extent, m["rows"], int(m["block"]))
         return Body(chunks, plan, {inner_values[x]: self.values[n] for x, n in pairs})
+
+    def loop(self, steps: str, outs: tuple[Node, ...]) -> LoopBody:
+        """Parse how the step of a loop runs, up to the brace of its plan."""
+        ops = [x.op for x in outs]
+        wanted = tuple(op.which for op in ops if isinstance(op, Loop))
+        if not isinstance(ops[0], Loop) or len(wanted) < len(ops):
+            _fail(self.source, self.at, "results of a loop")
+        return LoopBody(ops[0], wanted, self.nested_plan() if steps == "{" else None)
+
+    def nested_plan(self) -> Plan:
+        """Parse a graph and its plan, up to the brace that ends them."""
+        lines: list[str] = []
+        depth = 1
+        while depth:
+            line = self.next()
+            depth += line.endswith("{") - (line == "}" or line.startswith("}} : "))
+            lines.append(line)
+        return parse("\n".join(lines[:-1]))
 
     def cut(self, source: str, values: tuple[Node, ...]) -> ChunkSlice:
         """Parse one operand or result of chunks."""

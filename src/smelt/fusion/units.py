@@ -28,6 +28,7 @@ from smelt.cached_property import cached_property
 from smelt.dataclass import dataclass
 from smelt.fusion.trace import Read, Term, Trace, trace
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
 from smelt.types.affine import coefficient
@@ -132,7 +133,7 @@ class Units:
         materialized = {node for node in graph.outputs if not isinstance(node.op, Input)}
         for node in self.order:
             if is_library(node):
-                materialized.update(x for x in node.inputs if is_free(x) and not _is_strided(x))
+                materialized.update(x for x in node.inputs if _is_stored_for(node, x))
         self.materialized_views = _views_to_materialize(graph)
         """Views that are not free: they are units, which a plan stores or recomputes."""
         self.values: list[Node] = list(self.inputs)
@@ -345,7 +346,7 @@ class Units:
         They are values, strided views of values, or views that are stored for it.
         """
         for x in node.inputs:
-            if x in self.number and is_free(x) and not _is_strided(x):
+            if x in self.number and _is_stored_for(node, x):
                 yield x
             else:
                 yield from self._leaves(x)
@@ -410,6 +411,11 @@ def to_axis_number(term: Term, dim: Index, extents: tuple[Index, ...]) -> Term:
     if isinstance(term, int) and term >= 0 and extents[term] != dim:
         return axis(f"a{term}", extents[term])
     return term
+
+
+def _is_stored_for(call: Node, operand: Node) -> bool:
+    """Return whether a view is stored for the call or loop that reads it."""
+    return is_free(operand) and (isinstance(call.op, Loop) or not _is_strided(operand))
 
 
 def _is_strided(node: Node) -> bool:

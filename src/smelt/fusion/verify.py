@@ -17,6 +17,7 @@ from smelt.errors import VerifyError
 from smelt.fusion.plan import Body, Cluster, Plan, Slot
 from smelt.fusion.units import is_free, is_library
 from smelt.graph.ir import Node
+from smelt.graph.loop import loop_key
 from smelt.graph.text import name_values
 from smelt.graph.walk import all_size_names
 from smelt.ops.create import Input
@@ -61,7 +62,7 @@ def _launches(plan: Plan) -> None:
         calls = [
             k
             for k in group
-            if plan.clusters[k].body is not None
+            if plan.clusters[k].inner_plan is not None
             or any(is_library(n) for n in plan.clusters[k].nodes)
         ]
         if calls and len(group) > 1:
@@ -93,10 +94,13 @@ def _inside(plan: Plan, cluster: Cluster) -> None:
     if unread:
         _fail(plan, cluster, f"{_name(plan, unread[0])} is read for nothing")
     computing = [n for n in cluster.nodes if not is_free(n)]
-    if any(is_library(n) for n in computing) and len(computing) > 1:
+    one_loop = len({loop_key(n) for n in computing}) == 1 and loop_key(computing[0]) is not None
+    if any(is_library(n) for n in computing) and len(computing) > 1 and not one_loop:
         _fail(plan, cluster, "a library call shares a cluster with other operators")
     if cluster.shapes and len(cluster.shapes) != len(cluster.outputs):
         _fail(plan, cluster, "there is not one shape for each result")
+    if cluster.loop is not None and cluster.loop.plan is not None:
+        verify(cluster.loop.plan)
     if cluster.body is not None:
         verify(cluster.body.plan)
         _chunks(plan, cluster, cluster.body)

@@ -25,6 +25,7 @@ from smelt.errors import OutsideError
 from smelt.graph import build
 from smelt.graph.bounds import constant_value, is_in_bounds
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop, loop_key
 from smelt.ops.create import Input, Iota, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather, Scatter
@@ -95,6 +96,11 @@ def collect_bounds_checks(
     readers: dict[Reader, None] = {}
     conditions: list[tuple[Node, Index, Index, Reader]] = []
     check_data = knobs.CHECK_POSITIONS.get()
+    for at, low, extent, operator in _loop_positions(nodes) if check_data else ():
+        checks = flags.setdefault(at.type.shape, {})
+        checks[at, low, extent] = _is_out_of_bounds(at, low, extent)
+        readers[operator] = None
+        conditions.append((at, low, extent, operator))
     for at, extent, operator, from_graph in reads:
         if trusted is not None and trusted(
             _core(at), _core(_unwrap_negative(_base(at), extent)[0])
@@ -170,6 +176,20 @@ def _reads(nodes: Sequence[Node], promised: Collection[Node]) -> Iterator[Read]:
             x, _, *index = node.inputs
             for k, at in enumerate(index):
                 yield at, x.type.shape[k], reader(node)
+
+
+def _loop_positions(nodes: Sequence[Node]) -> Iterator[tuple[Node, Index, Index, Reader]]:
+    """Iterate over the positions that loops carry to be checked, with their bounds."""
+    seen: set[object] = set()
+    for node in nodes:
+        key = loop_key(node)
+        if key is None or key in seen:
+            continue
+        seen.add(key)
+        assert isinstance(node.op, Loop)
+        for op, low, end in node.op.checked:
+            origin = op.body.graph.outputs[op.which].origin
+            yield build.apply(op, *node.inputs, origin=node.origin), low, end, ("a loop", origin)
 
 
 def _any(groups: Sequence[Sequence[Node]]) -> Node | None:

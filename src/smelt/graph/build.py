@@ -11,11 +11,12 @@ from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.spec import TensorOp
+from smelt.ops.view import Expand, Reshape
 from smelt.origin import Origin
 from smelt.types.dtype import DType, f32
-from smelt.types.tensor import TensorType, check_bytes
+from smelt.types.tensor import Shape, TensorType, check_bytes
 
-__all__ = ["MISTAKES", "apply", "cast", "constant", "f32", "input", "map"]
+__all__ = ["MISTAKES", "apply", "cast", "constant", "expand", "f32", "identity", "input", "map"]
 
 MISTAKES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What an operator's type rule raises, besides our errors, for operands that it does not take."""
@@ -49,6 +50,16 @@ def constant(value: float | int | bool, dtype: DType, origin: Origin | None = No
 def cast(x: Node, dtype: DType, origin: Origin | None = None) -> Node:
     """Convert `x` to another element type; return `x` itself if it has it already."""
     return x if x.type.dtype == dtype else apply(Cast(dtype), x, origin=origin)
+
+
+def identity(x: Node) -> Node:
+    """Return a node of its own with the value of `x`."""
+    return apply(Reshape(x.type.shape), x, origin=x.origin)
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """Broadcast `x` to a shape."""
+    return x if x.type.shape == shape else apply(Expand(shape), x, origin=x.origin)
 
 
 def map(scalar: str, *inputs: Node, origin: Origin | None = None) -> Node:

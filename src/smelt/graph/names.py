@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any
 
 from smelt.errors import UnknownNameError, nearest
+from smelt.graph.loop import Loop
 from smelt.ops.combine import COMBINES
 from smelt.ops.contract import Contract
 from smelt.ops.create import Constant, Iota, SizeOf
@@ -122,13 +123,14 @@ def _make_map(scalar: str) -> TensorOp:
     return Map(scalar)
 
 
-_SPECIAL: Mapping[str, Callable[..., TensorOp]] = {"contract": Contract.parse}
+_SPECIAL: Mapping[str, Callable[..., TensorOp]] = {"contract": Contract.parse, "loop": Loop.parse}
 
 
 def operators() -> dict[str, type[TensorOp]]:
     """Return every operator class by its name in the text form, in alphabetical order."""
     result: dict[str, type[TensorOp]] = dict.fromkeys(SCALARS, Map) | dict(PLAIN)
     result["contract"] = Contract
+    result["loop"] = Loop
     for family, (row, _, members) in FAMILIES.items():
         result |= {f"{family}.{member}": row for member in members}
     result |= {f"extern.{name}": Extern for name in EXTERNS}

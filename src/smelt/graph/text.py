@@ -9,7 +9,7 @@
     operand = NAME | number ":" DTYPE                              a constant is written inline
     number  = INT | FLOAT | ["-"] ("inf" | "nan") | "true" | "false"
     attributes = NAME "=" value {"," value}
-    value   = number | expr | STRING | DTYPE | "none" | "(" [value {"," value}] [","] ")"
+    value   = number | expr | STRING | DTYPE | "none" | graph | "(" [value {"," value}] [","] ")"
     return  = "return" [operand {"," operand}] [";" "check" operand {"," operand}]
 
 `#` starts a comment.  A missing type is inferred; a given one is trusted (only `smelt.graph.verify`
@@ -160,6 +160,8 @@ def _value(value: Any) -> str:
         return _value(value.item())
     if value is None:
         return "none"
+    if isinstance(value, Graph):  # the body of a loop
+        return text(value).replace("\n", "\n    ")
     raise GraphTextError(f"{value!r} has no text form and cannot be an attribute")
 
 
@@ -323,6 +325,22 @@ class _Reader:
     # -- the grammar
 
     def graph(self) -> Graph:
+        graph = self.nested_graph()
+        self.end()
+        return graph
+
+    def body(self) -> Graph:
+        """Parse a graph that is an attribute; it has names of its own."""
+        outer, self.values, self.constants = (self.values, self.constants), {}, {}
+        self.nested += 1
+        if self.nested > MOST_NESTED:
+            self.fail(f"at most {MOST_NESTED} graphs inside one another")
+        graph = self.nested_graph()
+        self.nested -= 1
+        self.values, self.constants = outer
+        return graph
+
+    def nested_graph(self) -> Graph:
         self.need("graph")
         name = self.match(_GRAPH_NAME, "the graph's name")[0]
         self.need("(")
@@ -342,7 +360,6 @@ class _Reader:
             self.need("check")
             checks = self.operands()
         self.need("}")
-        self.end()
         return Graph(name, tuple(inputs), (*outputs, *checks), tuple(facts), len(checks))
 
     def operands(self) -> list[Node]:
@@ -500,6 +517,8 @@ class _Reader:
             return tuple(items)
         if self.source.startswith('"', start):
             return self.string()
+        if self.source.startswith("graph ", start):
+            return self.body()
         source = self.raw().strip()
         if source in _WORDS or _FLOAT.match(source):
             return _number(source)

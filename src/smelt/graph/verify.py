@@ -1,7 +1,8 @@
 r"""Verify that a graph is well formed; a failure shows the lines around the fault.
 
-In every graph: there is no cycle; every value has the type that its operator infers; every input
-that is read is declared, once, under a unique name; names can be printed; outputs exist.
+In every graph, and in the steps of its loops: there is no cycle; every value has the type that its
+operator infers; every input that is read is declared, once, under a unique name; names can be
+printed; outputs exist.
 
 >>> from smelt.graph.text import parse
 >>> verify(parse("graph f(x: f32[4]) {\n  v0 = exp(x) : f32[5]\n  return v0\n}"))
@@ -24,6 +25,7 @@ import numpy as np
 from smelt.errors import SmeltError, VerifyError
 from smelt.graph.build import MISTAKES
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.text import RESERVED, name_values, text
 from smelt.graph.walk import all_size_names
 from smelt.ops.create import Constant, Input
@@ -133,6 +135,8 @@ def _node(graph: Graph, node: Node) -> None:
     operands = tuple(operand.type for operand in node.inputs)
     if isinstance(node.op, Constant) and not _is_representable(node.op):
         _fail(graph, node, f"{node.op.value!r} is no {node.op.dtype.name}")
+    if isinstance(node.op, Loop):
+        verify(node.op.body.graph)
     try:
         inferred = check_bytes(node.op.infer(*operands))
     except SmeltError as error:

@@ -9,6 +9,7 @@ from smelt.kernel.ir import Kernel
 from smelt.lower.assign_axes import assign
 from smelt.lower.define import define
 from smelt.lower.kernel_reuse import cluster_signature, reuse_kernel
+from smelt.lower.recurrence import recurrence
 from smelt.lower.scatter import scatter_kernel
 from smelt.lower.split_stream import split_over_grid
 from smelt.lower.stream import stream
@@ -25,6 +26,8 @@ def run(
     `hints` are sizes seen at the first call. They decide, for all sizes, whether a reduction is
     split and whether vectors run across rows, and nothing else.
     """
+    if cluster.loop is not None:
+        return recurrence(cluster, cluster.loop, rounding)
     definition = define(cluster, rounding)
     if definition.scatter is not None:
         return scatter_kernel(cluster.name, definition, definition.scatter, tiling)

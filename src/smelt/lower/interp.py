@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from smelt.blocks import FIRST_ROW, WHOLE, ChunkSlice
-from smelt.fusion.plan import Body, Cluster, Plan
+from smelt.fusion.plan import Body, Cluster, LoopBody, Plan
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
@@ -47,6 +47,8 @@ def _run(
         kernel = kernels[cluster]
         if cluster.body is not None:
             results = _run_chunks(cluster, cluster.body, kernels, operands, sizes)
+        elif cluster.loop is not None and cluster.loop.plan is not None:
+            results = _run_steps(cluster, cluster.loop, cluster.loop.plan, kernels, operands, sizes)
         elif kernel is None:
             results = _run_call(cluster, operands, sizes)
         else:
@@ -66,6 +68,28 @@ def _run_call(cluster: Cluster, arrays: Sequence[Array], sizes: Sizes) -> list[A
             operands = [values[x] for x in node.inputs]
             values[node] = np.asarray(evaluate_node(node, operands, sizes))
     return [values[n] for n in cluster.outputs]
+
+
+def _run_steps(
+    cluster: Cluster,
+    loop: LoopBody,
+    plan: Plan,
+    kernels: Mapping[Cluster, Kernel | None],
+    operands: list[Array],
+    sizes: Sizes,
+) -> list[Array]:
+    """Run the plan of a loop's step again and again."""
+    op, values = loop.op, dict(zip(cluster.inputs, operands, strict=True))
+    stacked = sorted({k for k in loop.wanted if op.carries <= k < op.results})
+
+    def step(arrays: list[Array], step_sizes: Sizes) -> list[Array]:
+        outputs = _run(plan, kernels, arrays, step_sizes)
+        rows = dict(zip((*range(op.carries), *stacked), outputs, strict=True))
+        unread = [np.zeros((), x.type.dtype.numpy) for x in op.body.graph.outputs]
+        return [rows.get(k, unread[k]) for k in range(op.results)]
+
+    results = op.run(sizes, [values[x] for x in cluster.outputs[0].inputs], step)
+    return [results[k] for k in loop.wanted]
 
 
 def _run_chunks(

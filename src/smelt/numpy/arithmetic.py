@@ -21,6 +21,7 @@ from smelt.frontends.array import methods, numerical
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.numpy.binding import LibraryOnly
 
 
@@ -144,31 +145,6 @@ def modf(x: Any, /) -> tuple[Array, Array]:
     return el.copysign(rest, x), whole
 
 
-def _truth(x: Any) -> Array:
-    array = _array(x)
-    return array if array.dtype == bool else array != 0
-
-
-def logical_and(x1: Any, x2: Any, /) -> Array:
-    """Return whether both elements are nonzero."""
-    return el.logical_and(_truth(x1), _truth(x2))
-
-
-def logical_or(x1: Any, x2: Any, /) -> Array:
-    """Return whether one element is nonzero."""
-    return el.logical_or(_truth(x1), _truth(x2))
-
-
-def logical_xor(x1: Any, x2: Any, /) -> Array:
-    """Return whether exactly one element is nonzero."""
-    return el.logical_xor(_truth(x1), _truth(x2))
-
-
-def logical_not(x: Any, /) -> Array:
-    """Return whether elements are zero."""
-    return el.logical_not(_truth(x))
-
-
 def fix(x: Any, out: Any = None) -> Any:
     """Round towards zero."""
     return calls.store(el.trunc(_array(x)), out)
@@ -192,22 +168,35 @@ def isneginf(x: Any, out: Any = None) -> Any:
 
 def isreal(x: Any) -> Array:
     """Return whether imaginary parts are zero: all true, for arrays of reals."""
+    z = _array(x)
+    if isinstance(z, ComplexArray):
+        return el.equal(z.parts[1], 0.0)
     return make.ones(_array(x).shape, dtype=bool)
 
 
 def iscomplex(x: Any) -> Array:
     """Return whether imaginary parts are not zero: all false, for arrays of reals."""
+    z = _array(x)
+    if isinstance(z, ComplexArray):
+        return el.not_equal(z.parts[1], 0.0)
     return make.zeros(_array(x).shape, dtype=bool)
 
 
 def real_if_close(a: Any, tol: float = 100) -> Array:
-    """Return the array itself, which is real."""
-    return _array(a)
+    """Return the array itself, which is real; NumPy decides on complex numbers."""
+    array = _array(a)
+    if isinstance(array, ComplexArray):
+        raise LibraryOnly("the dtype depends on elements")
+    return array
 
 
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the angles of numbers in the plane: 0 or π for reals."""
     turn = 180.0 if deg else math.pi
+    array = _array(z)
+    if isinstance(array, ComplexArray):
+        re, im = array.parts
+        return el.atan2(im, re) * (180.0 / math.pi if deg else 1.0)
     return el.where(_floats(z) < 0, turn, 0.0)
 
 
@@ -280,8 +269,13 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
 
 
 def vdot(a: Any, b: Any, /) -> Array:
-    """Return the sum of the products of all elements."""
-    return calls.sum(methods.ravel(_array(a)) * methods.ravel(_array(b)))
+    """Return the sum of the products of all elements, those of `a` conjugated."""
+    return calls.sum(methods.ravel(_conjugated(a)) * methods.ravel(_array(b)))
+
+
+def _conjugated(x: Any) -> Array:
+    array = _array(x)
+    return el.conj(array) if isinstance(array, ComplexArray) else array
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
@@ -296,7 +290,7 @@ def matvec(x1: Any, x2: Any, /) -> Array:
 
 def vecmat(x1: Any, x2: Any, /) -> Array:
     """Return products of vectors and matrices."""
-    return products.matmul(_array(x1)[..., None, :], _array(x2))[..., 0, :]
+    return products.matmul(_conjugated(x1)[..., None, :], _array(x2))[..., 0, :]
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:

@@ -1,4 +1,4 @@
-"""Fourier transforms with NumPy's names; NumPy computes those with complex results.
+"""Fourier transforms with NumPy's names and arguments, over those of `sm.fft`.
 
 >>> abs(rfft([1.0, 2.0, 1.0, 0.0])).round(3).tolist(), fftfreq(4), fftshift([1, 2, 3])
 ([4.0, 2.0, 0.0], Array([ 0.  ,  0.25, -0.5 , -0.25]), Array([3, 1, 2]))
@@ -6,63 +6,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from smelt.frontends.array import creation as make
-from smelt.frontends.array import manipulation as shapes
+from smelt.frontends.array import fft as ours
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_hints import missing_names
-from smelt.numpy.binding import library
+from smelt.numpy.binding import bound
 
-LIBRARY: Final = """
-    fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn
+OURS: Final = """
+    fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn fftfreq
+    rfftfreq fftshift ifftshift
 """
-"""Functions that NumPy computes."""
+"""Functions that are recorded; transforms are calls of NumPy in a plan."""
 
-REASON: Final = "transforms have complex numbers"
+__all__ = OURS.split()  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def fftfreq(n: int, d: float = 1.0, device: Any = None) -> Array:
     """Return the frequencies of a transform of `n` samples at distance `d`."""
-    half = (n - 1) // 2 + 1
-    return shapes.concat([make.arange(half), make.arange(-(n // 2), 0)]) * (1.0 / (n * d))
+    return ours.fftfreq(n, d=d, device=device)
 
 
 def rfftfreq(n: int, d: float = 1.0, device: Any = None) -> Array:
     """Return the frequencies of a transform of `n` real samples at distance `d`."""
-    return make.arange(n // 2 + 1) * (1.0 / (n * d))
-
-
-def _shifted(x: Any, axes: Any, sign: int) -> Any:
-    if isinstance(x, np.ndarray):  # complex, as transforms return
-        return (np.fft.fftshift if sign > 0 else np.fft.ifftshift)(x, axes)
-    array = calls.array(x, "fftshift")
-    chosen = range(array.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
-    for axis in chosen:
-        half = array.shape[axis] // 2
-        array = shapes.roll(array, half if sign > 0 else -half, axis=axis)
-    return array
+    return ours.rfftfreq(n, d=d, device=device)
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:
     """Return the array with frequency zero in the middle."""
-    return _shifted(x, axes, 1)
+    return ours.fftshift(calls.array(x, "fftshift"), axes=axes)
 
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """Undo `fftshift`."""
-    return _shifted(x, axes, -1)
+    return ours.ifftshift(calls.array(x, "ifftshift"), axes=axes)
 
 
-OURS: Final = ("fftfreq", "rfftfreq", "fftshift", "ifftshift")
-"""Functions that are array code of ours."""
+def _one(name: str) -> Callable[..., Any]:
+    run: Any = getattr(ours, name)
 
-__all__ = [*LIBRARY.split(), *OURS]  # pyright: ignore[reportUnsupportedDunderAll]
+    def function(a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None) -> Any:
+        return calls.store(run(calls.array(a, name), n=n, axis=axis, norm=norm), out)
 
-for _name in LIBRARY.split():
-    globals()[_name] = library(f"fft.{_name}", getattr(np.fft, _name), REASON)
+    return calls.named(function, name, f"Return `{name}` along one axis; arguments as in NumPy.")
+
+
+def _several(name: str) -> Callable[..., Any]:
+    two = name.endswith("2")
+    run: Any = getattr(ours, name.replace("2", "n"))
+
+    def function(a: Any, s: Any = None, axes: Any = None, norm: Any = None, out: Any = None) -> Any:
+        array = calls.array(a, name)
+        axes = (-2, -1) if two and axes is None else axes
+        return calls.store(run(array, s=s, axes=axes, norm=norm), out)
+
+    return calls.named(function, name, f"Return `{name}` along axes; arguments as in NumPy.")
+
+
+for _name in OURS.split():
+    if _name in ("fftfreq", "rfftfreq", "fftshift", "ifftshift"):
+        continue
+    globals()[_name] = (_several if _name[-1] in "n2" else _one)(_name)
+for _name in OURS.split():
+    globals()[_name] = bound(f"fft.{_name}", globals()[_name], getattr(np.fft, _name))
 
 __getattr__ = missing_names("smelt.numpy.fft", __all__)

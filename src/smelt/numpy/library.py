@@ -2,7 +2,7 @@
 
 Such a call ends fusion, so `library_calls` lists the lines that make them.  Elements are passed
 without a copy, in memory that NumPy cannot write to.  Results become arrays of ours if their dtype
-is one of ours; others (complex, strings, dates) stay NumPy's.
+is one of ours; others (strings, dates) stay NumPy's.
 
 >>> total = call("trace", np.trace, "an example", (np.eye(3),))
 >>> total, library_calls()[-1].name
@@ -19,6 +19,7 @@ import numpy as np
 
 from smelt.errors import SmeltError, TracerError
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray, from_memory
 from smelt.frontends.array.convert import computable
 from smelt.frontends.array.library import check_extern_allowed
 from smelt.frontends.array.number import Number
@@ -92,6 +93,8 @@ def host_view(x: Array, name: str, buffers: list[Any]) -> Any:
 
     Raises TracerError, GradientError.
     """
+    if isinstance(x, ComplexArray):
+        return _complex_view(x, name)
     node = x.node
     if node.scope is not None and node.scope.check_open(node.type_text):
         raise TracerError(
@@ -108,12 +111,20 @@ def host_view(x: Array, name: str, buffers: list[Any]) -> Any:
     return view
 
 
+def _complex_view(x: ComplexArray, name: str) -> Any:
+    """Return a copy of the elements, whose parts are stored apart."""
+    x._check_may_leave(f"np.{name}")  # pyright: ignore[reportPrivateUsage]
+    return x.elements(f"np.{name}")
+
+
 def as_ours(result: Any, buffers: Sequence[Any] = ()) -> Any:
     """Return NumPy's result with arrays of ours where the dtype is one of ours.
 
     `buffers` are memory of arguments, of which no result may be a view.
     """
     if isinstance(result, np.generic) or type(result) is np.ndarray:
+        if result.dtype.char in "FD":
+            return from_memory(np.asarray(result), private=True)
         if not has_our_dtype(result.dtype):
             return result
         data = np.asarray(result)
@@ -149,6 +160,8 @@ def foreign_elements(arguments: Sequence[Any]) -> str:
 
 
 def _dtype_of(x: Any) -> Any:
+    if isinstance(x, ComplexArray):
+        return x.dtype.numpy
     if isinstance(x, (Array, Number, DType, bool, int, float, str, bytes)):
         return None
     if isinstance(x, (np.ndarray, np.generic)):

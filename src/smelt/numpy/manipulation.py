@@ -22,6 +22,7 @@ from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.numpy_calls import store
 from smelt.numpy.binding import LibraryOnly
 from smelt.numpy.library import as_ours
+from smelt.types.dtype import bool_
 
 PAD_MODES = frozenset(("constant", "edge", "reflect", "symmetric", "wrap"))
 
@@ -391,7 +392,7 @@ def where(condition: Any, *choices: Any) -> Any:
     mask = _array(condition)
     if not choices:
         return searching.nonzero(mask)
-    mask = mask if mask.dtype == bool else mask != 0
+    mask = mask if mask.dtype is bool_ else mask != 0
     return el.where(mask, *choices)
 
 

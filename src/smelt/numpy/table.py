@@ -44,7 +44,8 @@ _SAME_NAME: Final = """
     abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift
     bitwise_or bitwise_right_shift bitwise_xor ceil conj copysign cos cosh divide equal exp exp2
     expm1 floor floor_divide greater greater_equal hypot isfinite isinf isnan less less_equal
-    log log10 log1p log2 logaddexp maximum minimum multiply negative nextafter not_equal
+    log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum
+    multiply negative nextafter not_equal
     positive reciprocal remainder sign signbit sin sinh sqrt square subtract tan tanh trunc
 """
 """Elementwise functions whose name is that of NumPy."""
@@ -71,7 +72,7 @@ _ELEMENTWISE: Final[dict[str, str]] = {
 
 _COMPOSITE_UFUNCS: Final = """
     cbrt deg2rad degrees divmod fabs float_power fmax fmin fmod heaviside ldexp logaddexp2
-    logical_and logical_not logical_or logical_xor modf power rad2deg radians rint matvec vecdot
+    modf power rad2deg radians rint matvec vecdot
     vecmat
 """
 

@@ -17,6 +17,7 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.numpy.binding import bound
 from smelt.numpy.library import call
+from smelt.types.dtype import bool_
 
 __all__ = ["Ufunc"]
 
@@ -152,6 +153,10 @@ class Ufunc:
         if not isinstance(a, Array):
             self._theirs.at(a, indices, *map(np.asarray, values))
             return
+        update = _UPDATES.get(self.__name__)
+        if update is not None and b is not None and _fits(a, b):
+            a.replace_value(getattr(a.at[indices], update)(b).node)
+            return
         buffer = np.array(a)
         call(
             f"{self.__name__}.at",
@@ -164,6 +169,25 @@ class Ufunc:
     def _method(self, name: str, *args: Any, **options: Any) -> Any:
         reason = "a method without a kernel of ours"
         return call(f"{self.__name__}.{name}", getattr(self._theirs, name), reason, args, options)
+
+
+_UPDATES = {
+    "add": "add",
+    "subtract": "subtract",
+    "multiply": "multiply",
+    "maximum": "max",
+    "minimum": "min",
+}
+"""Updates of `x.at[...]` that do what a function does at positions."""
+
+
+def _fits(a: Array, b: Any) -> bool:
+    """Return whether operands have the dtype of the array that is written: no cast is needed."""
+    if a.dtype is bool_:
+        return False
+    if isinstance(b, Array | np.ndarray | np.generic):
+        return bool(a.dtype == b.dtype)
+    return type(b) is int or (type(b) is float and a.dtype.is_float)
 
 
 def _by_name(name: str, reason: str) -> Any:

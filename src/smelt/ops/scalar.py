@@ -6,17 +6,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from smelt.ops import scalar_arithmetic, scalar_functions, scalar_logic
 from smelt.ops.cast import cast, cast_reference
+from smelt.ops.hardware import HARDWARE
 from smelt.ops.spec import ScalarOp
 
 __all__ = ["SCALARS", "cast", "cast_reference", "scalar"]
 
-SCALARS = MappingProxyType(
-    {row.name: row for row in (*scalar_arithmetic.ROWS, *scalar_functions.ROWS, *scalar_logic.ROWS)}
-)
+_ROWS = (*scalar_arithmetic.ROWS, *scalar_functions.ROWS, *scalar_logic.ROWS)
+SCALARS = MappingProxyType({r.name: replace(r, hardware=HARDWARE.get(r.name)) for r in _ROWS})
 """Every scalar operator by name."""
 
 

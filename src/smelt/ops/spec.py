@@ -272,6 +272,8 @@ class ScalarOp:
     """Reference on arrays of the operands' types: no warnings, wraps integers, never raises."""
     lower: Lower
     """Emits the operator on a `Machine`."""
+    hardware: Lower | None = None
+    """Emits the operator for float32 with a GPU's approximate instructions, if there are any."""
     cost: float = 1.0
     """Approximate cycles for 16 float32 lanes on a core with 512-bit vectors."""
     commutative: bool = False

@@ -38,6 +38,7 @@ from smelt.passes.fold_scales import fold_scales
 from smelt.passes.forward_select import forward_select
 from smelt.passes.gather_to_reduce import gather_to_reduce
 from smelt.passes.hoist_broadcast import hoist_broadcast
+from smelt.passes.loop_bodies import simplify_bodies
 from smelt.passes.nest_reductions import merge_reductions, nest_reductions
 from smelt.passes.precision import drop_half_rounding
 from smelt.passes.propagate_layouts import propagate_layouts
@@ -48,6 +49,7 @@ from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
 from smelt.passes.views import move_views
+from smelt.types.expr import Index, evaluate, sizes_of
 
 Rounding = Literal["fast", "eager", "exact"]
 MAX_ITERATIONS = 8
@@ -134,7 +136,17 @@ def run(
     graph = run_steps(graph, steps, journal)
     if graph is not before:
         graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
-    return run_steps(graph, [views_behind], journal)
+    graph = run_steps(graph, [views_behind], journal)
+    return simplify_bodies(graph, partial(_simplified, rounding=rounding, sizes=sizes or {}))
+
+
+def _simplified(
+    step: Graph, binding: Mapping[str, Index], *, rounding: Rounding, sizes: Mapping[str, int]
+) -> Graph:
+    """Run all passes on the step of a loop."""
+    is_known = all(name in sizes for e in binding.values() for name in sizes_of(e))
+    here = {n: int(evaluate(e, sizes)) for n, e in binding.items()} if is_known else None
+    return run(step, None, rounding, here)
 
 
 def _with_sizes(step: Pass, sizes: Mapping[str, int] | None, journal: Journal | None) -> Pass:

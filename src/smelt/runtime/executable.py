@@ -51,6 +51,42 @@ def _fill_frame(p: Prepared, where: list[int], block: Block | None) -> array[int
     return frame
 
 
+class RepeatedKernels:
+    """Kernels of a plan that run repeatedly, on parts of some arrays."""
+
+    def __init__(
+        self,
+        p: Prepared,
+        block: Block | None,
+        arrays: Sequence[Sequence[Array]],
+        moving: Sequence[int],
+    ) -> None:
+        """Prepare a frame for each list of arrays: inputs and results in row-major order.
+
+        Those numbered in `moving` are passed as their part t, along the first dimension. `block`
+        is the arena.
+        """
+        self.p, self.block, self.arrays = p, block, arrays
+        self.frames = [_fill_frame(p, [address_of(a) for a in side], block) for side in arrays]
+        places = {k: address_of(arrays[0][k]) for k in moving}
+        self.moving = [
+            (slot, places[source] + offset, arrays[0][source].strides[0])
+            for slot, source, offset in p.addresses
+            if source in places
+        ]
+        self.segments = [(s.chunks, s.launches, s.count) for s in p.segments]
+        self.entries = [frame.buffer_info()[0] for frame in self.frames]
+        self.run_addresses = pool().run_addresses
+
+    def run(self, t: int, side: int) -> None:
+        """Run on part t of the moving arrays of one list."""
+        frame = self.frames[side]
+        for slot, address, stride in self.moving:
+            frame[slot] = address + t * stride
+        for chunks, launches, count in self.segments:
+            self.run_addresses(chunks, launches, count, self.entries[side], self.p.scratch)
+
+
 def _view_inside(host: Array, x: Operand) -> Array:
     nbytes = math.prod(x.shape) * x.dtype.itemsize
     data = host.reshape(-1).view(np.uint8)[x.offset : x.offset + nbytes]
@@ -368,6 +404,7 @@ __all__ = [
     "KernelStep",
     "NativeFunction",
     "Prepared",
+    "RepeatedKernels",
     "Value",
     "reference_executable",
 ]

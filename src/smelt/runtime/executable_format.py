@@ -25,6 +25,7 @@ from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_vari
 from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
+from smelt.runtime.loop import LoopCall, LoopShape
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
 from smelt.target import Target
@@ -32,10 +33,10 @@ from smelt.types.dtype import DTYPES
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["CallUse", "ChunkedUse", "KernelUse", "Recipe"]
+__all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 4
+FORMAT = 5
 """Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -74,6 +75,21 @@ class ChunkedUse(NamedTuple):
     outputs: tuple[int, ...]
 
 
+class LoopUse(NamedTuple):
+    """Steps that run again and again on values they carry, as a nested recipe.
+
+    `inputs` are the loop's operands in order, `outputs` the results numbered by `wanted`.
+    """
+
+    name: str
+    shape: LoopShape
+    wanted: tuple[int, ...]
+    body: Recipe
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+Use = KernelUse | CallUse | ChunkedUse | LoopUse
 LookUp = Callable[[KernelUse, Variant, bool], LoadedKernel]
 """Finds the code of a kernel variant; the flag selects code with non-temporal stores."""
 
@@ -84,7 +100,7 @@ class Recipe:
 
     size_names: tuple[str, ...]
     values: tuple[Value, ...]
-    steps: tuple[KernelUse | CallUse | ChunkedUse, ...]
+    steps: tuple[Use, ...]
     launches: tuple[tuple[int, ...], ...]
     """Groups of independent steps, by number."""
     arena: tuple[Index, ...]
@@ -101,7 +117,7 @@ class Recipe:
         for s in self.steps:
             if isinstance(s, KernelUse):
                 uses.append(s)
-            elif isinstance(s, ChunkedUse):
+            elif isinstance(s, ChunkedUse | LoopUse):
                 uses += s.body.kernels
         return tuple(uses)
 
@@ -138,6 +154,11 @@ class Recipe:
             elif isinstance(use, ChunkedUse):
                 chunked = ChunkedCall(use.rounds, use.body._executable(codes, look_up, compiler))
                 steps.append(CallStep(use.name, chunked, use.inputs, use.outputs, chunked.prepare))
+            elif isinstance(use, LoopUse):
+                call = LoopCall(
+                    use.shape, use.wanted, use.body._executable(codes, look_up, compiler)
+                )
+                steps.append(CallStep(use.name, call, use.inputs, use.outputs, call.prepare))
             else:
                 steps.append(reference_step(use.name, use.graph, use.inputs, use.outputs))
         launches = [[steps[k] for k in group] for group in self.launches]
@@ -279,7 +300,19 @@ def _indices(texts: Iterable[str]) -> tuple[Index, ...]:
     return tuple(parse_sizes(e) for e in texts)
 
 
-def _use_to_data(use: KernelUse | CallUse | ChunkedUse) -> dict[str, Any]:
+def _use_to_data(use: Use) -> dict[str, Any]:
+    if isinstance(use, LoopUse):
+        s = use.shape
+        return {
+            "loop": use.name,
+            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results],
+            "names": s.names,
+            "sizes": _texts(s.sizes),
+            "wanted": use.wanted,
+            "body": use.body.to_data(),
+            "inputs": use.inputs,
+            "outputs": use.outputs,
+        }
     if isinstance(use, ChunkedUse):
         r = use.rounds
         return {
@@ -312,7 +345,30 @@ def _use_to_data(use: KernelUse | CallUse | ChunkedUse) -> dict[str, Any]:
     }
 
 
-def _use_from_data(facts: Mapping[str, Any]) -> KernelUse | CallUse | ChunkedUse:
+def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
+    carries, slices, length, reverse, results = facts["shape"]
+    shape = LoopShape(
+        int(carries),
+        int(slices),
+        _indices(length),
+        bool(reverse),
+        int(results),
+        tuple(facts["names"]),
+        _indices(facts["sizes"]),
+    )
+    return LoopUse(
+        facts["loop"],
+        shape,
+        tuple(facts["wanted"]),
+        Recipe.from_data(facts["body"]),
+        tuple(facts["inputs"]),
+        tuple(facts["outputs"]),
+    )
+
+
+def _use_from_data(facts: Mapping[str, Any]) -> Use:
+    if "loop" in facts:
+        return _loop_from_data(facts)
     if "rounds" in facts:
         reads, makes = (
             tuple(ChunkSlice(int(p), int(a), str(c)) for p, a, c in facts[side])

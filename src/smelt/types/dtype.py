@@ -34,6 +34,11 @@ class DType:
     """Hash of `numpy`, with which a type may be compared; cached, as NumPy computes it slowly."""
 
     @property
+    def __numpy_dtype__(self) -> np.dtype[Any]:
+        """The type for `np.dtype(x)`, by NumPy's protocol, so that libraries take ours."""
+        return self.numpy
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element in memory (bool takes one)."""
         return self.numpy.itemsize

@@ -115,3 +115,53 @@ def test_many_values_are_found_where_numpy_finds_them(kind: str, side: Any) -> N
         for x in (values, np.sort(values), np.sort(values)[: 2 * count]):
             actual = sm.searchsorted(sm.asarray(row), sm.asarray(x), side=side)
             np.testing.assert_array_equal(actual, np.searchsorted(row, x, side=side))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("count", [argsort.SMALL_TOTAL, 5000, 1 << 17])
+def test_doubles_that_agree_in_leading_bits_are_sorted_by_all(count: int, descending: bool) -> None:
+    rng = np.random.default_rng(count)
+    numbers = rng.standard_normal(count)
+    step = 2.0**-50
+    for x in (
+        numbers,
+        np.where(rng.random(count) < 0.005, 1 + step * rng.integers(0, 64, count), numbers),
+        np.where(rng.random(count) < 0.005, np.nan, numbers),
+        np.where(rng.random(count) < 0.01, np.copysign(0.0, numbers), numbers),
+        np.where(rng.random(count) < 0.3, np.inf, numbers),
+        numbers * 1e-310,
+        1 + rng.random(count) * 2.0**-25,
+    ):
+        out = np.empty(count, np.int64)
+        argsort_into(out, x, 0, descending)
+        assert np.array_equal(out, wanted(x, descending))
+
+
+def test_ties_of_a_row_do_not_reach_into_the_next() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 3000))
+    x[:, -3:] = x[:, :3] = 4.0
+    for axis in (0, 1):
+        out = np.empty(x.shape, np.int64)
+        argsort_into(out, x, axis, descending=False)
+        assert np.array_equal(out, wanted(x, descending=False, axis=axis))
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "distinct", "packed"),
+    [
+        ("f4", 1 << 14, 1 << 20, True),
+        ("f8", 1 << 14, 1 << 40, False),
+        ("f8", 1 << 17, 1 << 40, True),
+        ("i8", 1 << 14, 1 << 20, True),
+        ("i8", 1 << 14, 30, False),
+        ("i2", 1 << 14, 1 << 15, False),
+        ("f4", 1 << 10, 1 << 20, False),
+    ],
+)
+def test_an_unstable_sort_packs_where_few_elements_are_equal(
+    kind: str, count: int, distinct: int, packed: bool
+) -> None:
+    x = np.random.default_rng(1).integers(0, distinct, count).astype(kind)
+    assert argsort.is_faster_packed(x, 0) == packed
+    order = np.asarray(sm.argsort(sm.asarray(x), stable=False))
+    assert np.array_equal(x[order], np.sort(x)) and np.array_equal(np.sort(order), np.arange(count))

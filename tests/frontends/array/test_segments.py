@@ -20,6 +20,8 @@ from smelt.errors import (
     ShapeError,
     TracerError,
 )
+from smelt.frontends.array import segments
+from smelt.ops.index import Scatter
 
 RNG = np.random.default_rng(3)
 TYPES = ["float32", "float64", "int8", "int32", "int64", "uint8", "uint64"]
@@ -259,3 +261,69 @@ def test_a_length_that_depends_on_values_is_required() -> None:
     for f in (sm.bincount, lambda i: sm.segment_sum(i, i)):
         with pytest.raises(TracerError, match=r"without (length|num_segments)="):
             sm.jit(f)(IDS)
+
+
+@pytest.mark.parametrize("extra", [0, 1, 7])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32", "int64"])
+@pytest.mark.parametrize("fold", FOLDS)
+def test_many_rows_are_combined_in_parts(fold: str, dtype: str, extra: int) -> None:
+    rows = segments.SPLIT_ROWS + extra
+    rng = np.random.default_rng(rows)
+    ids = rng.integers(0, 9, rows)
+    ids[ids == 4] = 5  # a segment without rows
+    data = 1 + drawn(dtype, rows, rng) / 2**20 if fold == "prod" else drawn(dtype, rows, rng)
+    data = data.astype(dtype)
+    result = getattr(sm, f"segment_{fold}")(sm.asarray(data), sm.asarray(ids), 9)
+    scatters = [op for op in operators(result) if isinstance(op, Scatter)]
+    assert len(scatters) == (2 if extra else 1)
+    ufunc, neutral = FOLDS[fold]
+    expected = np.full(9, neutral(np.dtype(dtype)), dtype)
+    with np.errstate(over="ignore"):
+        ufunc.at(expected, ids, data)
+    assert np.asarray(result).dtype == expected.dtype
+    if np.dtype(dtype).kind == "f":
+        np.testing.assert_allclose(result, expected, rtol=1e-9 if dtype == "float64" else 2e-3)
+    else:
+        assert np.array_equal(result, expected)
+
+
+def operators(array: Any) -> list[Any]:
+    """Return the operators that an array waits for."""
+    stack, visited = [array.node], set[Any]()
+    while stack:
+        x = stack.pop()
+        if x not in visited:
+            visited.add(x)
+            stack.extend(x.inputs)
+    return [x.op for x in visited]
+
+
+def test_parts_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(1)
+    ids, weights = rng.integers(0, 100, 200_003), rng.standard_normal(200_003)
+    sums: list[Any] = []
+    for threads in (1, 2, 3):
+        with sm.config(threads=threads):
+            sums.append(np.asarray(sm.bincount(sm.asarray(ids), sm.asarray(weights))))
+    assert all(np.array_equal(s, sums[0]) for s in sums)
+
+
+@pytest.mark.parametrize("rows", [segments.SPLIT_ROWS - 1, 200_000])
+def test_few_rows_for_each_segment_and_exact_rounding_keep_the_order(rows: int) -> None:
+    ids = np.arange(rows) % (1000 if rows > segments.SPLIT_ROWS else 2)
+    weights = np.random.default_rng(2).standard_normal(rows)
+    for rounding in ("exact", "eager"):
+        with sm.config(rounding=rounding):
+            sums = sm.bincount(sm.asarray(ids), sm.asarray(weights))
+            assert sum(isinstance(op, Scatter) for op in operators(sums)) == 1
+            assert np.array_equal(sums, np.bincount(ids, weights))
+
+
+def test_a_position_out_of_bounds_among_many_raises() -> None:
+    ids = np.zeros(segments.SPLIT_ROWS, np.int64)
+    ids[77] = 3
+    with pytest.raises(IndexRangeError):
+        sm.segment_sum(sm.asarray(np.ones(len(ids))), sm.asarray(ids), 3)
+    pending = sm.asarray(ids) + 0
+    with pytest.raises(OutsideError):
+        np.asarray(sm.bincount(pending, length=3))

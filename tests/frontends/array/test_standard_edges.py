@@ -7,6 +7,7 @@ differences of too few elements, and integers that are none.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -154,12 +155,6 @@ def test_the_cpu_has_no_streams() -> None:
     for wrong in (lambda: x.__dlpack__(stream=1), lambda: x.to_device("cpu", stream=1)):
         with pytest.raises(sm.errors.UnsupportedError, match="streams"):
             wrong()
-
-
-def test_what_is_nowhere_says_why() -> None:
-    assert not hasattr(sm, "fft")
-    with pytest.raises(AttributeError, match="no complex numbers"):
-        sm.fft  # noqa: B018
 
 
 # Bounds of `clip` in the type of what they bound
@@ -347,3 +342,24 @@ def test_signatures_that_libraries_rely_on():
     assert list(names) == ["self", "stream", "max_version", "dl_device", "copy"]
     requested = {"stream": None, "max_version": (1, 0), "dl_device": (1, 0), "copy": None}
     assert "dltensor" in repr(x.__dlpack__(**requested))
+
+
+def test_types_are_numpys_where_libraries_ask() -> None:
+    for dtype in (sm.float32, sm.bfloat16, sm.int8, sm.bool):
+        assert np.dtype(dtype) == dtype.numpy
+
+
+def test_logic_takes_numbers_as_numpy_does() -> None:
+    x, y = np.array([0.0, 2.0, math.nan]), np.array([0, 0, 1])
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        actual = np.asarray(getattr(sm, name)(x, sm.asarray(y)))
+        assert actual.tolist() == getattr(np, name)(x, y).tolist()
+    assert np.asarray(sm.logical_not(sm.asarray(x))).tolist() == np.logical_not(x).tolist()
+
+
+def test_where_without_choices_is_nonzero() -> None:
+    mask = np.array([[True, False], [False, True]])
+    rows, columns = sm.where(sm.asarray(mask))
+    assert (rows.tolist(), columns.tolist()) == ([0, 1], [0, 1])
+    with pytest.raises(sm.errors.ArgumentError, match="two choices"):
+        sm.where(sm.asarray(mask), 1)

@@ -230,3 +230,27 @@ def test_the_namespace_is_loaded_only_when_imported() -> None:
     code = "import sys, smelt; print('smelt.numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_updates_at_positions_are_kernels_where_dtypes_agree() -> None:
+    rng = np.random.default_rng(4)
+    at, rows = rng.integers(-3, 3, 40), rng.integers(0, 3, 40)
+    snp.library_calls(clear=True)
+    for name in ("add", "subtract", "multiply", "maximum", "minimum"):
+        for dtype in (np.float64, np.float32, np.int32):
+            x, y = (rng.uniform(0, 5, n).astype(dtype) for n in (3, 40))
+            for other in (y, snp.array(y), dtype(2), 2):
+                mine, expected = snp.array(x), x.copy()
+                getattr(snp, name).at(mine, at, other)
+                getattr(np, name).at(expected, at, np.asarray(other))
+                assert np.array_equal(mine, expected), (name, dtype)
+    table, mine = np.zeros((3, 3)), snp.zeros((3, 3))
+    np.add.at(table, (rows, at), 1.5)
+    snp.add.at(mine, (rows, at), 1.5)
+    assert np.array_equal(mine, table)
+    assert not [c for c in snp.library_calls() if c.name.endswith(".at")]
+    with pytest.raises(IndexError):
+        snp.add.at(mine, [7], 1.0)
+    snp.add.at(mine, [0], np.float32(2))  # another dtype: NumPy casts
+    assert mine.tolist() == np.add(table, [[2], [0], [0]]).tolist()
+    assert [c.name for c in snp.library_calls(clear=True)] == ["add.at"]

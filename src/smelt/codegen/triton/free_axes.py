@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from smelt.kernel.ir import Dot, Extreme, IndexValue, Load, Partial, Reduce, Ref, Value
+from smelt.kernel.ir import (
+    Dot,
+    Extreme,
+    IndexValue,
+    Let,
+    Load,
+    Partial,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    Statement,
+    Stream,
+    Update,
+    Value,
+)
 from smelt.kernel.walk import children, positions_of
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["axes_of_value"]
+__all__ = ["Axes", "axes_of_body", "axes_of_index", "axes_of_value"]
 
 Axes = frozenset[str]
 
@@ -25,6 +40,8 @@ def axes_of_value(value: Value, names: Mapping[str, Axes]) -> Axes:
             return axes_of_index(index, names)
         case Reduce(over=over) | Dot(over=over):
             return inside - set(over)
+        case Scan(along=along):
+            return inside | {along}
         case Partial() | Extreme():
             return Axes()
         case _:
@@ -34,3 +51,35 @@ def axes_of_value(value: Value, names: Mapping[str, Axes]) -> Axes:
 def axes_of_index(e: Index, names: Mapping[str, Axes]) -> Axes:
     """Return the axes of an index expression, also through computed positions."""
     return Axes(axes_of(e)).union(*(names.get(p, Axes()) for p in positions_of(e)))
+
+
+def axes_of_body(body: Iterable[Statement]) -> dict[str, Axes]:
+    """Return the axes of names and states, which may depend on one another.
+
+    A state does not vary along the axes that its stream visits.
+    """
+    body = list(body)
+    names: dict[str, Axes] = {}
+    before: dict[str, Axes] | None = None
+    while names != before:
+        before = dict(names)
+        _add_axes(body, names, {})
+    return names
+
+
+def _add_axes(
+    body: Iterable[Statement], names: dict[str, Axes], visited: Mapping[str, Axes]
+) -> None:
+    """Add the axes of a body's names; `visited`: what a state's stream visits."""
+    for s in body:
+        if isinstance(s, Let | Position):
+            names[s.name] = names.get(s.name, Axes()) | axes_of_value(s.value, names)
+        elif isinstance(s, Update):
+            axes = axes_of_value(s.value, names) - visited.get(s.state, Axes())
+            names[s.state] = names.get(s.state, Axes()) | axes
+        elif isinstance(s, Stream):
+            stream_axes = Axes(b.axis for b in s.blocks)
+            for state in s.states:
+                axes = axes_of_value(state.init, names) | set(state.axes)
+                names[state.name] = names.get(state.name, Axes()) | axes
+            _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})

@@ -20,7 +20,7 @@ from smelt.dataclass import dataclass
 from smelt.ops.combine import Combine
 from smelt.ops.machine import Predicate
 from smelt.ops.scalar import scalar
-from smelt.types.dtype import DType, bool_, i32
+from smelt.types.dtype import DType, bool_, f32, i32
 
 __all__ = ["Function", "combine_function", "pair_function", "register_of", "scalar_function"]
 
@@ -34,10 +34,13 @@ class Function:
     dtype: DType
 
 
-def scalar_function(op: str, dtypes: Sequence[DType], kernel: str) -> Function:
-    """Return the function of a scalar operator on register types."""
+def scalar_function(
+    op: str, dtypes: Sequence[DType], kernel: str, *, fast: bool = False
+) -> Function:
+    """Return the function of a scalar operator on register types, in hardware if `fast`."""
     suffix = "_".join(dict.fromkeys(d.name for d in dtypes))
-    return _function(f"op_{op}_{suffix}", op, dtypes, dtypes, kernel)
+    name = f"{'fast' if fast else 'op'}_{op}_{suffix}"
+    return _function(name, op, dtypes, dtypes, kernel, fast=fast)
 
 
 def combine_function(row: Combine, dtype: DType, kernel: str) -> Function:
@@ -53,12 +56,22 @@ def register_of(dtype: DType) -> DType:
 
 
 def _function(
-    name: str, op: str, dtypes: Sequence[DType], registers: Sequence[DType], kernel: str
+    name: str,
+    op: str,
+    dtypes: Sequence[DType],
+    registers: Sequence[DType],
+    kernel: str,
+    *,
+    fast: bool = False,
 ) -> Function:
     row = scalar(op)
     writer = Writer({})
     arguments = [Text(f"a{k}", (), d) for k, d in enumerate(registers)]
-    result = row.apply(TritonMachine(writer, kernel), dtypes, arguments)
+    machine = TritonMachine(writer, kernel)
+    if fast and row.hardware is not None:
+        result = row.hardware(machine, f32, *arguments)
+    else:
+        result = row.apply(machine, dtypes, arguments)
     names = ", ".join(a.code for a in arguments)
     lines = ["@triton.jit", f"def {name}({names}):", *writer.lines, f"    return {result.code}", ""]
     return Function(name, "\n".join(lines), row.result(*dtypes).compute)

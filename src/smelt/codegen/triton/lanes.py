@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.indices import IndexPrinter
-from smelt.codegen.triton.schedule import Schedule, power_of_two
+from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.writer import Text, Writer
 from smelt.kernel.ir import Kernel
 from smelt.types.dtype import bool_, i32
@@ -17,21 +18,29 @@ __all__ = ["Lanes"]
 class Lanes:
     """Index and mask of each axis in a program.
 
-    `blocks` maps the names of constants to their values: a number, or the axis that is padded.
+    `blocks` maps axes to lanes (None: the extent, padded to a power of two). Indices have
+    `index_type`: a type of Triton, or the name of a constant of the program.
     """
 
-    def __init__(self, kernel: Kernel, schedule: Schedule) -> None:
-        self.kernel, self.schedule = kernel, schedule
+    def __init__(self, kernel: Kernel, schedule: Schedule, index_type: str = "tl.int32") -> None:
+        self.kernel, self.schedule, self.index_type = kernel, schedule, index_type
         self.index: dict[str, Text] = {}
         self.mask: dict[str, Text] = {}
+        self.starts: dict[str, tuple[str, str]] = {}
+        """The first index of a block of an axis, and the end of what blocks visit."""
         self.blocks: dict[str, int | None] = {}
 
-    def declare(self, writer: Writer, indices: IndexPrinter) -> None:
-        """Write the indices; the last axis of the grid is the fastest."""
-        rest = "tl.program_id(0)"
+    def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
+        """Write the indices; the last axis of the grid is the fastest.
+
+        With `members`, the variable `program` is the program's number among those of one member.
+        """
+        rest = self.typed("tl.program_id(0)")
         entries = list(self.schedule.grid.items())
-        if len(entries) > 1:
-            writer.line("program = tl.program_id(0)")
+        if members:
+            rest = "program"
+        elif len(entries) > 1:
+            writer.line(f"program = {rest}")
             rest = "program"
         for k, (axis, lanes) in reversed(list(enumerate(entries))):
             extent = indices.text(self.kernel.axis(axis).extent)
@@ -51,6 +60,10 @@ class Lanes:
             is_exact = isinstance(extent, int) and power_of_two(max(extent, least)) == extent
             self.enter(writer, axis, "", "" if is_exact else indices.text(extent).code)
 
+    def typed(self, code: str) -> str:
+        """Return an index of 32 bits as one of the program's index type."""
+        return code if self.index_type == "tl.int32" else f"{code}.to({self.index_type})"
+
     def block(self, axis: str) -> str:
         """Return the name of the constant for an axis' lanes."""
         return f"BLOCK_{axis}"
@@ -61,15 +74,20 @@ class Lanes:
             writer.line(f"i_{axis} = {place}")
         self.index[axis] = Text(f"i_{axis}", (), i32)
         self.mask.pop(axis, None)
+        self.starts.pop(axis, None)
 
     def enter(
         self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
     ) -> None:
         """Write a block of an axis: its indices from `first`, and which are in `least` .. stop."""
-        lanes = f"tl.arange(0, {self.block(axis)})"
+        lanes = self.typed(f"tl.arange(0, {self.block(axis)})")
         writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
         self.mask.pop(axis, None)
+        self.starts.pop(axis, None)
+        if first:
+            begin = first if least is None else f"tl.maximum({first}, {least.code})"
+            self.starts[axis] = begin, stop
         if stop:
             inside = f"i_{axis} < {stop}"
             if least is not None:
@@ -77,9 +95,26 @@ class Lanes:
             writer.line(f"in_{axis} = {inside}")
             self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)
 
+    def place_in_block(self, axis: str) -> str:
+        """Return the distance of an index from the first one of its block."""
+        if not self.index[axis].axes:
+            return "0"
+        if axis not in self.starts:
+            return f"i_{axis}"
+        return f"(i_{axis} - ({self.starts[axis][0]}))"
+
+    def length_of_block(self, axis: str, extent: str) -> str:
+        """Return the number of indices of a block."""
+        if not self.index[axis].axes:
+            return "1"
+        if axis not in self.starts:
+            return extent
+        first, stop = self.starts[axis]
+        return f"(tl.minimum({first} + {self.block(axis)}, {stop}) - ({first}))"
+
     @contextmanager
     def scope(self) -> Generator[None]:
         """Forget the indices that are declared within."""
-        before = dict(self.index), dict(self.mask)
+        before = dict(self.index), dict(self.mask), dict(self.starts)
         yield
-        self.index, self.mask = before
+        self.index, self.mask, self.starts = before

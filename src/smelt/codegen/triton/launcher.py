@@ -2,58 +2,159 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, Schedule
-from smelt.codegen.triton.statements import Program
+from smelt.codegen.triton.statements import WIDE, Program
+from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Param
 from smelt.types.expr import Atom, Expr, Index
 
-__all__ = ["print_launcher"]
+__all__ = ["SPAN", "Stage", "print_launcher"]
 
 
-def print_launcher(kernel: Kernel, schedule: Schedule, program: Program) -> str:
-    """Return the text of `launch`: it allocates the outputs and returns them."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One launch of a kernel: what it computes, with which lanes, and its program."""
+
+    kernel: Kernel
+    schedule: Schedule
+    program: Program
+
+
+def print_launcher(kernel: Kernel, stages: Sequence[Stage]) -> str:
+    """Return the text of `launch`: it allocates the outputs and returns them.
+
+    A family of arrays is a list, as an argument and as a result.
+    """
     inputs = {p.name: p for p in kernel.inputs}
     outputs = {p.name: p for p in kernel.outputs}
     sources = _size_sources(kernel)
-    extra = [s for s in _all_sizes(kernel) if s not in sources]
+    member_sizes = {
+        s for stage in stages if stage.program.members for s in stage.program.members.sizes
+    }
+    used = [s for stage in stages for s in stage.program.sizes]
+    every = dict.fromkeys([*_all_sizes(kernel), *used])
+    extra = [s for s in every if s not in sources and s not in member_sizes]
     keywords = ", ".join(f"size_{s}" for s in extra)
     arguments = ", ".join([*(f"in_{p}" for p in inputs), *(["*", keywords] if extra else [])])
     lines = [f"def launch({arguments}):", f'    """Run {kernel.name} on tensors of a GPU."""']
-    lines += [f"    size_{s} = in_{p}.shape[{d}]" for s, (p, d) in sources.items()]
-    lines += [line for p in inputs.values() for line in _check(p)]
-    for p in outputs.values():
-        if p.name in inputs:
-            lines.append(f"    out_{p.name} = in_{p.name}")
-        else:
-            lines.append(f"    out_{p.name} = {_allocate(p, next(iter(kernel.inputs), None))}")
-    tensors = {n: (f"out_{n}" if n in outputs else f"in_{n}") for n in program.pointers}
-    listed = ", ".join(tensors.values())
-    lines.append(f"    if max(x.numel() for x in [{listed}]) >= 2**31:")
-    lines.append('        raise ValueError("offsets have 32 bits: arrays of 2**31 elements")')
-    lines += [_block(kernel, a, n, schedule) for a, n in program.blocks.items()]
-    lines += _grid(kernel, schedule)
-    passed = [
-        *tensors.values(),
-        *(f"{tensors[p]}.stride({d})" for p, d in program.strides.values()),
-        *(f"size_{s}" for s in program.sizes),
-        *(f"BLOCK_{a}=BLOCK_{a}" for a in program.blocks),
-    ]
-    if program.blocks:
-        total = " * ".join(f"BLOCK_{a}" for a in program.blocks)
-        lines.append(f"    num_warps = max(min({total} // {ELEMENTS_PER_WARP}, 16), 1)")
-    else:
-        lines.append("    num_warps = 1")
-    lines.append("    if programs:")
-    lines.append(f"        {program.name}[(programs,)](")
-    lines += [f"            {p}," for p in passed]
     lines += [
-        "            num_warps=num_warps,",
-        "            enable_fp_fusion=False,",
-        "        )",
+        f"    size_{s} = in_{p}.shape[{d}]"
+        for s, (p, d) in sources.items()
+        if s not in member_sizes
     ]
+    lines += [line for p in inputs.values() for line in _check(p)]
+    first = next(iter(kernel.inputs), None)
+    for p in outputs.values():
+        lines.append(f"    out_{p.name} = {_output(p, inputs, first)}")
+    scratch = [p for s in stages for p in s.kernel.outputs if p.name not in outputs]
+    lines += [f"    out_{p.name} = {_allocate(p, first)}" for p in scratch]
+    written = {*outputs, *(p.name for p in scratch)}
+    for stage in stages:
+        lines += _launch(stage, {**inputs, **outputs}, written)
     results = [f"out_{p}" for p in outputs]
     lines.append(f"    return {', '.join(results)}")
     return "\n".join([*lines, ""])
+
+
+def _output(p: Param, inputs: Mapping[str, Param], first: Param | None) -> str:
+    if p.name in inputs:
+        return f"in_{p.name}"
+    if not p.each:
+        return _allocate(p, first)
+    if first is None or not first.each or p.shape != first.shape:
+        refuse(p.name, "a new family of arrays with other sizes than its first one")
+    dtype = f"torch.{p.dtype.long}"
+    return f"[torch.empty(x.shape, dtype={dtype}, device=x.device) for x in in_{first.name}]"
+
+
+def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> list[str]:
+    """Return the lines of one launch: constants, grid and arguments."""
+    kernel, schedule, program = stage.kernel, stage.schedule, stage.program
+    tensors = {n: (f"out_{n}" if n in written else f"in_{n}") for n in program.pointers}
+    members = program.members
+    lines: list[str] = []
+    if members is None:
+        lines += [_block(kernel, a, n, schedule) for a, n in program.blocks.items()]
+        lines.append(f"    programs = {_programs(kernel, schedule)}")
+    else:
+        lines += _table(stage, written)
+    passed = [
+        *(["members"] if members else []),
+        *tensors.values(),
+        *(f"{tensors[p]}.stride({d})" for p, d in program.strides.values()),
+        *(f"size_{s}" for s in program.sizes),
+        *(["MEMBERS=MEMBERS"] if members else []),
+        *(f"BLOCK_{a}=BLOCK_{a}" for a in program.blocks),
+    ]
+    if program.has_wide_offsets:
+        every = ", ".join(tensors.values())
+        if members:
+            every += "".join(f", *{_argument(p, written)}" for p in members.params)
+        lines.append(f"    elements = max(_span(x) for x in [{every.removeprefix(', ')}])")
+        passed.append(f"{WIDE}=tl.int64 if elements >= 2**31 else tl.int32")
+    warps = "1"
+    if program.blocks:
+        total = " * ".join(f"BLOCK_{a}" for a in program.blocks)
+        warps = f"max(min({total} // {ELEMENTS_PER_WARP}, 16), 1)"
+    lines += [f"    num_warps = {warps}", "    if programs:"]
+    lines.append(f"        {program.name}[(programs,)](")
+    options = ["num_warps=num_warps", "enable_fp_fusion=False"]
+    lines += [f"            {p}," for p in (*passed, *options)]
+    return [*lines, "        )"]
+
+
+SPAN = '''def _span(x):
+    """Return one more than the offset of a tensor's last element."""
+    return 1 + sum((n - 1) * abs(s) for n, s in zip(x.shape, x.stride()) if n)
+'''
+"""A function of files whose arrays may be too long for offsets of 32 bits."""
+
+
+def _table(stage: Stage, written: set[str]) -> list[str]:
+    """Return the lines that fill the table of a family's members."""
+    kernel, schedule, program = stage.kernel, stage.schedule, stage.program
+    members = program.members
+    assert members is not None
+    names = [_argument(p, written) for p in members.params]
+    shapes = [
+        (e, f"{n}[k].shape[{d}]")
+        for p, n in zip(members.params, names, strict=True)
+        for d, e in enumerate(p.shape)
+    ]
+    lines = [f"    MEMBERS = triton.next_power_of_2(max(len({names[0]}), 1))"]
+    lines.append("    rows, programs = [], 0")
+    fixed = [(a, n) for a, n in program.blocks.items() if n is not None]
+    lines += [_block(kernel, a, n, schedule) for a, n in fixed]
+    whole = [a for a, n in program.blocks.items() if n is None]
+    lines += [f"    BLOCK_{a} = {schedule.whole[a]}" for a in whole]
+    lines.append(f"    for k in range(len({names[0]})):")
+    sources = {python_text(e): text for e, text in reversed(shapes)}
+    for s in members.sizes:
+        if f"size_{s}" not in sources:
+            refuse(kernel.name, f"the size {s} of a family, which is no dimension")
+        lines.append(f"        size_{s} = {sources[f'size_{s}']}")
+    for a in whole:
+        padded = f"triton.next_power_of_2(max({python_text(kernel.axis(a).extent)}, 1))"
+        lines.append(f"        BLOCK_{a} = max(BLOCK_{a}, {padded})")
+    lines.append(f"        count = {_programs(kernel, schedule)}")
+    entries = [*(f"size_{s}" for s in members.sizes), *(f"{n}[k].data_ptr()" for n in names)]
+    lines.append(f"        rows.append([programs, programs + count, {', '.join(entries)}])")
+    lines.append("        programs += count")
+    behind = f"[programs, 2**31 - 1] + [0] * {len(entries)}"
+    lines.append(f"    rows += [{behind}] * (MEMBERS - len(rows))")
+    device = f"{names[0]}[0].device"
+    lines.append("    if programs:")
+    lines.append(
+        f"        members = torch.tensor(list(zip(*rows)), dtype=torch.int64, device={device})"
+    )
+    return lines
+
+
+def _argument(p: Param, written: set[str]) -> str:
+    return f"out_{p.name}" if p.name in written else f"in_{p.name}"
 
 
 def _all_sizes(kernel: Kernel) -> list[str]:
@@ -77,7 +178,7 @@ def _size_sources(kernel: Kernel) -> dict[str, tuple[str, int]]:
     """Return a dimension of an input for each size that is one."""
     result: dict[str, tuple[str, int]] = {}
     for p in kernel.inputs:
-        for d, e in enumerate(p.shape):
+        for d, e in enumerate(p.shape if not p.each else ()):
             if isinstance(e, Expr) and len(e.terms) == 1 and e.terms[0][1] == 1:
                 atoms = e.terms[0][0]
                 if len(atoms) == 1 and atoms[0].kind == "size":
@@ -116,7 +217,9 @@ def _check(p: Param) -> list[str]:
     """Return the checks that an input is stored as the program reads it."""
     strides = p.strides
     wrong = f"not in_{p.name}.is_contiguous()"
-    if strides is not None:
+    if p.each:
+        wrong = f"not all(x.is_contiguous() for x in in_{p.name})"
+    elif strides is not None:
         fixed = [(d, n) for d, n in enumerate(strides) if n is not None]
         wrong = " or ".join(f"in_{p.name}.stride({d}) != {n}" for d, n in fixed)
     if not wrong or not p.shape:
@@ -129,7 +232,9 @@ def _check(p: Param) -> list[str]:
 
 def _allocate(p: Param, source: Param | None) -> str:
     shape = ", ".join(map(python_text, p.shape)) + ("," if len(p.shape) == 1 else "")
-    device = '"cuda"' if source is None else f"in_{source.name}.device"
+    device = '"cuda"'
+    if source is not None:
+        device = f"in_{source.name}{'[0]' if source.each else ''}.device"
     return f"torch.empty(({shape}), dtype=torch.{p.dtype.long}, device={device})"
 
 
@@ -141,7 +246,8 @@ def _block(kernel: Kernel, axis: str, lanes: int | None, schedule: Schedule) -> 
     return f"    BLOCK_{axis} = {padded}"
 
 
-def _grid(kernel: Kernel, schedule: Schedule) -> list[str]:
+def _programs(kernel: Kernel, schedule: Schedule) -> str:
+    """Return the number of programs of the grid."""
     counts: list[str] = []
     for axis, lanes in schedule.grid.items():
         extent = python_text(kernel.axis(axis).extent)
@@ -149,4 +255,4 @@ def _grid(kernel: Kernel, schedule: Schedule) -> list[str]:
             counts.append(extent if extent.isalnum() or extent.isidentifier() else f"({extent})")
         else:
             counts.append(f"triton.cdiv({extent}, BLOCK_{axis})")
-    return [f"    programs = {' * '.join(counts) or '1'}"]
+    return " * ".join(counts) or "1"

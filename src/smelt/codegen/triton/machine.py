@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
 from smelt.ops.coefficients import FITS
+from smelt.ops.hardware import Approximate
 from smelt.ops.machine import Predicate
 from smelt.types.dtype import DType, bool_, f32, f64, i32, i64, parse
 
@@ -120,6 +122,11 @@ class TritonMachine:
         valid = self.compare("ge", a, self.const(kind, 0.0))
         return self.select(valid, fraction, self.const(kind, math.nan)), power
 
+    def approximate(self, function: Approximate, *args: Text) -> Text:
+        """Write an instruction that is not correctly rounded."""
+        template = "{} / {}" if function == "div" else f"tl.{function}({{}})"
+        return self._line(template, *map(full, args))
+
     def abs(self, a: Text) -> Text:
         return self._line("tl.abs({})", full(a))
 
@@ -208,22 +215,23 @@ class TritonMachine:
         return self.sub(quotient, self.convert(inexact, bool_, a.dtype))
 
     def and_(self, a: Text, b: Text) -> Text:
-        return self._line("{} & {}", a, b)
+        return self._line("{} & {}", full(a), b)
 
     def or_(self, a: Text, b: Text) -> Text:
-        return self._line("{} | {}", a, b)
+        return self._line("{} | {}", full(a), b)
 
     def xor(self, a: Text, b: Text) -> Text:
-        return self._line("{} ^ {}", a, b)
+        return self._line("{} ^ {}", full(a), b)
 
     def not_(self, a: Text) -> Text:
         return self._line("{} == 0" if a.dtype == bool_ else "~{}", full(a))
 
     def shl(self, a: Text, count: Text) -> Text:
-        return self._line("{} << {}", a, count)
+        return self._line("{} << {}", full(a), count)
 
     def lshr(self, a: Text, count: Text) -> Text:
         pattern = self._with_sign(full(a), signed=False)
+        count = self._with_sign(count, signed=False)
         return self.bitcast(self._line("{} >> {}", pattern, count), a.dtype)
 
     def ashr(self, a: Text, count: Text) -> Text:
@@ -256,7 +264,22 @@ class TritonMachine:
         step: Callable[[tuple[Text, ...]], tuple[Text, ...]],
         state: tuple[Text, ...],
     ) -> tuple[Text, ...]:
-        return refuse(self.kernel, "an operator that repeats until its lanes are done")
+        """Step as often as integers have bits: a step takes one bit.
+
+        The variables that a loop carries have the shape of all operands from the start.
+        """
+        if not all(s.dtype.is_integer for s in state):
+            refuse(self.kernel, "an operator on floats that repeats until its lanes are done")
+        zeros = [self.mul(s, self.const(s.dtype, 0)) for s in state if s.number is None]
+        zero = functools.reduce(self.add, zeros)
+        carried = tuple(self.add(s, zero) for s in state)
+        steps = max(s.dtype.bits for s in state)
+        self.writer.line(f"for bit in tl.range(0, {steps}):")
+        self.writer.indent += 1
+        for old, new in zip(carried, step(carried), strict=True):
+            self.writer.line(f"{old.code} = {new.code}")
+        self.writer.indent -= 1
+        return carried
 
 
 _FORMATS = {"f32": (23, 0x3F400000, 2.0**-126), "f64": (52, 0x3FE8000000000000, 2.0**-1022)}

@@ -8,28 +8,51 @@ blocks; every other axis is in every program as a whole, padded to a power of tw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
-from smelt.codegen.triton.contractions import dots_of
+from smelt.codegen.triton.block_axes import dots_of, power_of_two
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Each, Kernel, Split, Stream
-from smelt.kernel.walk import statements
+from smelt.kernel.ir import Block, Dot, Kernel, Stream
+from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "Schedule", "choose_schedule", "power_of_two"]
+__all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
 TILE_LANES = 4096
 """Elements that a program with whole or streamed axes should have at most."""
-REGISTER_LANES = 1 << 15
-"""Elements of a row from which a program's registers overflow."""
+MOST_LANES = 1 << 20
+"""Most elements of a tensor in Triton."""
 LEAST_DOT = 16
 """Least lanes along each axis of a `tl.dot`."""
+LEAST_INTEGER_DOT = 32
+"""Least lanes of the summed axis of a `tl.dot` of 8-bit integers."""
 DOT_LANES = 64
 """Most lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How exact the arithmetic of a program is.
+
+    `math`: "exact" has the bits of the CPU's formulas, "fast" the hardware's approximations.
+    `products` says how a contraction multiplies operands that no tensor core takes as they are:
+    "exact" in float32; "split" in two terms of bfloat16 beside a bfloat16 (2^-16 of a product) and
+    in three products of tf32 elsewhere (about 2^-21); "narrow" rounded to the other operand's half
+    type (bfloat16: 2^-8, as FlashAttention rounds weights) or to tf32 (2^-11).
+    Operands that a narrow type represents are multiplied in that type by all of them.
+    """
+
+    math: Literal["exact", "fast"] = "exact"
+    products: Literal["exact", "split", "narrow"] = "exact"
+
+
+EXACT = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +62,33 @@ class Schedule:
     grid: Mapping[str, int]
     streams: Mapping[str, int]
     whole: Mapping[str, int]
+    policy: Policy = EXACT
+    has_matrices: bool = False
+    """Whether every contraction is one of two matrices, with lanes for a `tl.dot`."""
 
 
-def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Schedule:
+def choose_schedule(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> Schedule:
     """Return the schedule of a kernel; with sizes, of programs that fit the registers.
 
-    Raises DeviceKernelError for roles of axes that are not printed, and for rows too long.
+    Raises DeviceKernelError for rows longer than Triton's tensors.
     """
-    _check_roles(kernel)
     grid = {b.axis: _lanes(b) for b in kernel.grid if isinstance(b, Block)}
     streams = _streams(kernel)
-    whole = [a.name for a in kernel.axes if a.name not in grid and a.name not in streams]
+    used = axes_used(kernel) - {*grid, *streams}
+    whole = [a.name for a in kernel.axes if a.name in used]
     dots = dots_of(kernel.body)
-    least = dict.fromkeys(whole, LEAST_DOT if dots else 1)
+    has_integers = any(not d.dtype.is_float for d in dots)
+    least_dot = LEAST_INTEGER_DOT if has_integers else LEAST_DOT
+    has_matrices = bool(dots) and _all_matrices(kernel, dots, {*whole, *_wide(grid | streams)})
+    least = dict.fromkeys(whole, least_dot if has_matrices else 1)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes} if sizes else {}
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
-    if dots:
-        return Schedule(_for_dots(grid), _for_dots(streams), least)
-    if not whole and not streams and grid:
+    if has_matrices:
+        return Schedule(_for_dots(grid), _for_dots(streams), least, policy, has_matrices=True)
+    joins = any(s.join for s in stores(kernel))
+    if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
     limit = TILE_LANES if whole or streams else MAP_LANES
@@ -67,16 +99,24 @@ def choose_schedule(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> S
     grid = _within(grid, max(limit, 1))
     for n in grid.values():
         limit //= n
-    return Schedule(grid, {a: min(n, max(limit, 1)) for a, n in streams.items()}, least)
+    streams = {a: min(n, max(limit, 1)) for a, n in streams.items()}
+    return Schedule(grid, streams, least, policy)
 
 
-def power_of_two(n: int) -> int:
-    """Return the least power of two that is not less than n, at least 1.
+def _wide(lanes: Mapping[str, int]) -> list[str]:
+    return [a for a, n in lanes.items() if n > 1]
 
-    >>> power_of_two(1000), power_of_two(0)
-    (1024, 1)
-    """
-    return 1 << max(n - 1, 0).bit_length()
+
+def _all_matrices(kernel: Kernel, dots: Iterable[Dot], lanes: set[str]) -> bool:
+    """Return whether all operands have two axes with lanes, one of which is summed."""
+    names = axes_of_body(kernel.body)
+    for d in dots:
+        left, right = (axes_of_value(v, names) & lanes for v in (d.left, d.right))
+        if not len(left) == len(right) == 2 or left & right != lanes.intersection(d.over):
+            return False
+        if len(left & right) != 1:
+            return False
+    return True
 
 
 def _lanes(block: Block) -> int:
@@ -85,28 +125,18 @@ def _lanes(block: Block) -> int:
 
 
 def _streams(kernel: Kernel) -> dict[str, int]:
-    blocks = [b for s in statements(kernel) if isinstance(s, Stream) for b in s.blocks]
+    """Return the lanes of axes that streams visit: 1 for steps of one."""
     lanes: dict[str, int] = {}
-    for b in blocks:
-        if min(lanes.setdefault(b.axis, _lanes(b)), _lanes(b)) == 1 != lanes[b.axis]:
-            refuse(kernel.name, "an axis that is visited in steps and in blocks")
+    for s in statements(kernel):
+        for b in s.blocks if isinstance(s, Stream) else ():
+            lanes[b.axis] = max(lanes.get(b.axis, 1), _lanes(b))
     return lanes
-
-
-def _check_roles(kernel: Kernel) -> None:
-    for entry in kernel.grid:
-        if isinstance(entry, Each):
-            refuse(kernel.name, "a launch over families of arrays")
-        if isinstance(entry, Split):
-            refuse(kernel.name, "an axis split over the grid")
-        if isinstance(entry, Block) and entry.size is None:
-            refuse(kernel.name, "one block of a whole axis in the grid")
 
 
 def _check_rows(kernel: str, extents: list[int]) -> None:
     longest = max(extents, default=0)
-    if longest > REGISTER_LANES:
-        refuse(kernel, f"a loop over a row of {longest} elements")
+    if longest > MOST_LANES:
+        refuse(kernel, f"all {longest} elements of a row at once")
 
 
 def _for_dots(lanes: Mapping[str, int]) -> dict[str, int]:

@@ -15,34 +15,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt.codegen.triton.contractions import block_contractions
-from smelt.codegen.triton.launcher import print_launcher
-from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.block_axes import block_axes
+from smelt.codegen.triton.launcher import SPAN, Stage, print_launcher
+from smelt.codegen.triton.schedule import EXACT, Policy, choose_schedule
+from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.statements import print_program
-from smelt.codegen.triton.whole_streams import join_parts, widen_columns
+from smelt.codegen.triton.widen_columns import widen_columns
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text
 
-__all__ = ["prepare", "triton_source"]
+__all__ = ["prepare", "print_stages", "triton_source"]
 
 
-def prepare(kernel: Kernel) -> Kernel:
-    """Return the kernel as it is printed: with the loops and lanes of a program."""
-    return widen_columns(join_parts(block_contractions(kernel)))
+def prepare(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> tuple[Kernel, ...]:
+    """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
+
+    Raises DeviceKernelError for a kernel without such loops.
+    """
+    return tuple(widen_columns(block_axes(k, sizes)) for k in split_launches(kernel))
 
 
-def triton_source(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> str:
-    """Return the Triton program of a kernel, with blocks chosen for `sizes`.
+def print_stages(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> tuple[Stage, ...]:
+    """Return the printed program of every launch; raise DeviceKernelError as `prepare` does."""
+    stages: list[Stage] = []
+    for k in prepare(kernel, sizes):
+        schedule = choose_schedule(k, sizes, policy)
+        stages.append(Stage(k, schedule, print_program(k, schedule)))
+    return tuple(stages)
+
+
+def triton_source(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
+) -> str:
+    """Return the Triton programs of a kernel, with blocks chosen for `sizes`.
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """
-    kernel_printed = prepare(kernel)
-    schedule = choose_schedule(kernel_printed, sizes)
-    program = print_program(kernel_printed, schedule)
+    stages = print_stages(kernel, sizes, policy)
+    functions: dict[str, str] = {}
+    for stage in stages:
+        functions |= stage.program.functions
+    programs = [*functions.values(), *(stage.program.text for stage in stages)]
     head = ["# Printed by Smelt from this kernel:", "#"]
     head += [f"#     {line}" for line in text(kernel).splitlines()]
     imports = ["", "import torch", "import triton", "import triton.language as tl", ""]
-    if "libdevice." in program.text:
+    if any("libdevice." in p for p in programs):
         imports.insert(-1, "from triton.language.extra import libdevice")
-    parts = ["\n".join([*head, *imports]), program.text, print_launcher(kernel, schedule, program)]
-    return "\n\n".join(parts)
+    if any(stage.program.has_wide_offsets for stage in stages):
+        programs.append(SPAN)
+    return "\n\n".join(["\n".join([*head, *imports]), *programs, print_launcher(kernel, stages)])

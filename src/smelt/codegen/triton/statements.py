@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
+from smelt.codegen.triton.members import Members, members_of
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import (
+    PUT,
     Block,
     Kernel,
     Let,
     Merge,
+    Param,
     Position,
     State,
     Statement,
@@ -22,9 +27,16 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.types.dtype import i32, i64
+from smelt.kernel.walk import loads, stores
+from smelt.types.dtype import bool_, i32, i64
+from smelt.types.expr import product
 
-__all__ = ["Program", "print_program"]
+__all__ = ["WIDE", "Program", "print_program"]
+
+WIDE = "INDEX"
+"""The constant of a program that is the type of its indices and offsets."""
+LEAST_WIDE = 1 << 31
+"""Elements of an array from which offsets need 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,40 +44,74 @@ class Program:
     """A printed kernel and what its launch passes, in the order of the parameters.
 
     `strides` maps names to a parameter and its dimension; `blocks` maps axes to lanes (None: the
-    extent, padded to a power of two).
+    extent, padded to a power of two). `members` has what the table of a family's arrays lists.
     """
 
     name: str
     text: str
+    functions: Mapping[str, str]
     pointers: tuple[str, ...]
-    strides: dict[str, tuple[str, int]]
+    strides: Mapping[str, tuple[str, int]]
     sizes: tuple[str, ...]
-    blocks: dict[str, int | None]
+    blocks: Mapping[str, int | None]
+    members: Members | None
+    has_wide_offsets: bool
 
 
 def print_program(kernel: Kernel, schedule: Schedule) -> Program:
     """Print the functions of a kernel; raise DeviceKernelError for what cannot be printed."""
     writer = Writer({a.name: k for k, a in enumerate(kernel.axes)})
-    lanes = Lanes(kernel, schedule)
+    wide = not has_short_offsets(kernel)
+    lanes = Lanes(kernel, schedule, WIDE if wide else "tl.int32")
     values = ValuePrinter(kernel, writer, lanes)
-    lanes.declare(writer, values.indices)
+    members = members_of(kernel)
+    if members is not None:
+        members.print(writer, lanes.index_type)
+    lanes.declare(writer, values.indices, members=members is not None)
     for statement in kernel.body:
         print_statement(statement, values)
-    pointers = tuple(dict.fromkeys(p.name for p in (*kernel.inputs, *kernel.outputs)))
+    used = {f"ptr_{p}" for p in _accessed(kernel)}
+    pointers = dict.fromkeys(
+        p.name for p in (*kernel.inputs, *kernel.outputs) if f"ptr_{p.name}" in used and not p.each
+    )
+    sizes = [s for s in values.sizes if members is None or s not in members.sizes]
     name = f"kernel_{kernel.name}"
     parameters = [
+        *([] if members is None else ["ptr_members"]),
         *(f"ptr_{p}" for p in pointers),
         *values.strides,
-        *(f"size_{s}" for s in values.sizes),
+        *(f"size_{s}" for s in sizes),
+        *([] if members is None else ["MEMBERS: tl.constexpr"]),
         *(f"{lanes.block(a)}: tl.constexpr" for a in lanes.blocks),
+        *([f"{WIDE}: tl.constexpr"] if wide else []),
     ]
     head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
-    helpers = [FLOOR_FUNCTIONS[f].lstrip("\n") for f in sorted(values.indices.functions)]
-    helpers += [f.text for f in values.functions.values()]
-    text = "\n\n".join([*helpers, "\n".join([*head, *writer.lines, ""])])
+    functions = {f: FLOOR_FUNCTIONS[f].lstrip("\n") for f in sorted(values.indices.functions)}
+    functions |= {f.name: f.text for f in values.functions.values()}
     return Program(
-        name, text, pointers, dict(values.strides), tuple(values.sizes), dict(lanes.blocks)
+        name,
+        "\n".join([*head, *writer.lines, ""]),
+        functions,
+        tuple(pointers),
+        dict(values.strides),
+        tuple(sizes),
+        dict(lanes.blocks),
+        members,
+        wide,
     )
+
+
+def has_short_offsets(kernel: Kernel) -> bool:
+    """Return whether every offset of every array is known to have 32 bits."""
+    params = (*kernel.inputs, *kernel.outputs)
+    if any(p.strides is not None and None in p.strides for p in params):
+        return False
+    counts = [product(p.shape) for p in params]
+    return all(isinstance(n, int) and n < LEAST_WIDE for n in counts)
+
+
+def _accessed(kernel: Kernel) -> list[str]:
+    return [*(v.param for v in loads(kernel)), *(s.param for s in stores(kernel))]
 
 
 def print_statement(s: Statement, values: ValuePrinter) -> None:
@@ -74,13 +120,14 @@ def print_statement(s: Statement, values: ValuePrinter) -> None:
         case Let(name=name, value=value):
             x = values.value(value)
             values.writer.line(f"v_{name} = {full(x).code}")
-            values.names[name] = Text(f"v_{name}", x.axes, x.dtype)
+            values.names[name] = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
         case Position(name=name, value=value, extent=extent):
             x = full(values.cast(values.value(value), i64))
             last = f"tl.full([], {values.indices.text(extent).operand} - 1, tl.int64)"
             inside = f"tl.minimum(tl.maximum({x.code}, 0), {last})"
-            values.writer.line(f"v_{name} = {inside}.to(tl.int32)")
+            values.writer.line(f"v_{name} = {inside}.to({values.lanes.index_type})")
             values.names[name] = Text(f"v_{name}", x.axes, i32)
+            values.positions.add(name)
         case Store():
             _store(s, values)
         case Update(state=name, value=value):
@@ -91,16 +138,17 @@ def print_statement(s: Statement, values: ValuePrinter) -> None:
         case Stream():
             _stream(s, values)
         case Merge():
-            refuse(values.kernel.name, "parts of a stream that merge")
+            raise AssertionError("a merge is a launch of its own")
 
 
 # ---- streams -----------------------------------------------------------------------------------
 
 
 def _stream(s: Stream, values: ValuePrinter) -> None:
-    """Write a loop over blocks; the states are variables that it carries."""
-    if s.bounds:
-        refuse(values.kernel.name, "a stream whose blocks compute a range of another axis")
+    """Write a loop over blocks; the states are variables that it carries.
+
+    All of an axis is computed where a block needs a range of it: the rest is identity elements.
+    """
     for state in s.states:
         _begin_state(state, values)
     with values.scope():
@@ -134,17 +182,16 @@ def _begin_state(state: State, values: ValuePrinter) -> None:
 def _loop(block: Block, values: ValuePrinter) -> None:
     """Open the loop over an axis; blocks begin at multiples of their size."""
     writer, lanes, axis = values.writer, values.lanes, block.axis
-    if block.part is not None:
-        refuse(values.kernel.name, "parts of a stream on the grid")
     extent = values.indices.text(values.kernel.axis(axis).extent)
     stop = extent if block.stop is None else _end(block.stop, extent, values)
     start = None if block.start is None else _end(block.start, extent, values)
-    count = lanes.schedule.streams[axis]
+    count = 1 if block.size == 1 else lanes.schedule.streams[axis]
     first = "0" if start is None else start.code
     if count == 1:
-        writer.line(f"for i_{axis} in tl.range({first}, {stop.code}):")
+        step = f"i_{axis}" if lanes.typed("") == "" else f"step_{axis}"
+        writer.line(f"for {step} in tl.range({first}, {stop.code}):")
         writer.indent += 1
-        lanes.fix(writer, axis, f"i_{axis}")
+        lanes.fix(writer, axis, f"i_{axis}" if step == f"i_{axis}" else lanes.typed(step))
         return
     lanes.blocks[axis] = count
     name = lanes.block(axis)
@@ -152,7 +199,7 @@ def _loop(block: Block, values: ValuePrinter) -> None:
         first = f"{first} // {name} * {name}"
     writer.line(f"for start_{axis} in tl.range({first}, {stop.code}, {name}):")
     writer.indent += 1
-    lanes.enter(writer, axis, f"start_{axis}", stop.code, start)
+    lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), stop.code, start)
 
 
 def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
@@ -162,15 +209,13 @@ def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
         refuse(values.kernel.name, "an end of a stream that varies along lanes")
     bound = f"tl.full([], {extent.code}, tl.int64)"
     inside = f"tl.minimum(tl.maximum({x.code}, 0), {bound})"
-    return values.writer.bind(f"{inside}.to(tl.int32)", (), i32)
+    return values.writer.bind(f"{inside}.to({values.lanes.index_type})", (), i32)
 
 
 # ---- stores ------------------------------------------------------------------------------------
 
 
 def _store(s: Store, values: ValuePrinter) -> None:
-    if s.join:
-        refuse(values.kernel.name, "a store that combines values of several programs")
     param = values.kernel.param(s.param)
     writer = values.writer
     x = values.value(s.value)
@@ -179,7 +224,25 @@ def _store(s: Store, values: ValuePrinter) -> None:
     axes = writer.joint(offset, x, *where)
     x = full(values.broadcast(x, axes))
     mask = values.mask(axes, where)
-    pointer = values.broadcast(offset, axes).code
-    code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"
+    place = f"ptr_{s.param} + {values.broadcast(offset, axes).code}"
     guard = "" if mask is None else f", mask={writer.spread(mask, axes, is_argument=True)}"
-    writer.line(f"tl.store(ptr_{s.param} + {pointer}, {code}{guard})")
+    if s.join:
+        x = _joined(s.join, param, place, guard, x, values)
+    code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"
+    writer.line(f"tl.store({place}, {code}{guard})")
+
+
+def _joined(join: str, param: Param, place: str, guard: str, x: Text, values: ValuePrinter) -> Text:
+    """Return an element joined with `x`, after all stores so far.
+
+    A program does its visits in order, and no other program stores these elements.
+    """
+    values.writer.line("tl.debug_barrier()")
+    if join == PUT:
+        return x
+    dtype = param.dtype.compute
+    code = f"tl.load({place}{guard})"
+    if dtype != param.dtype or dtype == bool_:
+        code += f".to({type_name(dtype)})"
+    old = values.writer.bind(code, x.axes, dtype)
+    return values.bound(values.cast(values.apply(join, [old, x]), param.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from smelt.codegen.triton.functions import (
     Function,
@@ -15,6 +16,7 @@ from smelt.codegen.triton.functions import (
 from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
+from smelt.codegen.triton.narrow_products import narrow_products
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
 from smelt.kernel.bounds import nonnegative
@@ -37,7 +39,7 @@ from smelt.kernel.ir import (
 )
 from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.scalar import scalar
-from smelt.types.dtype import DType, bool_, f32, i32, i64
+from smelt.types.dtype import DType, bool_, f32, i8, i32, i64
 from smelt.types.expr import Atom, Index, product, sub
 
 __all__ = ["ValuePrinter"]
@@ -54,6 +56,8 @@ class ValuePrinter:
         self.machine = TritonMachine(writer, kernel.name)
         self.indices = IndexPrinter(writer, self._variable, kernel.facts)
         self.names: dict[str, Text] = {}
+        self.positions: set[str] = set()
+        """Names that are indices: as values they have 64 bits."""
         self.new_states: dict[str, Text] = {}
         self.conditions: list[Text] = []
         self.functions: dict[str, Function] = {}
@@ -130,6 +134,9 @@ class ValuePrinter:
                 return self.scan(v)
             case Dot():
                 return self.dot(v)
+            case Ref(name=name) if name in self.positions:
+                x = self.names[name]
+                return Text(f"{x.code}.to(tl.int64)", x.axes, i64)
             case Ref(name=name, next=is_new):
                 return (self.new_states if is_new else self.names)[name]
             case If():
@@ -150,22 +157,27 @@ class ValuePrinter:
     def cast(self, x: Text, dtype: DType) -> Text:
         """Convert a value; half types round and stay in float32 registers."""
         if dtype.compute is not dtype:
-            return self.machine.round_half(self.cast(x, dtype.compute), dtype)
+            rounded = self.machine.round_half(self.cast(x, dtype.compute), dtype)
+            return replace(rounded, narrow=dtype)
         if x.number is not None:
             return literal(dtype, x.number)
         if x.dtype == dtype:
             return x
         if dtype == bool_:
             return self.machine.compare("ne", x, literal(x.dtype, 0))
-        return self._inlined(lambda: self.machine.convert(x, x.dtype, dtype))
+        converted = self._inlined(lambda: self.machine.convert(x, x.dtype, dtype))
+        return replace(converted, narrow=x.dtype if dtype == i32 and x.dtype == i8 else None)
 
     def apply(self, op: str, args: list[Text]) -> Text:
         """Print a scalar operator: in place if it is cheap, as a call of a function otherwise."""
         row = scalar(op)
         dtypes = [a.dtype for a in args]
-        if row.cost <= INLINE_COST or row.is_select:
-            return self._inlined(lambda: row.apply(self.machine, dtypes, args))
-        function = self.function(scalar_function(op, dtypes, self.kernel.name))
+        is_fast = self.lanes.schedule.policy.math == "fast" and row.hardware is not None
+        is_fast = is_fast and dtypes[0] == f32
+        if not is_fast and (row.cost <= INLINE_COST or row.is_select):
+            x = self._inlined(lambda: row.apply(self.machine, dtypes, args))
+            return replace(x, narrow=_joint_narrow(args[1:])) if row.is_select else x
+        function = self.function(scalar_function(op, dtypes, self.kernel.name, fast=is_fast))
         axes = self.writer.joint(*args)
         operands = ", ".join(self.writer.spread(full(a), axes, is_argument=True) for a in args)
         return Text(f"{function.name}({operands})", axes, function.dtype)
@@ -192,14 +204,15 @@ class ValuePrinter:
         """Return a name for a value that is read several times."""
         if x.code.isidentifier():
             return x
-        return self.writer.bind(full(x).code, x.axes, x.dtype)
+        return replace(self.writer.bind(full(x).code, x.axes, x.dtype), narrow=x.narrow)
 
     def broadcast(self, x: Text, axes: tuple[str, ...]) -> Text:
         """Return a value with all of `axes`."""
         if x.axes == axes:
             return x
         code = self.writer.spread(x, axes) if x.axes else full(x).code
-        return Text(f"tl.broadcast_to({code}, {self.shape(axes)})", axes, x.dtype)
+        broadcast = f"tl.broadcast_to({code}, {self.shape(axes)})"
+        return Text(broadcast, axes, x.dtype, narrow=x.narrow)
 
     def shape(self, axes: tuple[str, ...]) -> str:
         """Return the shape of a tensor with these axes."""
@@ -221,7 +234,8 @@ class ValuePrinter:
         self.conditions[-1] = self.bound(self._inlined(lambda: self.machine.not_(condition)))
         other = self.value(v.other)
         self.conditions.pop()
-        return self._inlined(lambda: self.machine.select(condition, chosen, other))
+        x = self._inlined(lambda: self.machine.select(condition, chosen, other))
+        return replace(x, narrow=_joint_narrow((chosen, other)))
 
     # ---- memory --------------------------------------------------------------------------------
 
@@ -246,7 +260,8 @@ class ValuePrinter:
         if dtype != param.dtype or dtype == bool_:
             code += f".to({type_name(dtype)})"
         if code not in self.loads:
-            self.loads[code] = self.writer.bind(code, axes, dtype)
+            narrow = param.dtype if dtype != param.dtype else None
+            self.loads[code] = replace(self.writer.bind(code, axes, dtype), narrow=narrow)
         return self.loads[code]
 
     def _bounds(self, param: Param, index: Sequence[Index]) -> list[Text]:
@@ -267,9 +282,8 @@ class ValuePrinter:
     def reduce(self, v: Reduce) -> Text:
         """Reduce lanes that exist; others hold the operator's identity."""
         row = COMBINES[v.combine]
-        if any(a in v.over for c in self.conditions for a in c.axes):
-            refuse(self.kernel.name, "a reduction under a condition along its axis")
-        x = self.value(v.arg)
+        with self.projected(v.over):
+            x = self.value(v.arg)
         axes = self.writer.sorted((*x.axes, *(a for a in v.over if self.lanes.index[a].axes)))
         if row.positional:
             return self._position(row, self.broadcast(x, axes), v.over)
@@ -278,6 +292,20 @@ class ValuePrinter:
         x = self._masked(x, v.over, row.identity(dtype))
         over = [a for a in v.over if a in axes]
         return self._combined(row, x, over, dtype) if over else x
+
+    @contextmanager
+    def projected(self, over: Sequence[str]) -> Generator[None]:
+        """Replace conditions along reduced axes: all of a row is needed if any place in it is."""
+        before = self.conditions
+        row = COMBINES[ANY_FAILS[0]]
+        self.conditions = []
+        for c in before:
+            inside = [a for a in c.axes if a in over]
+            masked = self._masked(c, inside, row.identity(bool_))
+            combined = self._combined(row, masked, inside, bool_) if inside else c
+            self.conditions.append(self.bound(combined))
+        yield
+        self.conditions = before
 
     def _masked(self, x: Text, over: Sequence[str], identity: float | int | bool) -> Text:
         mask = self.mask(a for a in x.axes if a in over)
@@ -316,23 +344,35 @@ class ValuePrinter:
 
     def dot(self, v: Dot) -> Text:
         """Contract two matrices with `tl.dot`; other operands are multiplied and summed."""
-        left, right = self.value(v.left), self.value(v.right)
+        with self.projected(v.over):
+            left, right = self.value(v.left), self.value(v.right)
         dtype = v.dtype.compute
         over = [a for a in v.over if a in (*left.axes, *right.axes)]
         rows = [a for a in left.axes if a not in right.axes]
         columns = [a for a in right.axes if a not in left.axes]
-        is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == f32
-        if not is_matrix or len(over) != 1 or len(rows) != 1 or len(columns) != 1:
+        is_matrix = len(left.axes) == len(right.axes) == 2 and dtype == left.dtype == right.dtype
+        is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
+        is_printed = is_printed and self.lanes.schedule.has_matrices
+        if not (is_matrix and is_printed) or not len(over) == len(rows) == len(columns) == 1:
             return self._sum_of_products(left, right, v, dtype)
-        first = self._matrix(left, over, (rows[0], over[0]))
-        second = self._matrix(right, over, (over[0], columns[0]))
+        products = narrow_products(left, right, self.lanes.schedule.policy)
+        operands = self._masked(left, over, 0), self._masked(right, over, 0)
+        if products.has_two_terms:
+            operands = self.bound(operands[0]), self.bound(operands[1])
+        forms = (rows[0], over[0]), (over[0], columns[0])
+        dots: list[str] = []
+        for pair in products.terms:
+            codes = (self._matrix(*x) for x in zip(operands, pair, forms, strict=True))
+            dots.append(f"tl.dot({', '.join(codes)}{products.options})")
+        code = " + ".join(dots)
         axes = self.writer.sorted((*rows, *columns))
-        code = f'tl.dot({first}, {second}, input_precision="ieee")'
-        return Text(code if axes == (*rows, *columns) else f"tl.trans({code})", axes, f32)
+        if axes != (*rows, *columns):
+            code = f"tl.trans({code})"
+        return Text(code, axes, dtype, is_atom=len(dots) == 1)
 
-    def _matrix(self, x: Text, over: Sequence[str], axes: tuple[str, str]) -> str:
-        """Return an operand with zeros where the summed axis has ended, rows first."""
-        code = self._masked(x, over, 0).code
+    def _matrix(self, x: Text, term: Callable[[Text], str], axes: tuple[str, str]) -> str:
+        """Return one term of an operand, with the summed axis last or first."""
+        code = term(x)
         return code if x.axes == axes else f"tl.trans({code})"
 
     def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
@@ -347,12 +387,19 @@ class ValuePrinter:
         return self._combined(COMBINES[row], products, over, dtype) if over else products
 
     def _position(self, row: Combine, x: Text, over: tuple[str, ...]) -> Text:
-        """Reduce pairs of a value and its row-major position over `over`."""
-        place: Index = 0
+        """Reduce pairs of a value and its row-major position in the block over `over`."""
+        place = Text("0", (), i32, 0)
         for axis in over:
-            place = place * self.kernel.axis(axis).extent + self.kernel.axis(axis).index
+            index = self.lanes.index[axis]
+            extent = self.indices.text(self.kernel.axis(axis).extent)
+            length = self.lanes.length_of_block(axis, extent.operand)
+            here = Text(self.lanes.place_in_block(axis), index.axes, i32)
+            axes = self.writer.joint(place, here)
+            row_before = f"{self.writer.spread(place, axes)} * {length} + "
+            code = f"{'' if place.number == 0 else row_before}{self.writer.spread(here, axes)}"
+            place = Text(code, axes, i32, is_atom=place.number == 0)
         x = self.bound(self._masked(x, over, row.identity(x.dtype)))
-        places = self.bound(self.broadcast(self.indices.text(place), x.axes))
+        places = self.bound(self.broadcast(full(self._as_i32(place)), x.axes))
         places = self.bound(self._masked(places, over, (1 << 31) - 1))
         function = self.function(pair_function(row, x.dtype, self.kernel.name))
         axes = list(x.axes)
@@ -362,16 +409,32 @@ class ValuePrinter:
             x, places = self.writer.bind_pair(f"tl.reduce({pair})", tuple(axes), x.dtype, i32)
         return Text(f"{places.code}.to(tl.int64)", tuple(axes), i64)
 
+    def _as_i32(self, place: Text) -> Text:
+        """Return positions in the type that pairs are reduced in."""
+        if self.lanes.index_type == "tl.int32" or not place.axes:
+            return place
+        return replace(place, code=f"{place.operand}.to(tl.int32)", is_atom=True)
+
     def scan(self, v: Scan) -> Text:
         """Scan lanes in order; those that do not exist come last."""
-        if any(v.along in c.axes for c in self.conditions):
-            refuse(self.kernel.name, "a scan under a condition along its axis")
         dtype = v.dtype.compute
-        x = self.value(v.arg)
+        with self.projected((v.along,)):
+            x = self.value(v.arg)
+        if not self.lanes.index[v.along].axes:
+            return self.cast(x, dtype)
         axes = self.writer.sorted((*x.axes, v.along))
         x = self.broadcast(self.cast(x, dtype), axes)
         name = self._combine(COMBINES[v.combine], dtype)
         return Text(f"tl.associative_scan({x.code}, {axes.index(v.along)}, {name})", axes, dtype)
+
+
+def _joint_narrow(sides: Sequence[Text]) -> DType | None:
+    """Return the narrow type of both sides, if it is one; it represents 0 too."""
+    types = {s.narrow for s in sides if s.number is None}
+    (narrow,) = types if len(types) == 1 else (None,)
+    if narrow is None or any(s.number is not None and s.number != 0 for s in sides):
+        return None
+    return narrow
 
 
 def _is_call(code: str) -> bool:

@@ -37,6 +37,7 @@ class Text:
     """A value in the program: its expression, its lane axes in the kernel's order, its type.
 
     A literal also has its `number`. `is_atom` says that the expression needs no parentheses.
+    `narrow` is a type of fewer bits that represents every element.
     """
 
     code: str
@@ -44,6 +45,7 @@ class Text:
     dtype: DType
     number: float | int | bool | None = None
     is_atom: bool = True
+    narrow: DType | None = None
 
     @property
     def operand(self) -> str:

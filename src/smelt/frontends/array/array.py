@@ -33,6 +33,7 @@ from smelt.errors import (
 )
 from smelt.frontends.array.assign import put
 from smelt.frontends.array.at import At
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush_if_many, flush_readers
 from smelt.frontends.array.masked_select import (
@@ -58,6 +59,7 @@ from smelt.frontends.array.value import (
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
+from smelt.ops.create import Constant
 from smelt.origin import Origin
 from smelt.types.dtype import DType
 from smelt.types.expr import product
@@ -71,6 +73,8 @@ _AS_NUMPY = "np.asarray(x)"
 _RECORDED = (
     "Functions of smelt are recorded, those of NumPy need values: sm.exp(x) in place of np.exp(x)."
 )
+_new = object.__new__
+_reference = weakref.ref
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -91,20 +95,24 @@ class Array(Operators):
     @staticmethod
     def of(node: Value) -> Array:
         """Return the array that stands for a recorded value."""
-        array = Array.__new__(Array)
-        array.node = node = unshared_node(node)
+        array = _new(Array)
+        if node.op.__class__ is Constant:
+            node = unshared_node(node)
+        array.node = node
         if node.scope is None:
-            if STATE.scope is not None:
-                STATE.scope.created[id(array)] = weakref.ref(array)
+            scope = STATE.scope
+            if scope is not None:
+                scope.created[id(array)] = weakref.ref(array)
             if node.data is None:
                 array._wait()
         return array
 
     def _wait(self) -> None:
-        pending = STATE.pending
-        pending.append(weakref.ref(self))
-        STATE.trail.append(self.node.origin)
-        if len(pending) >= STATE.review_at:
+        state = STATE
+        pending = state.pending
+        pending.append(_reference(self))
+        state.trail.append(self.node.origin)
+        if len(pending) >= state.review_at:
             flush_if_many(PENDING_LIMIT)
 
     def replace_value(self, node: Value) -> None:
@@ -237,7 +245,11 @@ class Array(Operators):
         return data
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = method == "__call__" and ufunc in OPERATORS and not is_complex(inputs[0])
+        plain = method == "__call__" and ufunc in OPERATORS
+        if plain and is_complex(inputs[0]):
+            if not options:
+                return OPERATORS[ufunc](call_complex("asarray", inputs[0]), inputs[1])
+            plain = False
         if plain and not isinstance(inputs[0], Array):  # else it is not one of NumPy's operators
             if not options:
                 return OPERATORS[ufunc](Array.of(from_host(inputs[0])), inputs[1])
@@ -405,13 +417,17 @@ def check_device(device: Any) -> None:
 def number_or_value(x: Any, what: str) -> Any:
     """Return an argument as a `Value`, or as itself if it is a number.
 
-    Raises ArgumentError for anything that is neither an array nor a number.
+    Raises ArgumentError for anything that is neither an array nor a number, ComplexOperand for
+    complex ones.
     """
-    result = operand(x)
-    if result is not NotImplemented:
-        return result
-    if is_foreign_array(x):
-        return from_host(x)
+    try:
+        result = operand(x)
+        if result is not NotImplemented:
+            return result
+        if is_foreign_array(x):
+            return from_host(x)
+    except ComplexOperand:
+        raise ComplexOperand(f"{what} of complex numbers") from None
     raise ArgumentError(
         op=what, argument="an operand", value=type(x).__name__, expected="an array or a number"
     )

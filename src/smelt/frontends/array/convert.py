@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import DLPackError, UnsupportedError
+from smelt.frontends.array.complex_calls import ComplexOperand
 from smelt.frontends.array.value import Buffer, Value, foreign, leaf
 from smelt.types.dtype import DType, bf16, bool_, f64, from_numpy, i64
 
@@ -113,9 +114,9 @@ def number_dtype(number: bool | int | float) -> DType:
 
 
 def computable(dtype: DType) -> DType:
-    """Return `dtype`; raise UnsupportedError for complex dtypes."""
+    """Return `dtype`; raise ComplexOperand for complex dtypes, which values do not have."""
     if dtype.kind == "complex":
-        raise UnsupportedError(f"complex numbers ({dtype.long}) are not supported")
+        raise ComplexOperand(f"complex numbers ({dtype.long}) for this function")
     return dtype
 
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
 from smelt.frontends.array.array import Array, check_device, number_or_value, value
+from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (
     as_buffer,
     from_host,
@@ -78,6 +80,7 @@ def iota(shape: Shape, axis: int, dtype: DType = i64) -> Value:
 # From what exists
 
 
+@takes_complex
 def asarray(
     obj: Any, /, *, dtype: DTypeLike = None, device: Any = None, copy: bool | None = None
 ) -> Array:
@@ -101,7 +104,7 @@ def asarray(
 
     Raises:
         ArgumentError for lists of different lengths, and for numbers and lists if `copy` is False;
-        DTypeError for unknown dtypes, UnsupportedError for complex ones; DLPackError for memory
+        DTypeError for unknown dtypes, and real ones for complex numbers; DLPackError for memory
         that cannot be read; DeviceError; RangeError for Python numbers that `dtype` cannot hold.
     """
     check_device(device)
@@ -159,6 +162,7 @@ def _from_lists(obj: Any, target: DType | None) -> Array:
     return Array.of(value_of_lists(obj, lambda item: asarray(item, dtype=target).node, target))
 
 
+@takes_complex
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
     """Return an array that shares another library's memory, through DLPack.
 
@@ -187,6 +191,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 # From a shape
 
 
+@cache_call
+@takes_complex
 def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array with the same number everywhere.
 
@@ -212,6 +218,8 @@ def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = 
     return Array.of(filled(dims(shape), node))
 
 
+@cache_call
+@takes_complex
 def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of zeros, float64 unless `dtype` is given.
 
@@ -220,6 +228,8 @@ def zeros(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     return full(shape, 0, dtype=as_dtype(dtype, f64), device=device)
 
 
+@cache_call
+@takes_complex
 def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of ones, float64 unless `dtype` is given.
 
@@ -228,11 +238,13 @@ def ones(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     return full(shape, 1, dtype=as_dtype(dtype, f64), device=device)
 
 
+@takes_complex
 def empty(shape: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array whose elements are unspecified (they are zeros)."""
     return zeros(shape, dtype=dtype, device=device)
 
 
+@takes_complex
 def full_like(x: Any, /, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array of the shape of `x` with the same number everywhere.
 
@@ -243,16 +255,19 @@ def full_like(x: Any, /, fill_value: Any, dtype: DTypeLike = None, *, device: An
     return full(shape, fill_value, dtype=as_dtype(dtype, node.type.dtype), device=device)
 
 
+@takes_complex
 def zeros_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return zeros in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@takes_complex
 def ones_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return ones in the shape and, unless `dtype` is given, the dtype of `x`."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
+@takes_complex
 def empty_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array like `x` whose elements are unspecified (they are zeros)."""
     return full_like(x, 0, dtype=dtype, device=device)
@@ -261,6 +276,7 @@ def empty_like(x: Any, /, dtype: DTypeLike = None, *, device: Any = None) -> Arr
 # Sequences
 
 
+@takes_complex
 def arange(
     start: Any, /, stop: Any = None, step: Any = 1, *, dtype: DTypeLike = None, device: Any = None
 ) -> Array:
@@ -320,6 +336,7 @@ def _float_count(start: Any, stop: Any, step: Any) -> int:
     return max(0, math.ceil(span))
 
 
+@takes_complex
 def linspace(
     start: Any,
     stop: Any,
@@ -362,9 +379,12 @@ def linspace(
 
 def _as_float(x: Any) -> Any:
     """Convert a number to a float; an argument of a recording stays symbolic."""
+    if isinstance(x, (complex, np.complexfloating)):
+        raise ComplexOperand("linspace of complex numbers")
     return x * 1.0 if x.__class__ is Scalar else float(x)
 
 
+@takes_complex
 def eye(
     n_rows: Any, n_cols: Any = None, /, k: int = 0, dtype: DTypeLike = None, *, device: Any = None
 ) -> Array:
@@ -386,6 +406,7 @@ def _compare(what: str, shape: Shape, k: int) -> Value:
     return BINARY[what](columns, BINARY["add"](rows, _python_integer(k)) if k else rows)
 
 
+@takes_complex
 def tril(x: Any, /, k: int = 0) -> Array:
     """Set elements above the `k`-th diagonal of each matrix to zero.
 
@@ -394,6 +415,7 @@ def tril(x: Any, /, k: int = 0) -> Array:
     return _triangle("tril", "less_equal", x, k)
 
 
+@takes_complex
 def triu(x: Any, /, k: int = 0) -> Array:
     """Set elements below the `k`-th diagonal of each matrix to zero.
 
@@ -411,6 +433,7 @@ def _triangle(what: str, keeps: str, x: Any, k: int) -> Array:
     return Array.of(record(SELECT, (mask, node, zero)))
 
 
+@takes_complex
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     """Return coordinate arrays of a grid, one for each vector.
 

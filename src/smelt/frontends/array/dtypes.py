@@ -14,6 +14,7 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, check_device, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.convert import computable
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, common, promote_with_number
@@ -29,6 +30,7 @@ __all__ = [
     "finfo",
     "iinfo",
     "isdtype",
+    "lookup_dtype",
     "result_type",
     "types",
 ]
@@ -36,20 +38,26 @@ __all__ = [
 DTypeLike = Any
 """Specification of a dtype: a smelt or NumPy dtype, a scalar type, bool, int, float, or a name."""
 
-_PYTHON: dict[type, DType] = {bool: types.bool_, int: types.i64, float: types.f64}
+_NUMBERS = (bool, int, float, complex)
+_PYTHON: dict[type, DType] = {
+    bool: types.bool_,
+    int: types.i64,
+    float: types.f64,
+    complex: types.c128,
+}
 
 
 def as_dtype(dtype: DTypeLike, default: DType | None = None) -> DType:
     """Return the dtype for a specification (see `DTypeLike`); `default` for None.
 
-    Raises DTypeError for an unknown one, UnsupportedError for complex ones.
+    Raises DTypeError for an unknown one, ComplexOperand for complex ones.
     """
     if dtype is None and default is not None:
         return default
-    return computable(_lookup(dtype))
+    return computable(lookup_dtype(dtype))
 
 
-def _lookup(dtype: DTypeLike) -> DType:
+def lookup_dtype(dtype: DTypeLike) -> DType:
     """Return the dtype for a specification, complex ones included."""
     if isinstance(dtype, DType):
         return dtype
@@ -58,6 +66,7 @@ def _lookup(dtype: DTypeLike) -> DType:
     return parse(dtype) if isinstance(dtype, str) else from_numpy(dtype)
 
 
+@takes_complex
 def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Array:
     """Convert `x` to another dtype, element by element.
 
@@ -68,8 +77,8 @@ def astype(x: Array, dtype: DTypeLike, /, *, copy: bool = True, device: Any = No
         device: None or "cpu".
 
     Floats are truncated on conversion to integers; nonzero becomes True; values out of range are
-    implementation-defined, as in the standard.  Raises DTypeError, UnsupportedError for complex
-    dtypes, DeviceError.
+    implementation-defined, as in the standard.  Raises DTypeError if imaginary parts would be
+    lost, DeviceError.
     """
     check_device(device)
     node = value(x, "astype")
@@ -85,7 +94,7 @@ def as_operand_type(x: Array, dtype: DType) -> Array:
 
 
 def _type_of(x: Any) -> DType:
-    return x.dtype if isinstance(x, (Array, Number)) else _lookup(getattr(x, "dtype", x))
+    return x.dtype if isinstance(x, (Array, Number)) else lookup_dtype(getattr(x, "dtype", x))
 
 
 def can_cast(from_: Any, to: DTypeLike, /) -> bool:
@@ -93,7 +102,7 @@ def can_cast(from_: Any, to: DTypeLike, /) -> bool:
 
     Raises DTypeError for an unknown dtype.
     """
-    target = _lookup(to)
+    target = lookup_dtype(to)
     try:
         return types.promote(_type_of(from_), target) is target
     except DTypeError:
@@ -107,13 +116,17 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     """
     if not arrays_and_dtypes:
         raise ArgumentError("result_type() needs an array or a dtype")
-    numbers = [x for x in arrays_and_dtypes if isinstance(x, (bool, int, float))]
-    rest = [_type_of(x) for x in arrays_and_dtypes if not isinstance(x, (bool, int, float))]
+    numbers = [x for x in arrays_and_dtypes if isinstance(x, _NUMBERS)]
+    rest = [_type_of(x) for x in arrays_and_dtypes if not isinstance(x, _NUMBERS)]
     if not rest:
-        rest = [as_dtype(type(numbers.pop(0)))]
+        rest = [lookup_dtype(type(numbers.pop(0)))]
     result = common("result_type", *rest)
     for number in numbers:
-        result = promote_with_number(result, number)
+        if isinstance(number, complex):
+            wider = types.c128 if result.kind in ("bool", "int", "uint") else types.c64
+            result = types.promote(result, wider)
+        elif result.kind != "complex":
+            result = promote_with_number(result, number)
     return result
 
 
@@ -136,14 +149,14 @@ def isdtype(dtype: DTypeLike, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    found_dtype = _lookup(dtype)
+    found_dtype = lookup_dtype(dtype)
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ArgumentError(
                 op="isdtype", argument="kind", value=repr(kind), expected=f"one of {list(_KINDS)}"
             )
         return found_dtype.kind in _KINDS[kind]
-    return found_dtype is _lookup(kind)
+    return found_dtype is lookup_dtype(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.linalg import diagonal
 from smelt.frontends.array.product import contract
 from smelt.frontends.array.promote import cast, common
@@ -37,6 +38,7 @@ class Term(NamedTuple):
     letters: str
 
 
+@takes_complex
 def einsum(subscripts: str, /, *operands: Any, optimize: Any = True) -> Array:
     """Evaluate a sum of products in Einstein's notation.
 

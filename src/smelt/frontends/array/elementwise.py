@@ -21,10 +21,13 @@ import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, takes_complex
 from smelt.frontends.array.creation import zeros_like
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.masked_select import MaskedSelection
 from smelt.frontends.array.promote import cast, common, number, promote_with_number
+from smelt.frontends.array.searching import nonzero
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
@@ -40,12 +43,16 @@ def _unary(name: str, doc: str) -> One:
     def function(x: Any, /) -> Array:
         if x.__class__ is MaskedSelection:
             return x.apply_unary(name)
-        return Array.of(family(value(x, name)))
+        try:
+            return Array.of(family(value(x, name)))
+        except ComplexOperand:
+            pass
+        return call_complex(name, x)
 
     return _named(function, name, doc)
 
 
-def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
+def _binary(name: str, doc: str) -> Two:
     family = BINARY[name]
 
     def function(x1: Any, x2: Any, /) -> Any:
@@ -53,10 +60,11 @@ def _binary(name: str, doc: str, kinds: tuple[str, ...] = ()) -> Two:
             return x1.apply_binary(name, x2)
         if x2.__class__ is MaskedSelection:
             return x2.apply_binary(name, x1, reflected=True)
-        x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
-        y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
-        if kinds:
-            _check(name, kinds, x, y)
+        try:
+            x = x1.node if x1.__class__ is Array else number_or_value(x1, name)
+            y = x2.node if x2.__class__ is Array else number_or_value(x2, name)
+        except ComplexOperand:
+            return call_complex(name, x1, x2)
         return Array.of(family(x, y))
 
     return _named(function, name, doc)
@@ -75,8 +83,6 @@ def _check(name: str, kinds: tuple[str, ...], *operands: Any) -> None:
                 op=name, dtypes=x.type.dtype.long, hint=f"It takes: {', '.join(kinds)}."
             )
 
-
-_BOOL = ("bool",)
 
 # Arithmetic
 abs = _unary("abs", "Return the absolute value |x|; the most negative integer is unchanged.")
@@ -110,6 +116,7 @@ rint = _unary("round", "Round to the nearest integer, halves to even, in the dty
 trunc = _unary("trunc", "Round towards zero to an integer, in the dtype of x.")
 
 
+@takes_complex
 def round(x: Any, /, decimals: int = 0) -> Array:
     """Round to `decimals` digits after the point, halves to even, in the dtype of x.
 
@@ -171,10 +178,31 @@ signbit = _unary(
     "signbit", "Return whether the sign bit is set, also of -0.0 and NaN, a bool array."
 )
 
+
 # Logic and bits
-logical_and = _binary("logical_and", "Return whether both are true, for bool arrays.", _BOOL)
-logical_or = _binary("logical_or", "Return whether either is true, for bool arrays.", _BOOL)
-logical_xor = _binary("logical_xor", "Return whether exactly one is true, for bool arrays.", _BOOL)
+def _logical(name: str, doc: str) -> Two:
+    of_bools = _binary(name, doc)
+
+    def function(x1: Any, x2: Any, /) -> Any:
+        return of_bools(truth(x1), truth(x2))
+
+    return _named(function, name, doc)
+
+
+def truth(x: Any) -> Any:
+    """Return whether elements differ from zero; bools and masked selections as they are."""
+    if x.__class__ is MaskedSelection or isinstance(x, builtins.bool | np.bool_):
+        return x
+    try:
+        node = value(x, "logical_and")
+    except ComplexOperand:
+        return not_equal(x, 0)
+    return Array.of(node if node.type.dtype == bool_ else BINARY["not_equal"](node, 0))
+
+
+logical_and = _logical("logical_and", "Return whether both are true; numbers are if nonzero.")
+logical_or = _logical("logical_or", "Return whether either is true; numbers are if nonzero.")
+logical_xor = _logical("logical_xor", "Return whether exactly one is true; numbers are if nonzero.")
 bitwise_and = _binary("bitwise_and", "Return x1 & x2, for integers and bools.")
 bitwise_or = _binary("bitwise_or", "Return x1 | x2, for integers and bools.")
 bitwise_xor = _binary("bitwise_xor", "Return x1 ^ x2, for integers and bools.")
@@ -186,49 +214,57 @@ bitwise_right_shift = _binary("bitwise_right_shift", "Return x1 / 2^x2 rounded d
 
 
 def logical_not(x: Any, /) -> Array:
-    """Return the logical negation of a bool array.
-
-    Raises DTypeError for other dtypes.
-    """
-    node = value(x, "logical_not")
-    _check("logical_not", _BOOL, node)
-    return Array.of(UNARY["logical_not"](node))
+    """Return the logical negation; a number is true if it is not zero."""
+    if x.__class__ is MaskedSelection:
+        return x.apply_unary("logical_not")
+    return Array.of(UNARY["logical_not"](value(truth(x), "logical_not")))
 
 
+@takes_complex
 def positive(x: Any, /) -> Array:
     """Return `x` itself, for numeric arrays.
 
     Raises DTypeError for bool.
     """
-    node = value(x, "positive")
-    _check("positive", ("int", "uint", "float"), node)
+    return _numeric(x, "positive")
+
+
+def _numeric(x: Any, what: str) -> Array:
+    """Return a real array of numbers; raise DTypeError for bool."""
+    node = value(x, what)
+    _check(what, ("int", "uint", "float"), node)
     return Array.of(node)
 
 
+@takes_complex
 def real(x: Any, /) -> Array:
-    """Return `x` itself: there are no complex arrays.
+    """Return the real parts: `x` itself if it is real.
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "real")
 
 
+@takes_complex
 def conj(x: Any, /) -> Array:
-    """Return `x` itself: there are no complex arrays.
+    """Return the complex conjugate: `x` itself if it is real.
 
     Raises DTypeError for bool.
     """
-    return positive(x)
+    return _numeric(x, "conj")
 
 
+@takes_complex
 def imag(x: Any, /) -> Array:
-    """Return zeros of the shape and dtype of `x`: there are no complex arrays.
+    """Return the imaginary parts: zeros of the shape and dtype of `x` if it is real.
 
     Raises DTypeError for bool.
     """
-    return zeros_like(positive(x))
+    return zeros_like(_numeric(x, "imag"))
 
 
+@cache_call
+@takes_complex
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit the elements of `x` to the range from `min` to `max`.
 
@@ -287,14 +323,21 @@ def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) 
     return rounded(bound)
 
 
-def where(condition: Any, x1: Any, x2: Any, /) -> Array:
+@cache_call
+@takes_complex
+def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
     """Select `x1` where the bool array `condition` is true and `x2` elsewhere.
 
     All three broadcast; the dtype is the promoted dtype of `x1` and `x2`, either of which may be a
-    number.
+    number. Without both, the positions of true elements, as `nonzero` returns them.
 
-    Raises ShapeError, and DTypeError for a condition that is not bool.
+    Raises ShapeError, DTypeError for a condition that is not bool, ArgumentError for one choice.
     """
+    if x1 is None and x2 is None:
+        return nonzero(condition)
+    if x1 is None or x2 is None:
+        message = "where takes a condition alone, or with two choices"
+        raise ArgumentError(message)
     mask = value(condition, "where")
     if mask.type.dtype is not bool_:
         raise DTypeError(f"where: the condition is {mask.type_text}, not bool")

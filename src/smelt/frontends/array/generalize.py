@@ -27,6 +27,7 @@ from smelt.frontends.array.value import Value
 from smelt.graph import build, walk
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Map
@@ -401,6 +402,12 @@ def _window(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
     lift.sizes.prepare_stride(dim, op.step)
 
 
+def _loop(lift: _Generalizer, x: Value, op: Op, types: Types) -> None:
+    for expected, actual in zip(op.operand_types, types, strict=True):
+        for d, e in zip(expected.shape, actual.shape, strict=True):
+            lift.sizes.same(d, e)
+
+
 _RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] = {
     Map: _map,
     Gather: _gather,
@@ -412,4 +419,5 @@ _RULES: dict[type[TensorOp], Callable[[_Generalizer, Value, Any, Types], None]] 
     Slice: _slice,
     Pad: _pad,
     Window: _window,
+    Loop: _loop,
 }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from smelt.errors import ArgumentError, GradientError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope
@@ -61,6 +62,9 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     Returns:
         A function with the parameters of `fun`.  It returns a nest like the argument (a tuple of
         nests if `argnums` is a sequence); with `has_aux` a pair of this and the second part.
+
+    The gradient of a complex argument z = x + iy is the complex array ∂/∂x + i ∂/∂y, as in
+    PyTorch: a step against it lowers the result.
 
     Equal extremes of `max` and `min` share their derivative evenly, as in JAX and in `torch.amax`;
     `where` passes nothing to the side that was not selected, not even NaN.
@@ -262,6 +266,12 @@ def _array(x: Any) -> Value:
 
 def _scalar(result: Any) -> Value:
     """Return the value that is differentiated; raise GradientError unless it is one float."""
+    if isinstance(result, ComplexArray):
+        raise GradientError(
+            op="grad",
+            reason=f"the function gives {result.type_text}, which is complex",
+            hint="Differentiate a real number: abs(y), or y.real.",
+        )
     if flatten(result)[1] != "leaf":
         raise GradientError(
             op="grad", reason="the function gives several values; has_aux=True takes a pair"

@@ -13,7 +13,7 @@ from smelt.errors import ArgumentError
 from smelt.frontends.array.array import check_device
 from smelt.frontends.array.dtypes import isdtype
 from smelt.types import dtype as types
-from smelt.types.dtype import COMPUTABLE, DType
+from smelt.types.dtype import DTYPES, DType
 
 __all__ = ["__array_api_version__", "__array_namespace_info__", "e", "inf", "nan", "newaxis", "pi"]
 
@@ -46,8 +46,7 @@ class Info:
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """Return the dtypes of Python numbers, by kind.
 
-        There are no complex arrays; their entry only serves to determine sizes.  Raises
-        DeviceError.
+        Raises DeviceError.
         """
         check_device(device)
         return {
@@ -64,7 +63,7 @@ class Info:
         unknown kind, DeviceError.
         """
         check_device(device)
-        standard = {d.long: d for d in COMPUTABLE if d.bits != 16 or not d.is_float}
+        standard = {d.long: d for d in DTYPES if d.bits != 16 or not d.is_float}
         if kind is None:
             return standard
         if not isinstance(kind, (str, tuple)):

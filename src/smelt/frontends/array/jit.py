@@ -117,7 +117,10 @@ class Jit(Generic[P, R]):
         exact = tuple(key)
         known_call = self._exact.get(exact)
         if known_call is None:
-            return self._call_general(self.options.bind(args, kwargs), exact, None)
+            bound = self.options.bind(args, kwargs)
+            if len(bound.leaves) != len(args):  # complex arrays are two leaves each
+                return self._call_nested(args, kwargs)
+            return self._call_general(bound, exact, None)
         results = _run_known(known_call, buffers)
         if self._noticed and known_call.records_made <= MOST_RECORDS:
             count_call(self, known_call, args, {}, args)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ExternError, UnsupportedError
-from smelt.frontends.array.argsort import argsort_into
+from smelt.frontends.array.argsort import argsort_into, is_faster_packed
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
@@ -27,7 +27,7 @@ from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted"]
+__all__ = ["call", "check_extern_allowed", "from_host", "seems_sorted", "with_extern_errors"]
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -51,7 +51,7 @@ def check_extern_allowed(name: str) -> None:
         raise UnsupportedError(f"{name} runs outside the compiler, which SMELT_STRICT forbids")
 
 
-def _with_extern_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def with_extern_errors(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function` to raise its exceptions as ExternError."""
 
     def run(*arrays: Buffer, **options: Any) -> Any:
@@ -73,7 +73,7 @@ def _argsort(x: Buffer, axis: int, descending: bool, stable: bool) -> Buffer:
 def _argsort_into(out: Buffer, x: Buffer, axis: int, descending: bool, stable: bool) -> None:
     if x.dtype.kind == "V" or x.dtype == np.float16:  # sort by value, not by bits
         x = x.astype(np.float32)
-    if stable or descending:
+    if stable or descending or is_faster_packed(x, axis):
         argsort_into(out, x, axis, descending)
     else:
         out[...] = np.argsort(x, axis=axis)
@@ -302,5 +302,5 @@ _ROWS = (
     ),
 )
 for _row in _ROWS:
-    _into = _row.into and _with_extern_errors(_row.name, _row.into)
-    register(replace(_row, call=_with_extern_errors(_row.name, _row.call), into=_into))
+    _into = _row.into and with_extern_errors(_row.name, _row.into)
+    register(replace(_row, call=with_extern_errors(_row.name, _row.call), into=_into))

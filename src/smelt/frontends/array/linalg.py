@@ -29,6 +29,7 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array import product as products
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.creation import arange, eye
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.elementwise import abs as absolute
@@ -141,6 +142,7 @@ def square_matrices(x: Any, what: str) -> Value:
     return node
 
 
+@takes_complex
 def eigh(x: Any, /) -> Eigen:
     """Return eigenvalues and eigenvectors of symmetric matrices.
 
@@ -152,14 +154,16 @@ def eigh(x: Any, /) -> Eigen:
     """
     node = square_matrices(x, "eigh")
     n = shape_of(node)[-1]
-    return Eigen(*_split(call("linalg_eigh", node), (n,), (n, n)))
+    return Eigen(*split_factors(call("linalg_eigh", node), (n,), (n, n)))
 
 
+@takes_complex
 def eigvalsh(x: Any, /) -> Array:
     """Return the eigenvalues of symmetric matrices in ascending order; see `eigh`."""
     return eigh(x).eigenvalues
 
 
+@takes_complex
 def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     """Factor x = Q @ R, Q with orthonormal columns and R upper triangular.
 
@@ -174,12 +178,13 @@ def qr(x: Any, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
         )
     node = _float_matrices(x, "qr")
     m, n = shape_of(node)[-2:]
-    k, wide = _shorter_side(node)
+    k, wide = shorter_side(node)
     if mode == "reduced":
-        return QR(*_split(call("linalg_qr", node, wide=wide), (m, k), (k, n)))
-    return QR(*_split(call("linalg_qr_complete", node, wide=wide), (m, m), (m, n)))
+        return QR(*split_factors(call("linalg_qr", node, wide=wide), (m, k), (k, n)))
+    return QR(*split_factors(call("linalg_qr_complete", node, wide=wide), (m, m), (m, n)))
 
 
+@takes_complex
 def svd(x: Any, /, *, full_matrices: bool = True) -> Singular:
     """Factor x = U @ diag(S) @ Vh with singular values in descending order.
 
@@ -189,29 +194,34 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> Singular:
     """
     node = _float_matrices(x, "svd")
     m, n = shape_of(node)[-2:]
-    k, wide = _shorter_side(node)
+    k, wide = shorter_side(node)
     if not full_matrices or m == n:
-        return Singular(*_split(call("linalg_svd", node, wide=wide), (m, k), (k,), (k, n)))
-    return Singular(*_split(call("linalg_svd_full", node, wide=wide), (m, m), (k,), (n, n)))
+        return Singular(*split_factors(call("linalg_svd", node, wide=wide), (m, k), (k,), (k, n)))
+    return Singular(*split_factors(call("linalg_svd_full", node, wide=wide), (m, m), (k,), (n, n)))
 
 
+@takes_complex
 def svdvals(x: Any, /) -> Array:
     """Return the singular values of each matrix in descending order.
 
     Raises ShapeError, DTypeError for half types.
     """
     node = _float_matrices(x, "svdvals")
-    return Array.of(call("linalg_svdvals", node, wide=_shorter_side(node)[1]))
+    return Array.of(call("linalg_svdvals", node, wide=shorter_side(node)[1]))
 
 
+@takes_complex
 def slogdet(x: Any, /) -> SignedLogarithm:
     """Return sign and logarithm of the absolute value of each determinant.
 
     A singular matrix gives 0 and -inf.  Raises ShapeError, DTypeError for half types.
     """
-    return SignedLogarithm(*_split(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ()))
+    return SignedLogarithm(
+        *split_factors(call("linalg_slogdet", square_matrices(x, "slogdet")), (), ())
+    )
 
 
+@takes_complex
 def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     """Return the Moore-Penrose pseudo-inverse of each matrix.
 
@@ -219,21 +229,22 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Array:
     dtype's epsilon.  Raises ShapeError, DTypeError for half types.
     """
     u, s, vh = svd(x, full_matrices=False)
-    large = greater(s, _threshold(x, s, rtol, "pinv"))
+    large = greater(s, threshold(x, s, rtol, "pinv"))
     inverse = where(large, 1.0 / where(large, s, 1.0), 0.0)
     return matrix_transpose(vh) @ (expand_dims(inverse, axis=-1) * matrix_transpose(u))
 
 
+@takes_complex
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Array:
     """Return the number of singular values above `rtol` times the largest, int64.
 
     `rtol` as in `pinv`.  Raises ShapeError, DTypeError for half types.
     """
     s = svdvals(x)
-    return total(greater(s, _threshold(x, s, rtol, "matrix_rank")), axis=-1, dtype=i64)
+    return total(greater(s, threshold(x, s, rtol, "matrix_rank")), axis=-1, dtype=i64)
 
 
-def _threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
+def threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
     """Return the value up to which singular values count as 0, [..., 1]."""
     m, n = Array.of(matrices(x, what)).shape[-2:]
     if rtol is None:
@@ -248,7 +259,7 @@ def _threshold(x: Any, s: Array, rtol: Any, what: str) -> Array:
     return largest * rtol
 
 
-def _shorter_side(x: Value) -> tuple[Index, bool]:
+def shorter_side(x: Value) -> tuple[Index, bool]:
     """Return the smaller of rows and columns, and whether that is the rows."""
     m, n = shape_of(x)[-2:]
     if isinstance(m, int) and isinstance(n, int):
@@ -259,7 +270,7 @@ def _shorter_side(x: Value) -> tuple[Index, bool]:
     return (m if wide else n), wide
 
 
-def _split(packed: Value, *shapes: Shape) -> list[Array]:
+def split_factors(packed: Value, *shapes: Shape) -> list[Array]:
     """Slice the packed factors from the last axis and restore their shapes."""
     stack = shape_of(packed)[:-1]
     factors: list[Array] = []
@@ -273,6 +284,7 @@ def _split(packed: Value, *shapes: Shape) -> list[Array]:
     return factors
 
 
+@takes_complex
 def matmul(x1: Any, x2: Any, /) -> Array:
     """Return the matrix product: [..., m, k] and [..., k, n] give [..., m, n].
 
@@ -285,6 +297,7 @@ def matmul(x1: Any, x2: Any, /) -> Array:
     return Array.of(products.matmul(value(x1, "matmul"), value(x2, "matmul")))
 
 
+@takes_complex
 def tensordot(x1: Any, x2: Any, /, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Array:
     """Sum products over pairs of axes of two arrays.
 
@@ -296,6 +309,7 @@ def tensordot(x1: Any, x2: Any, /, axes: int | tuple[Sequence[int], Sequence[int
     return Array.of(products.tensordot(value(x1, "tensordot"), value(x2, "tensordot"), axes))
 
 
+@takes_complex
 def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Return the dot products of vectors along `axis`; other dimensions broadcast.
 
@@ -305,6 +319,7 @@ def vecdot(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     return Array.of(products.vecdot(value(x1, "vecdot"), value(x2, "vecdot"), axis))
 
 
+@takes_complex
 def outer(x1: Any, x2: Any, /) -> Array:
     """Return the outer product of two vectors: [m] and [n] give [m, n].
 
@@ -316,6 +331,7 @@ def outer(x1: Any, x2: Any, /) -> Array:
     return multiply(expand_dims(x1, axis=1), expand_dims(x2, axis=0))
 
 
+@takes_complex
 def diagonal(x: Any, /, offset: int = 0) -> Array:
     """Return the diagonals of matrices: [..., m, n] gives [..., length].
 
@@ -331,6 +347,7 @@ def diagonal(x: Any, /, offset: int = 0) -> Array:
     return array[..., steps + first, steps + second]
 
 
+@takes_complex
 def trace(x: Any, /, offset: int = 0, *, dtype: DTypeLike = None) -> Array:
     """Return the sum of the diagonal of each matrix; dtypes as in `sum`.
 
@@ -339,6 +356,7 @@ def trace(x: Any, /, offset: int = 0, *, dtype: DTypeLike = None) -> Array:
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
+@takes_complex
 def cross(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     """Return the cross product of vectors along an axis of size 3.
 
@@ -362,6 +380,7 @@ def cross(x1: Any, x2: Any, /, axis: int = -1) -> Array:
     return Array.of(cast(stack(parts, axis=axis).node, dtype))
 
 
+@takes_complex
 def vector_norm(
     x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: float = 2
 ) -> Array:
@@ -402,6 +421,7 @@ def _vector_norm(
     return pow(total(pow(size, float(ord)), axis=axis, keepdims=keepdims), 1.0 / ord)
 
 
+@takes_complex
 def matrix_norm(
     x: Any, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro"
 ) -> Array:
@@ -463,6 +483,7 @@ def _floating(x: Any, what: str) -> Value:
     return node if node.type.dtype.is_float else cast(node, f64)
 
 
+@takes_complex
 def matrix_power(x: Any, n: int, /) -> Array:
     """Return the product of `n` copies of each square matrix.
 
@@ -484,6 +505,7 @@ def matrix_power(x: Any, n: int, /) -> Array:
     return result
 
 
+@takes_complex
 def inv(x: Any, /) -> Array:
     """Return the inverse of each square matrix; integers are computed as float64.
 
@@ -492,6 +514,7 @@ def inv(x: Any, /) -> Array:
     return Array.of(call("linalg_inv", square_matrices(x, "inv")))
 
 
+@takes_complex
 def det(x: Any, /) -> Array:
     """Return the determinant of each square matrix.
 
@@ -500,6 +523,7 @@ def det(x: Any, /) -> Array:
     return Array.of(call("linalg_det", square_matrices(x, "det")))
 
 
+@takes_complex
 def cholesky(x: Any, /, *, upper: bool = False) -> Array:
     """Return the Cholesky factor of each positive definite matrix, lower unless `upper`.
 
@@ -510,6 +534,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Array:
     return matrix_transpose(lower) if upper else lower
 
 
+@takes_complex
 def solve(x1: Any, x2: Any, /) -> Array:
     """Solve x1 @ y = x2 for y, a vector or matrices like x2.
 
@@ -523,14 +548,25 @@ def solve(x1: Any, x2: Any, /) -> Array:
     Raises ShapeError unless matrices are square and sizes agree, DTypeError for half types;
     ExternError, when run, for a singular matrix.
     """
+    a, b, is_vector = align_system(x1, x2)
+    solution = call("linalg_solve", a, b)
+    return Array.of(reshape(solution, shape_of(solution)[:-1]) if is_vector else solution)
+
+
+def align_system(x1: Any, x2: Any) -> tuple[Value, Value, bool]:
+    """Return both sides of linear systems with equal dtypes and leading dimensions.
+
+    The last result says whether a vector on the right was made a column.  Raises ShapeError,
+    DTypeError for half types.
+    """
     a, b = square_matrices(x1, "solve"), _floating(x2, "solve")
     dtype = common("solve", a.type.dtype, b.type.dtype)
     rows = shape_of(b)[-1 if b.type.rank == 1 else -2]
     n = shape_of(a)[-1]
     if rows != n and (a.scope is None or not a.scope.same(rows, n)):
         raise ShapeError(op="solve", operands=f"{a.type_text}, {b.type_text}", reason="rows differ")
-    vector = b.type.rank == 1 and a.type.rank > 2
-    b = reshape(b, (n, 1)) if vector else b
+    is_vector = b.type.rank == 1 and a.type.rank > 2
+    b = reshape(b, (n, 1)) if is_vector else b
     if b.type.rank > 1 and shape_of(a)[:-2] != shape_of(b)[:-2]:
         stacks = [TensorType(x.type.dtype, shape_of(x)[:-2]) for x in (a, b)]
         scope = a.scope or b.scope
@@ -539,5 +575,4 @@ def solve(x1: Any, x2: Any, /) -> Array:
         stack_shape = broadcast_shapes(*(t.shape for t in stacks))
         a = expand(a, (*stack_shape, *shape_of(a)[-2:]))
         b = expand(b, (*stack_shape, *shape_of(b)[-2:]))
-    solution = call("linalg_solve", cast(a, dtype), cast(b, dtype))
-    return Array.of(reshape(solution, shape_of(solution)[:-1]) if vector else solution)
+    return cast(a, dtype), cast(b, dtype), is_vector

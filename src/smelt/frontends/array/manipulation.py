@@ -23,6 +23,8 @@ import numpy as np
 from smelt.errors import ArgumentError, AxisError, ShapeError, TracerError
 from smelt.frontends.array import views
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
 from smelt.frontends.array.number import Size, as_dim, dims, is_integral
@@ -53,6 +55,8 @@ __all__ = [
 ]
 
 
+@cache_call
+@takes_complex
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     """Return the elements, in row-major order, in another shape.
 
@@ -69,6 +73,8 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     return Array.of(copied(node) if copy and result is node else result)
 
 
+@cache_call
+@takes_complex
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
 
@@ -82,6 +88,7 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     return Array.of(views.permute(node, perm))
 
 
+@takes_complex
 def matrix_transpose(x: Any, /) -> Array:
     """Swap the last two dimensions.
 
@@ -90,6 +97,8 @@ def matrix_transpose(x: Any, /) -> Array:
     return Array.of(value(x, "matrix_transpose")).mT
 
 
+@cache_call
+@takes_complex
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Move dimensions `source` to positions `destination` of the result.
 
@@ -112,6 +121,8 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     return Array.of(views.permute(node, perm))
 
 
+@cache_call
+@takes_complex
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert dimensions of size 1 at positions `axis` of the result.
 
@@ -126,6 +137,8 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     return Array.of(views.reshape(node, tuple(shape)))
 
 
+@cache_call
+@takes_complex
 def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
 
@@ -144,6 +157,8 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.reshape(node, rest))
 
 
+@cache_call
+@takes_complex
 def broadcast_to(x: Any, /, shape: Any) -> Array:
     """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
 
@@ -152,6 +167,7 @@ def broadcast_to(x: Any, /, shape: Any) -> Array:
     return Array.of(views.expand(value(x, "broadcast_to"), dims(shape)))
 
 
+@takes_complex
 def broadcast_arrays(*arrays: Any) -> list[Array]:
     """Broadcast all arrays to their common shape.
 
@@ -164,6 +180,7 @@ def broadcast_arrays(*arrays: Any) -> list[Array]:
     return [Array.of(views.expand(node, shape)) for node in nodes]
 
 
+@takes_complex
 def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     """Concatenate arrays along an existing `axis`; None flattens them first.
 
@@ -179,6 +196,7 @@ def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Array:
     return Array.of(views.concat(nodes, axis_of(axis, nodes[0].type.rank, "concat")))
 
 
+@takes_complex
 def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     """Stack arrays of one shape along a new `axis`.
 
@@ -192,6 +210,7 @@ def stack(arrays: Sequence[Any], /, axis: int = 0) -> Array:
     return Array.of(views.stack(nodes, dim))
 
 
+@takes_complex
 def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     """Split an array along `axis` into arrays without that dimension.
 
@@ -204,6 +223,8 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
     return tuple(array[(*lead, k)] for k in range(operator.index(array.shape[dim])))
 
 
+@cache_call
+@takes_complex
 def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
 
@@ -213,6 +234,8 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     return Array.of(views.flip(node, axes_of(axis, node.type.rank, "flip")))
 
 
+@cache_call
+@takes_complex
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.
 
@@ -264,6 +287,7 @@ def _set(shape: Shape, axis: int, size: Index) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+@takes_complex
 def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Array:
     """Repeat each element `repeats` times along `axis`; None flattens first.
 
@@ -312,6 +336,7 @@ def _scope(x: Value) -> Scope:
     return x.scope
 
 
+@takes_complex
 def tile(x: Any, repetitions: Any, /) -> Array:
     """Repeat the whole array along each dimension.
 

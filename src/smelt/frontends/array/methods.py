@@ -23,6 +23,7 @@ from smelt.frontends.array import linalg, numpy_calls, sorting
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import searching as search
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.numpy_calls import store
@@ -101,10 +102,10 @@ def convert(
 ) -> Array:
     """Return the elements converted to another dtype; arguments as in NumPy.
 
-    Raises DTypeError, UnsupportedError for complex dtypes and for the order of columns.
+    Raises DTypeError, UnsupportedError for the order of columns.
     """
     check_order(order, "astype")
-    return astype(x, as_dtype(dtype), copy=copy)
+    return astype(x, dtype, copy=copy)
 
 
 def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
@@ -194,7 +195,10 @@ def searchsorted(x: Array, v: Any, side: str = "left", sorter: Any = None) -> Ar
 
 def fill(x: Array, value: Any) -> None:
     """Set every element to a number."""
-    x.replace_value(cast(full(x.shape, value, x.dtype).node, x.dtype))
+    if isinstance(x, ComplexArray):
+        x[...] = value
+    else:
+        x.replace_value(cast(full(x.shape, value, x.dtype).node, x.dtype))
 
 
 def item(x: Array, *index: Any) -> Any:
@@ -306,7 +310,8 @@ def _strides(x: Array) -> tuple[int, ...]:
 
 def _html(x: Array) -> str:
     """Return the array for notebooks: a table for small matrices, else its text."""
-    if x.node.scope is not None or x.ndim != 2 or not 0 < x.size <= 400:
+    recorded = isinstance(x, ComplexArray) or x.node.scope is not None
+    if recorded or x.ndim != 2 or not 0 < x.size <= 400:
         return f"<pre>{_escaped(repr(x))}</pre>"
     rows = "".join(
         "<tr>" + "".join(f"<td>{_shown(v)}</td>" for v in row) + "</tr>"
@@ -364,8 +369,8 @@ METHODS: Final[dict[str, Callable[..., Any]]] = {
 
 PROPERTIES: Final[dict[str, property]] = {
     "T": property(transpose, doc="The array with its dimensions in reverse order."),
-    "real": property(el.real, doc="The real parts: the array itself."),
-    "imag": property(el.imag, doc="The imaginary parts: zeros."),
+    "real": property(el.real, doc="The real parts: the array itself if it is real."),
+    "imag": property(el.imag, doc="The imaginary parts: zeros if it is real."),
     "nbytes": property(lambda x: x.size * x.dtype.itemsize, doc="Bytes of the elements."),
     "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of one element."),
     "flat": property(Flat, set_flat, doc="The elements in the order of rows."),

@@ -29,7 +29,7 @@ from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import flip, moveaxis, reshape
 from smelt.frontends.array.number import Number, as_dim
 from smelt.frontends.array.promote import common
-from smelt.frontends.array.searching import searchsorted, take
+from smelt.frontends.array.searching import COUNT_LIMIT, searchsorted, take
 from smelt.frontends.array.segments import bincount
 from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.subscript import holds
@@ -313,8 +313,12 @@ def interp(x: Any, xp: Any, fp: Any, /, left: Any = None, right: Any = None) -> 
     result = values[0] + make.zeros_like(at)
     if shape_of(knots.node)[0] != 1:
         k = el.clip(searchsorted(knots, at, side="right") - 1, 0, n - 2)
-        rise = (values[k + 1] - values[k]) / (knots[k + 1] - knots[k])
-        result = el.where(el.equal(at, knots[k]), values[k], rise * (at - knots[k]) + values[k])
+        start, low = knots[k], values[k]
+        if holds(at.node.scope or knots.node.scope, shape_of(knots.node)[0], "<=", COUNT_LIMIT):
+            slope = (values[k + 1] - low) / (knots[k + 1] - start)
+        else:  # a division for each point, not for each position
+            slope = (stat.diff(values) / stat.diff(knots))[k]
+        result = el.where(el.equal(at, start), low, slope * (at - start) + low)
     result = el.where(el.equal(at, knots[n - 1]), values[n - 1], result)
     result = el.where(at < knots[0], before, el.where(at > knots[n - 1], after, result))
     return as_operand_type(el.where(el.isnan(at), at, result), dtype)

@@ -11,6 +11,7 @@ arrays and the namespace `smelt.numpy` share them.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import searching
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like
 from smelt.frontends.array.creation import full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype
 from smelt.frontends.array.manipulation import broadcast_to, reshape
@@ -51,9 +53,15 @@ __all__ = [
 ]
 
 
+_KINDS = ("bool", "uint", "int", "float", "complex")
+_LAST_INTEGER = 2
+
+
 def array(x: Any, what: str) -> Array:
     """Return an argument (an array, a number or nested lists) as an array."""
-    return x if x.__class__ is Array else Array.of(value(x, what))
+    if isinstance(x, Array):
+        return x
+    return complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
 
 
 def is_default(option: Any) -> bool:
@@ -78,8 +86,11 @@ def store(result: Any, out: Any) -> Any:
         raise ArgumentError(
             op="out", argument="out", value=f"shape {out.shape}", expected=f"shape {result.shape}"
         )
-    if result.dtype.is_float and not out.dtype.is_float:
+    if _KINDS.index(result.dtype.kind) > builtins.max(_KINDS.index(out.dtype.kind), _LAST_INTEGER):
         raise DTypeError(f"out: {result.dtype} does not fit into {out.dtype}")
+    if isinstance(out, ComplexArray):
+        out.replace_parts(complex_array(result))
+        return out
     out.replace_value(cast(result.node, out.dtype))
     return out
 
@@ -172,6 +183,8 @@ any = _truth("any", stat.any, False)
 
 
 def _floats(x: Array, dtype: DTypeLike) -> Array:
+    if isinstance(x, ComplexArray):
+        return x if dtype is None else astype(x, dtype, copy=False)
     target = as_dtype(dtype, x.dtype if x.dtype.is_float else f64)
     return x if x.dtype is target else astype(x, target)
 
@@ -231,7 +244,9 @@ def var(
         return store(stat.var(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
     count = _count(x, where, axis)
     centre = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True) / count
-    squares = _selected((x - centre) ** 2, where, 0)
+    distance = x - centre
+    distance = el.abs(distance) if isinstance(x, ComplexArray) else distance
+    squares = _selected(distance**2, where, 0)
     total = stat.sum(squares, axis=axis, keepdims=True)
     return store(_squeezed(total / el.maximum(count - ddof, 0.0), axis, keepdims), out)
 

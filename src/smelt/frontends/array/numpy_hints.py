@@ -37,11 +37,6 @@ FUNCTIONS: Final[dict[str, str]] = {
 }  # fmt: skip
 """Other names, mostly NumPy's -> names of this package."""
 
-UNSUPPORTED: Final[dict[str, str]] = {
-    "fft": ": there are no complex numbers; numpy.fft takes np.asarray(x)",
-}
-"""Names without a function here -> reason and alternative."""
-
 
 def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
     """Raise AttributeError for a name that the package does not have, with a hint.
@@ -54,7 +49,7 @@ def raise_missing(name: str, names: Iterable[str] = ()) -> NoReturn:
         if ours and "." not in ours
         else f": it is sm.{ours}"
         if ours
-        else UNSUPPORTED.get(name, "")
+        else ""
     )
     if not hint and not name.startswith("_"):
         hint = nearest_hint(name, names)

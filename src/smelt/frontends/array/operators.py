@@ -10,7 +10,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+from smelt.errors import ArgumentError, DTypeError, ShapeError
+from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.families import BINARY, UNARY, Binary
 from smelt.frontends.array.from_lists import value_of_lists
@@ -194,12 +195,16 @@ class Operators:
         return _forward(_GREATER_EQUAL, self, other)
 
     def __matmul__(self, other: Any) -> Self:
+        if is_complex(other):
+            return call_complex("matmul", self, other)
         y = operand(other)
         if not isinstance(y, Value):
             return NotImplemented
         return self.of(matmul(self.node, y))
 
     def __rmatmul__(self, other: Any) -> Self:
+        if is_complex(other):
+            return call_complex("matmul", other, self)
         x = operand(other)
         if not isinstance(x, Value):
             return NotImplemented
@@ -234,7 +239,7 @@ def _forward(family: Binary, x: T, other: Any) -> T:
     if kind is float or kind is int:
         return x.of(family(x.node, other))
     if is_complex(other):
-        return getattr(np, family.what)(x, other)
+        return call_complex(family.what, x, other)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(x.node, y))
 
@@ -243,18 +248,23 @@ def _reflected(family: Binary, x: T, other: Any) -> T:
     if other.__class__ is float or other.__class__ is int:
         return x.of(family(other, x.node))
     if is_complex(other):
-        return getattr(np, family.what)(other, x)
+        return call_complex(family.what, other, x)
     y = operand(other)
     return y if y is NotImplemented else x.of(family(y, x.node))
 
 
 def _in_place(family: Binary, x: T, other: Any) -> T:
-    y = operand(other)
+    try:
+        y = operand(other)
+    except ComplexOperand:
+        raise DTypeError(
+            f"{family.what} in place: a complex result does not fit into {x.node.type_text}"
+        ) from None
     return y if y is NotImplemented else _replace(x, family.what, family(x.node, y))
 
 
 def is_complex(x: Any) -> bool:
-    """Return whether an operand is complex: a number, or an array of NumPy, which computes then."""
+    """Return whether an operand is a complex number or a complex array of NumPy."""
     return isinstance(x, complex) or (
         isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "c"
     )
@@ -263,14 +273,14 @@ def is_complex(x: Any) -> bool:
 def operand(x: Any) -> Any:
     """Return the other operand of an operator: a value, a number, or NotImplemented.
 
-    Raises UnsupportedError for a complex number.
+    Raises ComplexOperand for complex numbers and arrays.
     """
     if isinstance(x, Operators):
         return x.node
     if isinstance(x, (bool, int, float, Number)):
         return x
     if isinstance(x, complex):
-        raise UnsupportedError("complex numbers are not supported")
+        raise ComplexOperand("complex numbers for this function")
     if isinstance(x, (np.ndarray, np.generic)):
         return from_host(x)
     if isinstance(x, (list, tuple)):

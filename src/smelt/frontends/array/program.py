@@ -21,6 +21,7 @@ import numpy as np
 
 from smelt.frontends.array.layouts import Buffer, memory_order
 from smelt.frontends.array.value import Map, Value, leaf, record
+from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
@@ -160,6 +161,11 @@ def _pad(op: Pad, numbers: list[int]) -> tuple[Hashable, ...]:
     return _split(op.low, numbers), _split(op.high, numbers), number_text(op.value)
 
 
+def _loop(op: Loop, numbers: list[int]) -> tuple[Hashable, ...]:
+    length, sizes = _split(op.length, numbers), _split(op.sizes, numbers)
+    return length, sizes, op.carries, op.slices, op.reverse, op.which, op.names, op.body
+
+
 ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]]] = {
     Reshape: _shaped,
     Expand: _shaped,
@@ -167,6 +173,7 @@ ATTRIBUTES: dict[type[TensorOp], Callable[[Any, list[int]], tuple[Hashable, ...]
     Slice: _slice,
     Pad: _pad,
     Shear: _shear,
+    Loop: _loop,
 }
 """Functions for operators with sizes in attributes: return the rest, append the sizes."""
 
@@ -177,6 +184,7 @@ _FIELDS: dict[type[TensorOp], tuple[str, ...]] = {
     Slice: ("starts", "sizes"),
     Pad: ("low", "high"),
     Shear: ("shape",),
+    Loop: ("length", "sizes"),
 }
 """Names of the attributes that hold sizes."""
 

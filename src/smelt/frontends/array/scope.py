@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -31,6 +32,7 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["Map", "Scope", "f32"]
 
 
+_SERIALS = count()
 RECOMPUTE_CYCLES = 6.0
 """Cost, in cycles per vector, up to which captured values are recomputed in every call.
 
@@ -47,6 +49,12 @@ class Scope(Sizes):
         super().__init__()
         self.name = name
         self.open = True
+        self.serial = next(_SERIALS)
+        """A number that no other recording has."""
+        self.depth = 0
+        """Number of recordings around this one, whose values it may read."""
+        self.takes_all = False
+        """Whether operators on values from around it are recorded here too: those of a branch."""
         self.captured: dict[Value, Value] = {}
         """Values from outside, and the inputs that stand for them."""
         self._rerecorded: dict[Value, Value] = {}
@@ -108,17 +116,35 @@ class Scope(Sizes):
         """
         if not self.open:
             self.check_open(inputs[0].type_text if inputs else "a size")
+        inner = STATE.scope
+        if inner is not self and inner is not None and inner.takes_all and inner.reads(self):
+            return inner.record(op, inputs)
         operands = tuple([x if x.scope is self else self.capture(x) for x in inputs])
         types = (
             [x.type for x in operands] if not self.bound else [self.type(x.type) for x in operands]
         )
         return Value(op, operands, infer(op, *types), here(), None, self)
 
+    def _record_here(self, op: TensorOp, inputs: tuple[Value, ...]) -> Value:
+        """Record `op` in this recording, also while a branch inside it is recorded."""
+        inner, STATE.scope = STATE.scope, self
+        try:
+            return self.record(op, inputs)
+        finally:
+            STATE.scope = inner
+
     def record_typed(self, op: TensorOp, inputs: tuple[Value, ...], type: TensorType) -> Value:
         """Record `op` on values of this recording with a known result type."""
         if not self.open:
             self.check_open(inputs[0].type_text)
+        inner = STATE.scope
+        if inner is not self and inner is not None and inner.takes_all and inner.reads(self):
+            return inner.record(op, inputs)
         return Value(op, inputs, type, here(3), None, self)
+
+    def reads(self, scope: Scope) -> bool:
+        """Return whether this recording is inside another one."""
+        return False
 
     def input(self, label: str, type: TensorType, strides: tuple[int | None, ...] | None) -> Value:
         """Create an argument of the recorded function."""
@@ -246,7 +272,7 @@ class Scope(Sizes):
         if captured is None and (
             self._is_view_or_cast(x) or x in self._recomputed or self._is_cheaper_recomputed(x)
         ):
-            captured = self._rerecorded[x] = self.record(x.op, self._operands(x))
+            captured = self._rerecorded[x] = self._record_here(x.op, self._operands(x))
         if captured is None:
             label, data = f"c{len(self.captured)}", evaluate(x)
             op = Input(label, x.type, layout(data), constant=not x.shared)
@@ -283,7 +309,7 @@ class Scope(Sizes):
             if last in self._rerecorded or not before:
                 pending.pop()
             if last not in self._rerecorded and not before:
-                self._rerecorded[last] = self.record(last.op, last.inputs)
+                self._rerecorded[last] = self._record_here(last.op, last.inputs)
             pending += before
         return self._rerecorded[x]
 

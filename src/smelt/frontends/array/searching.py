@@ -9,15 +9,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, number_or_value, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.creation import iota
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, align
+from smelt.frontends.array.guess_position import known_guess_error
 from smelt.frontends.array.library import call, check_extern_allowed, seems_sorted
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import reduce_axes
@@ -25,8 +28,8 @@ from smelt.frontends.array.subscript import SELECT, holds, resolve_positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.trace_cache import cache_trace_in_recording
 from smelt.frontends.array.value import STATE, Buffer, Value, leaf, record
-from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of
-from smelt.types.dtype import i64
+from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of, take_range
+from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index
 
 __all__ = [
@@ -49,6 +52,7 @@ def _arg_extreme(what: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     return Array.of(reduce_axes(what, node, axes, keepdims=keepdims))
 
 
+@takes_complex
 def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the maximum along `axis`, int64.
 
@@ -58,6 +62,7 @@ def argmax(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Arr
     return _arg_extreme("argmax", x, axis, keepdims)
 
 
+@takes_complex
 def argmin(x: Any, /, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """Return the first position of the minimum along `axis`, int64.
 
@@ -83,6 +88,7 @@ def concrete_elements(x: Any, what: str) -> Buffer:
     return evaluate(node)
 
 
+@takes_complex
 def nonzero(x: Any, /) -> tuple[Array, ...]:
     """Return the positions of nonzero elements, an int64 vector for each dimension.
 
@@ -111,6 +117,7 @@ def _positions(data: Buffer) -> list[Buffer]:
     return [flat, *positions[::-1]]
 
 
+@takes_complex
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
     """Return where to insert elements of `x2` into the sorted vector `x1`, int64.
 
@@ -144,6 +151,9 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     count = shape_of(sorted_)[0]
     if holds(sorted_.scope or values.scope, count, "<=", COUNT_LIMIT):
         return Array.of(_count_before(sorted_, values, side))
+    error = _guess_error(sorted_, values)
+    if error is not None:
+        return Array.of(_search_around_guess(sorted_, values, side, error))
     if _is_bisected(sorted_, values):
         return Array.of(_bisect(sorted_, values, side))
     return Array.of(call("searchsorted", sorted_, values, side=side))
@@ -161,18 +171,51 @@ BISECTED_COUNT = 1 << 17
 """Longest vector (in elements) that is bisected by kernels: it stays in cache."""
 BISECTED_VALUES = 1 << 17
 """Fewest values that are worth a kernel, which has to be compiled, of a step for each halving."""
+GUESSED_VALUES = 1 << 14
+"""Fewest values that are worth a kernel of a few halvings around a guess."""
+EXACT_GUESS = 1
+"""Error (in places) of a guess up to which the values are not looked at: nothing is faster."""
+LONG_RUN = 64
+"""Fewest values for each element, in sorted order, that a merge finds faster than a guess."""
+
+
+def _has_known_sizes(sorted_: Value, values: Value, fewest: int) -> bool:
+    """Return whether sizes are known, outside of recordings, and there are enough values."""
+    if STATE.scope is not None or sorted_.scope is not None or values.scope is not None:
+        return False
+    count = math.prod(d for d in values.type.shape if isinstance(d, int))
+    return count >= max(fewest, _length(sorted_))
+
+
+def _length(x: Value) -> int:
+    """Return the size of a vector, which is known outside of recordings."""
+    length = x.type.shape[0]
+    assert isinstance(length, int)
+    return length
+
+
+def _guess_error(sorted_: Value, values: Value) -> int | None:
+    """Return how many places a guess is off at most; None where no guess helps."""
+    kind = sorted_.type.dtype
+    if not (kind.is_float and kind.bits >= 32):
+        return None
+    if not _has_known_sizes(sorted_, values, GUESSED_VALUES):
+        return None
+    error = known_guess_error(sorted_, evaluate(sorted_))
+    if error is None or error <= EXACT_GUESS:
+        return error
+    elements = evaluate(values)
+    is_merged = elements.size >= LONG_RUN * _length(sorted_) and seems_sorted(elements)
+    return None if is_merged else error
 
 
 def _is_bisected(sorted_: Value, values: Value) -> bool:
     """Return whether a kernel bisects a vector, outside of recordings, where sizes are known."""
-    if STATE.scope is not None or sorted_.scope is not None or values.scope is not None:
-        return False
-    length, shape = sorted_.type.shape[0], values.type.shape
-    if not isinstance(length, int) or length > BISECTED_COUNT:
+    if not _has_known_sizes(sorted_, values, BISECTED_VALUES):
         return False
     kind = sorted_.type.dtype
     return (
-        math.prod(d for d in shape if isinstance(d, int)) >= BISECTED_VALUES
+        _length(sorted_) <= BISECTED_COUNT
         and (kind.is_integer or kind.bits >= 32)
         and not seems_sorted(evaluate(values))  # a merge is faster still, see `library`
     )
@@ -181,26 +224,54 @@ def _is_bisected(sorted_: Value, values: Value) -> bool:
 def _bisect(sorted_: Value, values: Value, side: str) -> Value:
     """Count the elements that come before each value by halving, without branches.
 
-    The vector's length fixes the steps, so they are unrolled and fuse with their neighbours.  NaN
-    is last in sorted order, as in `_count_before`.
+    The vector's length fixes the steps, so they are unrolled and fuse with their neighbours.
     """
-    shape, remaining = shape_of(values), sorted_.type.shape[0]
-    assert isinstance(remaining, int)
-    is_missing = UNARY["isnan"](values) if sorted_.type.dtype.is_float else None
-    at = expand(number(0, i64, "searchsorted"), shape)
+    remaining = _length(sorted_)
+    steps: list[int] = []
     while remaining:
-        half = max(remaining // 2, 1)
-        element = gather(sorted_, [BINARY["add"](at, half - 1)], 0)
+        steps.append(max(remaining // 2, 1))
+        remaining = remaining - steps[-1] if remaining > 1 else 0
+    first = expand(number(0, i64, "searchsorted"), shape_of(values))
+    at = _halve(sorted_, values, side, first, steps)
+    if not sorted_.type.dtype.is_float:
+        return at
+    # NaN is last in sorted order, as in `_count_before`
+    before = number(_length(sorted_), i64, "searchsorted")
+    if side == "left":
+        missing = cast(UNARY["isnan"](sorted_), i64)
+        before = BINARY["subtract"](before, reduce_axes("sum", missing, (0,), keepdims=False))
+    return record(SELECT, (UNARY["isnan"](values), before, at))
+
+
+def _search_around_guess(sorted_: Value, values: Value, side: str, error: int) -> Value:
+    """Count the elements that come before each value by a few halvings around a guess.
+
+    The vector is finite, and a guess at most `error` (2^k - 1) places off, see `guess_error`.
+    """
+    count, kind = _length(sorted_), sorted_.type.dtype
+    first, last = (take_range(sorted_, (k,), (1,), (1,)) for k in (0, count - 1))
+    first, last = reshape(first, ()), reshape(last, ())
+    top = number(float(count - 1), kind, "searchsorted")
+    scale = BINARY["divide"](top, BINARY["subtract"](last, first))
+    guess = BINARY["multiply"](BINARY["subtract"](values, first), scale)
+    guess = BINARY["add"](guess, number(0.5 - error, kind, "searchsorted"))
+    zero = number(0.0, kind, "searchsorted")
+    lowest = record(SELECT, (BINARY["greater"](guess, zero), guess, zero))  # of NaN: 0
+    highest = number(float(count - 2 * error - 1), kind, "searchsorted")
+    at = cast(cast(BINARY["minimum"](lowest, highest), i32), i64)
+    steps = [1 << k for k in reversed(range((error + 1).bit_length()))]
+    at = _halve(sorted_, values, side, at, steps)
+    end = number(count, i64, "searchsorted")
+    return record(SELECT, (UNARY["isnan"](values), end, at))
+
+
+def _halve(sorted_: Value, values: Value, side: str, at: Value, steps: Sequence[int]) -> Value:
+    """Move each position `at` by halving steps while the elements there come before the value."""
+    for step in steps:
+        element = gather(sorted_, [BINARY["add"](at, step - 1)], 0)
         before = BINARY["less" if side == "left" else "less_equal"](element, values)
-        if is_missing is not None:
-            missing = is_missing
-            if side == "left":
-                is_number = UNARY["logical_not"](UNARY["isnan"](element))
-                missing = BINARY["logical_and"](missing, is_number)
-            before = BINARY["logical_or"](before, missing)
-        step = record(SELECT, (before, *[number(c, i64, "searchsorted") for c in (half, 0)]))
-        at = BINARY["add"](at, step)
-        remaining = remaining - half if remaining > 1 else 0
+        moved = record(SELECT, (before, *[number(c, i64, "searchsorted") for c in (step, 0)]))
+        at = BINARY["add"](at, moved)
     return at
 
 
@@ -219,6 +290,7 @@ def _count_before(sorted_: Value, values: Value, side: str) -> Value:
     return reduce_axes("sum", cast(before, i64), (values.type.rank,), keepdims=False)
 
 
+@takes_complex
 def take(x: Any, indices: Any, /, axis: int | None = None) -> Array:
     """Gather elements of `x` at integer positions along `axis`.
 
@@ -258,6 +330,7 @@ def _check_integers(what: str, index: Value) -> None:
         raise DTypeError(f"{what}: indices are {index.type_text}, not integers")
 
 
+@takes_complex
 def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Array:
     """Gather one element for each position: out[i, j] = x[indices[i, j], j].
 

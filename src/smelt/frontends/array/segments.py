@@ -1,8 +1,9 @@
 """Segment reductions: combine rows by integer segment ids, in any order.
 
 Typical uses: sums of messages at the nodes of a graph, statistics of clusters, counts of values.
-Names are those of JAX (`jax.ops`) and NumPy (`bincount`).  Rows are combined in their order, so
-results do not depend on the number of threads.
+Names are those of JAX (`jax.ops`) and NumPy (`bincount`).  Rows are combined in an order that
+sizes alone determine, so results do not depend on the number of threads: in theirs, or in eight
+parts if there are many rows for few segments.
 
 >>> import smelt as sm
 >>> ids = sm.asarray([0, 2, 0])
@@ -17,15 +18,17 @@ from typing import Any
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
 from smelt.frontends.array.array import Array, value
-from smelt.frontends.array.creation import filled
+from smelt.frontends.array.creation import filled, iota
+from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.promote import cast, number
-from smelt.frontends.array.reduction import cast_to_float
+from smelt.frontends.array.reduction import cast_to_float, reduce_axes
 from smelt.frontends.array.subscript import check_axis_not_empty, holds, resolve_positions
 from smelt.frontends.array.value import STATE, Value, record
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import expand, reshape, shape_of, take_range
+from smelt.knobs import ROUNDING
 from smelt.ops.index import Scatter
 from smelt.types.dtype import DType, bool_, f64, i64
 from smelt.types.expr import Index
@@ -189,7 +192,7 @@ def _result_length(what: str, argument: str, ids: Value, length: Any) -> Index:
             hint=f"Give {argument}: the shape of a result may not depend on values.",
         )
     data = evaluate(ids)
-    return max(int(data.max()) + 1, 0) if data.size else 0
+    return max(range_of_elements(ids, data)[1] + 1, 0) if data.size else 0
 
 
 def _nonnegative_length(what: str, argument: str, length: Any) -> Index:
@@ -227,4 +230,60 @@ def _scatter_reduce(
     start = filled((count, *rest), number(empty, accumulator_type, what))
     at = resolve_positions(ids, count, wraps=False)
     check_axis_not_empty(start, [at])
-    return cast(record(Scatter(how), (start, cast(data, accumulator_type), at)), dtype)
+    data = cast(data, accumulator_type)
+    if _is_split(data, at, count):
+        return cast(_scatter_parts(how, start, data, at), dtype)
+    return cast(record(Scatter(how), (start, data, at)), dtype)
+
+
+SEGMENT_PARTS = 8
+"""Parts of a long vector of ids which are combined independently, each into segments of its own.
+
+The number is part of the meaning, since it fixes the order of sums, and does not depend on the
+machine.
+"""
+SPLIT_ROWS = 1 << 17
+"""Fewest ids that are worth the second kernel, which joins the parts."""
+SPLIT_SHARE = 64
+"""Fewest ids for each segment of a part: clearing and joining parts takes less time then."""
+_JOINS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+"""Reduction that joins parts."""
+
+
+def _is_split(data: Value, ids: Value, count: Index) -> bool:
+    """Return whether ids are combined in parts: outside of recordings, where sizes are known."""
+    if STATE.scope is not None or STATE.tapes or data.scope is not None or ids.scope is not None:
+        return False
+    shape = ids.type.shape
+    if len(shape) != 1 or data.type.rank != 1 or ROUNDING.get() == "exact":
+        return False
+    (rows,) = shape
+    if not (isinstance(rows, int) and isinstance(count, int)):
+        return False
+    return rows >= max(SPLIT_ROWS, SPLIT_SHARE * SEGMENT_PARTS * count) and count > 0
+
+
+def _scatter_parts(how: str, start: Value, data: Value, ids: Value) -> Value:
+    """Combine parts of rows in parallel, then the parts; `start` holds the neutral element.
+
+    Rows that no part has are combined last.
+    """
+    (rows,), shape = ids.type.shape, start.type.shape
+    assert isinstance(rows, int)
+    each = rows // SEGMENT_PARTS
+    data_parts, id_parts = (
+        reshape(take_range(x, (0,), (SEGMENT_PARTS * each,), (1,)), (SEGMENT_PARTS, each))
+        for x in (data, ids)
+    )
+    starts = expand(start, (SEGMENT_PARTS, *shape))
+    part = iota((SEGMENT_PARTS, 1), 0)
+    parts = record(Scatter(how), (starts, data_parts, part, id_parts))
+    total = reduce_axes(_JOINS[how], parts, (0,), keepdims=False)
+    total = cast(total, start.type.dtype)
+    if rows > SEGMENT_PARTS * each:
+        rest = (
+            take_range(x, (SEGMENT_PARTS * each,), (rows - SEGMENT_PARTS * each,), (1,))
+            for x in (data, ids)
+        )
+        total = record(Scatter(how), (total, *rest))
+    return total

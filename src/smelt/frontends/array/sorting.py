@@ -18,6 +18,7 @@ import numpy as np
 
 from smelt.errors import ShapeError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.library import call
 from smelt.frontends.array.networks import is_short, network_argsort, network_sort
 from smelt.frontends.array.searching import concrete_elements
@@ -40,6 +41,7 @@ def _ordered(
     return Array.of(call(what, node, axis=dim, descending=bool(descending), stable=bool(stable)))
 
 
+@takes_complex
 def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """Sort the elements along `axis`; NaN comes after all numbers (before, if descending).
 
@@ -51,6 +53,7 @@ def sort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = 
     return _ordered("sort", network_sort, x, axis, descending, stable)
 
 
+@takes_complex
 def argsort(x: Any, /, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """Return the positions that sort the elements along `axis`, int64.
 
@@ -104,6 +107,7 @@ def _array(data: Buffer) -> Array:
     return Array.of(leaf(np.ascontiguousarray(data) if data.ndim else data))
 
 
+@takes_complex
 def unique_all(x: Any, /) -> UniqueAll:
     """Return the unique elements in order, with first positions, inverse and counts.
 
@@ -113,6 +117,7 @@ def unique_all(x: Any, /) -> UniqueAll:
     return UniqueAll(*_unique(x, "unique_all", "index", "inverse", "counts"))
 
 
+@takes_complex
 def unique_counts(x: Any, /) -> UniqueCounts:
     """Return the unique elements in order and how often each occurs, int64.
 
@@ -121,6 +126,7 @@ def unique_counts(x: Any, /) -> UniqueCounts:
     return UniqueCounts(*_unique(x, "unique_counts", "counts"))
 
 
+@takes_complex
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """Return the unique elements in order and, for each element, its position among them.
 
@@ -130,6 +136,7 @@ def unique_inverse(x: Any, /) -> UniqueInverse:
     return UniqueInverse(*_unique(x, "unique_inverse", "inverse"))
 
 
+@takes_complex
 def unique_values(x: Any, /) -> Array:
     """Return the unique elements in order.
 

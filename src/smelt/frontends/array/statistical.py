@@ -13,6 +13,8 @@ from typing import Any
 
 from smelt.errors import ArgumentError, AxisError
 from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.cache_calls import cache_call
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, default_value
@@ -60,6 +62,8 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
     return Array.of(cast(reduce_axes(what, cast(node, target), axes, keepdims=keepdims), target))
 
 
+@cache_call
+@takes_complex
 def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
@@ -77,6 +81,8 @@ def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool
     return _reduced("sum", x, axis, dtype, keepdims)
 
 
+@cache_call
+@takes_complex
 def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
 
@@ -85,6 +91,8 @@ def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: boo
     return _reduced("prod", x, axis, dtype, keepdims)
 
 
+@cache_call
+@takes_complex
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -94,6 +102,8 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("max", x, axis, None, keepdims)
 
 
+@cache_call
+@takes_complex
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -103,6 +113,8 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("min", x, axis, None, keepdims)
 
 
+@cache_call
+@takes_complex
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
 
@@ -113,6 +125,8 @@ def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return Array.of(mean_of(node, axes_of(axis, node.type.rank, "mean"), keepdims=keepdims))
 
 
+@cache_call
+@takes_complex
 def var(
     x: Any,
     /,
@@ -134,6 +148,8 @@ def var(
     )
 
 
+@cache_call
+@takes_complex
 def std(
     x: Any,
     /,
@@ -167,6 +183,8 @@ def _truth(x: Any, what: str) -> Value:
     return BINARY["not_equal"](node, 0)
 
 
+@cache_call
+@takes_complex
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
 
@@ -175,6 +193,8 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("all", Array.of(_truth(x, "all")), axis, None, keepdims)
 
 
+@cache_call
+@takes_complex
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
 
@@ -183,6 +203,7 @@ def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _reduced("any", Array.of(_truth(x, "any")), axis, None, keepdims)
 
 
+@takes_complex
 def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the number of nonzero elements over `axis`, int64.
 
@@ -214,6 +235,8 @@ def _scan(
     return Array.of(result)
 
 
+@cache_call
+@takes_complex
 def cumulative_sum(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
@@ -225,6 +248,7 @@ def cumulative_sum(
     return _scan("cumulative_sum", "sum", x, axis, dtype, include_initial)
 
 
+@takes_complex
 def cumulative_prod(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:
@@ -236,6 +260,7 @@ def cumulative_prod(
     return _scan("cumulative_prod", "prod", x, axis, dtype, include_initial)
 
 
+@takes_complex
 def diff(
     x: Any, /, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None
 ) -> Array:

@@ -32,6 +32,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.element_range import range_of_elements
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
@@ -95,8 +96,15 @@ def hashable_key(key: Any) -> tuple[Any, ...] | None:
 
     None for keys with other items.
     """
-    items = tuple([hashable_item(item) for item in (key if key.__class__ is tuple else (key,))])
-    return None if OTHER in items else items
+    items: list[Any] = []
+    for item in key if key.__class__ is tuple else (key,):
+        kind = item.__class__
+        if not (kind is int or item is None or item is Ellipsis):
+            item = hashable_item(item) if kind is slice else OTHER
+            if item is OTHER:
+                return None
+        items.append(item)
+    return tuple(items)
 
 
 def restore_key(key: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -109,8 +117,12 @@ def hashable_item(item: Any) -> Any:
     if item.__class__ is int or item is None or item is Ellipsis:
         return item
     if item.__class__ is slice:
-        bounds = (item.start, item.stop, item.step)
-        if all(b is None or b.__class__ is int for b in bounds):
+        start, stop, step = bounds = (item.start, item.stop, item.step)
+        if (
+            (start is None or start.__class__ is int)
+            and (stop is None or stop.__class__ is int)
+            and (step is None or step.__class__ is int)
+        ):
             return bounds
     return OTHER
 
@@ -561,7 +573,7 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
     if STATE.scope is not None and index.shared:  # every call reads its elements of the time
         index = STATE.scope.capture(index)
     if data is not None and data.size:
-        low = _check_known(data, size, wraps)
+        low = _check_known(index, data, size, wraps)
         if STATE.scope is None and index.type.dtype.kind != "uint" and low < 0:
             assert isinstance(size, int)
             signed = data.astype(np.int64)
@@ -574,9 +586,9 @@ def resolve_positions(index: Value, size: Index, *, wraps: bool = True) -> Value
     return record(SELECT, (BINARY["less"](index, 0), BINARY["add"](index, n), index))
 
 
-def _check_known(data: np.ndarray[Any, Any], size: Index, wraps: bool) -> int:
+def _check_known(index: Value, data: np.ndarray[Any, Any], size: Index, wraps: bool) -> int:
     """Return the minimum of known positions after checking that all are in bounds."""
-    low, high = int(data.min()), int(data.max())
+    low, high = range_of_elements(index, data)
     for at in (low, high):
         try:
             if at < 0 and not wraps:

@@ -31,53 +31,71 @@ from smelt.types.tensor import TensorType
 if TYPE_CHECKING:
     from smelt.frontends.array.scope import Scope
 
-__all__ = ["Map", "cache_trace", "cache_trace_in_recording", "leaf", "np", "record"]
+__all__ = [
+    "Map",
+    "Recipe",
+    "add_equalities",
+    "cache_trace",
+    "cache_trace_in_recording",
+    "leaf",
+    "np",
+    "record",
+]
 
 _LIMIT = 4096
 """Most entries per function."""
 
-Step = tuple[TensorOp, tuple["int | Value", ...], TensorType]
+Step = tuple[TensorOp, tuple[int, ...], TensorType]
 
 
-class _Recipe:
+class Recipe:
     """Recorded operators in order.
 
-    Operands are indices of earlier results, or -1, -2, ... for arguments.
+    Operands are indices of the arguments, the constants and earlier results, in this order.
     """
 
-    __slots__ = ("result", "steps", "types")
+    __slots__ = ("constants", "result", "steps", "types")
 
     def __init__(self, result: Value, arguments: tuple[Value, ...], types: list[Any]) -> None:
         self.types = types  # and numbers, kept alive because keys contain their identities
+        order = _operands_first(result, arguments)
+        self.constants = tuple([x for x in order if not x.inputs])
+        positions: dict[Any, int] = {x: k for k, x in enumerate(arguments)}
+        positions.update({x: len(arguments) + k for k, x in enumerate(self.constants)})
         self.steps: list[Step] = []
-        positions: dict[Any, int] = {x: -1 - k for k, x in enumerate(arguments)}
-        self.result = self._add(result, positions)
-
-    def _add(self, x: Any, positions: dict[Any, int]) -> int | Value:
-        if x in positions:
-            return positions[x]
-        if not x.inputs:
-            return x  # a constant
-        operands = tuple([self._add(i, positions) for i in x.inputs])
-        self.steps.append((x.op, operands, x.type))
-        positions[x] = len(self.steps) - 1
-        return positions[x]
+        for x in order:
+            if x.inputs:
+                operands = tuple([positions[i] for i in x.inputs])
+                positions[x] = len(arguments) + len(self.constants) + len(self.steps)
+                self.steps.append((x.op, operands, x.type))
+        self.result = positions[result]
 
     def repeat(self, arguments: tuple[Value, ...], scope: Scope | None = None) -> Value:
+        """Record the operators for other arguments of the same types."""
         origin = here(3)
         if scope is not None and not scope.open:
             scope.check_open(arguments[0].type_text)
-        results: list[Any] = []
+        values: list[Value] = [*arguments, *self.constants]
         for op, operands, type in self.steps:
-            inputs: list[Any] = [
-                i if isinstance(i, Value) else results[i] if i >= 0 else arguments[-1 - i]
-                for i in operands
-            ]
-            results.append(Value(op, tuple(inputs), type, origin, None, scope))
-        last = self.result
-        if isinstance(last, Value):
-            return last
-        return results[last] if last >= 0 else arguments[-1 - last]
+            inputs = tuple([values[i] for i in operands])
+            values.append(Value(op, inputs, type, origin, None, scope))
+        return values[self.result]
+
+
+def _operands_first(result: Value, arguments: tuple[Value, ...]) -> list[Any]:
+    """Return what a result is computed from, apart from arguments, operands first."""
+    order: dict[Any, None] = {}
+    visited: set[Any] = set(arguments)
+
+    def visit(x: Any) -> None:
+        if x not in visited:
+            visited.add(x)
+            for i in x.inputs:
+                visit(i)
+            order[x] = None
+
+    visit(result)
+    return list(order)
 
 
 def _call_recorded(
@@ -87,7 +105,9 @@ def _call_recorded(
 
     Repeating is valid because guards for all sizes that it inspected exist since the first call.
     """
-    key: list[Any] = [function]
+    if STATE.scope is not scope and STATE.scope is not None and STATE.scope.takes_all:
+        return function(*args, **options)  # it is recorded in a branch
+    key: list[Any] = [function, scope.serial]  # a step of a loop shares the cache around it
     values: list[Value] = []
     types: list[Any] = []
     for x in args:
@@ -104,9 +124,9 @@ def _call_recorded(
         else:
             _add_plain(x, key)
     if len(values) > 1:
-        _add_equalities(values, key)
+        add_equalities(values, key)
     full_key = (*key, *options.items())
-    if not _is_plain(full_key[1:]):
+    if not _is_plain(full_key[2:]):
         return function(*args, **options)
     recipe = scope.memo.get(full_key)
     if recipe is not None:
@@ -114,7 +134,7 @@ def _call_recorded(
     bound = len(scope.bound)
     result = function(*args, **options)
     if result.scope is scope and len(scope.bound) == bound:
-        scope.memo[full_key] = _Recipe(result, tuple(values), types)
+        scope.memo[full_key] = Recipe(result, tuple(values), types)
     return result
 
 
@@ -128,7 +148,7 @@ def _add_plain(x: Any, key: list[Any]) -> None:
         key.append(math.copysign(1.0, x))
 
 
-def _add_equalities(values: list[Value], key: list[Any]) -> None:
+def add_equalities(values: list[Value], key: list[Any]) -> None:
     """Add to a key which values are identical.
 
     Recipes refer to values by position.
@@ -153,39 +173,36 @@ def cache_trace(function: Callable[..., Value]) -> Callable[..., Value]:
 
     Outside recordings entries stay valid; in a recording, until it binds a size.
     """
-    recipes: dict[Hashable, _Recipe] = {}
+    recipes: dict[Hashable, Recipe] = {}
 
     @wraps(function)
     def wrapper(*args: Any, **options: Any) -> Value:
         key: list[Any] = []
         values: list[Value] = []
-        if STATE.scope is None:
-            args = tuple(
-                [
-                    x.as_operand() if isinstance(x, Value) and x.__class__ is not Value else x
-                    for x in args
-                ]
-            )
-        for x in args:
+        outside = STATE.scope is None
+        for k, x in enumerate(args):
             if isinstance(x, Value):
                 if x.scope is not None:
                     return _call_recorded(function, x.scope, args, options)
+                if outside and x.__class__ is not Value:
+                    x = x.as_operand()
+                    args = (*args[:k], x, *args[k + 1 :])
                 values.append(x)
                 key.append(id(x.type))
             else:
                 _add_plain(x, key)
         arguments = tuple(values)
         if len(values) > 1:
-            _add_equalities(values, key)
+            add_equalities(values, key)
         full_key = (*key, *options.items())
         # a recording must see each operator
-        recipe = recipes.get(full_key) if STATE.scope is None else None
+        recipe = recipes.get(full_key) if outside else None
         if recipe is None:
             if len(recipes) > _LIMIT:
                 recipes.clear()
             result = function(*args, **options)
             if result.scope is None:
-                recipes[full_key] = _Recipe(result, arguments, [x.type for x in arguments])
+                recipes[full_key] = Recipe(result, arguments, [x.type for x in arguments])
             return result
         return recipe.repeat(arguments)
 

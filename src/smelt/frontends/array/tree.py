@@ -1,6 +1,7 @@
 """Flatten nested arguments and results to leaves, and restore them.
 
-Tuples, lists, dicts, named tuples, dataclasses and None are containers; everything else is a leaf.
+Tuples, lists, dicts, named tuples, dataclasses and None are containers, and so are complex arrays,
+of their real and imaginary parts.  Everything else is a leaf.
 The structure is described by a hashable `Tree`.
 
 >>> leaves, tree = flatten({"w": 1, "rest": [2, (3, None)]})
@@ -11,17 +12,32 @@ The structure is described by a hashable `Tree`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from smelt.errors import StructureError
 
-__all__ = ["LEAF", "Tree", "flatten", "leaves_like", "paths", "unflatten"]
+__all__ = ["LEAF", "Tree", "flatten", "leaves_like", "paths", "register_pair", "unflatten"]
 
 LEAF = "leaf"
 Tree = Hashable
 """LEAF, or (kind, type, names, children)."""
+_PAIRS: dict[type, tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]] = {}
+"""Type of complex numbers -> functions that take apart and join real and imaginary parts."""
+_PARTS = ("real", "imag")
+
+
+def register_pair(
+    kind: type, split: Callable[[Any], tuple[Any, Any]], join: Callable[[Any, Any], Any]
+) -> None:
+    """Make a type a container of two leaves, the real and the imaginary part.
+
+    Complex arrays of NumPy are joined as the type that is registered last.
+    """
+    _PAIRS[kind] = _PAIRS[np.ndarray] = split, join
 
 
 def flatten(nest: Any) -> tuple[list[Any], Tree]:
@@ -48,8 +64,16 @@ def _flatten_into(x: Any, leaves: list[Any]) -> Tree:
     if is_dataclass(x) and not isinstance(x, type) and not hasattr(kind, "__dlpack__"):
         names = tuple(f.name for f in fields(x))
         return "record", kind, names, tuple([_flatten_into(getattr(x, n), leaves) for n in names])
+    if kind in _PAIRS and (kind is not np.ndarray or _is_complex(x)):
+        return "pair", None, _PARTS, tuple([_flatten_into(p, leaves) for p in _PAIRS[kind][0](x)])
+    if kind is complex:  # a constant; text tells zeros of both signs apart
+        return "constant", (repr(x), x), None, ()
     leaves.append(x)
     return LEAF
+
+
+def _is_complex(x: Any) -> bool:
+    return x.dtype.kind == "c"
 
 
 def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
@@ -59,7 +83,11 @@ def unflatten(tree: Any, leaves: Iterator[Any]) -> Any:
     kind, type_, names, children = tree
     if kind == "none":
         return None
+    if kind == "constant":
+        return type_[1]
     parts = [unflatten(child, leaves) for child in children]
+    if kind == "pair":
+        return _PAIRS[np.ndarray][1](*parts)
     if kind == "mapping":
         return type_(zip(names, parts))
     if kind == "record":
@@ -104,6 +132,11 @@ def _items_like(kind: str, type_: Any, names: Any, nest: Any) -> list[Any] | Non
     """Return the items of a similar container in its order; None if `nest` is none."""
     if kind == "none":
         return [] if nest is None else None
+    if kind == "constant":
+        return [] if type(nest) is complex and repr(nest) == type_[0] else None
+    if kind == "pair":
+        is_complex = type(nest) in _PAIRS and np.dtype(nest.dtype).kind == "c"
+        return list(_PAIRS[type(nest)][0](nest)) if is_complex else None
     if kind == "mapping":
         matches = isinstance(nest, dict) and nest.keys() == set(names)
         return [nest[name] for name in names] if matches else None
@@ -133,6 +166,10 @@ def _describe(kind: str, type_: Any, names: Any, count: int) -> str:
     """Describe a container in words."""
     if kind == "none":
         return "None"
+    if kind == "pair":
+        return "a complex array"
+    if kind == "constant":
+        return f"the number {type_[0]}"
     keys = f" ({', '.join(map(str, names))})" if names else ""
     return f"a {type_.__name__} of {count}{keys}"
 

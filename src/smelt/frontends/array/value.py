@@ -479,9 +479,11 @@ def record(op: TensorOp, inputs: tuple[Value, ...], scope: Scope | None = None) 
     `scope` names the recording if no input can (sources).  Raises ShapeError or DTypeError of the
     operator's type rule, LeakError for a value of a recording that has ended.
     """
+    inner: Scope | None = None
     for x in inputs:
-        if x.scope is not None:
-            scope = x.scope
+        if x.scope is not None and (inner is None or x.scope.depth > inner.depth):
+            inner = x.scope
+    scope = inner or scope
     if scope is not None:  # a recording reads captured memory in every call, so no `as_operand`
         return scope.record(op, inputs)
     if STATE.scope is None:

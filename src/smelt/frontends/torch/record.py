@@ -146,7 +146,7 @@ def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:
     report = _report(segment, home)
     kernels: list[Kernel] = []
     for cluster, kernel in zip(segment.compiled.plan.all_clusters, report.entries, strict=True):
-        if cluster.body is not None or kernel.data.kind == "check":
+        if cluster.inner_plan is not None or kernel.data.kind == "check":
             continue  # the kernels of a body follow, checks compute nothing
         origins = [n.origin for n in cluster.nodes if isinstance(n.origin, TracedOrigin)]
         data = kernel.data

@@ -31,12 +31,13 @@ from smelt.fusion.cascade.proofs import is_unproved
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import DType, f64, i64
+from smelt.version import DISTRIBUTION
 
 LARGEST = EXTREMES[1]
 MAX_PRODUCTS = 6
 """Most products that one element may be expanded into."""
 
-UNPROVED = "without a proof, for which `pip install 'smelt[derive]'` would look"
+UNPROVED = f"without a proof, for which `pip install '{DISTRIBUTION}[derive]'` would look"
 """Appended to the reason for a factor that only sampling supports."""
 MakeState = Callable[[Term], Term]
 """Returns the state of a plain reduction."""

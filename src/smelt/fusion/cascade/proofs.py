@@ -2,8 +2,8 @@
 
 A claim is written so that one proof covers all constants of a sign, so few proofs serve many
 programs. Claims about common factors are listed in `PROVED` (a test proves them again). Others need
-the package sympy (`pip install smelt[derive]`), which is imported for the first new claim only;
-their results are kept in the user's cache. Nothing is carried without a proof.
+the package sympy (`pip install 'smelt-compiler[derive]'`), which is imported for the first new
+claim only; their results are kept in the user's cache. Nothing is carried without a proof.
 """
 
 from __future__ import annotations

@@ -50,6 +50,11 @@ Hardware prefetchers stop at the end of a page.
 """
 L1_PREFETCH_BYTES = 1024
 """Bytes of a panel in L2 between what a tile multiplies and what it prefetches."""
+CHAINS, CHAINED_VECTORS = 4, 2
+"""Sums for each accumulator of a tile of a single row, and most vectors of such a tile.
+
+More vectors have multiply-adds enough in flight, and read one row of the operand at a time.
+"""
 UNROLL = 4
 """Positions along k per loop iteration, on processors which issue few instructions."""
 
@@ -120,12 +125,48 @@ class Microkernel:
             vectors = self._load_right_row(m, self._right_row_at(right_row, k, nth), *across)
             return self._step(m, self._rows_at(starts, k, nth, height), vectors, totals)
 
+        chains = self._chains(len(begin))
+        if chains > 1 and not (rows or part):
+            return self._interleaved_loop(m, begin, chains, step_at)
         if rows or part or not self._is_dense(len(begin)):
             return self._simple_loop(begin, rows, step_at)
         count = b.sub(self.end_k, self.first_k)
         unrolled_end = b.sub(self.end_k, b.and_(count, number(UNROLL - 1)))
         sums = reduction_loop(b, (self.first_k, unrolled_end), UNROLL, step_at, begin)
         return reduction_loop(b, (unrolled_end, self.end_k), 1, step_at, sums)
+
+    def _chains(self, vectors: int) -> int:
+        """Return the number of sums for each accumulator of a tile.
+
+        A chain of multiply-adds waits for each; a single row has no other rows to fill the time.
+        """
+        if self.c.m is not None or not self.c.item.dtype.is_float or self.c.group is not None:
+            return 1
+        return CHAINS if vectors <= CHAINED_VECTORS else 1
+
+    def _interleaved_loop(
+        self,
+        m: LLVMMachine,
+        begin: list[Value],
+        chains: int,
+        step_at: Callable[[Value, list[Value], int], list[Value]],
+    ) -> list[Value]:
+        """Emit the loop with interleaved sums: position k + nth goes to number `nth`."""
+        b, size = self.b, len(begin)
+        end = b.sub(self.end_k, b.srem(b.sub(self.end_k, self.first_k), number(chains)))
+        zero = m.const(self.c.item.dtype, 0)
+
+        def one(k: Value, sums: list[Value], nth: int) -> list[Value]:
+            first = nth * size
+            following = step_at(k, sums[first : first + size], nth)
+            return [*sums[:first], *following, *sums[first + size :]]
+
+        start = [*begin, *[zero] * (size * (chains - 1))]
+        sums = reduction_loop(b, (self.first_k, end), chains, one, start)
+        while len(sums) > size:
+            half = len(sums) // 2
+            sums = [m.add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
+        return reduction_loop(b, (end, self.end_k), 1, step_at, sums)
 
     def _is_dense(self, vectors: int) -> bool:
         """Return whether a tile of so many accumulators fills all issue slots."""

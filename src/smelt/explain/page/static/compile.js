@@ -12,7 +12,7 @@ export function compile() {
   }
   const list = [...passes.values()];
   const slow = [...list].sort((a, b) => b.seconds - a.seconds).slice(0, 8);
-  const code = kernels.filter((k) => k.kind !== "rounds" && k.kind !== "call");
+  const code = kernels.filter((k) => !["rounds", "loop"].includes(k.kind) && k.kind !== "call");
   const sum = (f) => code.reduce((total, k) => total + (f(k.compile) || 0), 0);
   const phases = [["passes", list.reduce((t, p) => t + p.seconds, 0)], ["lowering", sum((c) => c.lower_seconds)], ["code generation", sum((c) => c.emit_seconds)], ["loading", sum((c) => c.load_seconds)]];
   const rest = (report.total.compile_seconds || 0) - phases.reduce((t, [, x]) => t + x, 0);

@@ -33,7 +33,7 @@ function describe(k, name) {
 }
 
 export function kernel() {
-  const listed = kernels.filter((k) => k.kind !== "rounds");
+  const listed = kernels.filter((k) => !["rounds", "loop"].includes(k.kind));
   if (!listed.length) return [note("The program has no kernel.")];
   const k = pickKernel(listed);
   const code = page.codes.find((c) => c.kernel === k.id);

@@ -1,0 +1,42 @@
+"""Hold every library to an older instruction set, which any machine can measure.
+
+>>> sorted(VARIABLES)
+['avx2']
+
+Libraries choose their code by the processor when they are loaded; each reads a variable of its own
+that forbids wider instructions. ONNX Runtime has none, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from smelt.bench.process import command
+
+__all__ = ["UNLIMITED", "VARIABLES", "limited_command"]
+
+VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch's own kernels, and what Inductor generates
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
+        " AVX512_SPR X86_V4",  # names of NumPy 2.1 to 2.4; unknown ones are ignored
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "SMELT_HOST_ISA": "avx2",
+        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    }
+}
+"""Instruction set -> the variables by which each library is told."""
+
+UNLIMITED = ("onnxruntime",)
+"""Peers that cannot be told."""
+
+
+def limited_command(isa: str, arguments: Sequence[str]) -> list[str]:
+    """Return a command line that runs `smelt bench` with libraries held to `isa`.
+
+    >>> limited_command("avx2", ["--quick"])[-3:]
+    ['smelt', 'bench', '--quick']
+    """
+    return command(["-m", "smelt", "bench", *arguments], VARIABLES[isa])

@@ -1,0 +1,218 @@
+"""Give contractions blocks of rows and columns, and loops over what they sum.
+
+    v2 = dot(x[m,k], w[k,n] over k)
+
+becomes a stream over blocks of k that adds the contraction of each block to an accumulator: all of
+k is more than the registers of a program hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
+from smelt.codegen.triton.refusal import refuse
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Dot,
+    Kernel,
+    Let,
+    Position,
+    Reduce,
+    Ref,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import children, statements, stores, values_of, visit
+from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.types.expr import evaluate
+
+__all__ = ["REGISTER_LANES", "block_axes", "dots_of", "power_of_two"]
+
+ROW_LANES = 64
+"""Rows and columns of a contraction in a program."""
+REGISTER_LANES = 1 << 15
+"""Elements of a value from which a program's registers overflow."""
+WHOLE_SUM = 256
+"""Longest summed axis of a contraction inside of a stream that is not looped over."""
+
+
+def dots_of(body: Iterable[Statement]) -> list[Dot]:
+    """Return every contraction in statements."""
+    roots = [root for s in statements(body) for root in values_of(s)]
+    return [v for root in roots for v in visit(root) if isinstance(v, Dot)]
+
+
+def power_of_two(n: int) -> int:
+    """Return the least power of two that is not less than n, at least 1.
+
+    >>> power_of_two(1000), power_of_two(0)
+    (1024, 1)
+    """
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def block_axes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel:
+    """Return the kernel with blocks for its contractions and loops over its long axes.
+
+    Without sizes, an axis whose extent is no number is not long. Raises DeviceKernelError where
+    an axis is read as a whole that a stream visits, and no loop over it is possible.
+    """
+    kernel = _without_whole_blocks(kernel)
+    top = [s for s in kernel.body if not isinstance(s, Stream)]
+    at_top = Axes(a for d in dots_of(top) for a in d.over)
+    if len(top) == len(kernel.body):
+        kernel = _with_row_blocks(kernel, sizes)
+    needed = Axes(_read_whole(kernel.body, Axes()) & _stream_axes(kernel))
+    result = kernel
+    try:
+        result = loop_axes(kernel, needed, at_top | needed)
+    except CannotLoop:
+        at_top = Axes()
+        if needed:
+            refuse(kernel.name, f"all of the axis {min(needed)} outside of its stream")
+    for axis in _long_axes(kernel, sizes):
+        try:
+            result = loop_axes(kernel, needed | {axis}, at_top | needed)
+            needed = needed | {axis}
+        except CannotLoop:
+            continue
+    return replace(result, body=tuple(_widened(s) for s in result.body))
+
+
+def _without_whole_blocks(kernel: Kernel) -> Kernel:
+    """Return the kernel without grid entries of one block: such an axis is in every program."""
+    grid = tuple(b for b in kernel.grid if not isinstance(b, Block) or b.size is not None)
+    return replace(kernel, grid=grid)
+
+
+def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
+    """Return the kernel with a block of rows and one of columns for each contraction.
+
+    Of several axes that one operand alone has, the longest is in blocks, the last of equals.
+    """
+    names = axes_of_body(kernel.body)
+    grid = {b.axis: k for k, b in enumerate(kernel.grid) if isinstance(b, Block)}
+    lengths = {a: (_extent(kernel, a, sizes), k) for a, k in grid.items()}
+    blocked: set[str] = set()
+    for d in dots_of(kernel.body):
+        left, right = (axes_of_value(v, names) for v in (d.left, d.right))
+        for side in (left - right, right - left):
+            rows = [a for a in side if a in grid]
+            blocked |= {max(rows, key=lengths.__getitem__)} if rows else set()
+    return replace(
+        kernel,
+        grid=tuple(
+            replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in blocked else b
+            for b in kernel.grid
+        ),
+    )
+
+
+def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
+    extent = kernel.axis(axis).extent
+    is_number = sizes or isinstance(extent, int)
+    return int(evaluate(extent, sizes or {})) if is_number else 0
+
+
+# ---- which axes are looped over ------------------------------------------------------------------
+
+
+def _stream_axes(kernel: Kernel) -> Axes:
+    streams = (s for s in statements(kernel) if isinstance(s, Stream))
+    return Axes(b.axis for s in streams for b in s.blocks)
+
+
+def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
+    """Return the axes of statements that are in no stream over them."""
+    names = axes_of_body(body)
+    result = Axes()
+    for s in body:
+        if isinstance(s, Stream):
+            inside = visited.union(b.axis for b in s.blocks)
+            result |= _read_whole(s.body, inside)
+            result |= Axes(a for t in s.states for a in t.axes) - visited
+            continue
+        values = [v for root in values_of(s) for v in visit(root)]
+        read = Axes().union(*(axes_of_value(v, names) for v in values))
+        if isinstance(s, Store):
+            read |= Axes().union(*(axes_of_index(e, names) for e in s.index))
+        result |= read - visited
+    return result
+
+
+def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
+    """Return the whole axes along which values exceed the registers, longest first."""
+    blocked = _stream_axes(kernel).union(b.axis for b in kernel.grid if isinstance(b, Block))
+    extents = {
+        a.name: power_of_two(int(evaluate(a.extent, sizes or {})))
+        for a in kernel.axes
+        if a.name not in blocked and (sizes or isinstance(a.extent, int))
+    }
+    values = [v for s in statements(kernel) for root in values_of(s) for v in visit(root)]
+    result = {a for v in values if isinstance(v, Dot) for a in v.over}
+    result = {a for a in result if extents.get(a, 1) > WHOLE_SUM}
+    for together in _axes_together(kernel, values):
+        axes = {a: extents.get(a, 1) for a in together if a not in result}
+        total = 1
+        for n in axes.values():
+            total *= n
+        while total > REGISTER_LANES:
+            longest = max(axes, key=axes.__getitem__)
+            total //= axes.pop(longest)
+            result.add(longest)
+    return sorted(result, key=lambda a: (-extents[a], a))
+
+
+def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
+    """Yield the axes of every tensor of a program."""
+    names = axes_of_body(kernel.body)
+    for v in values:
+        over = v.over if isinstance(v, Reduce | Dot) else ()
+        operands = children(v) if over else (v,)
+        yield Axes(over).union(*(axes_of_value(c, names) for c in operands))
+    for s in stores(kernel):
+        yield Axes().union(*(axes_of_index(e, names) for e in s.index))
+
+
+# ---- streams that only add contractions ----------------------------------------------------------
+
+
+def _widened(stream: Statement) -> Statement:
+    """Return a stream with blocks instead of steps, where it only adds contractions."""
+    if not isinstance(stream, Stream):
+        return stream
+    updates = [s for s in stream.body if isinstance(s, Update)]
+    others = [s for s in stream.body if not isinstance(s, Update)]
+    over = [axis for u in updates for axis in _added_axes(u)]
+    is_plain = all(isinstance(s, Let | Position) for s in others) and not stream.bounds
+    bound = {s.name for s in others if isinstance(s, Let | Position)}
+    states = {t.name for t in stream.states}
+    reads = [v for s in others for root in values_of(s) for v in visit(root)]
+    reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
+    if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
+        return stream
+    steps = [b.axis for b in stream.blocks if b.size == 1 and b.axis in over]
+    if not steps or any(b.size != 1 and b.axis in over for b in stream.blocks):
+        return stream
+    blocks = tuple(
+        replace(b, size=SUMMED_LANES) if b.axis == steps[-1] else b for b in stream.blocks
+    )
+    return replace(stream, blocks=blocks)
+
+
+def _added_axes(update: Update) -> tuple[str, ...]:
+    """Return the axes of the contraction that an update adds to its state."""
+    match update.value:
+        case Apply(op=op, args=(Ref(name=name, next=False), Dot(over=over))) if (
+            name == update.state and op == COMBINES[SUM_OF_PRODUCTS[0]].scalar
+        ):
+            return over
+        case _:
+            return ()

@@ -1,0 +1,414 @@
+"""Loop over axes that are too long for the registers: a pass for every result that waits for one.
+
+    m = max(x[r,c] over c)                      stream c/4096 with m = -inf
+    y[r,c] = exp(x[r,c] - m)                      m' = max(m, max(x[r,c] over c))
+                                                stream c/4096
+                                                  y[r,c] = exp(x[r,c] - m)
+
+Values along the axis are computed again in each pass. Reductions and contractions become states,
+and a scan carries the reduction of the blocks before. Passes that do not wait for one another are
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.dataclass import dataclass
+from smelt.kernel.env import Bound, Env, dtype_of
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Const,
+    Dot,
+    Extreme,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Partial,
+    Position,
+    Reduce,
+    Ref,
+    Scan,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import children, refs, statements, values_of, visit, with_children
+from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.types.dtype import i64
+from smelt.types.expr import Index
+
+__all__ = ["CannotLoop", "loop_axes"]
+
+SUMMED_LANES = 32
+"""Elements of the summed axis of a contraction in one step."""
+ROW_STEP = 4096
+"""Elements of a long row in one step."""
+
+
+class CannotLoop(Exception):
+    """The kernel reads an axis in a way that no loop has."""
+
+
+def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
+    """Return the kernel with loops over `axes`; those `at_top` loop outside of streams only.
+
+    Raises CannotLoop where a state varies along one of the axes, or a loop's end does.
+    """
+    if not axes | at_top:
+        return kernel
+    looper = _Looper(kernel)
+    body = looper.body(kernel.body, axes | at_top, axes)
+    return replace(kernel, body=tuple(body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A statement that a pass over `axes` computes; `needs` are the names that it reads."""
+
+    statement: Let | Store
+    axes: tuple[str, ...]
+    needs: frozenset[str]
+
+
+class _Looper:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.names = kernel, axes_of_body(kernel.body)
+        self.env = Env.of(kernel)
+        for s in statements(kernel):
+            if isinstance(s, Let):
+                self.env.names[s.name] = Bound(dtype_of(s.value, self.env), Axes())
+            elif isinstance(s, Position):
+                self.env.names[s.name] = Bound(i64, Axes(), s.extent)
+            elif isinstance(s, Update):
+                self.env.new[s.state] = self.env.names[s.state]
+            elif isinstance(s, Stream):
+                for t in s.states:
+                    dtype = t.dtype.compute if t.dtype else dtype_of(t.init, self.env)
+                    self.env.names[t.name] = Bound(dtype, Axes())
+        self.count = 0
+
+    def bind(self, name: str, value: Value, *, extent: Index | None = None) -> None:
+        """Record the axes and the type of a name."""
+        self.names[name] = self.axes_of(value)
+        dtype = i64 if extent is not None else dtype_of(value, self.env)
+        self.env.names[name] = Bound(dtype, Axes(), extent)
+
+    def body(self, body: Iterable[Statement], looped: Axes, inner: Axes) -> list[Statement]:
+        """Return statements without values along `looped` axes outside of streams over them."""
+        scope = _Scope(self, looped, inner)
+        for s in body:
+            scope.add(s)
+        scope.flush()
+        return [*scope.result, *scope.late]
+
+    def fresh(self, stem: str) -> str:
+        """Return a name that the kernel does not have."""
+        while True:
+            self.count += 1
+            name = f"{stem}{self.count}"
+            if name not in self.names:
+                return name
+
+    def axes_of(self, v: Value) -> Axes:
+        return axes_of_value(v, self.names)
+
+    def longest(self, axes: Sequence[str]) -> str:
+        """Return the axis whose blocks are lanes: the longest known, the last one of equals.
+
+        An extent that is no number is longer than all that are.
+        """
+        extents = {a: self.kernel.axis(a).extent for a in axes}
+        lengths = {a: n if isinstance(n, int) else 1 << 62 for a, n in extents.items()}
+        return max(reversed(axes), key=lengths.__getitem__)
+
+    def order(self, axes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(a.name for a in self.kernel.axes if a.name in set(axes))
+
+
+class _Scope:
+    """Statements of one body: those along looped axes wait for the passes that read them."""
+
+    def __init__(self, looper: _Looper, looped: Axes, inner: Axes) -> None:
+        self.looper, self.looped, self.inner = looper, looped, inner
+        self.result: list[Statement] = []
+        self.deferred: list[Let | Position] = []
+        self.pending: list[_Item] = []
+        self.late: list[Store] = []
+        """Stores of results of passes: they are the last, as nothing waits for them."""
+
+    # ---- statements ------------------------------------------------------------------------------
+
+    def add(self, s: Statement) -> None:
+        """Print a statement, or keep it for a pass."""
+        match s:
+            case Let(name=name, value=Reduce() | Dot() as value):
+                self.reduction(name, self.operands(value))
+            case Let(value=Scan() as value):
+                self.binding(replace(s, value=self.operands(value)))
+            case Let() | Position():
+                self.binding(replace(s, value=self.hoist(s.value)))
+            case Update():
+                value = self.hoist(s.value)
+                self.plain(replace(s, value=value), self.along(value))
+            case Store():
+                self.store(s)
+            case Stream():
+                self.stream(s)
+            case _:
+                self.plain(s, Axes())
+
+    def binding(self, s: Let | Position) -> None:
+        along = self.along(s.value)
+        extent = s.extent if isinstance(s, Position) else None
+        self.looper.bind(s.name, s.value, extent=extent)
+        if along:
+            self.deferred.append(s)
+        else:
+            self.plain(s, along)
+
+    def reduction(self, name: str, value: Reduce | Dot) -> None:
+        """Keep a reduction over looped axes for a pass; others are values like any."""
+        over = self.looped.intersection(value.over)
+        if not over or self.along(value):
+            self.binding(Let(name, value))
+            return
+        if isinstance(value, Reduce) and COMBINES[value.combine].positional:
+            self.position(name, value)
+            return
+        self.looper.bind(name, value)
+        self.wait(Let(name, value), over)
+
+    def position(self, name: str, v: Reduce) -> None:
+        """Find the winner in one pass, and its first place in the next."""
+        row = COMBINES[v.combine]
+        best, arg = self.looper.fresh("best"), self.looper.fresh("value")
+        self.binding(Let(arg, v.arg))
+        dtype = dtype_of(Ref(arg), self.looper.env)
+        self.reduction(best, Reduce(row.winner, Ref(arg), v.over, dtype))
+        either, equal, unequal = TIES_BEST
+        is_best = Apply(equal, (Ref(arg), Ref(best)))
+        if dtype.is_float:
+            is_best = Apply(either, (is_best, Apply(unequal, (Ref(arg), Ref(arg)))))
+        place: Index = 0
+        for axis in v.over:
+            place = place * self.looper.kernel.axis(axis).extent
+            place = place + self.looper.kernel.axis(axis).index
+        behind = Const(COMBINES[FIRST].identity(i64), i64)
+        places = Apply(CHOICE, (is_best, IndexValue(place, i64), behind))
+        self.reduction(name, Reduce(FIRST, places, v.over, i64))
+
+    def store(self, s: Store) -> None:
+        if s.join:
+            raise CannotLoop
+        s = replace(
+            s,
+            value=self.hoist(s.value),
+            where=None if s.where is None else self.hoist(s.where),
+        )
+        names = self.looper.names
+        along = Axes().union(*(axes_of_index(e, names) for e in s.index))
+        along = (along | self.values_along(s)) & self.looped
+        if along:
+            self.wait(s, along)
+        else:
+            self.late.append(s)
+
+    def values_along(self, s: Statement) -> Axes:
+        return Axes().union(*(self.along(v) for v in values_of(s)))
+
+    def stream(self, s: Stream) -> None:
+        """Transform the body of a stream, with what it reads along looped axes inside."""
+        visited = {b.axis for b in s.blocks}
+        if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - visited:
+            raise CannotLoop
+        if any(b.axis in self.looped for b in s.bounds):
+            raise CannotLoop
+        if any(self.hoist(v) is not v for v in values_of(s)):
+            raise CannotLoop
+        prefix = self.needed(set(refs(s)))
+        self.settle({name for t in (*prefix, s) for name in refs(t)})
+        if any(_reduces(t, a, is_last=False) for t in prefix for a in visited):
+            raise CannotLoop
+        inner = self.inner - visited
+        body = self.looper.body((*prefix, *s.body), inner, inner)
+        self.result.append(replace(s, body=tuple(body)))
+
+    def plain(self, s: Statement, along: Axes) -> None:
+        if along:
+            raise CannotLoop
+        self.settle(set(refs(s)))
+        self.result.append(s)
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def along(self, v: Value) -> Axes:
+        """Return the looped axes that a value varies along."""
+        return self.looper.axes_of(v) & self.looped
+
+    def hoist(self, v: Value, conditions: tuple[Value, ...] = ()) -> Value:
+        """Give reductions and scans of looped axes inside of a value statements of their own."""
+        if isinstance(v, If):
+            condition = self.hoist(v.condition, conditions)
+            chosen = self.hoist(v.value, (*conditions, condition))
+            other = self.hoist(v.other, (*conditions, Apply(ANY_FAILS[1], (condition,))))
+            return If(condition, chosen, other)
+        new = with_children(v, tuple(self.hoist(c, conditions) for c in children(v)))
+        match new:
+            case Extreme(arg=arg) | Partial(condition=arg) if self.along(arg):
+                raise CannotLoop
+            case Reduce(over=over) | Dot(over=over) if self.looped.intersection(over):
+                name = self.looper.fresh("looped")
+                self.reduction(name, self.guarded(new, conditions))
+            case Scan(along=along) if along in self.looped:
+                name = self.looper.fresh("looped")
+                self.binding(Let(name, self.guarded(new, conditions)))
+            case _:
+                return new
+        return Ref(name)
+
+    def operands(self, v: Value) -> Any:
+        """Hoist what a reduction's operands have inside."""
+        return with_children(v, tuple(self.hoist(c) for c in children(v)))
+
+    def guarded(self, v: Any, conditions: Sequence[Value]) -> Any:
+        """Return a reduction out of its branches: loads still have the conditions of these."""
+        if not conditions:
+            return v
+        condition = reduce(lambda a, b: Apply(BOTH, (a, b)), conditions)
+        over = {v.along} if isinstance(v, Scan) else set(v.over)
+        row = COMBINES[SUM_OF_PRODUCTS[0] if isinstance(v, Dot) else v.combine]
+        if self.looper.axes_of(condition) & over or row.positional:
+            raise CannotLoop
+
+        def guard(operand: Value) -> Value:
+            dtype = dtype_of(operand, self.looper.env)
+            return If(condition, operand, Const(row.identity(dtype), dtype))
+
+        return with_children(v, tuple(guard(c) for c in children(v)))
+
+    # ---- passes ----------------------------------------------------------------------------------
+
+    def wait(self, s: Let | Store, over: Axes) -> None:
+        """Add a statement to the next pass over its axes.
+
+        Passes that it waits for are emitted before.
+        """
+        needs = {name for t in (*self.needed(set(refs(s))), s) for name in refs(t)}
+        self.settle(needs)
+        self.pending.append(_Item(s, self.looper.order(over), frozenset(needs)))
+
+    def settle(self, needs: set[str]) -> None:
+        """Emit the passes if one of them binds a name that is needed now."""
+        needs = needs | {n for t in self.needed(needs) for n in refs(t)}
+        if any(isinstance(i.statement, Let) and i.statement.name in needs for i in self.pending):
+            self.flush()
+
+    def needed(self, wanted: set[str]) -> list[Let | Position]:
+        """Return the deferred bindings that the names depend on, in order."""
+        wanted, result = set(wanted), list[Let | Position]()
+        for s in reversed(self.deferred):
+            if s.name in wanted:
+                wanted |= set(refs(s))
+                result.insert(0, s)
+        return result
+
+    def flush(self) -> None:
+        """Emit the passes that wait, one for all items over the same axes."""
+        pending, self.pending = self.pending, []
+        groups: dict[tuple[str, ...], list[_Item]] = {}
+        for item in pending:
+            groups.setdefault(item.axes, []).append(item)
+        for axes, items in groups.items():
+            self.result.append(self.one_pass(axes, items))
+
+    def one_pass(self, axes: tuple[str, ...], items: Sequence[_Item]) -> Stream:
+        """Return the stream that computes the items: over all axes, or over the outermost one.
+
+        Where bindings reduce along one of the axes, others are looped over inside of the stream.
+        """
+        prefix = self.needed({n for i in items for n in i.needs})
+        if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
+            axes = (self.outermost(axes, prefix),)
+        has_dots = any(isinstance(v, Dot) for i in items for v in _values(i.statement))
+        size = SUMMED_LANES if has_dots else ROW_STEP
+        longest = self.looper.longest(axes)
+        blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
+        states: list[State] = []
+        body: list[Statement] = []
+        updates: list[Statement] = []
+        for s in prefix:
+            if isinstance(s.value, Scan) and s.value.along in axes:
+                state, lets, update = self.carried(s.name, s.value)
+                states.append(state)
+                body += lets
+                updates.append(update)
+            else:
+                body.append(s)
+        for item in items:
+            s = item.statement
+            if isinstance(s, Let) and isinstance(s.value, Reduce | Dot):
+                state, update = self.accumulated(s.name, s.value)
+                states.append(state)
+                updates.append(update)
+            else:
+                updates.append(s)
+        rest = (self.inner | self.looped) - set(axes)
+        inside = self.looper.body((*body, *updates), rest, rest)
+        return Stream(blocks, tuple(states), tuple(inside))
+
+    def outermost(self, axes: Sequence[str], prefix: Sequence[Statement]) -> str:
+        """Return the axis that the loop around the others visits.
+
+        Bindings that are computed again inside of it must not reduce or scan along it.
+        """
+        for axis in axes:
+            if not any(_reduces(s, axis, is_last=len(axes) == 1) for s in prefix):
+                return axis
+        raise CannotLoop
+
+    def accumulated(self, name: str, v: Reduce | Dot) -> tuple[State, Update]:
+        """Return the state of a reduction, and how a block changes it."""
+        row = COMBINES[v.combine if isinstance(v, Reduce) else SUM_OF_PRODUCTS[0]]
+        dtype = v.dtype.compute
+        first = Const(row.identity(dtype), dtype)
+        state = State(name, first, self.looper.order(self.looper.names[name]), dtype)
+        return state, Update(name, Apply(row.scalar, (Ref(name), v)))
+
+    def carried(self, name: str, v: Scan) -> tuple[State, list[Statement], Update]:
+        """Return the state that a scan carries, its value in a block, and its update."""
+        row, dtype = COMBINES[v.combine], v.dtype.compute
+        carry = self.looper.fresh("carry")
+        axes = self.looper.order(self.looper.names[name] - {v.along})
+        self.looper.names[carry] = Axes(axes)
+        self.looper.env.names[carry] = Bound(dtype, Axes())
+        state = State(carry, Const(row.identity(dtype), dtype), axes, dtype)
+        scanned = Let(name, Apply(row.scalar, (Ref(carry), v)))
+        total = Reduce(v.combine, v.arg, (v.along,), v.dtype)
+        return state, [scanned], Update(carry, Apply(row.scalar, (Ref(carry), total)))
+
+
+def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
+    """Return whether a binding needs all of an axis.
+
+    The innermost loop carries scans along its axis.
+    """
+    for v in _values(s):
+        if isinstance(v, Reduce | Dot) and axis in v.over:
+            return True
+        if isinstance(v, Scan) and v.along == axis and not is_last:
+            return True
+    return False
+
+
+def _values(s: Statement) -> Iterable[Value]:
+    return (v for root in values_of(s) for v in visit(root))

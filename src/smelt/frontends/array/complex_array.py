@@ -1,0 +1,403 @@
+"""Define complex arrays: pairs of real arrays with one shape and dtype.
+
+Every operator on a complex array records operators on its real and imaginary parts, so that
+programs with complex numbers fuse as others do.  The memory of NumPy's complex arrays is read in
+place: parts are its views.
+
+>>> z = complex_array(np.asarray([1 + 2j, 3.0]))
+>>> z, z.dtype, z.real
+(Array([1.+2.j, 3.+0.j]), c128, Array([1., 3.]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError
+from smelt.frontends.array.array import Array, number_or_value
+from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand, call_complex
+from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
+from smelt.frontends.array.evaluate_pending import flush
+from smelt.frontends.array.number import Number
+from smelt.frontends.array.operators import Operators
+from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.tree import register_pair
+from smelt.frontends.array.value import Buffer, Value, leaf
+from smelt.frontends.array.views import shape_of
+from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
+
+__all__ = [
+    "COMPLEX_OF",
+    "PART_OF",
+    "ComplexArray",
+    "complex_array",
+    "from_memory",
+    "is_complex_like",
+    "pair",
+]
+
+PART_OF: Final[dict[DType, DType]] = {c64: f32, c128: f64}
+"""Complex dtype -> dtype of its parts."""
+COMPLEX_OF: Final[dict[DType, DType]] = {f32: c64, f64: c128}
+"""Dtype of parts -> complex dtype."""
+
+
+class ComplexArray(Array):
+    """Array of complex64 or complex128, stored as two real arrays.
+
+    It has the interface of `sm.Array`.
+    """
+
+    __slots__ = ("_imag", "_real")
+
+    _real: Array
+    _imag: Array
+
+    @property
+    def node(self) -> Any:
+        """Raise ComplexOperand: there is no single value."""
+        raise ComplexOperand(f"complex numbers ({self.dtype.long}) for this function")
+
+    @property
+    def parts(self) -> tuple[Array, Array]:
+        """Real and imaginary parts, the arrays themselves."""
+        return self._real, self._imag
+
+    def replace_parts(self, other: ComplexArray) -> None:
+        """Make the elements of another array the newest version of this one."""
+        part = PART_OF[self.dtype]
+        self._real.replace_value(cast(other.parts[0].node, part))
+        self._imag.replace_value(cast(other.parts[1].node, part))
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the elements."""
+        return COMPLEX_OF[self._real.dtype]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Sizes of the dimensions; inside `jit` they are symbolic integers."""
+        return self._real.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._real.ndim
+
+    @property
+    def size(self) -> Any:
+        """Number of elements."""
+        return self._real.size
+
+    @property
+    def mT(self) -> Array:
+        """Transpose of each matrix in the last two dimensions.
+
+        Raises ShapeError below rank 2.
+        """
+        return pair(self._real.mT, self._imag.mT)
+
+    def replace_value(self, node: Any) -> None:
+        """Raise ComplexOperand: methods that write in place are those of real arrays."""
+        raise ComplexOperand("writing to a complex array by this method")
+
+    @property
+    def type_text(self) -> str:
+        """Type for messages: `c64[3,4]`."""
+        text: str = self._real.node.type_text
+        return self.dtype.name + text[len(self._real.dtype.name) :]
+
+    def __hash__(self) -> int:
+        return hash(self._real)
+
+    # Reading
+
+    def elements(self, use: str) -> Buffer:
+        """Return the elements in memory of their own.
+
+        Raises TracerError inside `jit`, GradientError under differentiation.
+        """
+        real, imag = self.parts
+        scope = real.node.scope
+        if scope is not None and scope.check_open(self.type_text):
+            raise TracerError(use=use, value=self.type_text)
+        flush(real.node, imag.node)
+        parts = [x._read(use) for x in self.parts]  # pyright: ignore[reportPrivateUsage]
+        data = np.empty(parts[0].shape, self.dtype.numpy)
+        data.real, data.imag = parts
+        return data
+
+    def _read(self, use: str) -> Buffer:
+        return self.elements(use)
+
+    def _number(self, use: str) -> Any:
+        data = self.elements(use)
+        if data.ndim:
+            raise ArgumentError(f"{use} needs an array of rank 0, not {self.type_text}")
+        return data.item()
+
+    def __int__(self) -> int:
+        raise DTypeError(f"int(x): {self.type_text} is complex", hint="Use int(x.real).")
+
+    def __float__(self) -> float:
+        raise DTypeError(f"float(x): {self.type_text} is complex", hint="Use float(x.real).")
+
+    def __index__(self) -> int:
+        raise DTypeError(f"{self.type_text} is no integer and cannot be an index")
+
+    def item(self, *index: Any) -> Any:
+        """Return the only element, or that at an index, as a Python number.
+
+        Raises ArgumentError unless there is exactly one element, TracerError inside `jit`.
+        """
+        data = self.elements("item()")
+        if not index and data.size != 1:
+            raise ArgumentError(f"item() needs one element, not {self.type_text}")
+        return data.item(*index)
+
+    def _check_may_leave(self, use: str) -> None:
+        for x in self.parts:
+            x._check_may_leave(use)  # pyright: ignore[reportPrivateUsage]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Buffer:
+        if copy is False:
+            raise ArgumentError("np.asarray(x): a complex array becomes NumPy's only by a copy")
+        self._check_may_leave("np.asarray(x)")
+        data = self.elements("np.asarray(x)")
+        return data if dtype is None else data.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        mine = _OPERATORS.get(ufunc)
+        if mine and method == "__call__" and not options and not isinstance(inputs[0], Array):
+            return COMPLEX[mine](*inputs)
+        values = [np.asarray(x) if isinstance(x, Array) else x for x in inputs]
+        return getattr(ufunc, method)(*values, **options)
+
+    def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **options: Any) -> Any:
+        if stream is not None or copy is False:
+            what = "copy=False" if stream is None else f"stream={stream!r}"
+            raise BufferError(
+                f"{what}: the parts of a complex array are joined in a copy on the CPU"
+            )
+        self._check_may_leave("a DLPack export")
+        data = self.elements("a DLPack export")
+        return export_array(data, **{k: v for k, v in options.items() if v is not None})
+
+    def __repr__(self) -> str:
+        if self._real.node.scope is not None:
+            return f"Array(<{self.dtype}{str(self._real.node.type)[len(self._real.dtype.name) :]}>)"
+        data = self.elements("repr(x)")
+        body = np.array2string(data, prefix="Array(", separator=", ", threshold=1000)
+        plain = data.dtype == np.complex128 and data.size
+        return f"Array({body})" if plain else f"Array({body}, dtype={self.dtype})"
+
+    # Parts
+
+    def __iter__(self) -> Iterator[Array]:
+        if not self.ndim:
+            raise ArgumentError("iteration over an array of rank 0")
+        return (self[k] for k in range(len(self)))
+
+    def __contains__(self, x: Any) -> bool:
+        return bool(np.asarray(self == x).any())
+
+    def __getitem__(self, key: Any) -> Array:
+        return pair(self._real[key], self._imag[key])
+
+    def __setitem__(self, key: Any, x: Any) -> None:
+        if is_complex_like(x):
+            other = complex_array(x)
+            part = PART_OF[self.dtype]
+            self._real[key], self._imag[key] = (Array.of(cast(p.node, part)) for p in other.parts)
+        else:
+            self._real[key] = x
+            self._imag[key] = 0.0
+
+    @property
+    def at(self) -> Any:
+        """Raise UnsupportedError: updates of copies are written for real arrays."""
+        raise ComplexOperand("x.at[...] of complex numbers", hint="Update x.real and x.imag.")
+
+    def __copy__(self) -> ComplexArray:
+        return _of(*(x.__copy__() for x in self.parts))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ComplexArray:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return complex_array, (self.elements("pickling"),)
+
+    # Operators
+
+    def __neg__(self) -> Any:
+        return COMPLEX["negative"](self)
+
+    def __pos__(self) -> Any:
+        return self.__copy__()
+
+    def __abs__(self) -> Any:
+        return COMPLEX["abs"](self)
+
+    def __invert__(self) -> Any:
+        return call_complex("bitwise_invert", self)
+
+
+def _of(real: Array, imag: Array) -> ComplexArray:
+    result = ComplexArray.__new__(ComplexArray)
+    result._real, result._imag = real, imag  # pyright: ignore[reportPrivateUsage]
+    return result
+
+
+def pair(real: Any, imag: Any) -> ComplexArray:
+    """Return the complex array of two parts, which broadcast and may be real numbers.
+
+    The parts become float32 if neither needs more, else float64.  Raises ShapeError.
+    """
+    re, im = (number_or_value(x, "complex") for x in (real, imag))
+    dtypes = [x.type.dtype for x in (re, im) if isinstance(x, Value)]
+    dtype = PART_OF[promote(promote(dtypes[0], dtypes[-1]), c64) if dtypes else c128]
+    if any(d.is_integer for d in dtypes):
+        dtype = f64 if all(d.is_integer for d in dtypes) else dtype
+    if isinstance(re, Value) and isinstance(im, Value) and shape_of(re) == shape_of(im):
+        return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
+    re, im = _broadcast(
+        *(x if isinstance(x, Value) else number(x, dtype, "complex") for x in (re, im))
+    )
+    return _of(Array.of(cast(re, dtype)), Array.of(cast(im, dtype)))
+
+
+def _broadcast(x: Value, y: Value) -> tuple[Value, Value]:
+    """Expand two values to their common shape."""
+    a, b = COMPLEX["broadcast_real"](Array.of(x), Array.of(y))
+    return a.node, b.node
+
+
+def is_complex_like(x: Any) -> bool:
+    """Return whether an array, a number or an item of nested lists is complex."""
+    if isinstance(x, (complex, ComplexArray)):
+        return True
+    if isinstance(x, (list, tuple)):
+        return any(map(is_complex_like, x))
+    if isinstance(x, (Operators, Number, bool, int, float)):
+        return False
+    return getattr(getattr(x, "dtype", None), "kind", "") == "c" or (
+        "complex" in str(getattr(x, "dtype", ""))
+    )
+
+
+def complex_array(x: Any) -> ComplexArray:
+    """Return a number, an array or nested lists as a complex array.
+
+    The imaginary parts of real ones are zeros.
+
+    Raises ArgumentError for other objects.
+    """
+    if isinstance(x, ComplexArray):
+        return x
+    if isinstance(x, complex):
+        return pair(Array.of(number(x.real, f64, "complex")), x.imag)
+    if isinstance(x, (list, tuple)):
+        if any(isinstance(item, (Array, list, tuple)) for item in x):
+            return COMPLEX["stack"]([complex_array(item) for item in x])
+        x = np.asarray(x)
+    if not isinstance(x, Operators) and is_foreign_array(x) and is_complex_like(x):
+        return from_memory(as_buffer(x), isinstance(x, np.generic))
+    return pair(x, 0.0)
+
+
+def from_memory(data: Buffer, private: bool = False) -> ComplexArray:
+    """Return a complex array that reads the memory of NumPy's.
+
+    `private` memory is not written to by others.  Raises DTypeError for long double parts.
+    """
+    from_numpy(data.dtype)
+    if not data.dtype.isnative:
+        data, private = data.astype(data.dtype.newbyteorder("=")), True
+    return _of(
+        *(Array.of(leaf(p.copy()) if private else from_host(p)) for p in (data.real, data.imag))
+    )
+
+
+def _binary(name: str) -> tuple[Any, Any, Any]:
+    def forward(self: ComplexArray, other: Any) -> Any:
+        return call_complex(name, self, other) if _is_operand(other) else NotImplemented
+
+    def reflected(self: ComplexArray, other: Any) -> Any:
+        return call_complex(name, other, self) if _is_operand(other) else NotImplemented
+
+    def in_place(self: ComplexArray, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        result = call_complex(name, self, other)
+        if not isinstance(result, ComplexArray) or result.shape != self.shape:
+            raise ShapeError(
+                op=name,
+                operands=f"{self.type_text}, ...",
+                reason="in place the result would not have the array's shape",
+            )
+        self.replace_parts(result)
+        return self
+
+    return forward, reflected, in_place
+
+
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, (Operators, Number, bool, int, float, complex, list, tuple)) or (
+        is_foreign_array(x)
+    )
+
+
+_BINARY: Final = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "pow": "pow",
+    "matmul": "matmul",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+"""Python's name of an operator -> function."""
+_COMPARISONS: Final = {
+    "eq": ("equal", "equal"),
+    "ne": ("not_equal", "not_equal"),
+    "lt": ("less", "greater"),
+    "le": ("less_equal", "greater_equal"),
+    "gt": ("greater", "less"),
+    "ge": ("greater_equal", "less_equal"),
+}
+_OPERATORS: Final[dict[Any, str]] = {
+    np.add: "add",
+    np.subtract: "subtract",
+    np.multiply: "multiply",
+    np.divide: "divide",
+    np.power: "pow",
+    np.matmul: "matmul",
+    np.equal: "equal",
+    np.not_equal: "not_equal",
+}
+"""NumPy's function behind an operator with its array on the left -> function."""
+
+for _name, _function in _BINARY.items():
+    _forward, _reflected, _in_place = _binary(_function)
+    setattr(ComplexArray, f"__{_name}__", _forward)
+    setattr(ComplexArray, f"__r{_name}__", _reflected)
+    setattr(ComplexArray, f"__i{_name}__", _in_place)
+for _name, (_function, _) in _COMPARISONS.items():
+    setattr(ComplexArray, f"__{_name}__", _binary(_function)[0])
+
+
+def _split(x: Any) -> tuple[Any, Any]:
+    return x.parts if isinstance(x, ComplexArray) else (x.real, x.imag)
+
+
+for _type in (ComplexArray, np.complex64, np.complex128):
+    register_pair(_type, _split, pair)

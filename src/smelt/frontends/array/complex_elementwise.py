@@ -1,0 +1,521 @@
+"""Elementwise functions of complex numbers, written with real ones of their parts.
+
+Special values follow C99, Annex G, as the array API standard does.  Division is that of R. Smith,
+"Algorithm 116: complex division", 1962; tangents follow W. Kahan, "Branch cuts for complex
+elementary functions", 1987.  A real operand is not extended by an imaginary part, so that the
+product with a real infinity has no NaN.  NumPy computes inverse circular functions and general
+powers: those are library calls.
+
+>>> z = complex_array([3 + 4j, -1.0])
+>>> absolute(z), sqrt(z), multiply(z, z)
+(Array([5., 1.]), Array([2.+1.j, 0.+1.j]), Array([-7.+24.j,  1. -0.j]))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array.array import Array, value
+from smelt.frontends.array.complex_array import (
+    ComplexArray,
+    complex_array,
+    is_complex_like,
+    pair,
+)
+from smelt.frontends.array.complex_calls import COMPLEX
+from smelt.frontends.array.complex_library import call_power, call_unary
+from smelt.frontends.array.manipulation import broadcast_arrays
+from smelt.frontends.array.promote import cast, number
+from smelt.types.dtype import f32, f64
+
+__all__ = ["absolute", "exp", "log", "multiply", "sqrt"]
+
+Part = Any
+"""Real array or number."""
+
+
+def _parts(x: Any) -> tuple[Part, Part]:
+    """Return both parts of an operand, None as the imaginary one if it is real."""
+    if isinstance(x, complex):
+        return x.real, x.imag
+    return complex_array(x).parts if is_complex_like(x) else (_real(x), None)
+
+
+def _real(x: Any) -> Part:
+    if isinstance(x, (int, float)):
+        return float(x)
+    return Array.of(value(x, "complex")) if isinstance(x, (list, tuple, np.ndarray)) else x
+
+
+def _both(x: Any, y: Any) -> tuple[Part, Part, Part, Part]:
+    return (*_parts(x), *_parts(y))
+
+
+# Arithmetic
+
+
+def add(x: Any, y: Any) -> ComplexArray:
+    """Return x + y."""
+    a, b, c, d = _both(x, y)
+    return pair(el.add(a, c), b if d is None else d if b is None else el.add(b, d))
+
+
+def subtract(x: Any, y: Any) -> ComplexArray:
+    """Return x - y."""
+    a, b, c, d = _both(x, y)
+    if d is None:
+        return pair(el.subtract(a, c), b)
+    return pair(el.subtract(a, c), el.negative(_as_array(d)) if b is None else el.subtract(b, d))
+
+
+def _as_array(x: Part) -> Array:
+    return x if isinstance(x, Array) else Array.of(value(x, "complex"))
+
+
+def multiply(x: Any, y: Any) -> ComplexArray:
+    """Return x · y."""
+    a, b, c, d = _both(x, y)
+    if d is None:
+        return pair(el.multiply(a, c), el.multiply(b, c))
+    if b is None:
+        return pair(el.multiply(a, c), el.multiply(a, d))
+    return pair(
+        el.subtract(el.multiply(a, c), el.multiply(b, d)),
+        el.add(el.multiply(a, d), el.multiply(b, c)),
+    )
+
+
+def divide(x: Any, y: Any) -> ComplexArray:
+    """Return x / y, without overflow of intermediate results."""
+    a, b, c, d = _both(x, y)
+    if d is None:
+        return pair(el.divide(a, c), el.divide(b, c))
+    b = 0.0 if b is None else b
+    if isinstance(c, Array) or isinstance(d, Array):
+        a, b = (_as_typed(part, c, d) for part in (a, b))
+    else:
+        c, d = (_as_typed(part, a, b) for part in (c, d))
+    first = el.greater_equal(el.abs(c), el.abs(d))
+    large, small = el.where(first, c, d), el.where(first, d, c)
+    ratio = el.divide(small, large)
+    scale = el.divide(1.0, el.add(large, el.multiply(small, ratio)))
+    near, far = el.where(first, a, b), el.where(first, b, a)
+    real = el.multiply(el.add(near, el.multiply(far, ratio)), scale)
+    swapped = el.multiply(el.subtract(far, el.multiply(near, ratio)), scale)
+    imag = el.where(first, swapped, el.negative(swapped))
+    zero = el.logical_and(el.equal(c, 0.0), el.equal(d, 0.0))
+    size = el.abs(c)
+    return pair(el.where(zero, el.divide(a, size), real), el.where(zero, el.divide(b, size), imag))
+
+
+def _as_typed(x: Part, *others: Part) -> Array:
+    """Return a part as an array; a number gets the dtype of the others."""
+    if isinstance(x, Array):
+        return x
+    dtypes = [p.dtype for p in others if isinstance(p, Array)]
+    dtype = dtypes[0] if dtypes and dtypes[0].is_float else f64
+    return Array.of(number(x, dtype, "divide"))
+
+
+def reciprocal(x: Any) -> ComplexArray:
+    """Return 1 / x."""
+    return divide(1.0, x)
+
+
+def square(x: Any) -> ComplexArray:
+    """Return x · x."""
+    return multiply(x, x)
+
+
+def negative(x: Any) -> ComplexArray:
+    """Return -x."""
+    return _each(el.negative, x)
+
+
+def positive(x: Any) -> ComplexArray:
+    """Return x itself."""
+    return complex_array(x)
+
+
+def conj(x: Any) -> ComplexArray:
+    """Return the complex conjugate."""
+    re, im = complex_array(x).parts
+    return pair(re, el.negative(im))
+
+
+def real(x: Any) -> Array:
+    """Return the real part."""
+    return complex_array(x).parts[0].__copy__()
+
+
+def imag(x: Any) -> Array:
+    """Return the imaginary part."""
+    return complex_array(x).parts[1].__copy__()
+
+
+def absolute(x: Any) -> Array:
+    """Return the distance from 0."""
+    return el.hypot(*complex_array(x).parts)
+
+
+def angle(x: Any) -> Array:
+    """Return the angle in radians, in [-π, π]."""
+    re, im = complex_array(x).parts
+    return el.atan2(im, re)
+
+
+def sign(x: Any) -> ComplexArray:
+    """Return x / |x|, and 0 for 0; two infinite parts have no direction."""
+    re, im = complex_array(x).parts
+    ends, both = el.isinf(el.hypot(re, im)), el.logical_and(el.isinf(re), el.isinf(im))
+
+    def bounded(part: Array) -> Array:
+        halves = el.where(el.isinf(part), el.copysign(1.0, part), el.copysign(0.0, part))
+        return el.where(el.isfinite(el.add(el.abs(re), el.abs(im))), part, halves)
+
+    infinite = el.logical_or(el.isinf(re), el.isinf(im))
+    huge = el.logical_and(ends, el.logical_not(infinite))
+    re, im = (el.where(infinite, bounded(p), el.where(huge, p * 0.25, p)) for p in (re, im))
+    size = el.hypot(re, im)
+    zero = el.equal(size, 0.0)
+    size = el.where(both, math.nan, el.where(zero, 1.0, size))
+    return pair(*(el.where(zero, part, el.divide(part, size)) for part in (re, im)))
+
+
+def round_(x: Any, decimals: int = 0) -> ComplexArray:
+    """Round both parts, halves to even."""
+    return _each(lambda part: el.round(part, decimals), x)
+
+
+def _each(function: Callable[[Array], Array], x: Any) -> ComplexArray:
+    return pair(*map(function, complex_array(x).parts))
+
+
+# Comparison
+
+
+def equal(x: Any, y: Any) -> Array:
+    """Return whether both parts are equal."""
+    a, b, c, d = _both(x, y)
+    return el.logical_and(
+        el.equal(a, c), el.equal(0.0 if b is None else b, 0.0 if d is None else d)
+    )
+
+
+def not_equal(x: Any, y: Any) -> Array:
+    """Return whether either part differs."""
+    return el.logical_not(equal(x, y))
+
+
+def _either(name: str, join: Callable[[Any, Any], Array]) -> Callable[[Any], Array]:
+    def function(x: Any) -> Array:
+        return join(*map(getattr(el, name), complex_array(x).parts))
+
+    return function
+
+
+def where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
+    """Select both parts of `x1` where the condition is true, of `x2` elsewhere."""
+    a, b, c, d = _both(x1, x2)
+    re = el.where(condition, a, c)
+    im = el.where(condition, 0.0 if b is None else b, 0.0 if d is None else d)
+    if not isinstance(b, Array) and not isinstance(d, Array) and re.dtype.is_float:
+        im = Array.of(cast(im.node, re.dtype))  # two numbers, which have no dtype of their own
+    return pair(re, im)
+
+
+# Exponentials and logarithms
+
+
+def _limit(x: Array) -> float:
+    """Return a power that exp does not overflow for, near the largest."""
+    return 85.0 if x.dtype is f32 else 700.0
+
+
+def _times_exp(x: Array, exponent: Array) -> Array:
+    """Return x · exp(exponent), which may be finite where exp(exponent) is not."""
+    limit = _limit(exponent)
+    first = el.exp(el.minimum(exponent, limit))
+    return el.multiply(el.multiply(x, first), el.exp(el.maximum(el.subtract(exponent, limit), 0.0)))
+
+
+def exp(x: Any) -> ComplexArray:
+    """Return the exponential function."""
+    re, im = complex_array(x).parts
+    ends, finite = el.isinf(re), el.isfinite(im)
+    cosine, sine = el.cos(im), el.sin(im)
+    real, imag = _times_exp(cosine, re), _times_exp(sine, re)
+    # exp(-inf) is 0 at any angle, exp(inf) is infinite in an unknown direction
+    without = el.logical_and(ends, el.logical_not(finite))
+    real = el.where(without, el.exp(re), real)
+    imag = el.where(el.logical_and(without, el.less(re, 0.0)), 0.0, imag)
+    return pair(real, el.where(el.equal(im, 0.0), im, imag))
+
+
+def expm1(x: Any) -> ComplexArray:
+    """Return exp(x) - 1, accurate near zero."""
+    re, im = complex_array(x).parts
+    half = el.sin(el.multiply(im, 0.5))
+    real = el.subtract(
+        el.multiply(el.expm1(re), el.cos(im)), el.multiply(2.0, el.multiply(half, half))
+    )
+    whole = exp(complex_array(x))
+    unsafe = el.logical_not(el.logical_and(el.less(re, _limit(re)), el.isfinite(im)))
+    unsafe = el.logical_or(unsafe, el.equal(re, -math.inf))
+    plain = el.equal(im, 0.0)
+    real = el.where(plain, el.expm1(re), el.where(unsafe, el.subtract(whole.parts[0], 1.0), real))
+    return pair(real, whole.parts[1])
+
+
+def _choice(condition: Array, yes: float, no: Any, like: Array) -> Array:
+    """Select between numbers, in the dtype of `like`."""
+    return Array.of(cast(el.where(condition, yes, no).node, like.dtype))
+
+
+def _log_abs(re: Array, im: Array) -> Array:
+    """Return log |x|, accurate where |x| is near 1."""
+    a, b = el.abs(re), el.abs(im)
+    large, small = el.maximum(a, b), el.minimum(a, b)
+    near = el.logical_and(el.greater(large, 0.5), el.less(large, 1.5))
+    product = el.multiply(el.subtract(large, 1.0), el.add(large, 1.0))
+    near_log = el.multiply(0.5, el.log1p(el.add(product, el.multiply(small, small))))
+    info = np.finfo(re.dtype.numpy)
+    huge = el.greater(large, float(info.max) / 4)
+    scale = _choice(huge, 0.25, 1.0, re)
+    size = el.hypot(el.multiply(re, scale), el.multiply(im, scale))
+    far_log = el.add(el.log(size), _choice(huge, math.log(4.0), 0.0, re))
+    return el.where(near, near_log, far_log)
+
+
+def log(x: Any) -> ComplexArray:
+    """Return the natural logarithm, with an imaginary part in [-π, π]."""
+    re, im = complex_array(x).parts
+    return pair(_log_abs(re, im), el.atan2(im, re))
+
+
+def log1p(x: Any) -> ComplexArray:
+    """Return log(1 + x), accurate near zero."""
+    re, im = complex_array(x).parts
+    moved = el.add(re, 1.0)
+    size = el.add(el.abs(re), el.abs(im))
+    inner = el.add(el.multiply(re, el.add(re, 2.0)), el.multiply(im, im))
+    near = el.multiply(0.5, el.log1p(inner))
+    return pair(el.where(el.less(size, 0.5), near, _log_abs(moved, im)), el.atan2(im, moved))
+
+
+def _log_to(base: float) -> Callable[[Any], ComplexArray]:
+    def function(x: Any) -> ComplexArray:
+        return _each(lambda part: el.multiply(part, 1.0 / math.log(base)), log(x))
+
+    return function
+
+
+def sqrt(x: Any) -> ComplexArray:
+    """Return the square root with a real part of at least 0."""
+    re, im = complex_array(x).parts
+    info = np.finfo(re.dtype.numpy)
+    large = el.maximum(el.abs(re), el.abs(im))
+    huge, tiny = el.greater(large, float(info.max) / 4), el.less(large, float(info.tiny) * 4)
+    up = 2.0 ** (2 * (info.nmant // 2 + 1))
+    scale = _choice(huge, 1 / 16, _choice(tiny, up, 1.0, re), re)
+    back = _choice(huge, 4.0, _choice(tiny, up**-0.5, 1.0, re), re)
+    a, b = el.multiply(re, scale), el.multiply(im, scale)
+    root = el.sqrt(el.multiply(0.5, el.add(el.abs(a), el.hypot(a, b))))
+    other = el.divide(el.abs(b), el.multiply(2.0, root))
+    right = el.logical_not(el.signbit(re))
+    real = el.multiply(el.where(right, root, other), back)
+    imag = el.multiply(el.where(right, other, root), back)
+    zero = el.logical_and(el.equal(re, 0.0), el.equal(im, 0.0))
+    real, imag = el.where(zero, 0.0, real), el.where(zero, 0.0, imag)
+    ends = el.logical_and(el.isinf(re), el.logical_not(el.isinf(im)))
+    rest = el.subtract(im, im)  # 0, or NaN
+    real = el.where(ends, el.where(right, math.inf, el.abs(rest)), real)
+    imag = el.where(ends, el.where(right, el.abs(rest), math.inf), imag)
+    real = el.where(el.isinf(im), math.inf, real)
+    imag = el.where(el.isinf(im), math.inf, imag)
+    return pair(real, el.copysign(imag, im))
+
+
+# Circular and hyperbolic functions
+
+
+def _hyperbolic(re: Array, im: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the products sinh·cos, cosh·sin, cosh·cos and sinh·sin of the parts."""
+    cosine, sine = el.cos(im), el.sin(im)
+    far = el.greater(el.abs(re), 22.0 if re.dtype is f64 else 10.0)
+    half = el.abs(re)
+
+    def product(factor: Array, circular: Array, odd: bool) -> Array:
+        large = _times_exp(el.multiply(circular, 0.5), half)
+        if odd:
+            large = el.multiply(large, el.copysign(1.0, re))
+        return el.where(far, large, el.multiply(factor, circular))
+
+    # no NaN of a zero times an infinity
+    flat, straight = el.equal(re, 0.0), el.equal(im, 0.0)
+    unknown = el.logical_and(el.isinf(re), el.logical_not(el.isfinite(im)))
+    sinh, cosh = el.sinh(re), el.cosh(re)
+    sc = el.where(flat, re, el.where(unknown, re, product(sinh, cosine, True)))
+    cs = el.where(straight, im, product(cosh, sine, False))
+    cc = el.where(unknown, math.inf, product(cosh, cosine, False))
+    zero = el.multiply(el.copysign(1.0, re), el.copysign(0.0, im))
+    ss = el.where(el.logical_or(flat, straight), zero, product(sinh, sine, True))
+    return sc, cs, cc, ss
+
+
+def sinh(x: Any) -> ComplexArray:
+    """Return the hyperbolic sine."""
+    re, im = complex_array(x).parts
+    sc, cs, _, _ = _hyperbolic(re, im)
+    return pair(sc, cs)
+
+
+def cosh(x: Any) -> ComplexArray:
+    """Return the hyperbolic cosine."""
+    re, im = complex_array(x).parts
+    _, _, cc, ss = _hyperbolic(re, im)
+    return pair(cc, ss)
+
+
+def tanh(x: Any) -> ComplexArray:
+    """Return the hyperbolic tangent."""
+    re, im = complex_array(x).parts
+    far = el.greater(el.abs(re), 22.0 if re.dtype is f64 else 10.0)
+    near = el.where(far, 0.0, re)
+    t, s = el.tan(im), el.sinh(near)
+    beta = el.add(1.0, el.multiply(t, t))
+    rho = el.sqrt(el.add(1.0, el.multiply(s, s)))
+    bottom = el.add(1.0, el.multiply(beta, el.multiply(s, s)))
+    real = el.divide(el.multiply(el.multiply(beta, rho), s), bottom)
+    imag = el.divide(t, bottom)
+    decay = el.exp(el.multiply(-2.0, el.abs(re)))
+    far_imag = el.multiply(el.multiply(4.0, el.multiply(el.sin(im), el.cos(im))), decay)
+    far_imag = el.where(el.isinf(re), el.where(el.isfinite(im), far_imag, 0.0), far_imag)
+    has_sign = el.logical_or(el.isfinite(im), el.isinf(re))
+    far_real = el.where(has_sign, el.copysign(1.0, re), math.nan)
+    real = el.where(far, far_real, el.where(el.equal(re, 0.0), re, real))
+    imag = el.where(far, far_imag, imag)
+    return pair(real, el.where(el.equal(im, 0.0), im, imag))
+
+
+def _times_i(z: Any) -> ComplexArray:
+    """Return i · z."""
+    re, im = complex_array(z).parts
+    return pair(el.negative(im), re)
+
+
+def _times_minus_i(z: Any) -> ComplexArray:
+    """Return -i · z."""
+    re, im = complex_array(z).parts
+    return pair(im, el.negative(re))
+
+
+def sin(x: Any) -> ComplexArray:
+    """Return the sine, -i sinh(i x)."""
+    return _times_minus_i(sinh(_times_i(x)))
+
+
+def cos(x: Any) -> ComplexArray:
+    """Return the cosine, cosh(i x)."""
+    return cosh(_times_i(x))
+
+
+def tan(x: Any) -> ComplexArray:
+    """Return the tangent, -i tanh(i x)."""
+    return _times_minus_i(tanh(_times_i(x)))
+
+
+# Powers
+
+_UNROLLED = 16
+"""Largest whole exponent that is written as products."""
+
+
+def power(x: Any, y: Any) -> ComplexArray:
+    """Return x to the power y; small whole exponents are products, 0.5 is a root."""
+    if isinstance(y, int) and not isinstance(y, bool) and abs(y) <= _UNROLLED and y:
+        result, base, count = None, complex_array(x), abs(y)
+        while count:
+            if count % 2:
+                result = base if result is None else multiply(result, base)
+            count //= 2
+            base = multiply(base, base) if count else base
+        assert result is not None
+        return reciprocal(result) if y < 0 else positive(result)
+    if isinstance(y, float) and y == 0.5:
+        return sqrt(x)
+    dtype = add(x, y).dtype
+    operands = (_to(complex_array(p), dtype) for p in (x, y))
+    (a, b), (c, d) = (z.parts for z in operands)
+    a, b, c, d = broadcast_arrays(a, b, c, d)
+    return call_power(a, b, c, d)
+
+
+def _to(z: ComplexArray, dtype: Any) -> ComplexArray:
+    return COMPLEX["astype"](z, dtype)
+
+
+_LIBRARY: Final = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
+"""Function -> NumPy's, which computes it."""
+
+
+def _library(name: str) -> Callable[[Any], ComplexArray]:
+    def function(x: Any) -> ComplexArray:
+        return call_unary(_LIBRARY[name], *complex_array(x).parts)
+
+    return function
+
+
+COMPLEX.update(
+    {
+        "add": add,
+        "subtract": subtract,
+        "multiply": multiply,
+        "divide": divide,
+        "reciprocal": reciprocal,
+        "square": square,
+        "negative": negative,
+        "positive": positive,
+        "conj": conj,
+        "real": real,
+        "imag": imag,
+        "abs": absolute,
+        "angle": angle,
+        "sign": sign,
+        "round": round_,
+        "equal": equal,
+        "not_equal": not_equal,
+        "where": where,
+        "exp": exp,
+        "expm1": expm1,
+        "log": log,
+        "log1p": log1p,
+        "log2": _log_to(2.0),
+        "log10": _log_to(10.0),
+        "sqrt": sqrt,
+        "sinh": sinh,
+        "cosh": cosh,
+        "tanh": tanh,
+        "sin": sin,
+        "cos": cos,
+        "tan": tan,
+        "pow": power,
+        "isnan": _either("isnan", el.logical_or),
+        "isinf": _either("isinf", el.logical_or),
+        "isfinite": _either("isfinite", el.logical_and),
+        **{n: _library(n) for n in _LIBRARY},
+        "broadcast_real": broadcast_arrays,
+    }
+)

@@ -1,0 +1,420 @@
+"""Loops and branches that are recorded once: `scan`, `fori_loop`, `while_loop`, `cond`.
+
+The step is a function of arrays, called once with arrays that have no values; a loop of any length
+runs what it recorded.  Argument orders are those of JAX.
+
+>>> import smelt as sm
+>>> scan(lambda c, x: (c + x, c * x), 0.0, sm.asarray([1.0, 2.0, 3.0]))
+(Array(6.), Array([0., 2., 9.]))
+>>> fori_loop(0, 5, lambda i, c: c * 2, sm.asarray(1.0))
+Array(32.)
+>>> while_loop(lambda c: c < 100, lambda c: c * 3, sm.asarray(1))
+Array(243)
+>>> cond(sm.asarray(2.0) > 1, lambda x: x + 1, lambda x: x - 1, sm.asarray(5.0))
+Array(6.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from smelt.errors import ArgumentError, CarryError, LengthError, StructureError
+from smelt.frontends.array import elementwise as el
+from smelt.frontends.array.array import Array, number_or_value
+from smelt.frontends.array.number import Number, Size, as_dim, is_integral
+from smelt.frontends.array.promote import cast, default_value, number
+from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.steps import Step, checked_body, record_step, result_value
+from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
+from smelt.frontends.array.value import STATE, Value, constant, record
+from smelt.frontends.array.views import expand, shape_of
+from smelt.graph import build
+from smelt.graph.ir import Graph
+from smelt.graph.loop import Loop
+from smelt.graph.walk import map_indices
+from smelt.ops.create import Constant, Input
+from smelt.ops.elementwise import Cast, Map
+from smelt.types.dtype import DType, bool_, f16, f64, i64
+from smelt.types.expr import Index, substitute
+from smelt.types.tensor import Shape, TensorType
+
+__all__ = ["cond", "fori_loop", "scan", "while_loop"]
+
+Function = Callable[..., Any]
+
+
+def scan(
+    f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False
+) -> tuple[Any, Any]:
+    """Run a step for each slice of arrays, carrying values from one to the next.
+
+    A step that works on each element of its carry by itself becomes one kernel, parallel over the
+    elements, with the carry in registers.  Any other step is planned once and runs again and again.
+    Either way neither a new length nor another step is recorded or compiled again.
+
+    Args:
+        f: takes the carry and a nest of slices, returns the next carry and a nest of results.
+        init: the first carry: a nest of arrays and numbers.  A number takes the dtype that the
+            step returns.
+        xs: a nest of arrays with one first dimension, along which slices are taken; or None.
+        length: the number of steps, needed if `xs` has no arrays.
+        reverse: whether to start from the last slice; results are stacked where their slice was.
+
+    Returns:
+        The last carry, and the results stacked along a new first dimension.
+
+    Raises:
+        LengthError if arrays differ in length or nothing says it; CarryError if the step returns
+        another carry; TracerError if it needs values.
+    """
+    sequences, sequence_tree = flatten(xs)
+    values = [_operand(x, "scan") for x in sequences]
+    steps = _length(values, paths(sequence_tree, "xs"), length)
+    stacked: list[Tree] = []
+
+    def call(carry: Any, slices: list[Array]) -> tuple[Any, Sequence[Any]]:
+        nest = unflatten(sequence_tree, iter(slices))
+        pair = f(carry, nest)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise StructureError(
+                f"scan: the step returned {type(pair).__name__}, not the pair (carry, result)"
+            )
+        results, tree = flatten(pair[1])
+        stacked.append(tree)
+        return pair[0], results
+
+    loop = _carried("scan", call, init, values, (steps,), reverse=bool(reverse))
+    return loop.carry, unflatten(stacked[-1], iter(loop.results))
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any) -> Any:
+    """Run `body_fun(i, carry)` for i from `lower` up to `upper` (exclusive); return the last carry.
+
+    Bounds that are numbers give a loop that has a gradient.  Bounds may be integer arrays, whose
+    values a jitted function gets at each call.
+
+    Raises CarryError if a step returns another carry, ArgumentError for bounds that are no
+    integers.
+    """
+    if is_integral(lower) and is_integral(upper):
+        count = upper - lower
+        first = default_value(lower, "fori_loop")
+
+        def step(carry: Any, _: Any) -> tuple[Any, None]:
+            i, value = carry
+            return (i + 1, body_fun(i, value)), None
+
+        length = count if isinstance(count, Size) else max(int(count), 0)
+        (_, last), _ = scan(step, (Array.of(first), init_val), None, length)
+        return last
+    start, stop = (_integer(x, "fori_loop") for x in (lower, upper))
+
+    def goes_on(carry: Any) -> Array:
+        return carry[0] < stop
+
+    def advance(carry: Any) -> Any:
+        return carry[0] + 1, body_fun(carry[0], carry[1])
+
+    return while_loop(goes_on, advance, (start, init_val))[1]
+
+
+def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    """Run `body_fun` on a carry while `cond_fun` returns true; return the last carry.
+
+    There is no gradient: the number of steps, and so the memory that one takes, is not known.
+
+    Raises CarryError if a step returns another carry, ArgumentError if the condition is not one
+    bool.
+    """
+
+    def call(carry: Any, _: list[Array]) -> tuple[Any, Sequence[Any]]:
+        value = body_fun(carry[1])
+        return (_condition(cond_fun(value), "while_loop"), value), ()
+
+    leaves, tree = flatten(init_val)
+    arrays = unflatten(tree, iter([Array.of(_operand(x, "while_loop")) for x in leaves]))
+    first = _condition(cond_fun(arrays), "while_loop")
+    return _carried("while_loop", call, (first, init_val), [], ()).carry[1]
+
+
+def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> Any:
+    """Return `true_fun(*operands)` where `pred` is true, else `false_fun(*operands)`.
+
+    A condition that has a value now decides now.  In a recording both functions are recorded: if
+    both are few elementwise operators, both are computed and the result is selected; otherwise only
+    the branch that is taken runs.
+
+    Raises CarryError if the branches return different structures or types, ArgumentError if `pred`
+    is not one bool.
+    """
+    if isinstance(pred, (bool, int)):
+        return true_fun(*operands) if pred else false_fun(*operands)
+    condition = _condition(pred, "cond")
+    if condition.node.scope is None and STATE.scope is None:
+        return true_fun(*operands) if bool(condition) else false_fun(*operands)
+    branches = [_branch(f, operands) for f in (true_fun, false_fun)]
+    (yes, tree), (no, other_tree) = branches
+    _check_branches(yes, tree, no, other_tree)
+    if all(_is_cheap(step) for step, _ in branches):
+        results = [flatten(f(*operands))[0] for f in (true_fun, false_fun)]
+        pairs = zip(*([_array(x, "cond") for x in r] for r in results), strict=True)
+        return unflatten(tree, iter([el.where(condition, a, b) for a, b in pairs]))
+    last = yes.graph.outputs
+    scope = condition.node.scope or STATE.scope
+    first = [_zeros(x.type.dtype, _around(yes, x.type.shape), scope) for x in last]
+    taken = _run_once(condition.node, yes, first)
+    taken = _run_once(el.logical_not(condition).node, no, taken)
+    return unflatten(tree, iter([Array.of(x) for x in taken]))
+
+
+# ---- branches ----------------------------------------------------------------------------------
+
+MOST_SELECTED = 24
+"""Most elementwise operators of a branch that is computed even if the other one is taken."""
+
+
+def _branch(f: Function, operands: Sequence[Any]) -> tuple[Step, Tree]:
+    trees: list[Tree] = []
+
+    def call(_: list[Array]) -> list[Value]:
+        results, tree = flatten(f(*operands))
+        trees.append(tree)
+        return [_array(x, "cond").node for x in results]
+
+    return record_step("branch", call, (), takes_all=True), trees[0]
+
+
+def _check_branches(yes: Step, tree: Tree, no: Step, other_tree: Tree) -> None:
+    if tree != other_tree:
+        raise CarryError(
+            op="cond",
+            value="the false branch",
+            found="nested otherwise",
+            expected="as the true one",
+        )
+    names = paths(tree, "result")
+    for name, a, b in zip(names, yes.graph.outputs, no.graph.outputs, strict=True):
+        shapes = [_around(step, x.type.shape) for step, x in ((yes, a), (no, b))]
+        if a.type.dtype != b.type.dtype or not _same_shape(STATE.scope, *shapes):
+            raise CarryError(
+                op="cond", value=f"{name} of the false branch", found=b.type, expected=a.type
+            )
+
+
+def _around(step: Step, shape: Shape) -> Shape:
+    """Return a shape in the step by the sizes around it."""
+    names = dict(zip(step.names, step.sizes, strict=True))
+    return tuple(d if isinstance(d, int) else substitute(d, names, "size") for d in shape)
+
+
+def _is_cheap(step: Step) -> bool:
+    nodes = [x for x in step.graph.nodes() if not isinstance(x.op, (Input, Constant))]
+    work = [x for x in nodes if not (x.op.is_view or x.op.is_source)]
+    return len(work) <= MOST_SELECTED and all(isinstance(x.op, (Map, Cast)) for x in work)
+
+
+def _run_once(condition: Value, step: Step, values: Sequence[Value]) -> list[Value]:
+    """Return the results of a step if the condition holds, else the values."""
+    go = build.input("go", condition.type)
+    held = [build.input(f"c{k}", x.type) for k, x in enumerate(step.graph.outputs)]
+    stop = build.constant(False, bool_)
+    graph = Graph("branch", (go, *held, *step.graph.inputs), (stop, *step.graph.outputs))
+    body, extra = checked_body(graph, 1 + len(held))
+    loop = Loop(1 + len(held) + extra, 0, (), False, 0, step.names, step.sizes, body)
+    inputs = (condition, *values, *[constant(0, i64)] * extra, *step.captured)
+    return [_record_result(loop, k, inputs) for k in range(1, 1 + len(held))]
+
+
+# ---- carried values ----------------------------------------------------------------------------
+
+
+class _Run:
+    """Results of a loop: its last carry, and the stacked results as arrays."""
+
+    def __init__(self, carry: Any, results: list[Array]) -> None:
+        self.carry, self.results = carry, results
+
+
+def _carried(
+    what: str,
+    call: Callable[[Any, list[Array]], tuple[Any, Sequence[Any]]],
+    init: Any,
+    sequences: Sequence[Value],
+    length: Shape,
+    *,
+    reverse: bool = False,
+) -> _Run:
+    """Record a loop of `call(carry, slices)`, which returns the next carry and results."""
+    leaves, tree = flatten(init)
+    dtypes = [f16 if _is_plain_float(x) else None for x in leaves]  # no dtype is narrower
+    while True:
+        carry = [_initial(x, d, what) for x, d in zip(leaves, dtypes, strict=True)]
+        results: list[int] = []
+
+        def run(arrays: list[Array], results: list[int] = results) -> list[Value]:
+            nest = unflatten(tree, iter(arrays[: len(leaves)]))
+            following, stacked = call(nest, arrays[len(leaves) :])
+            after, nesting = flatten(following)
+            if nesting != tree:
+                raise CarryError(
+                    op=what,
+                    value="the carry after a step",
+                    found=_outline(nesting),
+                    expected=_outline(tree),
+                )
+            results.append(len(stacked))
+            return [_array(x, what).node for x in (*after, *stacked)]
+
+        step = record_step(what, run, carry, sequences)
+        after = [x.type.dtype for x in step.graph.outputs[: len(leaves)]]
+        settled = [_settled_dtype(x, d, e) for x, d, e in zip(leaves, dtypes, after, strict=True)]
+        if settled == dtypes:
+            break
+        dtypes = settled
+    _check_carry(what, tree, step, carry)
+    body, extra = checked_body(step.graph, len(carry))
+    count = len(carry) + extra
+    loop = Loop(count, len(sequences), length, reverse, 0, step.names, step.sizes, body)
+    inputs = (*carry, *[constant(0, i64)] * extra, *sequences, *step.captured)
+    places = [k for k in range(loop.results) if not len(carry) <= k < count]
+    arrays = [Array.of(_record_result(loop, k, inputs)) for k in places]
+    return _Run(unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :])
+
+
+def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:
+    """Record a result of a loop by the sizes that remain after unification."""
+    scope = next((x.scope for x in inputs if x.scope is not None), STATE.scope)
+    if scope is not None:
+        loop = map_indices(loop, scope.canon)
+    return record(replace(loop, which=which), inputs, STATE.scope)
+
+
+def _initial(x: Any, dtype: DType | None, what: str) -> Value:
+    value = number_or_value(x, what)
+    if isinstance(value, Value):
+        return value
+    return default_value(value, what) if dtype is None else number(value, dtype, what)
+
+
+def _is_plain_float(x: Any) -> bool:
+    return isinstance(x, float) or (isinstance(x, Number) and x.dtype.is_float)
+
+
+def _settled_dtype(x: Any, now: DType | None, after: DType) -> DType | None:
+    """Return the dtype of a carry that starts as a number, from the step's result.
+
+    A float takes the dtype that the step returns, and float64 if any will do.
+    """
+    if now == f16 and _is_plain_float(x):
+        return f64 if after == f16 or not after.is_float else after
+    plain = isinstance(x, (bool, int, Number)) or now is not None
+    wider = now is None and plain and after.is_float
+    return after if wider or (now is not None and after.is_float) else now
+
+
+def _check_carry(what: str, tree: Tree, step: Step, carry: Sequence[Value]) -> None:
+    """Raise CarryError unless a step returns the carry that it takes."""
+    names = paths(tree, "carry")
+    graph = step.graph
+    for k, (name, before) in enumerate(zip(names, carry, strict=True)):
+        after = graph.outputs[k].type
+        if after == graph.inputs[k].type:
+            continue
+        raise CarryError(
+            op=what,
+            value=f"{name} after a step",
+            found=_shown(step, before, after),
+            expected=before.type_text,
+        )
+
+
+def _shown(step: Step, like: Value, kind: Any) -> str:
+    here = TensorType(kind.dtype, _around(step, kind.shape))
+    return str(here if like.scope is None else like.scope.concrete(here))
+
+
+def _outline(tree: Any) -> str:
+    names = paths(tree, "carry")
+    return f"{len(names)} arrays ({', '.join(names[:4])}{', ..' if len(names) > 4 else ''})"
+
+
+def _same_shape(scope: Scope | None, a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(
+        m == n or (scope is not None and scope.same(m, n)) for m, n in zip(a, b)
+    )
+
+
+# ---- arguments ---------------------------------------------------------------------------------
+
+
+def _operand(x: Any, what: str) -> Value:
+    value = number_or_value(x, what)
+    return value if isinstance(value, Value) else default_value(value, what)
+
+
+def _array(x: Any, what: str) -> Array:
+    """Return a leaf of a function's result as an array."""
+    value = result_value(x)
+    if value is None:
+        raise StructureError(where=f"the result of a function of {what}", type=type(x).__name__)
+    return Array.of(value)
+
+
+def _condition(x: Any, what: str) -> Array:
+    value = _operand(x, what)
+    if value.type.shape or value.type.dtype != bool_:
+        raise ArgumentError(
+            op=what, argument="the condition", value=value.type_text, expected="one bool"
+        )
+    return Array.of(value)
+
+
+def _integer(x: Any, what: str) -> Array:
+    value = _operand(x, what)
+    if value.type.shape or not value.type.dtype.is_integer:
+        raise ArgumentError(
+            op=what, argument="a bound", value=value.type_text, expected="one integer"
+        )
+    return Array.of(cast(value, i64))
+
+
+def _length(sequences: Sequence[Value], names: Sequence[str], length: Any) -> Index:
+    """Return the number of steps; raise LengthError if it is not clear."""
+    if isinstance(length, Array) or (length is not None and not is_integral(length)):
+        raise LengthError(
+            op="scan",
+            reason=f"length={length!r} is no integer",
+            hint="A number of steps that is computed: sm.fori_loop(0, n, body, init).",
+        )
+    steps: Index | None = None if length is None else as_dim(length)
+    if isinstance(steps, int) and steps < 0:
+        raise LengthError(op="scan", reason=f"length={steps} is negative")
+    source = "length"
+    for name, x in zip(names, sequences, strict=True):
+        if not x.type.shape:
+            raise LengthError(
+                op="scan", reason=f"{name} is {x.type_text}, which has no first dimension"
+            )
+        first = shape_of(x)[0]
+        scope = x.scope or STATE.scope
+        if steps is None:
+            steps, source = first, name
+        elif steps != first and (scope is None or not scope.same(steps, first)):
+            raise LengthError(op="scan", reason=_differ(scope, (source, steps), (name, first)))
+    if steps is None:
+        raise LengthError(op="scan", reason="neither xs nor length says how many steps there are")
+    scope = next((x.scope for x in sequences if x.scope is not None), STATE.scope)
+    return steps if scope is None else scope.canon(steps)
+
+
+def _differ(scope: Scope | None, one: tuple[str, Index], other: tuple[str, Index]) -> str:
+    (a, n), (b, m) = one, other
+    n, m = (d if scope is None else scope.hint(d) for d in (n, m))
+    return f"{a} says {n} steps, {b} says {m}"
+
+
+def _zeros(dtype: DType, shape: Shape, scope: Scope | None) -> Value:
+    zero = constant(False if dtype == bool_ else 0, dtype)
+    return expand(zero, shape) if shape else record(Cast(dtype), (zero,), scope)

@@ -1,0 +1,98 @@
+"""Arrays in einops: `einops.rearrange(x, "b c h w -> b h w c")` without a wrapper.
+
+einops asks the subclasses of its `AbstractBackend` whose arrays it is given. Ours is defined when
+einops is imported, before or after Smelt; einops itself is imported by nobody here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from smelt.frontends.array import creation, einsum, manipulation
+from smelt.frontends.array.array import Array
+
+__all__ = ["register"]
+
+_MODULE = "einops._backends"
+
+
+def register() -> None:
+    """Make einops know our arrays, now if it is imported and otherwise when it is."""
+    module = sys.modules.get(_MODULE)
+    if module is None:
+        sys.meta_path.insert(0, _Finder())
+    else:
+        _define(module)
+
+
+class _Finder(MetaPathFinder):
+    """Find einops' back ends as Python does, and define ours when they are loaded."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        _define(module)
+
+
+def _define(module: ModuleType) -> None:
+    """Define the back end as a subclass of einops' own class, where einops finds it."""
+
+    class SmeltBackend(module.AbstractBackend):
+        framework_name = "smelt"
+
+        def is_appropriate_type(self, tensor: Any) -> bool:
+            return isinstance(tensor, Array)
+
+        def from_numpy(self, x: Any) -> Array:
+            return creation.asarray(x)
+
+        def to_numpy(self, x: Array) -> Any:
+            return x.__array__()
+
+        def arange(self, start: int, stop: int) -> Array:
+            return creation.arange(start, stop)
+
+        def transpose(self, x: Array, axes: Sequence[int]) -> Array:
+            return manipulation.permute_dims(x, tuple(axes))
+
+        def stack_on_zeroth_dimension(self, tensors: list[Array]) -> Array:
+            return manipulation.stack(tensors)
+
+        def add_axis(self, x: Array, new_position: int) -> Array:
+            return manipulation.expand_dims(x, axis=new_position)
+
+        def tile(self, x: Array, repeats: Sequence[int]) -> Array:
+            return manipulation.tile(x, tuple(repeats))
+
+        def concat(self, tensors: Sequence[Array], axis: int) -> Array:
+            return manipulation.concat(tensors, axis=axis)
+
+        def is_float_type(self, x: Array) -> bool:
+            return x.dtype.is_float
+
+        def einsum(self, pattern: str, *x: Array) -> Array:
+            return einsum.einsum(pattern, *x)
+
+    setattr(module, SmeltBackend.__name__, SmeltBackend)

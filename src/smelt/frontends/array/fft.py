@@ -1,0 +1,360 @@
+"""Fourier transforms, the `fft` extension of the array API standard.
+
+NumPy computes the transforms: each is one library call in a plan, which reads and writes real and
+imaginary parts.  Shifts and frequencies are array code.
+
+>>> from smelt.frontends.array.creation import arange, zeros
+>>> fft(arange(4) * 1.0), ifft(fft(arange(3) * 1.0)), rfft(arange(4) * 1.0).shape
+(Array([ 6.+0.j, -2.+2.j, -2.+0.j, -2.-2.j]), Array([0.+0.j, 1.+0.j, 2.+0.j]), (3,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from smelt.errors import ArgumentError, DTypeError
+from smelt.frontends.array import complex_functions, manipulation
+from smelt.frontends.array.array import Array, check_device, value
+from smelt.frontends.array.complex_array import complex_array, is_complex_like, pair
+from smelt.frontends.array.complex_library import call_stacked, joined, stacked
+from smelt.frontends.array.creation import arange, zeros
+from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
+from smelt.frontends.array.library import call, with_extern_errors
+from smelt.frontends.array.promote import cast
+from smelt.frontends.array.value import STATE, Buffer
+from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of, shape_of
+from smelt.ops.extern import Extern, ExternRow, register
+from smelt.ops.spec import Adjoint, Cotangents, V
+from smelt.ops.view import Slice
+from smelt.types.dtype import f32, f64
+from smelt.types.expr import Index, floordiv, mul, sub
+from smelt.types.tensor import TensorType
+
+__all__ = [
+    "fft",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfftn",
+    "rfft",
+    "rfftfreq",
+    "rfftn",
+]
+
+Norm = str
+"""Which direction is divided: "backward" (the inverse), "forward", or "ortho" (both by a root)."""
+_NORMS: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""Norm -> that of the adjoint transform in the other direction."""
+_HALF: Final = frozenset({"rfft", "rfftn", "ihfft"})
+"""Transforms of real numbers, whose spectrum is half stored."""
+_REAL: Final = frozenset({"irfft", "irfftn", "hfft"})
+"""Transforms whose result is real."""
+
+
+def _transformed(
+    x: TensorType, *_: TensorType, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
+) -> TensorType:
+    shape: list[Index] = list(x.shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        if size is not None:
+            shape[axis] = size
+    last = axes[-1]
+    if function in _HALF:
+        shape[last] = floordiv(shape[last], 2) + 1
+    elif function in _REAL and sizes[-1] is None:
+        shape[last] = mul(sub(shape[last], 1), 2)
+    return TensorType(x.dtype, tuple(shape) if function in _REAL else (2, *shape))
+
+
+def _transform(
+    *parts: Buffer, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
+) -> Buffer:
+    x = parts[0] if len(parts) == 1 else joined(*parts)
+    run: Any = getattr(np.fft, function)
+    if function.endswith("n"):
+        lengths = [x.shape[a] if n is None else n for a, n in zip(axes, sizes, strict=True)]
+        if function == "irfftn" and sizes[-1] is None:
+            lengths[-1] = 2 * (x.shape[axes[-1]] - 1)
+        result = run(x, s=lengths, axes=axes, norm=norm)
+    else:
+        result = run(x, n=sizes[0], axis=axes[0], norm=norm)
+    if function in _REAL:
+        return result.astype(parts[0].dtype, copy=False)
+    return stacked(result, parts[0])
+
+
+def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
+    """Return the cotangents of both parts: the unscaled transform in the other direction."""
+    shape = a.type(g).shape
+    sides: list[V] = []
+    for k in (0, 1):
+        first = (k, *(0 for _ in shape[1:]))
+        part = a.apply(Slice(first, (1, *shape[1:]), (1,) * len(shape)), g)
+        sides.append(a.reshape(part, shape[1:]))
+    function = options["function"]
+    other = function[1:] if function.startswith("i") else f"i{function}"
+    options |= {"function": other, "norm": _NORMS[options["norm"]]}
+    both = a.apply(Extern("fft", tuple(options.items())), *sides)
+    cotangents: list[V | None] = []
+    for k in (0, 1):
+        first = (k, *(0 for _ in shape[1:]))
+        part = a.apply(Slice(first, (1, *shape[1:]), (1,) * len(shape)), both)
+        cotangents.append(a.reshape(part, shape[1:]))
+    return tuple(cotangents)
+
+
+register(
+    ExternRow(
+        "fft",
+        "a Fourier transform of complex numbers",
+        _transformed,
+        with_extern_errors("fft", _transform),
+        _pullback,
+    )
+)
+register(
+    ExternRow(
+        "fft_real",
+        "a Fourier transform with real operand or result",
+        _transformed,
+        with_extern_errors("fft_real", _transform),
+    )
+)
+
+
+def _check_norm(what: str, norm: Any) -> Norm:
+    if norm is None:
+        return "backward"
+    if norm not in _NORMS:
+        raise ArgumentError(
+            op=what, argument="norm", value=repr(norm), expected=f"one of {', '.join(_NORMS)}"
+        )
+    return norm
+
+
+def _parts(what: str, x: Any) -> tuple[Array, ...]:
+    """Return the parts of an operand in float32 or float64; one if it is real.
+
+    Raises DTypeError for a complex operand of a transform of real numbers.
+    """
+    if is_complex_like(x):
+        z = complex_array(x)
+        if what in _HALF:
+            raise DTypeError(
+                f"{what}({z.type_text}): it takes real numbers", hint="Use sm.fft.fft."
+            )
+        return z.parts
+    node = value(x, what)
+    real = Array.of(cast(node, node.type.dtype if node.type.dtype in (f32, f64) else f64))
+    if what in _HALF:
+        return (real,)
+    return pair(real, 0.0).parts
+
+
+def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -> Array:
+    parts = _parts(what, x)
+    norm = _check_norm(what, norm)
+    places = tuple(axis_of(a, parts[0].ndim, what) for a in axis_list(axes))
+    if len(set(places)) != len(places):
+        raise ArgumentError(
+            op=what, argument="axes", value=repr(axes), expected="every axis at most once"
+        )
+    sizes = tuple(None if n is None else as_integer(n, f"{what}(n)") for n in sizes)
+    for k, (axis, n) in enumerate(zip(places, sizes, strict=True)):
+        if n is not None and n < 1:
+            raise ArgumentError(op=what, argument="n", value=n, expected="1 or more")
+        extent = shape_of(parts[0].node)[axis]
+        whole = what in _REAL and k == len(places) - 1
+        if n is None and extent == (1 if whole and n is None else 0):
+            raise ArgumentError(f"{what}: axis {axis} has too few elements for a transform")
+    plain = what in ("fft", "ifft", "fftn", "ifftn")
+    if STATE.tapes:
+        return _differentiable(what, parts, sizes, places, norm)
+    options = {"function": what, "sizes": sizes, "axes": places, "norm": norm}
+    name = "fft" if plain else "fft_real"
+    if what in _REAL:
+        return Array.of(call(name, *(p.node for p in parts), **options))
+    return call_stacked(name, *parts, **options)
+
+
+def _one(what: str) -> Callable[..., Array]:
+    def function(
+        x: Any, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward"
+    ) -> Array:
+        return _run(what, x, (n,), axis, norm)
+
+    return _named(function, what, "along one axis")
+
+
+def _several(what: str) -> Callable[..., Array]:
+    def function(
+        x: Any,
+        /,
+        *,
+        s: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        norm: Norm = "backward",
+    ) -> Array:
+        rank = complex_array(x).ndim if is_complex_like(x) else value(x, what).type.rank
+        if axes is None:
+            axes = range(rank) if s is None else range(rank - len(s), rank)
+        places = axis_list(axes)
+        sizes = (None,) * len(places) if s is None else tuple(s)
+        if len(sizes) != len(places):
+            raise ArgumentError(f"{what}: {len(sizes)} sizes for {len(places)} axes")
+        if not places:
+            raise ArgumentError(f"{what}: there is no axis to transform")
+        return _run(what, x, sizes, places, norm)
+
+    return _named(function, what, "along several axes, by default all")
+
+
+_DOCS: Final = {
+    "fft": "discrete Fourier transform",
+    "ifft": "inverse transform",
+    "rfft": "transform of real numbers: frequencies 0 to n // 2",
+    "irfft": "inverse of `rfft`, real: `n` is 2(m - 1) by default",
+    "hfft": "transform of a signal with Hermitian symmetry, real",
+    "ihfft": "inverse of `hfft`: the first half of the signal",
+}
+
+
+def _named(function: Any, name: str, where: str) -> Any:
+    doc = _DOCS[name.removesuffix("n")]
+    function.__name__ = function.__qualname__ = name
+    size = "`n` crops or pads the axis" if where == "along one axis" else "`s` crops or pads axes"
+    function.__doc__ = (
+        f"Return the {doc.partition(':')[0]} {where}.\n\n"
+        f'It is the {doc}.  {size}; `norm` is "backward", "ortho" or "forward".  The result\n'
+        "is complex64 for float32 and complex64 (float32 if it is real), complex128 for others.\n"
+        "\nRaises DTypeError, AxisError, ArgumentError for an empty axis."
+    )
+    return function
+
+
+fft, ifft, rfft, irfft, hfft, ihfft = map(_one, ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"))
+fftn, ifftn, rfftn, irfftn = map(_several, ("fftn", "ifftn", "rfftn", "irfftn"))
+
+
+# Differentiation: only whole complex transforms have a derivative
+
+
+def _differentiable(
+    what: str, parts: tuple[Array, ...], sizes: Sequence[Any], axes: tuple[int, ...], norm: Norm
+) -> Array:
+    """Return a transform written with complex ones of unchanged sizes."""
+    x: Any = pair(parts[0], parts[1] if len(parts) == 2 else 0.0)
+    last = axes[-1]
+    if what in _REAL:
+        extent = x.shape[last]
+        n = 2 * (extent - 1) if sizes[-1] is None else sizes[-1]
+        x = _resized(x, last, n // 2 + 1)
+        mirror = manipulation.flip(_along(x, last, slice(1, (n + 1) // 2)), axis=last)
+        edges = [_without_imag(_along(x, last, slice(0, 1)))]
+        middle = _along(x, last, slice(1, (n + 1) // 2))
+        edges.append(middle)
+        if n % 2 == 0:
+            edges.append(_without_imag(_along(x, last, slice(n // 2, n // 2 + 1))))
+        x = complex_functions.COMPLEX["concat"]([*edges, _conj(mirror)], axis=last)
+        sizes = (*sizes[:-1], None)
+    for axis, n in zip(axes, sizes, strict=True):
+        x = x if n is None else _resized(x, axis, n)
+    inverse = what.startswith("i") != (what in ("hfft", "ihfft"))
+    conjugated = what in ("hfft", "ihfft")
+    function = ("ifft" if inverse != conjugated else "fft") + ("n" if what.endswith("n") else "")
+    if conjugated:  # hfft is the transform of the conjugate, ihfft the conjugate of ...
+        function = "fft" if what == "hfft" else "ifft"
+    options = {"function": function, "sizes": (None,) * len(axes), "axes": axes, "norm": norm}
+    result: Any = call_stacked("fft", *x.parts, **options)
+    if what in _REAL:
+        return result.parts[0]
+    if what in _HALF:
+        return _along(result, last, slice(0, x.shape[last] // 2 + 1))
+    return result
+
+
+def _conj(z: Any) -> Any:
+    return pair(z.parts[0], -z.parts[1])
+
+
+def _without_imag(z: Any) -> Any:
+    return pair(z.parts[0], 0.0)
+
+
+def _along(z: Any, axis: int, part: slice) -> Any:
+    return z[(*(slice(None),) * axis, part)]
+
+
+def _resized(z: Any, axis: int, n: Any) -> Any:
+    """Crop or pad an axis with zeros."""
+    size = z.shape[axis]
+    if size >= n:
+        return z if size == n else _along(z, axis, slice(0, n))
+    rest = tuple(n - size if k == axis else d for k, d in enumerate(z.shape))
+    return complex_functions.COMPLEX["concat"]([z, zeros(rest, dtype=z.dtype)], axis=axis)
+
+
+# Frequencies and shifts
+
+
+def _frequencies(what: str, n: int, d: float, dtype: DTypeLike, device: Any, half: bool) -> Array:
+    check_device(device)
+    n = as_integer(n, what)
+    if n < 1:
+        raise ArgumentError(op=what, argument="n", value=n, expected="1 or more")
+    target = f64 if dtype is None else lookup_dtype(dtype)
+    if not target.is_float:
+        raise DTypeError(f"{what}: frequencies are no {target.long}")
+    positive = arange(n // 2 + 1 if half else (n - 1) // 2 + 1)
+    parts = [positive] if half else [positive, arange(-(n // 2), 0)]
+    return astype(manipulation.concat(parts) * (1.0 / (n * d)), target, copy=False)
+
+
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> Array:
+    """Return the frequencies of a transform of `n` samples at distance `d`.
+
+    Raises ArgumentError for n below 1, DTypeError for a dtype of other numbers.
+    """
+    return _frequencies("fftfreq", n, d, dtype, device, half=False)
+
+
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: Any = None) -> Array:
+    """Return the frequencies of `rfft` of `n` samples at distance `d`.
+
+    Raises ArgumentError for n below 1, DTypeError for a dtype of other numbers.
+    """
+    return _frequencies("rfftfreq", n, d, dtype, device, half=True)
+
+
+def _shifted(what: str, x: Any, axes: Any, sign: int) -> Array:
+    array = complex_array(x) if is_complex_like(x) else Array.of(value(x, what))
+    places = axes_of(axes, array.ndim, what)
+    if not places:
+        return array
+    halves = tuple(array.shape[a] // 2 * sign for a in places)
+    return manipulation.roll(array, halves, axis=places)
+
+
+def fftshift(x: Any, /, *, axes: int | Sequence[int] | None = None) -> Array:
+    """Return the array with frequency zero in the middle.
+
+    Raises AxisError.
+    """
+    return _shifted("fftshift", x, axes, 1)
+
+
+def ifftshift(x: Any, /, *, axes: int | Sequence[int] | None = None) -> Array:
+    """Undo `fftshift`.
+
+    Raises AxisError.
+    """
+    return _shifted("ifftshift", x, axes, -1)

@@ -1,0 +1,203 @@
+"""Lower a loop whose step works on single elements: one kernel with a stream over the steps.
+
+kernel ema(c: f32[n], x: f32[t,n]) -> y: f32[t,n]
+  grid n/64
+  v0 = c[n]
+  stream t with s = v0 [n]
+    v1 = s * 0.9
+    v2 = v1 + x[t,n]
+    y[t,n] = v2
+    s' = v2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from smelt.dataclass import dataclass
+from smelt.fusion.plan import Cluster, LoopBody
+from smelt.graph import build
+from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import instantiate
+from smelt.kernel.ir import (
+    Axis,
+    Block,
+    Cast,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Ref,
+    State,
+    Statement,
+    Store,
+    Stream,
+    Update,
+    Value,
+)
+from smelt.kernel.walk import transform, visit
+from smelt.lower.assign_axes import remove_dead
+from smelt.lower.define import Definition, define
+from smelt.ops.create import Input
+from smelt.ops.scalar import SCALARS
+from smelt.types.expr import Index, axes_of, sub
+
+__all__ = ["recurrence"]
+
+CHANNELS = 64
+"""Elements of the last dimension whose carried values a task has in registers."""
+
+
+def recurrence(cluster: Cluster, loop: LoopBody, rounding: str) -> Kernel:
+    """Return the kernel of a loop that is a recurrence (`smelt.fusion.loops`)."""
+    return _Recurrence(cluster, loop, rounding).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The step as straight-line statements, and what its parameters are."""
+
+    definition: Definition
+    number: Mapping[str, int]
+    """The operand of the loop that each parameter stands for."""
+    stores: tuple[Store, ...]
+    """What is computed: next carries, then stacked results, then carries before the step."""
+
+
+class _Recurrence:
+    def __init__(self, cluster: Cluster, loop: LoopBody, rounding: str) -> None:
+        self.cluster, self.loop, self.op = cluster, loop, loop.op
+        self.graph = instantiate(loop.op)
+        self.step = self._define(rounding)
+        d = self.step.definition
+        self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let)), *SCALARS}
+        self.params = [self._param(node) for node in cluster.inputs]
+        self.outputs = [
+            Param(self._fresh(f"y{k}"), node.type.dtype, node.type.shape)
+            for k, node in enumerate(cluster.outputs)
+        ]
+        self.states = [self._fresh(f"s{k}") for k in range(self.op.carries)]
+        self.time = Axis(self._fresh("t"), self.op.length[0])
+
+    def _define(self, rounding: str) -> _Step:
+        graph, op = self.graph, self.op
+        wanted = [k for k in self.loop.wanted if k >= op.carries]
+        results = [*graph.outputs[: op.carries]]
+        results += [
+            graph.outputs[k] if k < op.results else graph.inputs[k - op.results] for k in wanted
+        ]
+        # a store for each: copies of what is an input, a constant, or computed twice
+        outputs = tuple(map(build.identity, results))
+        nodes = Graph(graph.name, graph.inputs, outputs).nodes()
+        inside = tuple(x for x in nodes if not isinstance(x.op, Input))
+        read = {x for node in inside for x in node.inputs}
+        inputs = tuple(x for x in graph.inputs if x in read)
+        d = define(Cluster(graph.name, inside, inputs, outputs), rounding)
+        number = {p.name: graph.inputs.index(x) for p, x in zip(d.inputs, inputs, strict=True)}
+        d.body = remove_dead(d.body)
+        stores = tuple(s for s in d.body if isinstance(s, Store))
+        return _Step(d, number, stores)
+
+    def _fresh(self, base: str) -> str:
+        name, k = base, 1
+        while name in self.taken:
+            k += 1
+            name = f"{base}_{k}"
+        self.taken.add(name)
+        return name
+
+    def _param(self, node: Node) -> Param:
+        label = node.op.label if isinstance(node.op, Input) else "x"
+        strides = node.op.strides if isinstance(node.op, Input) else None
+        return Param(self._fresh(label), node.type.dtype, node.type.shape, strides)
+
+    def kernel(self) -> Kernel:
+        d, op = self.step.definition, self.op
+        before: list[Statement] = []
+        inside: list[Statement] = []
+        varying: set[str] = set()
+        for s in d.body:
+            if isinstance(s, Store):
+                continue
+            assert isinstance(s, Let)
+            value = transform(s.value, self._operand)
+            names = {v.name for v in visit(value) if isinstance(v, Ref)}
+            moves = any(isinstance(v, Load) and self._is_slice(v) for v in visit(value))
+            if moves or names & (varying | {*self.states}):
+                varying.add(s.name)
+                inside.append(Let(s.name, value, 0))
+            else:
+                before.append(Let(s.name, value, 0))
+        states = tuple(self._state(k, before) for k in range(op.carries))
+        after: list[Statement] = []
+        stacked = iter(self.step.stores[op.carries :])
+        results = zip(self.outputs, self.loop.wanted, strict=True)
+        for param, which in results:
+            if which < op.carries:
+                index = self.step.stores[which].index
+                after.append(Store(param.name, index, Ref(self.states[which])))
+            else:
+                store = next(stacked)
+                value = transform(store.value, self._operand)
+                inside.append(Store(param.name, (self._moment(), *store.index), value))
+        for name, carried, store in zip(self.states, self.graph.inputs, self.step.stores):
+            value = transform(store.value, self._operand)
+            inside.append(Update(name, Cast(value, carried.type.dtype)))
+        stream = Stream((Block(self.time.name, 1),), states, tuple(inside))
+        return Kernel(
+            self.cluster.name,
+            tuple(self.params),
+            tuple(self.outputs),
+            (*d.axes.values(), self.time),
+            self._grid(),
+            (*before, stream, *after),
+        )
+
+    def _grid(self) -> tuple[Block, ...]:
+        """Return the blocks of the result's axes: each element is independent."""
+        used = {a for s in self.step.stores for a in _axes(s)}
+        names = [a for a in self.step.definition.axes if a in used]
+        return tuple(Block(a, CHANNELS if k == len(names) - 1 else 1) for k, a in enumerate(names))
+
+    def _state(self, k: int, before: list[Statement]) -> State:
+        """Return a carry as a state, whose initial value is bound in `before`."""
+        carried, store = self.graph.inputs[k], self.step.stores[k]
+        node = self.cluster.outputs[0].inputs[k]
+        param = self.params[self.cluster.inputs.index(node)]
+        name = self._fresh(f"{self.states[k]}_0")
+        before.append(Let(name, Load(param.name, store.index)))
+        blocks = {b.axis for b in self._grid() if b.size != 1}
+        axes = tuple(a for a in _axes(store) if a in blocks)
+        return State(self.states[k], Ref(name), axes, carried.type.dtype.compute)
+
+    def _moment(self) -> Index:
+        """Return the step that a slice is of."""
+        t = self.time.index
+        return sub(sub(self.time.extent, 1), t) if self.op.reverse else t
+
+    def _is_slice(self, load: Load) -> bool:
+        return load.index[:1] == (self._moment(),) and load.param in {
+            self.params[self.cluster.inputs.index(x)].name
+            for x in self.cluster.outputs[0].inputs[
+                self.op.carries : self.op.carries + self.op.slices
+            ]
+        }
+
+    def _operand(self, value: Value) -> Value:
+        """Replace a load of the step's operand by a state or by the loop's operand."""
+        if not isinstance(value, Load):
+            return value
+        k = self.step.number[value.param]
+        if k < self.op.carries:
+            return Ref(self.states[k])
+        node = self.cluster.outputs[0].inputs[k]
+        param = self.params[self.cluster.inputs.index(node)].name
+        sliced = k < self.op.carries + self.op.slices
+        return replace(
+            value, param=param, index=(self._moment(), *value.index) if sliced else value.index
+        )
+
+
+def _axes(store: Store) -> list[str]:
+    return [a for e in store.index if not isinstance(e, int) for a in axes_of(e)]

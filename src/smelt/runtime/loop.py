@@ -1,0 +1,170 @@
+"""Run the plan of a loop's step again and again on the values it carries.
+
+    h, x[0] -> step -> h', y[0]
+    h', x[1] -> step -> h, y[1]
+    ...
+
+To the surrounding executable this is a single call. A carry has two buffers, which steps read and
+write in turn; slices of sequences and of stacked results are passed by address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count as count_up
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smelt.runtime.executable import Executable, RepeatedKernels
+from smelt.runtime.launch_table import Prepared
+from smelt.runtime.memory import Block, allocate
+from smelt.types.expr import Index, evaluate
+from smelt.types.tensor import Shape
+
+__all__ = ["LoopCall", "LoopShape"]
+
+Array = np.ndarray[Any, Any]
+RunStep = Callable[[int, int], None]
+
+
+class LoopShape(NamedTuple):
+    """What a loop carries and how often it runs; fields as in `smelt.graph.loop.Loop`."""
+
+    carries: int
+    slices: int
+    length: Shape
+    reverse: bool
+    results: int
+    """Results of a step, without those that are carries before it."""
+    names: tuple[str, ...]
+    sizes: tuple[Index, ...]
+
+
+class LoopCall:
+    """Repeated execution of a step, as the function of a call step."""
+
+    def __init__(self, shape: LoopShape, wanted: tuple[int, ...], step: Executable) -> None:
+        self.shape, self.wanted, self.step = shape, wanted, step
+        step.nested = True
+        self.stacked = sorted({k for k in wanted if shape.carries <= k < shape.results})
+
+    def __call__(self, sizes: Mapping[str, int], inputs: list[Array], outputs: list[Array]) -> None:
+        """Run all steps, writing into `outputs`."""
+        s, count = self.shape, self.shape.carries
+        operands = [np.require(x, requirements="C") for x in inputs]
+        targets = dict(zip(self.wanted, outputs, strict=True))
+        carry = [x.copy() for x in operands[:count]]
+        buffers = carry, [np.empty_like(x) for x in carry]
+        run = self._runner(
+            self._sizes(sizes),
+            buffers,
+            operands[count : count + s.slices],
+            operands[count + s.slices :],
+            [targets[k] for k in self.stacked],
+        )
+        saved = [(k, targets[s.results + k]) for k in range(count) if s.results + k in targets]
+        side = 0
+        for t in self._moments(sizes):
+            if not s.length and not buffers[side][0]:
+                break
+            for k, history in saved:
+                history[t] = buffers[side][k]
+            run(t, side)
+            side = 1 - side
+        for k in range(count):
+            if k in targets:
+                targets[k][...] = buffers[side][k]
+
+    def _moments(self, sizes: Mapping[str, int]) -> Iterable[int]:
+        """Return the numbers of the steps, in the order in which they run."""
+        if not self.shape.length:
+            return count_up()
+        length = int(evaluate(self.shape.length[0], sizes))
+        return range(length - 1, -1, -1) if self.shape.reverse else range(length)
+
+    def _runner(
+        self,
+        sizes: tuple[int, ...],
+        buffers: tuple[list[Array], list[Array]],
+        sequences: list[Array],
+        constants: list[Array],
+        stacked: list[Array],
+    ) -> RunStep:
+        """Return a function that runs step t from the carries of one side.
+
+        A step of kernels alone is one native call on a table of addresses.
+        """
+        step = self.step
+        p = step.prepared(sizes)
+        block = allocate(p.arena_bytes) if p.arena_bytes else None
+        if step.prelude is None and all(s.call is None for s in p.segments):
+            inputs = [[*buffers[side], *sequences, *constants] for side in (0, 1)]
+            targets = [[*buffers[1 - side], *stacked] for side in (0, 1)]
+            return self._native_runner(p, block, inputs, targets)
+
+        def run(t: int, side: int) -> None:
+            operands = [*buffers[side], *(_slice(x, t) for x in sequences), *constants]
+            results = [*buffers[1 - side], *(_slice(y, t) for y in stacked)]
+            step.run(operands, sizes, results, None, block)
+
+        return run
+
+    def _native_runner(
+        self,
+        p: Prepared,
+        block: Block | None,
+        inputs: list[list[Array]],
+        targets: list[list[Array]],
+    ) -> RunStep:
+        """Return a function that runs kernels on the inputs and targets of either side.
+
+        A result that is an operand of the step, or another result again, is copied.
+        """
+        count, slices, values = self.shape.carries, self.shape.slices, self.step.outputs
+        computed = [values.index(v) for v, *_ in p.results]
+        first = len(inputs[0])
+        arrays = [[*inputs[side], *(targets[side][k] for k in computed)] for side in (0, 1)]
+        moving = [*range(count, count + slices)]
+        moving += [first + n for n, k in enumerate(computed) if k >= count]
+        kernels = RepeatedKernels(p, block, arrays, moving)
+        copied: list[tuple[int, bool, int]] = []
+        """Targets, and where their values are: in the inputs or in the targets."""
+        for k, v in enumerate(values):
+            value = self.step.values[v]
+            if value.place == "input":
+                copied.append((k, True, value.number))
+            elif values.index(v) != k:
+                copied.append((k, False, values.index(v)))
+        if not copied:
+            return kernels.run
+
+        def run(t: int, side: int) -> None:
+            kernels.run(t, side)
+            for k, from_input, n in copied:
+                if from_input:
+                    source = inputs[side][n]
+                    source = _slice(source, t) if count <= n < count + slices else source
+                else:
+                    source = targets[side][n]
+                    source = _slice(source, t) if n >= count else source
+                target = targets[side][k]
+                (_slice(target, t) if k >= count else target)[...] = source
+
+        return run
+
+    def prepare(self, sizes: Mapping[str, int]) -> int:
+        """Prepare a step at these sizes; return the bytes that the loop needs besides results."""
+        p = self.step.prepared(self._sizes(sizes))
+        return p.arena_bytes + 2 * sum(nbytes for *_, nbytes, _ in p.results)
+
+    def _sizes(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the step's sizes."""
+        pairs = zip(self.shape.names, self.shape.sizes, strict=True)
+        named = {n: int(evaluate(e, sizes)) for n, e in pairs}
+        return tuple(named[n] for n in self.step.size_names)
+
+
+def _slice(x: Array, t: int) -> Array:
+    """Return one slice of a sequence, as a view also where it is a number."""
+    return x[t] if x.ndim > 1 else x[t : t + 1].reshape(())

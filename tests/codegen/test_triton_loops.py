@@ -1,0 +1,175 @@
+"""Rows longer than the registers print as loops, and compute what the interpreter does."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tests.codegen.checked_triton import launch
+from tests.codegen.test_triton_goldens import with_lanes
+
+from smelt.codegen.triton.source import prepare, triton_source
+from smelt.kernel.interp import run
+from smelt.kernel.text import parse
+
+LONG = 100_000
+KERNELS = {
+    "softmax": """
+kernel k(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  m = max(x[r,c] over c)
+  e = exp(x[r,c] - m)
+  y[r,c] = e / sum(e over c)
+""",
+    "layernorm": """
+kernel k(x: f32[r,c], g: f32[c]) -> y: f32[r,c]
+  grid r/4
+  d = x[r,c] - sum(x[r,c] over c) / size(c)
+  y[r,c] = d * rsqrt(sum(d * d over c) / size(c) + 1e-5) * g[c]
+""",
+    "moments": """
+kernel k(x: f32[r,c]) -> s: f64[r], p: f32[r], low: f32[r], some: bool[r], every: bool[r]
+  grid r
+  s[r] = sum(x[r,c] over c as f64)
+  p[r] = prod(x[r,c] over c)
+  low[r] = min(x[r,c] over c)
+  some[r] = any(x[r,c] > 1 over c)
+  every[r] = all(x[r,c] > -1 over c)
+""",
+    "argmax": """
+kernel k(x: f32[r,c]) -> top: i64[r], low: i64[r]
+  grid r
+  top[r] = argmax(x[r,c] over c)
+  low[r] = argmin(abs(x[r,c]) over c)
+""",
+    "argmax of two axes": """
+kernel k(x: f32[r,c]) -> top: i64[]
+  top[] = argmax(x[r,c] over r, c)
+""",
+    "scan": """
+kernel k(x: f32[r,c]) -> y: f32[r,c], z: f32[r], t: f32[r,c]
+  grid r
+  a = sum(x[r,c] along c)
+  y[r,c] = a
+  z[r] = max(a over c)
+  t[r,c] = max(a - x[r,c] along c) + z1
+""".replace(" + z1", ""),
+    "scan of a scan": """
+kernel k(x: i32[c]) -> y: i64[c]
+  a = sum(x[c] along c as i64)
+  y[c] = sum(a + i64(x[0]) along c as i64)
+""",
+    "branches": """
+kernel k(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  a = (sum(x[r - 1,c] over c) if r > 0 else max(x[r,c] over c))
+  y[r,c] = x[r,c] * a
+""",
+    "gather": """
+kernel k(x: f32[c], i: i64[c]) -> y: f32[c], z: f32[]
+  at = position(i[c], size(c))
+  z[] = sum(x[at] over c)
+  y[c] = x[at] - x[size(c) - c - 1]
+""",
+    "columns of two axes": """
+kernel k(x: f32[h,w]) -> y: f32[h,w]
+  m = sum(x[h,w] over h)
+  y[h,w] = x[h,w] - m
+""",
+    "two axes": """
+kernel k(x: f32[b,h,w]) -> y: f32[b,h,w]
+  grid b
+  m = sum(x[b,h,w] over h, w) / size(w)
+  n = sum(x[b,h,w] over w)
+  y[b,h,w] = x[b,h,w] - m + n
+""",
+    "contraction of a normed row": """
+kernel k(x: f32[m,c], w: f32[c,n]) -> y: f32[m,n], s: f32[m]
+  grid m, n
+  q = sum(x[m,c] * x[m,c] over c)
+  y[m,n] = dot(x[m,c] * rsqrt(q + 1), w[c,n] over c)
+""".replace(", s: f32[m]", ""),
+    "contraction in a stream": """
+kernel k(h: f32[s,c], e: f32[v,c]) -> y: f32[v]
+  grid v/16
+  stream s/16 with best = -inf [v]
+    z = dot(h[s,c], e[v,c] over c)
+    best' = max(best, max(z over s))
+  y[v] = best
+""",
+    "contraction of a contraction": """
+kernel k(q: f32[m,d], k: f32[c,d], v: f32[c,e]) -> o: f32[m,e]
+  grid m, e
+  s = dot(q[m,d], k[c,d] over d)
+  p = exp(s - max(s over c))
+  o[m,e] = dot(p, v[c,e] over c) / sum(p over c)
+""",
+    "halves": """
+kernel k(x: bf16[r,c]) -> y: bf16[r,c]
+  grid r
+  y[r,c] = x[r,c] / max(abs(x[r,c]) over c)
+""",
+}
+SIZES = {
+    "r": 3,
+    "c": 37,
+    "b": 2,
+    "h": 5,
+    "w": 19,
+    "m": 18,
+    "n": 21,
+    "s": 20,
+    "v": 18,
+    "d": 6,
+    "e": 7,
+}
+
+
+def inputs(kernel, seed: int = 0):
+    random = np.random.default_rng(seed)
+    arrays = {}
+    for p in kernel.inputs:
+        shape = [SIZES[str(d)] for d in p.shape]
+        if p.dtype.is_float:
+            x = random.standard_normal(shape) * 2 + seed
+            x = np.where(random.random(shape) < 0.3, np.round(x), x)
+        else:
+            x = random.integers(-3, 40, shape)
+        arrays[p.name] = x.astype(p.dtype.numpy)
+    return arrays
+
+
+@pytest.mark.parametrize("seed", [0, 300])
+@pytest.mark.parametrize("lanes", [2, 8])
+@pytest.mark.parametrize("name", KERNELS)
+def test_looped_rows_compute_what_the_interpreter_does(name, lanes, seed):
+    kernel = parse(KERNELS[name].strip())
+    arrays = inputs(kernel, seed)
+    sizes = {n: LONG if n in "chw" else 64 for n in SIZES}
+    source = triton_source(kernel, sizes)
+    assert re.search(r"for start_[chw] in", source)
+    assert not re.search(r"BLOCK_c = triton.next", source)
+    wanted = run(kernel, arrays)
+    outputs = launch(with_lanes(source, lanes), list(arrays.values()), least_dot=1)
+    for p, actual in zip(kernel.outputs, outputs, strict=True):
+        a, b = (np.asarray(x, np.float64) for x in (actual, wanted[p.name]))
+        np.testing.assert_allclose(a, b, 2e-5, 2e-5 * np.abs(b[np.isfinite(b)]).max(initial=1))
+
+
+def test_argmax_of_a_long_row_takes_the_first_nan():
+    kernel = parse(KERNELS["argmax"].strip())
+    x = np.zeros((3, 37), np.float32)
+    x[0, [5, 9]] = np.nan
+    x[1, [4, 8]] = np.inf
+    source = with_lanes(triton_source(kernel, {"r": 3, "c": LONG}), 4)
+    top, low = launch(source, [x])
+    assert top.tolist() == [5, 4, 0]
+    assert low.tolist() == [5, 0, 0]
+
+
+def test_passes_that_do_not_wait_are_one():
+    (looped,) = prepare(parse(KERNELS["moments"].strip()), {"r": 1, "c": LONG})
+    assert len(looped.body) == 6  # one stream, five stores
+    (looped,) = prepare(parse(KERNELS["softmax"].strip()), {"r": 1, "c": LONG})
+    assert len(looped.body) == 3

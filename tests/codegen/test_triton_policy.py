@@ -1,0 +1,151 @@
+"""What a policy changes: the types of products, and the hardware's functions."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.codegen.checked_triton import launch, named_sizes
+from tests.codegen.test_triton_goldens import with_lanes
+from tests.kernel.goldens import GOLDENS
+from tests.kernel.references import REFERENCES, extra_sizes
+
+from smelt.codegen.triton.schedule import Policy
+from smelt.codegen.triton.source import triton_source
+from smelt.kernel.interp import run
+from smelt.kernel.text import parse
+from smelt.ops.hardware import HARDWARE
+from smelt.ops.scalar import SCALARS
+
+PRODUCT = """
+kernel product(x: {left}[m,k], w: {right}[k,n]) -> y: {result}[m,n]
+  grid m, n
+  y[m,n] = dot({x}, {w} over k as {result})
+"""
+FAST = Policy(math="fast")
+TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "i8": np.int8}
+
+
+def product(left, right, policy, result="f32", x="x[m,k]", w="w[k,n]"):
+    """A printed product, its result, the interpreter's, and the sum of absolute products."""
+    kernel = parse(PRODUCT.format(left=left, right=right, result=result, x=x, w=w).strip())
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(s) * 5 for s in ((21, 150), (150, 19))]
+    arrays = [a.astype(TYPES[t]) for a, t in zip(arrays, (left, right), strict=True)]
+    source = with_lanes(triton_source(kernel, policy=policy), 32)
+    (y,) = launch(source, arrays)
+    wide = [a.astype(np.float64) for a in arrays]
+    return source, y, run(kernel, arrays)["y"], abs(wide[0]) @ abs(wide[1])
+
+
+@pytest.mark.parametrize("half", ["bf16", "f16"])
+@pytest.mark.parametrize("products", ["exact", "split", "narrow"])
+def test_halves_are_multiplied_as_they_are(half, products):
+    source, y, wanted, size = product(half, half, Policy(products=products))
+    name = {"bf16": "bfloat16", "f16": "float16"}[half]
+    assert source.count(f".to(tl.{name})") == 2
+    assert source.count("tl.dot(") == 1
+    assert "input_precision" not in source
+    assert (abs(y - wanted) <= 2.0**-22 * size).all()
+
+
+def test_rounded_values_and_selections_are_halves_too():
+    source, y, wanted, size = product(
+        "f32", "bf16", Policy(), x="bf16(x[m,k] * 2)", w="select(w[k,n] > 0, w[k,n], 0)"
+    )
+    assert "input_precision" not in source
+    assert (abs(y - wanted) <= 2.0**-20 * size).all()
+
+
+@pytest.mark.parametrize(
+    ("right", "products", "error", "text"),
+    [
+        ("bf16", "exact", 2.0**-22, '"ieee"'),
+        ("bf16", "split", 2.0**-16, ".to(tl.bfloat16)"),
+        ("bf16", "narrow", 2.0**-8, ".to(tl.bfloat16)"),
+        ("f16", "exact", 2.0**-22, '"ieee"'),
+        ("f16", "split", 2.0**-20, '"tf32x3"'),
+        ("f16", "narrow", 2.0**-11, ".to(tl.float16)"),
+        ("f32", "exact", 2.0**-22, '"ieee"'),
+        ("f32", "split", 2.0**-20, '"tf32x3"'),
+        ("f32", "narrow", 2.0**-10, '"tf32"'),
+    ],
+)
+def test_float32_beside_a_half_has_the_error_of_its_policy(right, products, error, text):
+    source, y, wanted, size = product("f32", right, Policy(products=products))
+    assert text in source
+    assert (abs(y - wanted) <= error * size).all()
+    if error > 2.0**-17:
+        assert (abs(y - wanted) > error * size / 2000).any()
+
+
+def test_two_terms_keep_infinities():
+    kernel = parse(
+        PRODUCT.format(left="f32", right="bf16", result="f32", x="x[m,k]", w="w[k,n]").strip()
+    )
+    x = np.full((2, 3), 3.0, np.float32)
+    x[0, 0], x[1, 1] = np.inf, np.nan
+    w = np.ones((3, 2), ml_dtypes.bfloat16)
+    (y,) = launch(triton_source(kernel, policy=Policy(products="split")), [x, w])
+    assert np.isinf(y[0]).all()
+    assert np.isnan(y[1]).all()
+
+
+def test_bytes_are_multiplied_as_they_are():
+    source, y, wanted, _ = product(
+        "i8", "i8", Policy(), result="i32", x="i32(x[m,k])", w="i32(w[k,n])"
+    )
+    assert "out_dtype=tl.int32" in source
+    assert (y == wanted).all()
+
+
+@pytest.mark.parametrize("name", [n for n in GOLDENS if n not in ("adamw", "histogram")])
+def test_golden_with_hardware_functions_is_near(name):
+    kernel, reference = parse(GOLDENS[name]), REFERENCES[name]
+    arrays = reference.inputs(np.random.default_rng(2), 2)
+    source = triton_source(kernel, policy=FAST)
+    extra = extra_sizes(name, arrays)
+    if any(p.strides for p in kernel.inputs):
+        return
+    outputs = launch(with_lanes(source, 16), list(arrays.values()), **named_sizes(extra))
+    wanted = run(kernel, arrays, extra)
+    for p, actual in zip(kernel.outputs, outputs, strict=True):
+        a, b = (np.asarray(x, np.float64) for x in (actual, wanted[p.name]))
+        np.testing.assert_allclose(a, b, 2e-5, 2e-5)
+
+
+def test_hardware_functions_are_printed_by_policy_only():
+    kernel = parse(GOLDENS["softmax_long"])
+    assert "tl.exp2" not in triton_source(kernel)
+    assert "tl.exp2" in triton_source(kernel, policy=FAST)
+
+
+@pytest.mark.parametrize("op", HARDWARE)
+def test_hardware_form_is_near_its_row(op):
+    """The error that a formula adds to the instructions' own is what it says."""
+    row = SCALARS[op]
+    assert row.hardware is HARDWARE[op]
+    arguments = {
+        1: "x[n]",
+        2: "x[n], i32(ceil(x[n] * 1.4)) + 1" if op.endswith("_over") else "x[n], x[n] + 3",
+    }
+    kernel = parse(f"""
+kernel f(x: f32[n]) -> y: f32[n]
+  grid n/256
+  y[n] = {op}({arguments[row.arity]})
+""")
+    x = np.concatenate([np.linspace(-80, 80, 999), [0.5, 2.0, 1e-3]]).astype(np.float32)
+    positive = op in ("log", "log2", "rsqrt", "sqrt")
+    x = abs(x) + np.float32(1e-3) if positive else x
+    (y,) = launch(triton_source(kernel, policy=FAST), [x])
+    wanted = run(kernel, [x])["y"]
+    np.testing.assert_allclose(y, wanted, 8e-6, 1e-6)
+
+
+@pytest.mark.parametrize("op", ["exp", "exp2", "log", "rsqrt", "div"])
+def test_hardware_forms_keep_special_values(op):
+    argument = "x[n], 2" if op == "div" else "x[n]"
+    kernel = parse(f"kernel f(x: f32[n]) -> y: f32[n]\n  grid n/256\n  y[n] = {op}({argument})")
+    x = np.array([0.0, np.inf, np.nan], np.float32)
+    (y,) = launch(triton_source(kernel, policy=FAST), [x])
+    np.testing.assert_array_equal(y, run(kernel, [x])["y"])

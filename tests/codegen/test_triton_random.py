@@ -1,0 +1,79 @@
+"""Random kernels print as Triton programs, and compute what the interpreter does."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from tests.codegen.checked_triton import launch
+from tests.codegen.test_triton_goldens import with_lanes
+from tests.kernel.random_kernels import kernels
+
+from smelt.codegen.triton.source import triton_source
+from smelt.errors import SmeltError
+from smelt.kernel.interp import run
+from smelt.kernel.verify import verify
+from smelt.kernel.walk import blocks
+from smelt.types.expr import evaluate
+
+SIZES = {"n": 3, "m": 2}
+
+
+def arrays_of(kernel):
+    random = np.random.default_rng(0)
+    for p in kernel.inputs:
+        shape = tuple(int(evaluate(d, SIZES)) for d in p.shape)
+        x = np.asarray(random.standard_normal(shape) * 3)
+        x = np.where(random.random(shape) < 0.3, np.round(x), x)
+        if p.dtype.kind == "bool":
+            x = x > 0
+        elif not p.dtype.is_float:
+            x = random.integers(0, 6, shape)
+        yield p.name, np.asarray(x).astype(p.dtype.numpy)
+
+
+def printed_blocks(kernel, source: str) -> dict[str, int]:
+    """The lanes of each axis: what a block sees may depend on its size."""
+    lanes = {b.axis: 1 for b in blocks(kernel) if b.size is not None}
+    numbers = re.findall(r"BLOCK_(\w+) = min\((\d+), (\d+)\)", source)
+    return lanes | {axis: min(int(a), int(b)) for axis, a, b in numbers}
+
+
+def check(kernel, sizes) -> None:
+    try:
+        kernel = verify(kernel)
+        arrays = dict(arrays_of(kernel))
+        source = with_lanes(triton_source(kernel, sizes), 2)
+        with np.errstate(all="ignore"):
+            wanted = run(kernel, arrays, SIZES, grid_sizes=printed_blocks(kernel, source))
+    except (SmeltError, ValueError):  # the verifier, the printer or the interpreter refuses it
+        assume(False)
+        return
+    head = source.partition("def launch(")[2].partition("):")[0]
+    extra = {f"size_{s}": SIZES[s] for s in re.findall(r"size_(\w+)", head)}
+    outputs = launch(source, [a.copy() for a in arrays.values()], least_dot=1, **extra)
+    for p, actual in zip(kernel.outputs, outputs, strict=True):
+        rtol = 1e-2 if p.dtype.bits == 16 else 1e-4
+        with np.errstate(all="ignore"):
+            a, b = (np.asarray(x).astype(np.float64) for x in (actual, wanted[p.name]))
+        np.testing.assert_allclose(a, b, rtol, 1e-5)
+
+
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.filterwarnings("ignore")
+@MANY
+@given(kernels())
+def test_printed_random_kernel_computes_what_the_interpreter_does(kernel):
+    check(kernel, None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@MANY
+@given(kernels())
+def test_looped_random_kernel_computes_what_the_interpreter_does(kernel):
+    """Sizes whose rows are too long for registers: the same program runs on small ones."""
+    check(kernel, {"n": 3000, "m": 3000})
