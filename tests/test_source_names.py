@@ -61,10 +61,7 @@ def test_an_origin_knows_what_it_is_assigned_to() -> None:
     x = Recorder()
     both = [f"{'ä'}", wide := x @ x]  # columns count characters, not bytes
     assert len(both) == 2
-    of_line = (
-        x
-        @ x
-    )  # fmt: skip
+    of_line = x @ x
     assert (wide.assigned, of_line.assigned) == ("wide", "of_line")
     assert (x @ x).assigned == "" and (UNKNOWN.assigned, UNKNOWN.assigned_items) == ("", {})
 

@@ -57,10 +57,17 @@ def run_suite(
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         command = [
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-            "--continue-on-collection-errors", f"--max-examples={examples}",
-            f"--junitxml={results}", *(tests or ["array_api_tests"]),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--continue-on-collection-errors",
+            f"--max-examples={examples}",
+            f"--junitxml={results}",
+            *(tests or ["array_api_tests"]),
+        ]
         paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {
             **os.environ,

@@ -29,21 +29,39 @@ def _of(function: Callable[..., Any], *arrays: Any, **named: Any) -> Case:
     return lambda xp: function(*(xp.asarray(a) for a in arrays), **named)
 
 
-def _scipy() -> Mapping[str, Case]:
-    from scipy import cluster, differentiate, fft, integrate, ndimage, signal, special, stats
-    from scipy.optimize import elementwise
+def _special() -> Mapping[str, Case]:
+    from scipy import special
 
-    special_of = {
+    return {
         name: _of(getattr(special, name), *arguments)
         for name, arguments in {
-            "erf": (_P,), "erfc": (_P,), "expit": (_P,), "logit": (_P / 9,), "gammaln": (_P,),
-            "i0": (_P,), "i1": (_P,), "log_ndtr": (_P,), "ndtr": (_P,), "ndtri": (_P / 9,),
-            "entr": (_P,), "rel_entr": (_P, _Q), "xlogy": (_P, _Q), "betainc": (_P, _Q, _P / 9),
-            "logsumexp": (_X,), "softmax": (_X,), "log_softmax": (_X,), "chdtr": (_P, _Q),
+            "erf": (_P,),
+            "erfc": (_P,),
+            "expit": (_P,),
+            "logit": (_P / 9,),
+            "gammaln": (_P,),
+            "i0": (_P,),
+            "i1": (_P,),
+            "log_ndtr": (_P,),
+            "ndtr": (_P,),
+            "ndtri": (_P / 9,),
+            "entr": (_P,),
+            "rel_entr": (_P, _Q),
+            "xlogy": (_P, _Q),
+            "betainc": (_P, _Q, _P / 9),
+            "logsumexp": (_X,),
+            "softmax": (_X,),
+            "log_softmax": (_X,),
+            "chdtr": (_P, _Q),
             "gammainc": (_P, _Q),
         }.items()
-    }  # fmt: skip
-    stats_of = {
+    }
+
+
+def _stats() -> Mapping[str, Case]:
+    from scipy import stats
+
+    return {
         "mean": _of(stats.gmean, _P),
         "hmean": _of(stats.hmean, _P),
         "pmean": _of(stats.pmean, _P, p=2),
@@ -63,7 +81,12 @@ def _scipy() -> Mapping[str, Case]:
         "differential_entropy": _of(stats.differential_entropy, _P),
         "trim_mean": _of(stats.trim_mean, _P, proportiontocut=0.1),
     }
-    fft_of = {
+
+
+def _transforms() -> Mapping[str, Case]:
+    from scipy import fft
+
+    return {
         "fft": _of(fft.fft, _SIGNAL),
         "rfft": _of(fft.rfft, _SIGNAL),
         "irfft": lambda xp: fft.irfft(fft.rfft(xp.asarray(_SIGNAL))),
@@ -72,13 +95,23 @@ def _scipy() -> Mapping[str, Case]:
         "fftfreq": lambda xp: fft.fftfreq(9, xp=xp),
         "fftshift": _of(fft.fftshift, _SIGNAL),
     }
-    ndimage_of = {
+
+
+def _images() -> Mapping[str, Case]:
+    from scipy import ndimage
+
+    return {
         "gaussian_filter": _of(ndimage.gaussian_filter, _IMAGE, sigma=1.0),
         "median_filter": _of(ndimage.median_filter, _IMAGE, size=3),
         "zoom": _of(ndimage.zoom, _IMAGE, zoom=2),
         "label": lambda xp: ndimage.label(xp.asarray(_IMAGE > 0.5)),
     }
-    signal_of = {
+
+
+def _signals() -> Mapping[str, Case]:
+    from scipy import signal
+
+    return {
         "convolve": _of(signal.convolve, _SIGNAL, _SIGNAL[:7]),
         "fftconvolve": _of(signal.fftconvolve, _SIGNAL, _SIGNAL[:7]),
         "detrend": _of(signal.detrend, _SIGNAL),
@@ -86,7 +119,13 @@ def _scipy() -> Mapping[str, Case]:
         "savgol_filter": _of(signal.savgol_filter, _SIGNAL, window_length=7, polyorder=2),
         "decimate": _of(signal.decimate, _SIGNAL, q=2),
     }
-    other = {
+
+
+def _numerics() -> Mapping[str, Case]:
+    from scipy import cluster, differentiate, integrate
+    from scipy.optimize import elementwise
+
+    return {
         "integrate.trapezoid": _of(integrate.trapezoid, _SIGNAL),
         "integrate.simpson": _of(integrate.simpson, _SIGNAL),
         "integrate.cumulative_trapezoid": _of(integrate.cumulative_trapezoid, _SIGNAL),
@@ -104,153 +143,166 @@ def _scipy() -> Mapping[str, Case]:
         "cluster.vq.vq": _of(cluster.vq.vq, _X, _X[:4]),
         "cluster.hierarchy.linkage": _of(cluster.hierarchy.linkage, _X),
     }
-    groups = {"special": special_of, "stats": stats_of, "fft": fft_of}
-    groups |= {"ndimage": ndimage_of, "signal": signal_of}
+
+
+def _scipy() -> Mapping[str, Case]:
+    groups = {
+        "special": _special(),
+        "stats": _stats(),
+        "fft": _transforms(),
+        "ndimage": _images(),
+        "signal": _signals(),
+    }
     named = {f"{group}.{name}": f for group, table in groups.items() for name, f in table.items()}
-    return named | other
+    return named | _numerics()
+
+
+_WRONG = np.where(np.arange(len(_Y)) % 5, _Y, 1 - _Y)
+_REAL, _GUESS = _X[:, 0], _X[:, 0] + 0.1 * _X[:, 1]
+
+
+def _dispatched(call: Callable[[Any], Any]) -> Case:
+    """Return a case that runs where scikit-learn takes other libraries' arrays."""
+
+    def case(xp: Any) -> Any:
+        import sklearn
+
+        with sklearn.config_context(array_api_dispatch=True):
+            return call(xp)
+
+    return case
 
 
 def _sklearn() -> Mapping[str, Case]:
-    import sklearn
+    return {**_estimators(), **_preprocessed(), **_metrics(), **_pairwise()}
+
+
+def _fitted(make: Callable[[], Any], method: str, supervised: bool = False) -> Case:
+    def call(xp: Any) -> Any:
+        x, y = xp.asarray(_X), xp.asarray(_Y)
+        estimator = make().fit(x, y) if supervised else make().fit(x)
+        return getattr(estimator, method)(x)
+
+    return _dispatched(call)
+
+
+def _estimators() -> Mapping[str, Case]:
     from sklearn import (
-        decomposition,
         discriminant_analysis,
         linear_model,
-        metrics,
         mixture,
-        model_selection,
         naive_bayes,
         pipeline,
         preprocessing,
     )
 
-    def fitted(make: Callable[[], Any], method: str, supervised: bool = False) -> Case:
-        def case(xp: Any) -> Any:
-            with sklearn.config_context(array_api_dispatch=True):
-                x, y = xp.asarray(_X), xp.asarray(_Y)
-                estimator = make().fit(x, y) if supervised else make().fit(x)
-                return getattr(estimator, method)(x)
+    def scaled() -> Any:
+        ridge = linear_model.Ridge(solver="svd")
+        return pipeline.make_pipeline(preprocessing.StandardScaler(), ridge)
 
-        return case
-
-    def measured(name: str, *arrays: Any, **named: Any) -> Case:
-        def case(xp: Any) -> Any:
-            with sklearn.config_context(array_api_dispatch=True):
-                return getattr(metrics, name)(*(xp.asarray(a) for a in arrays), **named)
-
-        return case
-
-    wrong = _Y.copy()
-    wrong[::5] = 1 - wrong[::5]
-    real, guess = _X[:, 0], _X[:, 0] + 0.1 * _X[:, 1]
-    scale = preprocessing.StandardScaler
-    estimators = {
-        "StandardScaler": fitted(scale, "transform"),
-        "MinMaxScaler": fitted(preprocessing.MinMaxScaler, "transform"),
-        "MaxAbsScaler": fitted(preprocessing.MaxAbsScaler, "transform"),
-        "Normalizer": fitted(preprocessing.Normalizer, "transform"),
-        "Binarizer": fitted(preprocessing.Binarizer, "transform"),
-        "KernelCenterer": lambda xp: _centred(sklearn, preprocessing, xp),
-        "PolynomialFeatures": fitted(preprocessing.PolynomialFeatures, "transform"),
-        "LabelEncoder": lambda xp: _encoded(sklearn, preprocessing, xp),
-        "PCA": lambda xp: _restored(sklearn, decomposition, xp),
-        "LinearDiscriminantAnalysis": fitted(
-            discriminant_analysis.LinearDiscriminantAnalysis, "predict", supervised=True
-        ),
-        "Ridge": fitted(lambda: linear_model.Ridge(solver="svd"), "predict", supervised=True),
-        "RidgeCV": fitted(linear_model.RidgeCV, "predict", supervised=True),
-        "RidgeClassifier": fitted(
-            lambda: linear_model.RidgeClassifier(solver="svd"), "predict", supervised=True
-        ),
-        "LogisticRegression": fitted(
-            linear_model.LogisticRegression, "predict", supervised=True
-        ),
-        "GaussianNB": fitted(naive_bayes.GaussianNB, "predict", supervised=True),
-        "GaussianMixture": fitted(
-            lambda: mixture.GaussianMixture(2, init_params="random", random_state=0), "predict"
-        ),
-        "make_pipeline": fitted(
-            lambda: pipeline.make_pipeline(scale(), linear_model.Ridge(solver="svd")),
-            "predict", supervised=True,
-        ),
-        "train_test_split": lambda xp: _parts(sklearn, model_selection, xp),
-        "cross_val_predict": lambda xp: _crossed(sklearn, model_selection, linear_model, xp),
-    }  # fmt: skip
-    figures = {
-        "accuracy_score": measured("accuracy_score", _Y, wrong),
-        "balanced_accuracy_score": measured("balanced_accuracy_score", _Y, wrong),
-        "brier_score_loss": measured("brier_score_loss", _Y, 0.3 + 0.4 * _Y),
-        "confusion_matrix": measured("confusion_matrix", _Y, wrong),
-        "d2_absolute_error_score": measured("d2_absolute_error_score", real, guess),
-        "explained_variance_score": measured("explained_variance_score", real, guess),
-        "f1_score": measured("f1_score", _Y, wrong),
-        "hamming_loss": measured("hamming_loss", _Y, wrong),
-        "jaccard_score": measured("jaccard_score", _Y, wrong),
-        "log_loss": measured("log_loss", _Y, 0.3 + 0.4 * _Y),
-        "max_error": measured("max_error", real, guess),
-        "mean_absolute_error": measured("mean_absolute_error", real, guess),
-        "mean_squared_error": measured("mean_squared_error", real, guess),
-        "mean_squared_log_error": measured("mean_squared_log_error", _P, _Q),
-        "mean_gamma_deviance": measured("mean_gamma_deviance", _P, _Q),
-        "mean_pinball_loss": measured("mean_pinball_loss", real, guess),
-        "mean_poisson_deviance": measured("mean_poisson_deviance", _P, _Q),
-        "mean_tweedie_deviance": measured("mean_tweedie_deviance", _P, _Q),
-        "median_absolute_error": measured("median_absolute_error", real, guess),
-        "precision_score": measured("precision_score", _Y, wrong),
-        "r2_score": measured("r2_score", real, guess),
-        "recall_score": measured("recall_score", _Y, wrong),
-        "roc_auc_score": measured("roc_auc_score", _Y, real),
-        "roc_curve": measured("roc_curve", _Y, real),
-        "zero_one_loss": measured("zero_one_loss", _Y, wrong),
+    supervised = {
+        "LinearDiscriminantAnalysis": discriminant_analysis.LinearDiscriminantAnalysis,
+        "Ridge": lambda: linear_model.Ridge(solver="svd"),
+        "RidgeCV": linear_model.RidgeCV,
+        "RidgeClassifier": lambda: linear_model.RidgeClassifier(solver="svd"),
+        "LogisticRegression": linear_model.LogisticRegression,
+        "GaussianNB": naive_bayes.GaussianNB,
+        "make_pipeline": scaled,
     }
-    pairs = {
-        name: _pairwise(sklearn, metrics.pairwise, name)
-        for name in (
-            "cosine_similarity", "cosine_distances", "euclidean_distances", "linear_kernel",
-            "polynomial_kernel", "rbf_kernel", "sigmoid_kernel", "laplacian_kernel",
-            "manhattan_distances",
-        )
-    }  # fmt: skip
-    return estimators | figures | pairs
+
+    def mixed() -> Any:
+        return mixture.GaussianMixture(2, init_params="random", random_state=0)
+
+    cases = {name: _fitted(make, "predict", True) for name, make in supervised.items()}
+    return cases | {"GaussianMixture": _fitted(mixed, "predict")}
 
 
-def _pairwise(sklearn: Any, pairwise: Any, name: str) -> Case:
-    def case(xp: Any) -> Any:
-        with sklearn.config_context(array_api_dispatch=True):
-            return getattr(pairwise, name)(xp.asarray(_X), xp.asarray(_X[:7]))
+def _preprocessed() -> Mapping[str, Case]:
+    from sklearn import decomposition, linear_model, model_selection, preprocessing
 
-    return case
+    scalers = (
+        preprocessing.StandardScaler,
+        preprocessing.MinMaxScaler,
+        preprocessing.MaxAbsScaler,
+        preprocessing.Normalizer,
+        preprocessing.Binarizer,
+        preprocessing.PolynomialFeatures,
+    )
 
-
-def _centred(sklearn: Any, preprocessing: Any, xp: Any) -> Any:
-    with sklearn.config_context(array_api_dispatch=True):
+    def centred(xp: Any) -> Any:
         gram = xp.asarray(_X @ _X.T)
         return preprocessing.KernelCenterer().fit(gram).transform(gram)
 
-
-def _encoded(sklearn: Any, preprocessing: Any, xp: Any) -> Any:
-    with sklearn.config_context(array_api_dispatch=True):
+    def encoded(xp: Any) -> Any:
         labels = xp.asarray(_Y * 7 + 3)
         return preprocessing.LabelEncoder().fit(labels).transform(labels)
 
-
-def _restored(sklearn: Any, decomposition: Any, xp: Any) -> Any:
-    with sklearn.config_context(array_api_dispatch=True):
+    def restored(xp: Any) -> Any:
         x = xp.asarray(_X)
         pca = decomposition.PCA(2, svd_solver="full").fit(x)
         return pca.inverse_transform(pca.transform(x))
 
-
-def _parts(sklearn: Any, model_selection: Any, xp: Any) -> Any:
-    with sklearn.config_context(array_api_dispatch=True):
+    def split(xp: Any) -> Any:
         return model_selection.train_test_split(xp.asarray(_X), random_state=0)
 
-
-def _crossed(sklearn: Any, model_selection: Any, linear_model: Any, xp: Any) -> Any:
-    with sklearn.config_context(array_api_dispatch=True):
+    def crossed(xp: Any) -> Any:
         ridge = linear_model.Ridge(solver="svd")
         x, y = xp.asarray(_X), xp.asarray(_X[:, 0] * 2)
         return model_selection.cross_val_predict(ridge, x, y, cv=3)
+
+    named = {
+        "KernelCenterer": centred,
+        "LabelEncoder": encoded,
+        "PCA": restored,
+        "train_test_split": split,
+        "cross_val_predict": crossed,
+    }
+    cases = {name: _dispatched(call) for name, call in named.items()}
+    return {s.__name__: _fitted(s, "transform") for s in scalers} | cases
+
+
+_OF_LABELS = """
+    accuracy_score balanced_accuracy_score confusion_matrix f1_score hamming_loss jaccard_score
+    precision_score recall_score zero_one_loss
+"""
+_OF_PROBABILITIES = "brier_score_loss log_loss"
+_OF_NUMBERS = """
+    d2_absolute_error_score explained_variance_score max_error mean_absolute_error
+    mean_squared_error mean_pinball_loss median_absolute_error r2_score
+"""
+_OF_POSITIVE_NUMBERS = """
+    mean_squared_log_error mean_gamma_deviance mean_poisson_deviance mean_tweedie_deviance
+"""
+_OF_SCORES = "roc_auc_score roc_curve"
+_PAIRWISE = """
+    cosine_similarity cosine_distances euclidean_distances linear_kernel polynomial_kernel
+    rbf_kernel sigmoid_kernel laplacian_kernel manhattan_distances
+"""
+
+
+def _metrics() -> Mapping[str, Case]:
+    from sklearn import metrics
+
+    operands = {
+        _OF_LABELS: (_Y, _WRONG),
+        _OF_PROBABILITIES: (_Y, 0.3 + 0.4 * _Y),
+        _OF_NUMBERS: (_REAL, _GUESS),
+        _OF_POSITIVE_NUMBERS: (_P, _Q),
+        _OF_SCORES: (_Y, _REAL),
+    }
+    return {
+        name: _dispatched(_of(getattr(metrics, name), *arrays))
+        for names, arrays in operands.items()
+        for name in names.split()
+    }
+
+
+def _pairwise() -> Mapping[str, Case]:
+    from sklearn.metrics import pairwise
+
+    return {
+        name: _dispatched(_of(getattr(pairwise, name), _X, _X[:7])) for name in _PAIRWISE.split()
+    }
 
 
 def _einops() -> Mapping[str, Case]:

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 from smelt import fusion, knobs, lower, passes
+from smelt.backend.gpus import GPUS
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_source import KernelCompiler
@@ -25,7 +26,6 @@ from smelt.codegen.triton.select import SelectingCompiler
 from smelt.dataclass import dataclass
 from smelt.driver import number_values
 from smelt.errors import DeviceKernelError, UnsupportedError
-from smelt.explain.device import DEVICES
 from smelt.explain.device_code import policy_in_force, rates_of
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Graph, Node
@@ -88,8 +88,8 @@ def current_compiler(arch: str) -> DeviceCompiler:
     if not has_triton():
         return ThreadCompiler()
     triton = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    if arch in DEVICES:
-        return SelectingCompiler(rates_of(DEVICES[arch]), triton, policy_in_force())
+    if arch in GPUS:
+        return SelectingCompiler(rates_of(GPUS[arch]), triton, policy_in_force())
     return KernelCompiler(cast("Any", triton))  # its cached property is a protocol's property
 
 

@@ -16,14 +16,15 @@ from typing import Any
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
+from smelt.backend import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
-from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions
 from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.codegen.triton.worker_process import Worker
 from smelt.errors import SmeltError
-from smelt.explain.device import device
+from smelt.explain.device_code import rates_of
 from smelt.explain.entries import entries
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
@@ -212,15 +213,7 @@ QUICK = (
 
 def rates(arch: str) -> DeviceRates:
     """The first device with an architecture."""
-    data = device(arch)
-    return DeviceRates(
-        arch=arch,
-        limits=device_limits(arch),
-        processors=data.processors,
-        gbytes_per_second=data.gbytes_per_second,
-        tensor_tflops=data.tensor_tflops,
-        float32_tflops=data.float32_tflops,
-    )
+    return rates_of(gpu(arch))
 
 
 def compiled(name: str, arch: str, compiler: TritonCompiler) -> Iterator[SelectedLaunch]:

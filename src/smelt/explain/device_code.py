@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from smelt import knobs
+from smelt.backend import Gpu
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.candidates import Candidate
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
@@ -18,7 +19,6 @@ from smelt.codegen.triton.schedule import EXACT, FAST, Policy
 from smelt.codegen.triton.select import SelectedLaunch, select
 from smelt.explain.data import (
     DeviceCodeData,
-    DeviceData,
     DeviceKernelData,
     DeviceLaunchData,
     DeviceScheduleData,
@@ -31,13 +31,13 @@ __all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "r
 
 
 def programs(
-    kernel: Kernel, sizes: Mapping[str, int], target: DeviceData
+    kernel: Kernel, sizes: Mapping[str, int], machine: Gpu
 ) -> tuple[str, tuple[DeviceLaunchData, ...]]:
     """Return the Triton file of a kernel and its launches on a device.
 
     Raises DeviceKernelError for a kernel that is not printed.
     """
-    device = rates_of(target)
+    device = rates_of(machine)
     compiler = None
     if knobs.DEVICE_CODE.get() and has_triton():
         compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
@@ -46,15 +46,15 @@ def programs(
     return selection.source, launches
 
 
-def rates_of(target: DeviceData) -> DeviceRates:
+def rates_of(machine: Gpu) -> DeviceRates:
     """Return a device as schedules are compared on it."""
     return DeviceRates(
-        arch=target.arch,
-        limits=device_limits(target.arch),
-        processors=target.processors,
-        gbytes_per_second=target.gbytes_per_second,
-        tensor_tflops=target.tensor_tflops,
-        float32_tflops=target.float32_tflops,
+        arch=machine.arch,
+        limits=device_limits(machine.arch),
+        processors=machine.processors,
+        gbytes_per_second=machine.memory_gbs,
+        tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
+        float32_tflops=machine.vector_gflops / 1e3,
     )
 
 

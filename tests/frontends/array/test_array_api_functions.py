@@ -502,7 +502,7 @@ CALLS: dict[str, Callable[[Draw], Call]] = {
     **{f"operator.{name}": binary() for name in _OPERATORS.split()},
     **{f"operator.{name}": unary() for name in ("neg", "pos", "abs", "invert")},
     "operator.matmul": product,
-}  # fmt: skip
+}
 """Function or operator -> what draws its arguments."""
 ELSEWHERE = {"can_cast", "finfo", "iinfo", "isdtype", "result_type"}
 """Functions of dtypes, tested below."""
@@ -598,9 +598,21 @@ CONDITIONS: dict[str, Callable[[list[Any], dict[str, Any]], bool]] = {
 }
 """Conditions of the exceptions by name."""
 ROUNDED = (
-    "fft", "linalg", "operator.matmul", "sum", "prod", "mean", "var", "std", "matmul", "vecdot",
-    "tensordot", "diff", "cumulative", "linspace",
-)  # fmt: skip
+    "fft",
+    "linalg",
+    "operator.matmul",
+    "sum",
+    "prod",
+    "mean",
+    "var",
+    "std",
+    "matmul",
+    "vecdot",
+    "tensordot",
+    "diff",
+    "cumulative",
+    "linspace",
+)
 """Functions that round in another order than the reference, so that results may cancel."""
 REFUSED = (TypeError, ValueError, IndexError, RuntimeError, OverflowError, np.linalg.LinAlgError)
 
@@ -707,9 +719,15 @@ def test_numbers_promote_as_in_the_reference() -> None:
 
 def test_kinds_and_limits_of_dtypes_are_those_of_the_reference() -> None:
     kinds: list[Any] = [
-        "bool", "signed integer", "unsigned integer", "integral", "real floating",
-        "complex floating", "numeric", ("integral", "complex floating"),
-    ]  # fmt: skip
+        "bool",
+        "signed integer",
+        "unsigned integer",
+        "integral",
+        "real floating",
+        "complex floating",
+        "numeric",
+        ("integral", "complex floating"),
+    ]
     for a in NAMES:
         mine, theirs = getattr(sm, a), getattr(strict, a)
         for kind in kinds:

@@ -29,9 +29,13 @@ exp expm1 log log1p log2 log10 sqrt sin cos tan sinh cosh tanh asin acos atan as
 acosh atanh abs sign square negative conj isnan isinf isfinite real imag
 """
 _NUMPY = {
-    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh",
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
     "atanh": "arctanh",
-}  # fmt: skip
+}
 
 
 def close_parts(a: Any, b: Any, eps: float) -> Any:
@@ -68,15 +72,36 @@ def test_functions_have_numpys_special_values(name: str, dtype: Any) -> None:
     assert not wrong.any(), list(zip(z[wrong], actual[wrong], wanted[wrong], strict=True))[:5]
 
 
-@pytest.mark.parametrize("f", [
-    lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y,
-    lambda x, y: x ** 3, lambda x, y: x ** -2, lambda x, y: x ** y, lambda x, y: x ** 0.5,
-    lambda x, y: 2 ** y, lambda x, y: 1 / y, lambda x, y: (1 + 2j) / y, lambda x, y: x.real / y,
-    lambda x, y: x / y.real, lambda x, y: 1j - y, lambda x, y: x == y, lambda x, y: x != y,
-    lambda x, y: -x + abs(y), lambda x, y: x @ y.T, lambda x, y: x.real @ y.T,
-    lambda x, y: x.sum(0) + y.mean(), lambda x, y: x.std(axis=1), lambda x, y: x.prod(0),
-    lambda x, y: x[1:, ::2] * y[0, 1], lambda x, y: x.T.conj() @ y, lambda x, y: x.cumsum(1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: x + y,
+        lambda x, y: x - y,
+        lambda x, y: x * y,
+        lambda x, y: x / y,
+        lambda x, y: x**3,
+        lambda x, y: x**-2,
+        lambda x, y: x**y,
+        lambda x, y: x**0.5,
+        lambda x, y: 2**y,
+        lambda x, y: 1 / y,
+        lambda x, y: (1 + 2j) / y,
+        lambda x, y: x.real / y,
+        lambda x, y: x / y.real,
+        lambda x, y: 1j - y,
+        lambda x, y: x == y,
+        lambda x, y: x != y,
+        lambda x, y: -x + abs(y),
+        lambda x, y: x @ y.T,
+        lambda x, y: x.real @ y.T,
+        lambda x, y: x.sum(0) + y.mean(),
+        lambda x, y: x.std(axis=1),
+        lambda x, y: x.prod(0),
+        lambda x, y: x[1:, ::2] * y[0, 1],
+        lambda x, y: x.T.conj() @ y,
+        lambda x, y: x.cumsum(1),
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128], ids=lambda d: d.__name__)
 def test_operators_and_methods_agree_with_numpy_lazily_and_recorded(f: Any, dtype: Any) -> None:
     x, y = Z.astype(dtype), (Z[::-1] * 1.5 - 0.3j).astype(dtype)

@@ -273,10 +273,13 @@ def test_branches_read_arrays_from_outside_of_the_recording() -> None:
         (lambda x: sm.fori_loop(0, x, lambda i, c: c, x), "E107", "one integer"),
         (lambda x: sm.cond(sm.sum(x) > 0, lambda: x, lambda: (x, x)), "E206", "nested"),
         (lambda x: sm.cond(sm.sum(x) > 0, lambda: x, lambda: x[1:]), "E206", "false branch"),
-        (sm.grad(lambda x: sm.sum(
-            sm.while_loop(lambda c: sm.sum(c) < 9, lambda c: c * 2, x))), "E109", "fori_loop"),
+        (
+            sm.grad(lambda x: sm.sum(sm.while_loop(lambda c: sm.sum(c) < 9, lambda c: c * 2, x))),
+            "E109",
+            "fori_loop",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_name_what_to_do(f: Any, error: str, text: str) -> None:
     with pytest.raises(sm.errors.SmeltError) as caught:
         sm.jit(f)(np.ones((4, 3)))

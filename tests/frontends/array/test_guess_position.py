@@ -30,9 +30,7 @@ TABLES = {
     "one infinite": np.concatenate([np.linspace(0, 1, 200), [np.inf]]),
     "missing at the end": np.concatenate([np.linspace(0, 1, 200), [np.nan, np.nan]]),
 }
-UNGUESSED = (
-    "squares", "steep", "constant", "infinite ends", "one infinite", "missing at the end"
-)  # fmt: skip
+UNGUESSED = ("squares", "steep", "constant", "infinite ends", "one infinite", "missing at the end")
 """Tables whose ends say too little about the elements between."""
 
 

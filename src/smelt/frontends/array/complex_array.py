@@ -351,21 +351,39 @@ def _is_operand(x: Any) -> bool:
 
 
 _BINARY: Final = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow",
-    "matmul": "matmul", "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and",
-    "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "pow": "pow",
+    "matmul": "matmul",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
-}  # fmt: skip
+}
 """Python's name of an operator -> function."""
 _COMPARISONS: Final = {
-    "eq": ("equal", "equal"), "ne": ("not_equal", "not_equal"), "lt": ("less", "greater"),
-    "le": ("less_equal", "greater_equal"), "gt": ("greater", "less"),
+    "eq": ("equal", "equal"),
+    "ne": ("not_equal", "not_equal"),
+    "lt": ("less", "greater"),
+    "le": ("less_equal", "greater_equal"),
+    "gt": ("greater", "less"),
     "ge": ("greater_equal", "less_equal"),
-}  # fmt: skip
+}
 _OPERATORS: Final[dict[Any, str]] = {
-    np.add: "add", np.subtract: "subtract", np.multiply: "multiply", np.divide: "divide",
-    np.power: "pow", np.matmul: "matmul", np.equal: "equal", np.not_equal: "not_equal",
-}  # fmt: skip
+    np.add: "add",
+    np.subtract: "subtract",
+    np.multiply: "multiply",
+    np.divide: "divide",
+    np.power: "pow",
+    np.matmul: "matmul",
+    np.equal: "equal",
+    np.not_equal: "not_equal",
+}
 """NumPy's function behind an operator with its array on the left -> function."""
 
 for _name, _function in _BINARY.items():

@@ -461,9 +461,13 @@ def _to(z: ComplexArray, dtype: Any) -> ComplexArray:
 
 
 _LIBRARY: Final = {
-    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh",
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
     "atanh": "arctanh",
-}  # fmt: skip
+}
 """Function -> NumPy's, which computes it."""
 
 
@@ -476,15 +480,42 @@ def _library(name: str) -> Callable[[Any], ComplexArray]:
 
 COMPLEX.update(
     {
-        "add": add, "subtract": subtract, "multiply": multiply, "divide": divide,
-        "reciprocal": reciprocal, "square": square, "negative": negative, "positive": positive,
-        "conj": conj, "real": real, "imag": imag, "abs": absolute, "angle": angle, "sign": sign,
-        "round": round_, "equal": equal, "not_equal": not_equal, "where": where, "exp": exp,
-        "expm1": expm1, "log": log, "log1p": log1p, "log2": _log_to(2.0), "log10": _log_to(10.0),
-        "sqrt": sqrt, "sinh": sinh, "cosh": cosh, "tanh": tanh, "sin": sin, "cos": cos, "tan": tan,
-        "pow": power, "isnan": _either("isnan", el.logical_or),
+        "add": add,
+        "subtract": subtract,
+        "multiply": multiply,
+        "divide": divide,
+        "reciprocal": reciprocal,
+        "square": square,
+        "negative": negative,
+        "positive": positive,
+        "conj": conj,
+        "real": real,
+        "imag": imag,
+        "abs": absolute,
+        "angle": angle,
+        "sign": sign,
+        "round": round_,
+        "equal": equal,
+        "not_equal": not_equal,
+        "where": where,
+        "exp": exp,
+        "expm1": expm1,
+        "log": log,
+        "log1p": log1p,
+        "log2": _log_to(2.0),
+        "log10": _log_to(10.0),
+        "sqrt": sqrt,
+        "sinh": sinh,
+        "cosh": cosh,
+        "tanh": tanh,
+        "sin": sin,
+        "cos": cos,
+        "tan": tan,
+        "pow": power,
+        "isnan": _either("isnan", el.logical_or),
         "isinf": _either("isinf", el.logical_or),
-        "isfinite": _either("isfinite", el.logical_and), **{n: _library(n) for n in _LIBRARY},
+        "isfinite": _either("isfinite", el.logical_and),
+        **{n: _library(n) for n in _LIBRARY},
         "broadcast_real": broadcast_arrays,
     }
-)  # fmt: skip
+)

@@ -198,8 +198,9 @@ def _check_branches(yes: Step, tree: Tree, no: Step, other_tree: Tree) -> None:
     for name, a, b in zip(names, yes.graph.outputs, no.graph.outputs, strict=True):
         shapes = [_around(step, x.type.shape) for step, x in ((yes, a), (no, b))]
         if a.type.dtype != b.type.dtype or not _same_shape(STATE.scope, *shapes):
-            raise CarryError(op="cond", value=f"{name} of the false branch", found=b.type,
-                             expected=a.type)  # fmt: skip
+            raise CarryError(
+                op="cond", value=f"{name} of the false branch", found=b.type, expected=a.type
+            )
 
 
 def _around(step: Step, shape: Shape) -> Shape:

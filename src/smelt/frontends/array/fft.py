@@ -3,7 +3,7 @@
 NumPy computes the transforms: each is one library call in a plan, which reads and writes real and
 imaginary parts.  Shifts and frequencies are array code.
 
->>> from smelt.frontends.array.creation import arange
+>>> from smelt.frontends.array.creation import arange, zeros
 >>> fft(arange(4) * 1.0), ifft(fft(arange(3) * 1.0)), rfft(arange(4) * 1.0).shape
 (Array([ 6.+0.j, -2.+2.j, -2.+0.j, -2.-2.j]), Array([0.+0.j, 1.+0.j, 2.+0.j]), (3,))
 """
@@ -20,7 +20,7 @@ from smelt.frontends.array import complex_functions, manipulation
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.complex_array import complex_array, is_complex_like, pair
 from smelt.frontends.array.complex_library import call_stacked, joined, stacked
-from smelt.frontends.array.creation import arange
+from smelt.frontends.array.creation import arange, zeros
 from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
 from smelt.frontends.array.library import call, with_extern_errors
 from smelt.frontends.array.promote import cast
@@ -34,9 +34,21 @@ from smelt.types.expr import Index, floordiv, mul, sub
 from smelt.types.tensor import TensorType
 
 __all__ = [
-    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
-    "irfftn", "rfft", "rfftfreq", "rfftn",
-]  # fmt: skip
+    "fft",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfftn",
+    "rfft",
+    "rfftfreq",
+    "rfftn",
+]
 
 Norm = str
 """Which direction is divided: "backward" (the inverse), "forward", or "ortho" (both by a root)."""
@@ -207,12 +219,13 @@ def _several(what: str) -> Callable[..., Array]:
 
 
 _DOCS: Final = {
-    "fft": "discrete Fourier transform", "ifft": "inverse transform",
+    "fft": "discrete Fourier transform",
+    "ifft": "inverse transform",
     "rfft": "transform of real numbers: frequencies 0 to n // 2",
     "irfft": "inverse of `rfft`, real: `n` is 2(m - 1) by default",
     "hfft": "transform of a signal with Hermitian symmetry, real",
     "ihfft": "inverse of `hfft`: the first half of the signal",
-}  # fmt: skip
+}
 
 
 def _named(function: Any, name: str, where: str) -> Any:
@@ -286,8 +299,6 @@ def _resized(z: Any, axis: int, n: Any) -> Any:
     size = z.shape[axis]
     if size >= n:
         return z if size == n else _along(z, axis, slice(0, n))
-    from smelt.frontends.array.creation import zeros  # noqa: PLC0415
-
     rest = tuple(n - size if k == axis else d for k, d in enumerate(z.shape))
     return complex_functions.COMPLEX["concat"]([z, zeros(rest, dtype=z.dtype)], axis=axis)
 
