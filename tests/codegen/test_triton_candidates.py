@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +110,15 @@ def test_candidates_are_few_and_differ():
         assert len({c.blocks for c in of_launch}) == len(of_launch)
         times = [c.predicted_ns for c in of_launch]
         assert times == sorted(times) and all(t > 0 for t in times)
+
+
+def test_every_time_is_finite():
+    small = replace(H100, limits=replace(H100.limits, shared_bytes=1000))
+    (of_launch,) = candidates(parse(PRODUCT), {"m": 512, "n": 512, "k": 512}, small, EXACT)
+    assert len(of_launch) == 1 and math.isfinite(of_launch[0].predicted_ns)
+    small = replace(H100, limits=replace(H100.limits, shared_bytes=70_000))
+    (of_launch,) = candidates(parse(PRODUCT), {"m": 512, "n": 512, "k": 512}, small, EXACT)
+    assert len(of_launch) > 1 and all(math.isfinite(c.predicted_ns) for c in of_launch)
 
 
 def test_more_work_is_predicted_to_take_longer():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
-from smelt.codegen.triton.launch_time import LaunchWork, launch_work, predict_ns
+from smelt.codegen.triton.launch_time import LaunchWork, floor_ns, launch_work, predict_ns
 from smelt.codegen.triton.schedule import LEAST_DOT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.source import prepare
 from smelt.dataclass import dataclass
@@ -100,9 +100,11 @@ def _of_launch(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of one launch, whose forms loop over other axes.
 
-    The sizes of a family's members are known to its launch alone: it has one schedule.
+    A schedule of which no processor holds a program is none, unless there is no other. The sizes
+    of a family's members are known to its launch alone: it has one schedule.
     """
     result: list[Candidate] = []
+    least: Candidate | None = None
     seen: set[str] = set()
     for launch in forms:
         if any(p.each for p in (*launch.inputs, *launch.outputs)):
@@ -117,7 +119,12 @@ def _of_launch(
                 continue
             seen.add(one.blocks)
             time = predict_ns(work, schedule, lanes, one.warps, device)
-            result.append(replace(one, predicted_ns=time))
+            if math.isfinite(time):
+                result.append(replace(one, predicted_ns=time))
+            else:
+                least = replace(one, predicted_ns=floor_ns(work, device))
+    if not result and least is not None:
+        result.append(least)
     result.sort(key=lambda c: c.predicted_ns)
     return tuple(result[:MOST_CANDIDATES])
 

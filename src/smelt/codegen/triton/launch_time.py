@@ -22,9 +22,9 @@ from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import loads, statements, stores, values_of, visit
 from smelt.types.expr import evaluate, product
 
-__all__ = ["Access", "LaunchWork", "launch_work", "predict_ns"]
+__all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
 
-LAUNCH_NS = 2000.0
+HIDDEN_LAUNCH_NS = 2000.0
 """A launch by the driver, whose host side is hidden while the queue is full."""
 LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
@@ -181,9 +181,14 @@ def predict_ns(
     waves = count / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
-    return LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _taste(
+    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _taste(
         work, lanes, warps, device
     )
+
+
+def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
+    """Return the time of a launch that only moves its bytes."""
+    return HIDDEN_LAUNCH_NS + work.bytes / device.gbytes_per_second
 
 
 def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
