@@ -144,7 +144,7 @@ PROGRAMS = {
         ("f32[4096,4096]", "f32[4096]", "bool[4096,4096]"),
         expects=VECTORS,
     ),
-    "column sums": Program(lambda x: sm.sum(x, axis=0), ("f32[8192,4096]",), expects=VECTORS),
+    "column sums": Program(lambda x: sm.sum(x, axis=0), ("f32[8192,4096]",)),
     "row variance": Program(lambda x: sm.var(x, axis=1), ("f32[8192,4096]",), expects=VECTORS),
     "argmax": Program(lambda x: sm.argmax(x, axis=1), ("f32[4096,4096]",)),
     "cumulative sum": Program(lambda x: sm.cumulative_sum(x, axis=1), ("f32[4096,4096]",)),
