@@ -9,16 +9,18 @@ SETUP := $(VENV)/setup.stamp
 MODEL := $(VENV)/model.stamp
 TORCH := $(VENV)/torch.stamp
 TORCH_PACKAGE := torch==2.13.0+cpu
+TRITON := $(VENV)/triton.stamp
+TRITON_PACKAGE := triton==3.6.0
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model torch format check-format lint words types layers static tests clock docs pages counters \
-        test nightly demo bench wheel clean
+.PHONY: help setup model torch triton format check-format lint words types layers static tests clock docs pages counters \
+        test nightly demo bench gpu wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(SETUP) ## a virtual environment with everything the other targets need
+setup: $(SETUP) $(TRITON) ## a virtual environment with everything the other targets need
 
 # The stamps are as old as pyproject.toml allows: change a dependency and it is installed.
 $(SETUP): pyproject.toml
@@ -50,6 +52,15 @@ $(TORCH): $(SETUP)
 	  || echo 'PyTorch could not be installed: its tests will be skipped.' >&2
 	@touch $@
 
+# Triton compiles printed programs of GPUs on any Linux: 190 MB.  The version is pinned because registers
+# and shared memory of its programs are tested.
+triton: $(TRITON) ## Triton, for the tests that compile GPU programs
+
+$(TRITON): $(SETUP)
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP) install $(TRITON_PACKAGE) 2>/dev/null \
+	  || echo 'Triton could not be installed: tests that compile GPU programs will be skipped.' >&2
+	@touch $@
+
 format: $(SETUP) ## rewrite the sources in the house style
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -66,7 +77,7 @@ types: $(SETUP) $(TORCH) ## pyright, strict
 layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
-tests: $(SETUP) $(MODEL) $(TORCH) ## pytest with doctests, without the nightly forms and the clock
+tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## pytest with doctests, without the nightly forms and the clock
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 # A bound on a time is met if it is met once: what else the machine does can only slow a program down.
@@ -87,7 +98,7 @@ docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 
 static: check-format lint words types layers docs ## what runs no test: each takes one processor at most
 
-test: $(SETUP) $(MODEL) $(TORCH) ## everything that must be green
+test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## everything that must be green
 	$(MAKE) --jobs $(JOBS) static
 	$(MAKE) tests
 	$(MAKE) clock
@@ -95,7 +106,7 @@ test: $(SETUP) $(MODEL) $(TORCH) ## everything that must be green
 # The suite of the array API standard, if there is a clone of it beside this one.
 ARRAY_API_TESTS ?= ../array-api-tests
 
-nightly: $(SETUP) ## the long forms: whole float32 sweeps, tens of thousands of random programs
+nightly: $(SETUP) $(TRITON) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
 
@@ -105,6 +116,9 @@ demo: $(MODEL) $(TORCH) ## semantic search over the documentation of your own Py
 
 bench: $(SETUP) ## Smelt against its peers and the memory floor
 	$(BIN)/smelt bench
+
+gpu: $(SETUP) ## a GPU's figures in at most nine minutes, to gpu.json; goes on where it was stopped
+	$(BIN)/python -m smelt.bench --gpu
 
 wheel: $(SETUP) ## dist/*.whl
 	$(PIP) wheel --no-deps --wheel-dir dist .

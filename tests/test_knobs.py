@@ -45,6 +45,7 @@ OTHER = {
     "host_isa": ("AVX2", "avx2"),
     "opt_level": ("1", 1),
     "probe": ("now", "now"),
+    "device_code": ("off", False),
     "verify": ("yes", True),
     "bounds_check": ("true", True),
     "check_positions": ("off", False),

@@ -19,6 +19,7 @@ from pathlib import Path
 from tools import (
     array_api,
     decisions,
+    gpu_page,
     libraries,
     numpy_table,
     readme,
@@ -53,6 +54,7 @@ PAGES: Mapping[str, Mapping[str, Part]] = {
     ),
     "docs/explain.md": _outputs("docs/explain.md", "page", "why"),
     "docs/fusion.md": decisions.PARTS,
+    "docs/gpu.md": gpu_page.PARTS,
     "docs/libraries.md": libraries.PARTS,
     "docs/numpy.md": numpy_table.PARTS,
     "docs/torch.md": versions.PARTS,

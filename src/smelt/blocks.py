@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import prod
 from typing import NamedTuple
 
 from smelt.dataclass import dataclass
@@ -31,16 +30,6 @@ REDUCTION_COLUMNS, LEAST_COLUMNS = 512, 32
 """Maximum and minimum columns per task when every column is reduced: rows are read in long runs."""
 SUM_BYTES = 8
 """Bytes of one accumulator of a sum."""
-
-UNROLL_TERMS = 64
-"""Maximum products of a dot that are unrolled instead of looped over, where nothing can be blocked.
-"""
-UNROLL_STRIDED_TERMS = 12
-"""As `UNROLL_TERMS`, for an operand with a stride above 1 across neighbouring outputs. Unrolling
-would turn every load into a gather that touches one cache line per lane, so rows are read along
-themselves instead."""
-UNROLL_TAPS = 9
-"""As `UNROLL_TERMS`, for dots over several axes: more windows share what is packed once."""
 
 SHORT_ROW = 8
 """Maximum length of a reduced row for which vectors run across rows instead of along them. Empty
@@ -91,32 +80,6 @@ def reduction_columns(sums: int) -> int:
     """
     fitting = STREAM_BYTES // (SUM_BYTES * max(sums, 1))
     return min(max(1 << fitting.bit_length() >> 1, LEAST_COLUMNS), REDUCTION_COLUMNS)
-
-
-def split_parts(extent: Index, rows: int = PART_ROWS) -> Index:
-    """Return how many parts to split an axis into, of `rows` or more positions.
-
-    >>> [split_parts(n) for n in (10, 1000, 100_000)]
-    [1, 15, 64]
-    """
-    return maximum(1, minimum(PARTS, floordiv(extent, rows)))
-
-
-def reduction_parts(extent: Index, width: Index) -> Index:
-    """Return the parts of a reduction axis with `width` elements per position.
-
-    Each part has one result.
-
-    >>> [reduction_parts(n, 8) for n in (10, 1000, 100_000)]
-    [1, 7, 64]
-    """
-    most = min(PARTS, extent) if isinstance(extent, int) else PARTS
-    return maximum(1, minimum(most, floordiv(mul(extent, width), PART_WORK)))
-
-
-def split_k_parts(extent: Index) -> Index:
-    """Return the split-K parts of a product's reduction axis."""
-    return maximum(1, minimum(PRODUCT_PARTS, floordiv(extent, LONG_SUM // PRODUCT_PARTS)))
 
 
 ROW_BLOCK = 8192
@@ -454,15 +417,6 @@ def unfolded_rows(rows: Index, itemsize: int) -> Index:
     return mul(8, maximum(WHOLE_ROWS // 8, minimum(UNFOLDED_COLUMN_BYTES // (8 * itemsize), most)))
 
 
-def stream_task_rows(most: int, width: int) -> int:
-    """Return the streamed rows of `width` elements per visit, at most `most`.
-
-    The result is `most` or a power of two, so that calls of similar sizes share a kernel.
-    """
-    fit = STREAM_ELEMENTS // max(width, 1)
-    return min(most, max(1 << fit.bit_length() - 1 if fit else 0, LEAST_STREAM_ROWS))
-
-
 def rows_axis(
     sides: Iterable[AbstractSet[str]], grid: Sequence[str], sizes: Mapping[str, int]
 ) -> str | None:
@@ -480,21 +434,6 @@ def rows_axis(
     last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
     candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
     return max(reversed(candidates), key=lambda a: sizes[a], default=None)
-
-
-def stream_block_rows(width: int) -> int:
-    """Return the positions per visit of a streamed axis without products.
-
-    Each position has `width` elements.
-
-    A power of 2, so that calls of similar sizes share a kernel.
-    """
-    return max(1 << (ROW_BLOCK // max(width, 1)).bit_length() >> 1, 1)
-
-
-def splits_stream(grid: Iterable[int], visits: int) -> bool:
-    """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
-    return prod(grid) < LEAST_TASKS and visits >= STREAM_VISITS
 
 
 # ---- scatter-reduce ------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ import numpy as np
 
 from smelt import fusion, knobs, logs, lower, passes, progress
 from smelt.ahead import PreludeBuilder, constant_budget, values_over_budget
-from smelt.codegen.build import build, build_all, code_variants
+from smelt.backend import generator_of, register
+from smelt.codegen.cpu_backend import CpuBackend
 from smelt.dataclass import dataclass
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
-from smelt.fusion.plan import Cluster, Donate, Donated, Plan
+from smelt.fusion.plan import Cluster, Donate, Donated, Plan, cluster_sizes
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
@@ -52,10 +53,11 @@ from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import persist_claims
 from smelt.target import Target
+from smelt.tiling import Tiling
 from smelt.tune.memory import Program
 from smelt.tune.race import choose
-from smelt.types.expr import Index, evaluate, substitute
 from smelt.types.expr import add as add_index
+from smelt.types.expr import substitute
 
 __all__ = [
     "Compiled",
@@ -65,6 +67,7 @@ __all__ = [
     "host",
     "identify",
     "input_size_names",
+    "number_values",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -73,6 +76,7 @@ RenamedKernel: TypeAlias = tuple[CanonicalKernel, Mapping[str, str]]
 `canonical_kernel`."""
 
 persist_claims(PROOF_CACHE, VERSION)
+register(CpuBackend())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,9 +161,12 @@ def _compile(
         graph = fusion.fuse_loop_neighbors(graph, sizes)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
-    hints = _hints(plan, sizes)
+    hints = cluster_sizes(plan, sizes)
     lowered, canonical_forms = _lower_all(
-        plan.all_clusters, [{**cluster_hints, **plan.sizes} for cluster_hints in hints], journal
+        plan.all_clusters,
+        [{**cluster_hints, **plan.sizes} for cluster_hints in hints],
+        journal,
+        target.tiling,
     )
     count = len(plan.clusters)
     kernels = (
@@ -209,25 +216,6 @@ def _compile(
     )
 
 
-def evaluate_all(sizes: Mapping[str, Index], values: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of named size expressions."""
-    return {name: int(evaluate(e, values)) for name, e in sizes.items()}
-
-
-def _hints(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
-    """Return the sizes that each cluster of `plan.all_clusters` is compiled for.
-
-    Chunked clusters also know the rows of a chunk.
-    """
-    result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
-    for c in plan.clusters:
-        if c.body is not None:
-            result += _hints(c.body.plan, {**sizes, c.body.chunks.rows: c.body.chunks.block})
-        elif c.loop is not None and c.loop.plan is not None:
-            result += _hints(c.loop.plan, evaluate_all(c.loop.op.binding, sizes))
-    return result
-
-
 def _plan_with_prelude(
     graph: Graph, program: Program, donate: Donate, journal: Journal, target: Target
 ) -> tuple[Plan, PreludeBuilder]:
@@ -273,7 +261,10 @@ def _compile_part(graph: Graph, sizes: Mapping[str, int], target: Target) -> Com
 
 
 def _lower_all(
-    clusters: Sequence[Cluster], hints: Sequence[Mapping[str, int]], journal: Journal
+    clusters: Sequence[Cluster],
+    hints: Sequence[Mapping[str, int]],
+    journal: Journal,
+    tiling: Tiling,
 ) -> tuple[list[Kernel | None], list[RenamedKernel | None]]:
     """Lower each cluster; return kernels and canonical forms.
 
@@ -290,7 +281,7 @@ def _lower_all(
             continue
         key = lower.cluster_signature(cluster), tuple(cluster_hints.items())
         kernel, canonical_form = _lower_one(
-            cluster, journal, cluster_hints, lowered_by_key.get(key)
+            cluster, journal, cluster_hints, tiling, lowered_by_key.get(key)
         )
         lowered_by_key.setdefault(key, (cluster, kernel, canonical_form))
         lowered.append(kernel)
@@ -303,13 +294,14 @@ def _lower_one(
     cluster: Cluster,
     journal: Journal,
     hints: Mapping[str, int],
+    tiling: Tiling,
     like: tuple[Cluster, Kernel, RenamedKernel] | None,
 ) -> tuple[Kernel, RenamedKernel]:
     """Lower a cluster, or rename the kernel of an isomorphic one (`like`)."""
     start = perf_counter()
     renamed = None if like is None else lower.reuse_kernel(like[1], like[0], cluster)
     if like is None or renamed is None:
-        kernel = lower.run(cluster, knobs.ROUNDING.get(), hints)
+        kernel = lower.run(cluster, knobs.ROUNDING.get(), hints, tiling)
         canonical_form = canonical_kernel(kernel)
     else:
         kernel, new = renamed
@@ -420,7 +412,7 @@ def _variants_of(
     at = {short: n for short, n in at.items() if short not in closed}
     key = plain, tuple(at.items())
     if key not in variants_by_key:
-        variants_by_key[key] = code_variants(plain.kernel, target, at)
+        variants_by_key[key] = generator_of(target).schedule(plain.kernel, target, at)
     size_names = {short: size_or_number(name) for short, name in named.names.items()}
     return tuple(
         (form, tuple((substitute(n, size_names, "size"), most) for n, most in limits))
@@ -442,7 +434,9 @@ def code_of(
     if cached is not None:
         return cached
     start = perf_counter()
-    built = build(named.plain.kernel, target, knobs.OPT_LEVEL.get(), streaming=streaming, form=form)
+    built = generator_of(target).compile_variant(
+        named.plain.kernel, target, form, streaming=streaming
+    )
     return _cache_code(key, named, built, perf_counter() - start, target, journal)
 
 
@@ -457,9 +451,8 @@ def _build_codes(
     journals = {key: Journal(full=journal.full) for key in keys}
     cached = {key: find(key, journals[key]) for key in journals}
     new = {key: variant for key, variant in zip(keys, uses, strict=True) if cached[key] is None}
-    outputs = build_all(
-        [(n.plain.kernel, f) for n, f in new.values()], target, knobs.OPT_LEVEL.get()
-    )
+    requests = [(n.plain.kernel, f) for n, f in new.values()]
+    outputs = generator_of(target).compile(requests, target)
     built = dict(zip(new, outputs, strict=True))
     codes: dict[bytes, LoadedKernel] = {}
     for key, (named, _) in zip(keys, uses, strict=True):
@@ -531,7 +524,7 @@ def _recipe(
     `ahead` is the prelude, or None for a chunked part of another plan.
     """
     inputs = plan.graph.inputs if ahead is None else ahead.caller_inputs
-    numbers, values = _values(plan, inputs)
+    numbers, values = number_values(plan, inputs)
     held: dict[Value, int] = {}
 
     def reads(cluster: Cluster) -> list[int]:
@@ -594,7 +587,7 @@ def _recipe(
     )
 
 
-def _values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
+def number_values(plan: Plan, inputs: Sequence[Node]) -> tuple[dict[Node, int], list[Value]]:
     """Number the values that the caller passes or that kernels write, with their storage."""
     numbers: dict[Node, int] = {}
     values: list[Value] = []

@@ -34,6 +34,7 @@ from smelt.processor import (
     processor,
     usable_cores,
 )
+from smelt.tiling import CPU_TILING, Tiling
 
 Isa = Literal["avx512", "avx2", "portable", "neon"]
 HostIsa = Literal["auto", "avx2", "portable"]
@@ -237,6 +238,60 @@ class Target:
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of `itemsize` bytes fill a vector register."""
         return max(1, self.vector_bytes // itemsize)
+
+    @property
+    def tiling(self) -> Tiling:
+        """Blocks and parts of kernels: the same for every CPU, and so are the results."""
+        return CPU_TILING
+
+    # A machine's facts ----------------------------------------------------------------------
+
+    @property
+    def threads(self) -> int:
+        """Threads that share a kernel: one on each core."""
+        return self.cores
+
+    @property
+    def architecture(self) -> str:
+        """The instruction set."""
+        return self.isa
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels of memory, from the smallest."""
+        return LEVELS
+
+    @property
+    def fast_bytes(self) -> int:
+        """The second-level cache, which holds the values of one task."""
+        return self.l2_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """The last-level cache."""
+        return self.l3_bytes
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """Bytes above which values between kernels are worth chunks of rows."""
+        return self.l3_bytes
+
+    @property
+    def peak_gflops(self) -> float:
+        """Float32 operations per nanosecond of all cores."""
+        return self.fma_gflops * self.cores
+
+    def with_cache(self, nbytes: int) -> Target:
+        """Return the same machine with a last-level cache of `nbytes`."""
+        return replace(self, l3_bytes=nbytes)
+
+    def level_bytes(self, level: Level) -> int | None:
+        """Return the bytes of a level; None for main memory."""
+        return {"l1": self.l1_bytes, "l2": self.l2_bytes, "l3": self.l3_bytes}.get(level)
+
+    def is_near(self, nbytes: int) -> bool:
+        """Return whether a core's own caches keep so many bytes of a task."""
+        return self.level(nbytes, 1) in ("l1", "l2")
 
     @property
     def gemm_tasks(self) -> int:

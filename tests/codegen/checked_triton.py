@@ -475,7 +475,11 @@ class Function:
         return self.function(*args)
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        def launch(*args: Any, num_warps: int, enable_fp_fusion: bool, **blocks: Any) -> None:
+        def launch(
+            *args: Any, num_warps: int, enable_fp_fusion: bool, num_stages: int = 3, **blocks: Any
+        ) -> None:
+            if not 1 <= num_stages <= 8:
+                raise CheckError(f"{num_stages} stages")
             if num_warps & (num_warps - 1) or not 1 <= num_warps <= 32 or enable_fp_fusion:
                 raise CheckError(f"{num_warps} warps")
             numbers = [n for n in blocks.values() if not isinstance(n, np.dtype)]

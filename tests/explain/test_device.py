@@ -1,10 +1,11 @@
-"""Reports for a GPU: each kernel as a Triton program, or the reason why there is none."""
+"""Reports for a GPU: its plan, and each kernel as a Triton program or why there is none."""
 
 from __future__ import annotations
 
 import json
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from tests.codegen.checked_triton import launch
 import smelt as sm
 from smelt.cli.main import smelt
 from smelt.errors import ArgumentError, DeviceKernelError
-from smelt.explain.device import DEVICES
+from smelt.explain.data import ReportData
 
 
 def softmax(x):
@@ -32,10 +33,12 @@ def test_source_of_a_softmax_runs():
     (actual,) = launch(kernel.source, [x])
     np.testing.assert_allclose(actual, np.asarray(softmax(x)), 1e-6, 1e-7)
     assert report.data.total.measured is None
-    assert "not measured" in str(report) and kernel.source.rstrip() in str(report)
+    assert "predicted from published rates, not measured" in str(
+        report
+    ) and kernel.source.rstrip() in str(report)
     assert kernel.source == sm.explain(softmax, x, target="h100").kernels[0].source
     assert report.to_data()["kernels"][0]["device"]["source"] == kernel.source
-    assert report.text(1).count("\n") == 3
+    assert "whole in 128, 1 warp" in report.text(1)
 
 
 def test_source_of_a_count_runs():
@@ -49,10 +52,10 @@ def test_source_of_a_count_runs():
 def test_refusal_has_its_code_and_reason(monkeypatch):
     missing = "all 4000000 elements of a row at once"
 
-    def refuse(kernel, sizes):
+    def refuse(kernel, sizes, machine):
         raise DeviceKernelError(kernel=kernel.name, missing=missing)
 
-    monkeypatch.setattr(sys.modules["smelt.explain.device"], "triton_source", refuse)
+    monkeypatch.setattr(sys.modules["smelt.explain.device"], "programs", refuse)
     report = sm.explain(softmax, array(4, 5), target="a100")
     (kernel,) = report.kernels
     assert kernel.source == ""
@@ -72,9 +75,46 @@ def test_argument_named_target_belongs_to_the_function():
     assert report.data.device is None
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_devices_have_names_and_architectures(name):
-    assert DEVICES[DEVICES[name].arch].arch == DEVICES[name].arch
+def cross_entropy(x, w):
+    scores = x @ w
+    top = sm.max(scores, axis=1, keepdims=True)
+    return sm.log(sm.sum(sm.exp(scores - top), axis=1))
+
+
+CROSS_ENTROPY = (sm.spec((8192, 1024), np.float32), sm.spec((1024, 32768), np.float32))
+
+
+def test_decisions_bytes_and_times_are_those_of_the_device():
+    h100 = sm.explain(cross_entropy, *CROSS_ENTROPY, target="h100")
+    (kernel,) = h100.kernels
+    assert h100.data.target.name == "NVIDIA H100 SXM" and h100.data.target.cores == 132
+    assert not h100.data.target.measured and h100.data.memory.temp == 0
+    assert {d.verdict for d in h100.decisions} == {"fused"}
+    floor = kernel.data.bytes / 3350
+    assert kernel.data.predicted_ns > kernel.data.floor_ns == pytest.approx(floor)
+    assert "predicted" in h100.text(1)
+    smaller = tuple(sm.spec((512, d.shape[1]), np.float32) for d in CROSS_ENTROPY[:1])
+    few = sm.explain(cross_entropy, *smaller, CROSS_ENTROPY[1], target="h100")
+    assert len(few.kernels) > 1 and "Kept in separate kernels" in str(few)
+
+
+def test_other_devices_predict_other_times():
+    x = sm.spec((4096, 4096), np.float32)
+    times = [
+        sm.explain(softmax, x, target=name).data.total.predicted_ns
+        for name in ("4090", "a100", "h100", "h200", "b200")
+    ]
+    assert times == sorted(times, reverse=True) and len({*times}) == len(times)
+
+
+def test_json_and_page_of_a_device_report(tmp_path):
+    report = sm.explain(cross_entropy, *CROSS_ENTROPY, target="mi300x")
+    data = msgspec.json.decode(report.to_json(), type=ReportData, strict=True)
+    assert data.device.key == "mi300x" and [r.level for r in data.target.rates] == ["l2", "dram"]
+    page = report.save(tmp_path / "report.html").read_text()
+    assert "AMD Instinct MI300X" in page and "llvm" in page
+    assert report.kernels[0].llvm == report.kernels[0].asm == ""
+    assert str(report.why("contract", "max"))
 
 
 def test_unknown_device_is_an_error_that_lists_them():

@@ -106,7 +106,7 @@ def test_queries_are_cut_and_not_heads() -> None:
     graph = passes.run(graph, Journal(), "eager")
     scores = next(n for n in graph.nodes() if n.op.name == "contract")
     sizes = {"n0": 12, "n1": 4096, "n2": 64, "n4": 4096, "n8": 64}
-    actual = chunk_graph(graph, [scores], sizes, 1 << 25)
+    actual = chunk_graph(graph, [scores], sizes, 1 << 25, 48)
     assert actual is not None and not actual.recomputes
     assert actual.extent == scores.type.shape[1]
     assert [p.combine for p in actual.written].count("add") == 2  # of keys and of values

@@ -138,6 +138,27 @@ class DeviceKernelError(SmeltError, NotImplementedError):
     hint = "docs/gpu.md lists what prints; the CPU runs this kernel."
 
 
+class DeviceCompileError(SmeltError, RuntimeError):
+    """The compiler of GPU programs failed.
+
+    What it means:
+        Triton refused a printed program, its process ended, or it gave no answer in time.
+    Why:
+        Triton compiles in a process of its own, so that its failure is an error and no crash.
+    Example:
+        from smelt.errors import DeviceCompileError
+
+        raise DeviceCompileError(kernel="k0", arch="sm_90", reason="no answer within 120 s")
+    How to fix:
+        Report the message. The CPU runs the same kernel.
+    """
+
+    code = "E506"
+    title = "GPU compiler failed"
+    template = "{kernel} for {arch}: {reason}"
+    hint = "Please report this with the kernel's source; the CPU runs this kernel."
+
+
 class CacheError(SmeltError, OSError):
     """A cache command failed.
 

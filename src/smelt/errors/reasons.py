@@ -158,9 +158,9 @@ _REFUSALS = (
     Reason(
         "F016",
         "lost-parallelism",
-        "independent tasks that would be left for {threads} threads: only {tasks}",
-        "The axes that the two operators share are too short to keep every thread busy, while at "
-        "least one of them uses all threads in a kernel of its own.",
+        "independent tasks that would be left for {threads} cores: only {tasks}",
+        "The axes that the two operators share are too short to keep every core busy (of a GPU, "
+        "every multiprocessor), while at least one of them does in a kernel of its own.",
         _MUST,
     ),
     Reason(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from smelt import knobs
-from smelt.codegen.build import asm_text, llvm_text
+from smelt.backend import backend_of
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError
 from smelt.explain.build import build
@@ -48,9 +47,7 @@ def as_text(compiled: Compiled, kind: str = "kernel") -> str:
 def _text(kernel: Kernel, compiled: Compiled, kind: str) -> str:
     if kind == "kernel":
         return kernel_text(kernel)
-    if kind == "llvm":
-        return llvm_text(kernel, compiled.target)
-    return asm_text(kernel, compiled.target, knobs.OPT_LEVEL.get())
+    return backend_of(compiled.target).text(kernel, kind, compiled.target, None)
 
 
 def cost_analysis(compiled: Compiled, sizes: Sizes | None = None) -> dict[str, Any]:

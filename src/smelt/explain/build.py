@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
+from smelt.backend import Machine
 from smelt.errors import REASONS
 from smelt.explain.compiled import Compiled
 from smelt.explain.data import (
@@ -65,8 +66,7 @@ from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
 from smelt.runtime.layout import place_values
 from smelt.runtime.loop import LoopCall
-from smelt.target import LEVELS, Target
-from smelt.types.expr import evaluate
+from smelt.types.expr import add, evaluate
 from smelt.types.tensor import TensorType, shape_text
 from smelt.version import __version__
 
@@ -93,7 +93,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         sizes=dict(sizes),
         target=_target(compiled.target),
         total=_total(compiled, kernels, nodes, times),
-        memory=memory_of(compiled.executable, sizes, kernels),
+        memory=_memory(compiled, sizes, kernels),
         passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
         nodes=nodes,
         edges=_edges(listed, entries_of, sizes, labels),
@@ -273,7 +273,7 @@ def _compile_data(compiled: Compiled) -> list[CompileData]:
     start = max((k for k, f in enumerate(facts) if isinstance(f, KernelLowered)), default=-1)
     events = [(k, f) for k, f in enumerate(facts) if k > start and isinstance(f, _LOOKUPS)]
     lookups = iter(events)
-    codes = codes_of(compiled.executable)
+    codes = {} if compiled.executable is None else codes_of(compiled.executable)
     rows: list[CompileData] = []
     for cluster, kernel in zip(compiled.plan.all_clusters, compiled.kernels, strict=True):
         place, fact = (None, None) if kernel is None else next(lookups, (None, None))
@@ -376,22 +376,26 @@ def _pass(fact: PassRan) -> PassData:
     return PassData(name=fact.name, before=fact.before, after=fact.after, seconds=fact.seconds)
 
 
-def _target(target: Target) -> TargetData:
-    capacity = {"l1": target.l1_bytes, "l2": target.l2_bytes, "l3": target.l3_bytes, "dram": None}
+def _target(machine: Machine) -> TargetData:
     return TargetData(
-        name=target.name,
-        isa=target.isa,
-        vector_bytes=target.vector_bytes,
-        cores=target.cores,
-        measured=target.measured,
+        name=machine.name,
+        isa=machine.architecture,
+        vector_bytes=machine.vector_bytes,
+        cores=machine.threads,
+        measured=machine.measured,
         rates=tuple(
-            RateData(level=level, nbytes=capacity[level], read=r.read, write=r.write, copy=r.copy)
-            for level in LEVELS
-            for r in (target.all_threads.at(level),)
+            RateData(
+                level=level,
+                nbytes=machine.level_bytes(level),
+                read=machine.bandwidth(level, "read"),
+                write=machine.bandwidth(level, "write"),
+                copy=machine.bandwidth(level, "copy"),
+            )
+            for level in machine.levels
         ),
-        gflops=target.fma_gflops * target.cores,
-        dispatch_ns=target.dispatch_ns,
-        launch_ns=target.launch_ns,
+        gflops=machine.peak_gflops,
+        dispatch_ns=machine.dispatch_ns,
+        launch_ns=machine.launch_ns,
     )
 
 
@@ -431,6 +435,25 @@ def _place(slot: Slot) -> Literal["output", "arena", "within"]:
     if slot.offset is None:
         return "output"
     return "arena" if slot.within is None else "within"
+
+
+def _memory(compiled: Compiled, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:
+    """Return the bytes of a call: those of the executable, or those that the plan needs."""
+    if compiled.executable is not None:
+        return memory_of(compiled.executable, sizes, kernels)
+    plan = compiled.plan
+    inputs, outputs = set(plan.graph.inputs), dict.fromkeys(plan.graph.results)
+    arena = [s for s in plan.slots if s.offset is not None and s.within is None]
+    ends = (int(evaluate(add(s.offset or 0, s.nbytes), sizes)) for s in arena)
+    return MemoryData(
+        argument=sum(_nbytes(n.type, sizes) for n in plan.graph.inputs),
+        output=sum(_nbytes(n.type, sizes) for n in outputs),
+        alias=sum(_nbytes(n.type, sizes) for n in outputs if n in inputs),
+        temp=max(ends, default=0),
+        code=0,
+        computed=0,
+        packed=0,
+    )
 
 
 def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData]) -> MemoryData:

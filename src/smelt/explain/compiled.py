@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from smelt.backend import Machine
 from smelt.errors import ArgumentError
 from smelt.fusion.plan import Plan
 from smelt.graph.ir import Graph
@@ -17,7 +18,6 @@ from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.journal import Journal
 from smelt.kernel.ir import Kernel
 from smelt.runtime.executable import Executable
-from smelt.target import Target
 
 __all__ = ["Array", "Compiled", "Sizes", "named_sizes"]
 
@@ -38,13 +38,13 @@ class Compiled(Protocol):
     def kernels(self) -> tuple[Kernel | None, ...]: ...
 
     @property
-    def target(self) -> Target: ...
+    def target(self) -> Machine: ...
 
     @property
     def journal(self) -> Journal: ...
 
     @property
-    def executable(self) -> Executable: ...
+    def executable(self) -> Executable | None: ...
 
     @property
     def size_names(self) -> tuple[str, ...]: ...

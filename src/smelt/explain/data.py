@@ -19,7 +19,7 @@ from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.9"
+VERSION = "1.10"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -155,6 +155,44 @@ class DeviceData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceScheduleData:
+    """A schedule of a launch: its blocks, why it is a candidate, and why it is not used."""
+
+    blocks: str
+    reason: str
+    predicted_ns: float
+    dropped: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCodeData:
+    """What a compiled program needs; it was compiled for the device and not run.
+
+    `registers` and spilled bytes (`spills`) are a thread's, `shared_bytes` a program's. `occupancy`
+    is the part of a processor's warps that run at a time. `instructions` counts telling mnemonics.
+    """
+
+    compiler: str
+    registers: int
+    spills: int
+    shared_bytes: int
+    warps: int
+    occupancy: float
+    instructions: Mapping[str, int]
+    assembly: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLaunchData:
+    """A launch of a kernel: its schedule, its code where Triton is installed, other candidates."""
+
+    name: str
+    schedule: DeviceScheduleData
+    code: DeviceCodeData | None
+    candidates: tuple[DeviceScheduleData, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKernelData:
     """A kernel as a Triton file, or the reason why it is `refused`.
 
@@ -164,6 +202,7 @@ class DeviceKernelData:
     source: str | None
     refused: str | None
     floor_ns: float
+    launches: tuple[DeviceLaunchData, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

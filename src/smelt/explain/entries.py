@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.backend import Machine
 from smelt.dataclass import dataclass
 from smelt.explain.compiled import Compiled
 from smelt.explain.predict import predict
@@ -20,7 +21,6 @@ from smelt.fusion.plan import Body, Cluster, LoopBody
 from smelt.fusion.traffic import chunked_traffic
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 __all__ = ["Entry", "chunked_work", "entries", "entry_traffic"]
@@ -115,7 +115,7 @@ def chunked_work(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
     return total
 
 
-def entry_traffic(cluster: Cluster, sizes: Sizes, target: Target) -> Traffic:
+def entry_traffic(cluster: Cluster, sizes: Sizes, target: Machine) -> Traffic:
     """Return the traffic of a library call or of a chunked part.
 
     A call moves its operands and results in full.
@@ -129,7 +129,9 @@ def entry_traffic(cluster: Cluster, sizes: Sizes, target: Target) -> Traffic:
         }
 
     read, written = (
-        (None, None) if cluster.body is None else chunked_traffic(cluster, sizes, target.l3_bytes)
+        (None, None)
+        if cluster.body is None
+        else chunked_traffic(cluster, sizes, target.cache_bytes)
     )
     return Traffic(touched(cluster.inputs, read), touched(cluster.outputs, written))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from smelt.backend import Machine
 from smelt.explain.data import (
     AxisData,
     CompileData,
@@ -29,7 +30,6 @@ from smelt.graph.ir import Node
 from smelt.kernel.ir import Block, Kernel, Split, Stream
 from smelt.kernel.text_print import text
 from smelt.kernel.walk import statements
-from smelt.target import Target
 from smelt.types.expr import evaluate
 from smelt.types.expr import text as expr_text
 from smelt.types.tensor import shape_text
@@ -41,7 +41,7 @@ Sizes = Mapping[str, int]
 
 def kernel_data(
     entry: Entry,
-    target: Target,
+    target: Machine,
     labels: Labels,
     unfused: UnfusedTraffic,
     compile_data: CompileData,
@@ -57,7 +57,7 @@ def kernel_data(
     moved = moved_whole(cluster, sizes, target) if kernel is None else traffic(kernel, sizes)
     total_work = entry.work or (Work() if kernel is None else work(kernel, sizes))
     params = _params(entry, moved, labels)
-    level = target.level(moved.nbytes, target.cores)
+    level = target.level(moved.nbytes, target.threads)
     recomputed = set(cluster.recomputed)
     return KernelData(
         id=entry.number,

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.backend import Machine
 from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost
 from smelt.fusion.plan import Plan
 from smelt.fusion.predict import costs
-from smelt.target import Target
 
 __all__ = ["predict"]
 
 
-def predict(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
+def predict(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
     """Return the predicted cost of every cluster; a chunked one includes all chunks."""
     return [_repeated(c) for c in costs(plan, target, sizes)]
 

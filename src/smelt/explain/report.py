@@ -19,14 +19,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt import knobs
+from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.cached_property import cached_property
-from smelt.codegen.build import asm_text, llvm_text
+from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError
 from smelt.explain.build import build
 from smelt.explain.compiled import Array, Compiled, Sizes, named_sizes
 from smelt.explain.data import KernelData, ReportData, to_data
-from smelt.explain.device import device, device_page, with_device
+from smelt.explain.device import device_page, with_device
+from smelt.explain.device_plan import plan_for_device
 from smelt.explain.entries import entries
 from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
@@ -36,7 +38,9 @@ from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
+
+register(CpuBackend())
+register(GpuBackend())
 
 __all__ = ["KernelReport", "Report", "report"]
 
@@ -47,7 +51,7 @@ class KernelReport:
     A library call has empty texts.
     """
 
-    def __init__(self, data: KernelData, kernel: Kernel | None, target: Target) -> None:
+    def __init__(self, data: KernelData, kernel: Kernel | None, target: Machine) -> None:
         """Keep the data, in the source's names, and the kernel in its own."""
         self.data = data
         self.kernel = kernel
@@ -64,14 +68,18 @@ class KernelReport:
 
         Takes milliseconds, also with a warm cache, which keeps machine code only.
         """
-        return "" if self.kernel is None else llvm_text(self.kernel, self.target)
+        return self._text("llvm")
 
     @cached_property
     def asm(self) -> str:
         """The assembly that runs."""
-        if self.kernel is None:
+        return self._text("asm")
+
+    def _text(self, language: str) -> str:
+        backend = backend_of(self.target)
+        if self.kernel is None or language not in backend.languages:
             return ""
-        return asm_text(self.kernel, self.target, knobs.OPT_LEVEL.get())
+        return backend.text(self.kernel, language, self.target, None)
 
     @property
     def source(self) -> str:
@@ -250,7 +258,7 @@ def report(
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.
-        target: a GPU whose programs the report shows, such as "sm_90"; nothing runs on it.
+        target: a GPU to plan for instead, such as "sm_90"; nothing runs on it.
         size_names: names to show for sizes, by the graph's own.
 
     Raises:
@@ -258,14 +266,23 @@ def report(
         what running raises.
     """
     named = named_sizes(compiled, sizes)
-    gpu = None if target is None else device(target)
-    if arrays is not None:
+    if target is not None:
+        return _device_report(compiled, gpu(target), named, size_names or {})
+    if arrays is not None and compiled.executable is not None:
         times = measure(compiled.executable, arrays, named)
     data = build(compiled, named, times)
     listed = entries(compiled, named)
-    if gpu is not None:
-        data = with_device(data, listed, gpu)
     return Report(data, compiled, source_renaming(compiled, listed, size_names or {}))
+
+
+def _device_report(
+    compiled: Compiled, machine: Gpu, sizes: Mapping[str, int], size_names: Mapping[str, str]
+) -> Report:
+    """Return the report of a compiled graph that is planned for a GPU."""
+    planned = plan_for_device(compiled, machine, sizes)
+    data, listed = build(planned, sizes), entries(planned, sizes)
+    data = with_device(data, listed, machine)
+    return Report(data, planned, source_renaming(planned, listed, size_names))
 
 
 _TIMES = frozenset(

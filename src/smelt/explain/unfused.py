@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt import fusion, knobs, lower
+from smelt.backend import Machine
 from smelt.dataclass import dataclass
 from smelt.explain.traffic import traffic
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.target import Target
 from smelt.types.expr import evaluate
 
 __all__ = [
@@ -62,7 +62,7 @@ class UnfusedCluster:
         return self.cluster.outputs
 
 
-def unfused_traffic(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedTraffic]:
+def unfused_traffic(plan: Plan, target: Machine, sizes: Sizes) -> list[UnfusedTraffic]:
     """Return one entry per cluster; an operator in several clusters counts in the first."""
     result = [UnfusedTraffic()] * len(plan.clusters)
     for c in unfused_clusters(plan, target, sizes):
@@ -71,7 +71,7 @@ def unfused_traffic(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedTra
     return result
 
 
-def unfused_clusters(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedCluster]:
+def unfused_clusters(plan: Plan, target: Machine, sizes: Sizes) -> list[UnfusedCluster]:
     """Return the clusters of the plan without fusion, in order."""
     with knobs.config(require_fused=()):  # the demand concerns the real plan only
         single = fusion.plan(plan.graph, target, None, sizes, fuse=False)
@@ -91,7 +91,7 @@ def unfused_clusters(plan: Plan, target: Target, sizes: Sizes) -> list[UnfusedCl
             )
             result.append(UnfusedCluster(number, cluster, None, read, written))
             continue
-        kernel = lower.run(cluster, "eager", sizes)
+        kernel = lower.run(cluster, "eager", sizes, target.tiling)
         moved = traffic(kernel, sizes)
         read, written = (
             tuple(t.nbytes for t in side.values()) for side in (moved.loads, moved.stores)

@@ -23,7 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from smelt.blocks import CHUNK_ROWS, FIRST_ROW, WHOLE
+from smelt.blocks import FIRST_ROW, WHOLE
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.bitsets import Hints, at_hints
@@ -242,15 +242,16 @@ class _NeedsAllRows(CannotChunk):
 
 
 def chunk_graph(
-    graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int
+    graph: Graph, large: Sequence[Node], hints: Mapping[str, int], least: int, multiple: int
 ) -> ChunkedGraph | None:
     """Split the graph so that the operators around its `large` values run in chunks.
 
-    `large` starts with the largest value; `least` is the size in bytes of a large value. Rows are
-    those of the outermost axis that can be cut into small blocks. An axis along which reductions
-    over all rows have to be computed before is used only if there is no other. Returns None if
-    nothing is summed over rows and the results are not small: then nothing waits for all rows, and
-    other schedules serve as well. Raises NotCut if no axis can be cut.
+    `large` starts with the largest value; `least` is the size in bytes of a large value; chunks
+    have a `multiple` of rows. Rows are those of the outermost axis that can be cut into small
+    blocks. An axis along which reductions over all rows have to be computed before is used only if
+    there is no other. Returns None if nothing is summed over rows and the results are not small:
+    then nothing waits for all rows, and other schedules serve as well. Raises NotCut if no axis can
+    be cut.
     """
     refusal = CannotChunk("it has no rows")
     for may_precompute in (False, True):
@@ -258,7 +259,13 @@ def chunk_graph(
         for axis in (a for a, n in enumerate(large[0].type.shape) if n != 1):
             try:
                 chunked = _split_along(
-                    graph, large, axis, Hints(hints), least, may_precompute=may_precompute
+                    graph,
+                    large,
+                    axis,
+                    Hints(hints),
+                    least,
+                    multiple,
+                    may_precompute=may_precompute,
                 )
             except NarrowSums:
                 raise
@@ -279,6 +286,7 @@ def _split_along(
     axis: int,
     hints: Hints,
     least: int,
+    multiple: int,
     *,
     may_precompute: bool,
 ) -> ChunkedGraph | None:
@@ -298,7 +306,7 @@ def _split_along(
             raise CannotChunk("an operator has no form for a block of rows") from error
     if at_hints(chunked.row_bytes, hints) > least * 3 // 4:
         raise CannotChunk("a single row is too large")
-    if at_hints(chunked.extent, hints) <= CHUNK_ROWS:
+    if at_hints(chunked.extent, hints) <= multiple:
         raise CannotChunk("it has few rows")
     result_bytes = sum(at_hints(p.node.type.nbytes, hints) for p in chunked.written)
     if not any(p.combine for p in chunked.written) and result_bytes * SMALL_RATIO > least:
@@ -677,18 +685,18 @@ def _starts_from_identity(node: Node, combine: str) -> bool:
     )
 
 
-def chunk_rows(part: ChunkedGraph, hints: Mapping[str, int], budget: int) -> int:
+def chunk_rows(part: ChunkedGraph, hints: Mapping[str, int], budget: int, multiple: int) -> int:
     """Return the rows of a chunk whose large values fit a budget of bytes."""
-    return rows_that_fit(at_hints(part.row_bytes, Hints(hints)), 1, budget)
+    return rows_that_fit(at_hints(part.row_bytes, Hints(hints)), 1, budget, multiple)
 
 
-def rows_that_fit(nbytes: int, rows: int, budget: int) -> int:
+def rows_that_fit(nbytes: int, rows: int, budget: int, multiple: int) -> int:
     """Return the rows that fit a budget of bytes where `rows` of them take `nbytes`.
 
-    Rounded down to full register tiles if there are several.
+    Rounded down to a multiple if there are more, which fills whole tiles.
 
-    >>> rows_that_fit(1000, 10, 9900), rows_that_fit(1000, 10, 480), rows_that_fit(1000, 10, 10)
-    (96, 4, 1)
+    >>> [rows_that_fit(1000, 10, budget, 48) for budget in (9900, 480, 10)]
+    [96, 4, 1]
     """
     rows_fitting = max(budget * rows // max(nbytes, 1), 1)
-    return rows_fitting // CHUNK_ROWS * CHUNK_ROWS if rows_fitting > CHUNK_ROWS else rows_fitting
+    return rows_fitting // multiple * multiple if rows_fitting > multiple else rows_fitting

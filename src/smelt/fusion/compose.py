@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt import knobs
-from smelt.blocks import DEPTH, FIRST_ROW, WHOLE, Chunks, ChunkSlice, round_up_chunk_rows
+from smelt.backend.machine import Machine
+from smelt.blocks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.fusion import memory, plan_single
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.checks import merge_plans, split_checks
@@ -41,7 +42,6 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
 from smelt.journal import Decision, Journal
 from smelt.ops.create import Constant, Input
-from smelt.target import Target
 from smelt.types.expr import add
 from smelt.types.expr import text as expr_text
 
@@ -70,7 +70,7 @@ IO_TIME_FACTOR = 8
 
 def plan(
     graph: Graph,
-    target: Target,
+    target: Machine,
     journal: Journal | None,
     hints: Mapping[str, int],
     *,
@@ -100,7 +100,7 @@ def plan(
 
 def _plan(
     graph: Graph,
-    target: Target,
+    target: Machine,
     journal: Journal | None,
     hints: Mapping[str, int],
     *,
@@ -109,6 +109,8 @@ def _plan(
 ) -> Plan:
     """Return the plan of a graph, leaving its checks where they are."""
     unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
+    if target.chunk_bytes is None:
+        return unchunked
     defaults = Hints(hints)
     available = _available_bytes(unchunked, defaults) if fuse else None
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
@@ -135,7 +137,7 @@ def _plan(
 
 def _frugal_plan(
     unchunked: Plan,
-    target: Target,
+    target: Machine,
     journal: Journal | None,
     hints: Mapping[str, int],
     donated: Donated,
@@ -155,7 +157,7 @@ def _frugal_plan(
 
 
 def _fitting_plan(
-    unchunked: Plan, target: Target, hints: Hints, donated: Donated, available: int | None
+    unchunked: Plan, target: Machine, hints: Hints, donated: Donated, available: int | None
 ) -> Plan | Decision | None:
     """Return a chunked plan within the available memory, or the decision against it.
 
@@ -187,16 +189,16 @@ def _fitting_plan(
 
 
 def _chunked_plan(
-    unchunked: Plan, target: Target, hints: Hints, donated: Donated, available: int | None
+    unchunked: Plan, target: Machine, hints: Hints, donated: Donated, available: int | None
 ) -> Plan | Decision | None:
     """Return a plan whose chunks keep at most `available` bytes; its last decision describes them.
 
     If there is none, the decision that says why, or None where nobody would expect chunks.
     """
     value_bytes = (
-        target.l3_bytes
+        target.cache_bytes
         if available is None
-        else min(max(available // CACHE_PARTS, 1), target.l3_bytes)
+        else min(max(available // CACHE_PARTS, 1), target.cache_bytes)
     )
     large = [
         s.node
@@ -223,7 +225,7 @@ def _chunked_plan(
 def _plan_chunks(
     unchunked: Plan,
     large: Sequence[Node],
-    target: Target,
+    target: Machine,
     hints: Hints,
     donated: Donated,
     value_bytes: int,
@@ -237,7 +239,7 @@ def _plan_chunks(
     graph, large_values, may_rematerialize = unchunked.graph, list(large), True
     while True:
         try:
-            chunked = chunk_graph(graph, large_values, hints, value_bytes)
+            chunked = chunk_graph(graph, large_values, hints, value_bytes, target.tiling.chunk_rows)
             break
         except NarrowSums as narrow:
             graph, renamed = widen_sums(graph, narrow.sums)
@@ -282,7 +284,7 @@ def _available_bytes(unchunked: Plan, hints: Hints) -> int | None:
     return available if available < total_kept_bytes(unchunked, hints) else None
 
 
-def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -> None:
+def _check_worth(unchunked: Plan, chunked: Plan, target: Machine, hints: Hints) -> None:
     """Raise NotCut unless chunks that recompute something save enough memory for their time.
 
     They may take twice the time at most, and less where few uncached bytes are kept in relation to
@@ -293,7 +295,7 @@ def _check_worth(unchunked: Plan, chunked: Plan, target: Target, hints: Hints) -
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in {*graph.inputs, *graph.outputs})
     slowdown = sum(c.objective_ns for c in costs(chunked, target, hints))
     slowdown /= sum(c.objective_ns for c in costs(unchunked, target, hints))
-    uncached_bytes = max(old_bytes - target.l3_bytes, 0)
+    uncached_bytes = max(old_bytes - target.cache_bytes, 0)
     max_slowdown = min(1 + uncached_bytes / (IO_TIME_FACTOR * max(io_bytes, 1)), MOST_SLOWER)
     if 2 * new_bytes > old_bytes or slowdown > max(max_slowdown, MAX_SLOWDOWN):
         raise CannotChunk(
@@ -331,7 +333,7 @@ class _Composer:
         self,
         graph: Graph,
         parts: ChunkedGraph,
-        target: Target,
+        target: Machine,
         hints: Hints,
         value_bytes: int,
         available: int | None,
@@ -441,21 +443,23 @@ class _Composer:
         since every chunk reads and writes that.
         """
         parts, budget = self.parts, self.most * 3 // 4
-        rows = first = chunk_rows(parts, self.hints, budget)
-        half = round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
+        tiling = self.target.tiling
+        multiple, depth = tiling.chunk_rows, tiling.chunk_depth
+        rows = first = chunk_rows(parts, self.hints, budget, multiple)
+        half = tiling.round_up_chunk_rows(-(-at_hints(parts.extent, self.hints) // 2))
         candidate, kept_bytes = self._body(rows, thrifty)
-        fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
+        fitting_rows = min(rows_that_fit(kept_bytes, rows, budget, multiple), max(half, first))
         yield candidate, fitting_rows
         if fitting_rows != rows:
             rows = fitting_rows
             candidate, kept_bytes = self._body(rows, thrifty)
-            fitting_rows = min(rows_that_fit(kept_bytes, rows, budget), max(half, first))
+            fitting_rows = min(rows_that_fit(kept_bytes, rows, budget, multiple), max(half, first))
             yield candidate, fitting_rows
         sums = sum(at_hints(p.node.type.nbytes, self.hints) for p in parts.written if p.combine)
-        accumulating_rows = rows_that_fit(kept_bytes, rows, sums + sums // 4)
+        accumulating_rows = rows_that_fit(kept_bytes, rows, sums + sums // 4, multiple)
         accumulating_rows = min(
-            accumulating_rows - accumulating_rows % DEPTH
-            if accumulating_rows > DEPTH
+            accumulating_rows - accumulating_rows % depth
+            if accumulating_rows > depth
             else accumulating_rows,
             half,
         )
@@ -469,7 +473,7 @@ class _Composer:
             p.accumulator for p in parts.written if p.accumulator is not None
         )
         hints = Hints({**self.hints, parts.rows: rows})
-        shared = replace(target, l3_bytes=target.l3_bytes // CACHE_PARTS)
+        shared = target.with_cache(target.cache_bytes // CACHE_PARTS)
         candidate = plan_single.plan(
             parts.body, shared, None, hints, donated=accumulators, thrifty=thrifty
         )
@@ -617,7 +621,7 @@ def _refused(unchunked: Plan, value: Node, reason: str, hints: Hints) -> Decisio
 
 
 def _accepted(
-    unchunked: Plan, chunked: Plan, large: Sequence[Node], target: Target, hints: Hints
+    unchunked: Plan, chunked: Plan, large: Sequence[Node], target: Machine, hints: Hints
 ) -> Decision:
     names, value = name_values(unchunked.graph), large[0]
     reader = _reader(unchunked.graph, value)
@@ -625,7 +629,7 @@ def _accepted(
     cluster = chunked.clusters[number]
     avoided_bytes = sum(at_hints(n.type.nbytes, hints) for n in large if n not in cluster.outputs)
     io_bytes = sum(at_hints(n.type.nbytes, hints) for n in (*cluster.inputs, *cluster.outputs))
-    moved = chunked_traffic(cluster, hints, target.l3_bytes)
+    moved = chunked_traffic(cluster, hints, target.cache_bytes)
     extra_bytes = sum(n for side in moved for n in side) - io_bytes
     fused_ns, split_ns = (
         sum(c.objective_ns for c in costs(p, target, hints)) for p in (chunked, unchunked)

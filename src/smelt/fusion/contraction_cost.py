@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
-from smelt.blocks import THIN
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.trace import Term
@@ -106,10 +105,13 @@ def unblocked_contractions(
         del blocked[conflicting[0]]
 
 
-def short_axes(units: Units, region: Region) -> int:
-    """Return the axes that have few positions for all sizes: contractions are blocked by others."""
+def short_axes(units: Units, region: Region, most: int) -> int:
+    """Return the axes that have few positions (`most`) for all sizes.
+
+    Contractions are blocked by others.
+    """
     extents = [units.extents[e] for e in region.axes]
-    return sum(1 << a for a, n in enumerate(extents) if isinstance(n, int) and n <= THIN)
+    return sum(1 << a for a, n in enumerate(extents) if isinstance(n, int) and n <= most)
 
 
 def _blocking_axis(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
@@ -122,8 +124,11 @@ def _blocking_axis(side: Axes, grid: Axes, order: Sequence[Any]) -> Any:
     return (inner or candidates or [None])[-1]
 
 
-def unblocked_units(units: Units, region: Region) -> set[int]:
-    """Return the contractions of a region that cannot be blocked."""
+def unblocked_units(units: Units, region: Region, thin: int) -> set[int]:
+    """Return the contractions of a region that cannot be blocked.
+
+    Axes of at most `thin` positions are short.
+    """
     result_axes: dict[int, tuple[set[int], set[int]]] = {}
     for unit in map(units.unit, sorted(region.reduced_axes)):
         if sides := operand_axes(region, unit):
@@ -131,7 +136,7 @@ def unblocked_units(units: Units, region: Region) -> set[int]:
             taps = {w.tap for w in region.windows.get(unit.number, ())}
             left, right = ({*bits(side)} - taps for side in sides)
             result_axes[unit.number] = left, right
-    grid, short = {*bits(region.grid)}, short_axes(units, region)
+    grid, short = {*bits(region.grid)}, short_axes(units, region, thin)
     order = sorted(range(len(region.axes)), key=lambda a: not short >> a & 1)
     window_axes = {w.axis for windows in region.windows.values() for w in windows} & grid
     taken = [set[int]() if u in region.windows else window_axes for u in result_axes]
@@ -167,7 +172,7 @@ def operand_axes(region: Region, unit: Unit) -> tuple[int, int] | None:
 
 
 def is_row_by_row(
-    units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int]
+    units: Units, region: Region, u: int, edge: Edge, own_axes: int, sizes: Sequence[int], thin: int
 ) -> bool:
     """Return whether a contraction over two column axes is computed row by row.
 
@@ -181,7 +186,7 @@ def is_row_by_row(
         bool(is_computed) and len(axes) > 1 and bool(last_term) and last_term[0] == axes[-1]
     )
     # read while they are computed
-    is_short = all(sizes[a] <= THIN for a in bits(region.masks[u][0] & ~own_axes))
+    is_short = all(sizes[a] <= thin for a in bits(region.masks[u][0] & ~own_axes))
     return is_by_rows and (is_short or not _is_one_run(units, region, *axes[-2:]))
 
 
@@ -250,12 +255,13 @@ def partial_tiles_ns(
     region: Region,
     sizes: Sequence[int],
     vector: int,
+    thin: int,
     work: Callable[[int, int], float],
 ) -> float:
     """Return the nanoseconds of partially filled tiles where contractions run row by row.
 
     No tile crosses the end of a row. `work(u, axes)` is the multiply-add time of unit u along axes,
-    `vector` the vector size in bytes.
+    `vector` the vector size in bytes. Axes of at most `thin` positions are short.
     """
     total_ns = 0.0
     for u, over in region.reduced_axes.items():
@@ -265,7 +271,7 @@ def partial_tiles_ns(
         sides = [edge_axes(region, u, edge) for edge in unit.edges]
         own_axes = sides[0] & ~sides[1], sides[1] & ~sides[0]
         by_rows = (
-            is_row_by_row(units, region, u, e, o, sizes)
+            is_row_by_row(units, region, u, e, o, sizes, thin)
             for e, o in zip(unit.edges, own_axes, strict=True)
         )
         if any(by_rows):

@@ -1,4 +1,4 @@
-"""Predict the time of a region on a target by a roofline model.
+"""Predict the time of a region on a CPU by a roofline model.
 
     total = launches + overlap(arithmetic, memory) with
     arithmetic = work of every unit at every position, in every pass, over the cores with tasks
@@ -14,16 +14,20 @@ those of the schedule are in `smelt.fusion.schedule_model`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
-from smelt.blocks import BLOCK, SHORT_ROW
-from smelt.dataclass import dataclass
-from smelt.fusion.bitsets import Hints, at_hints, bits
-from smelt.fusion.contraction_cost import partial_tiles_ns
+from smelt.fusion.bitsets import Hints, bits
+from smelt.fusion.cascade.term import Term as StreamTerm
+from smelt.fusion.contraction_cost import (
+    UNBLOCKED_COST,
+    contraction_start_ns,
+    partial_tiles_ns,
+)
+from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
 from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
-from smelt.fusion.packing_cost import region_packing_ns
+from smelt.fusion.packing_cost import region_packing_ns, term_packing_ns
 from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Position, Region
 from smelt.fusion.scatter import scatter_work
@@ -40,11 +44,6 @@ OVERLAP = 0.95
 
 The constant is XLA's.
 """
-CHARGED = 0.5
-"""As `OVERLAP`, for comparing kernels.
-
-Repeated arithmetic and unnecessary bytes count in part even where they hide.
-"""
 INLINE_NS = 8_000.0
 """Work in nanoseconds below which a kernel runs in the calling thread (the runtime's limit)."""
 INLINE_LAUNCH_NS = 400.0
@@ -54,8 +53,6 @@ Its code has to be loaded into the cache. A plan made for a small first call als
 """
 INLINE_START_NS = 80.0
 """Time to start one more kernel of a call that is repeated."""
-REUSE_DISTANCE = 3
-"""Bytes moved between writing a value and reading it again, in multiples of its size."""
 HARDWARE_STREAMS = 20
 """Arrays accessed at once beyond which hardware prefetchers lose track."""
 ACROSS = 1.5
@@ -75,7 +72,7 @@ FEW_NS = 20.0
 
 The result waits for a partially filled vector.
 """
-SMALL_RESULT_COLUMNS = 2 * SHORT_ROW
+SMALL_RESULT_COLUMNS = 16
 """Columns up to which `FEW_NS` applies."""
 NEARBY_POSITIONS = 16
 """Largest distance of two reads, in positions, at which they share lines of the L1 cache."""
@@ -85,78 +82,22 @@ WORD_DOT_FACTOR = 2.0
 """Multiply-adds of 16-bit integers per instruction that multiplies them in pairs."""
 SINGLE_POSITION = (False,)
 """The reuse flags of a single position."""
+STATE_SHARE = 0.5
+"""Share of the second-level cache that the states of a block of rows may fill."""
 PARTIAL_BYTES = 8
 """Bytes of a partial result, which is kept in double precision."""
 
-_TERMS = ("launch", "arithmetic", "touch", "sweeps", "scratch", "partials", "streams")
 
-
-@dataclass(slots=True)
-class Cost:
-    """Predicted nanoseconds of a kernel by term, and the numbers behind them."""
-
-    total: float = 0.0
-    objective_ns: float = 0.0
-    """The total plus a part of what hides behind something else: the search objective.
-
-    Time that hides now may no longer hide after the next join.
-    """
-    launch: float = 0.0
-    arithmetic: float = 0.0
-    touch: float = 0.0
-    sweeps: float = 0.0
-    scratch: float = 0.0
-    partials: float = 0.0
-    streams: float = 0.0
-    read: int = 0
-    written: int = 0
-    tasks: int = 1
-    row_bytes: int = 0
-    """Working set of one task in bytes."""
-    kept_bytes: int = 0
-    """The part of it that is values kept between passes."""
-    times: int = 1
-    """Number of passes of a task over its row."""
-    split: bool = False
-    stream: int = -1
-    """The axis of the region whose reductions are carried block by block; -1 for none."""
-    packing: float = 0.0
-    """The part of the arithmetic that packs operands of contractions repeatedly."""
-
-    @property
-    def moved(self) -> int:
-        """Return the bytes read and written in main memory."""
-        return self.read + self.written
-
-    def terms(self) -> dict[str, float]:
-        """Return the terms in nanoseconds, for a report."""
-        return {name: round(getattr(self, name), 1) for name in _TERMS}
-
-
-class Model:
-    """The cost model of one graph at the sizes of the hints.
+class Model(CostModel):
+    """The cost model of a CPU.
 
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
 
     def __init__(self, units: Units, target: Target, hints: Hints, extra_bytes: int = 0) -> None:
-        self.units, self.target, self.hints = units, target, hints
-        self.cores = max(1, target.cores)
-        self.lanes = max(target.vector_bytes // 4, 1)
-        self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
-        self.itemsize = [node.type.dtype.itemsize for node in units.values]
-        self.elements = [
-            max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
-        ]
-        self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
-        outside = extra_bytes + sum(self.nbytes[: len(units.inputs)])
-        outside += sum(self.nbytes[u] for u in bits(units.outputs))
-        self.resting_level: list[Level] = []
-        """The cache level at which each value rests before a kernel reads it."""
-        for v, n in enumerate(self.nbytes):
-            is_intermediate = v >= len(units.inputs) and not units.outputs >> v & 1
-            reach = min(REUSE_DISTANCE * n, max(outside, n)) if is_intermediate else outside
-            self.resting_level.append(target.level(reach, self.cores))
+        lanes = max(target.vector_bytes // 4, 1)
+        super().__init__(units, target, hints, extra_bytes, max(1, target.cores), lanes)
+        self.target = target
         self.converting: dict[int, int] = {}
         """Contractions of integers by dot-product instructions, and the units they need for it."""
         for unit in units.units if target.has_word_dot else ():
@@ -188,14 +129,6 @@ class Model:
             ns = self._rates[key] = 1.0 / rate
         return ns
 
-    def read_ns(self, v: int, nbytes: float, threads: int) -> float:
-        """Return the time of the first touch of bytes of a value."""
-        return nbytes * self.ns_per_byte(self.resting_level[v], "read", threads)
-
-    def write_ns(self, v: int, threads: int) -> float:
-        """Return the time of writing a full value."""
-        return self.nbytes[v] * self.ns_per_byte(self.resting_level[v], "write", threads)
-
     def call_cost(self, unit: Unit) -> Cost:
         """Return the cost of a library call: its traffic and its start.
 
@@ -224,7 +157,7 @@ class Model:
         work = self.step_ns[u] * self.elements[u]
         read = sum(self.nbytes[v] for v in operands)
         serial_ns = sum(self.read_ns(v, self.nbytes[v], 1) for v in operands) + self.write_ns(u, 1)
-        tasks = -(-self.elements[u] // BLOCK)
+        tasks = -(-self.elements[u] // self.tiling.map_block)
         threads = 1 if work + serial_ns < INLINE_NS else max(min(tasks, self.cores), 1)
         launch = INLINE_LAUNCH_NS
         touch = serial_ns
@@ -276,6 +209,87 @@ class Model:
             tasks=tasks,
         )
 
+    # ---- questions of the search and of streams --------------------------------------------------
+
+    @property
+    def joined_start_ns(self) -> float:
+        """Return the charge for a kernel that starts in the calling thread."""
+        return INLINE_LAUNCH_NS
+
+    @property
+    def gathered_ns(self) -> float:
+        """Return the time of an element that is gathered."""
+        return GATHERED_NS
+
+    def least_ns(
+        self, work: float, one_core: float, all_cores: float, full_ns: float, kernels: int
+    ) -> float:
+        """Return the least objective: in the calling thread, or on all cores."""
+        start = min(self.target.launch_ns, INLINE_LAUNCH_NS)
+        threaded = self.target.launch_ns + (kernels - 1) * start
+        # a kernel outside of the calling thread takes at least INLINE_NS, possibly by recomputing
+        threaded += max(_charged(work / self.cores, all_cores), (INLINE_NS - full_ns) / self.cores)
+        if kernels == 1 and (work >= INLINE_NS or work + one_core >= INLINE_NS):
+            return threaded
+        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one_core))
+
+    def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
+        """Return the cache level of states, None if they do not fit."""
+        level = self.target.level(nbytes)
+        if blocked and nbytes > self.target.l2_bytes * STATE_SHARE:
+            return None  # full rows of a result are carried: storing them is as good
+        if level not in ("l1", "l2"):
+            level = self.target.level(nbytes * self.cores)  # each core has its own states
+        return None if level == "dram" else level
+
+    def term_ns(
+        self,
+        t: StreamTerm,
+        cost: float,
+        times: float,
+        itemsize: int,
+        sizes: Mapping[str, int],
+        loads: Loads,
+    ) -> float:
+        """Return the time of vector operations on one core."""
+        return self.target.compute_ns(cost, times, itemsize)
+
+    def shared_level(self, level: Level) -> Level:
+        """Return the same level: cores do not read the same data at the same time."""
+        return level
+
+    def packing_ns(
+        self,
+        t: StreamTerm,
+        sizes: Mapping[str, int],
+        still: frozenset[str],
+        loads: Loads,
+        times: Callable[[frozenset[str]], float],
+    ) -> float:
+        """Return the time of packing the operands of a contraction into panels."""
+        return term_packing_ns(self.target, t, sizes, still, loads, times)
+
+    def stream_threads(self, work: float, floor: float, tasks: int) -> int:
+        """Return one thread for little work, else one for each task."""
+        return 1 if work < INLINE_NS and work + floor < INLINE_NS else min(tasks, self.cores)
+
+    def stream_time(
+        self,
+        work: float,
+        memory: float,
+        threads: int,
+        tasks: int,
+        launches: int,
+        *,
+        products: bool,
+    ) -> tuple[float, float, float, float]:
+        """Return launch time, arithmetic time, total and objective."""
+        launch = launches * (self.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS)
+        arithmetic = work / threads
+        hidden = min(arithmetic, memory)
+        total = launch + arithmetic + memory - OVERLAP * hidden
+        return launch, arithmetic, total, total + (OVERLAP - CHARGED) * hidden
+
     # ---- total ---------------------------------------------------------------------------------
 
     def cost(self, region: Region) -> Cost:
@@ -284,10 +298,16 @@ class Model:
             return self.call_cost(self.units.unit(region.members.bit_length() - 1))
         if region.members & self.units.scatters:
             return self.scatter_cost(region)
-        schedule = ScheduleModel(self.units, region, self.extents)
+        schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
         schedule.assign_nests()
         if region.work < 0:
-            region.work = schedule.work(self._steps(region)) * schedule.lane_overhead(self.lanes)
+            start_ns = (
+                contraction_start_ns(self.units, region, schedule.volume)
+                if schedule.has_contractions
+                else 0.0
+            )
+            region.work = schedule.work(self._steps(region), UNBLOCKED_COST, start_ns)
+            region.work *= schedule.lane_overhead(self.lanes)
             if schedule.has_contractions:
                 fixed = region.grid & ~schedule.cut_axes
                 region.packing = region_packing_ns(
@@ -305,6 +325,7 @@ class Model:
                     region,
                     schedule.sizes,
                     self.target.vector_bytes,
+                    self.tiling.thin,
                     lambda u, axes: self.step_ns[u] * schedule.evaluations(axes),
                 )
         tasks = schedule.tasks()
@@ -377,6 +398,11 @@ class Model:
             if ended & schedule.split:
                 total += schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
         return 2 * total * self.ns_per_byte("l2", "copy", 1)
+
+
+def _charged(work: float, traffic: float) -> float:
+    """Return the charge for both where a part of the shorter hides behind the longer."""
+    return work + traffic - CHARGED * min(work, traffic)
 
 
 class _Traffic:

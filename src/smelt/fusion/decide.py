@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from smelt.cached_property import cached_property
 from smelt.fusion.bitsets import bits, least
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.legal import Refusal
 from smelt.fusion.reduction_notes import Step
 from smelt.graph.ir import Node
@@ -40,7 +40,7 @@ class Joinable(Protocol):
 class Decisions:
     """Collects the decisions of one plan."""
 
-    def __init__(self, model: Model, *, recording: bool) -> None:
+    def __init__(self, model: CostModel, *, recording: bool) -> None:
         self.model, self.units = model, model.units
         self.recording = recording
         self.records: list[Decision] = []
@@ -157,7 +157,7 @@ class Decisions:
             and not after.split
         ):
             reason = "row-in-fast-memory"
-            level = self.model.target.level(after.row_bytes, 1)
+            level = self.model.machine.level(after.row_bytes, 1)
             details |= {"bytes": after.row_bytes, "level": level.upper(), "sweeps": after.times}
         elif stored >> value & 1:
             reason = "multi-output"
@@ -350,7 +350,7 @@ class Decisions:
         siblings: bool,
     ) -> tuple[str, dict[str, Any]]:
         """Return the reason why the joined kernel is slower, with details."""
-        cores = self.model.cores
+        cores = self.model.machine.threads
         idle_ns = after.objective_ns * (1 - after.tasks / cores)
         most_tasks = max(producer.cost.tasks, reader.cost.tasks)
         if after.tasks < cores <= most_tasks and 0 < slower <= idle_ns:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from smelt.blocks import FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import operand_axes
 from smelt.fusion.region import Region, axis_numbers
@@ -62,11 +61,6 @@ def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
     ):
         return pointwise, depthwise
     return no_fusion
-
-
-def image_rows_per_task(lines: int, width: int) -> int:
-    """Return the most image rows that one task takes, so that enough tasks remain."""
-    return -(-lines // max(min(lines * width // FUSED_DEPTHWISE_PIXELS, FUSED_DEPTHWISE_TASKS), 1))
 
 
 def _readers(units: Units, region: Region, products: int, pointwise: int) -> tuple[int, int]:
@@ -118,4 +112,4 @@ def _axes(term: Term) -> int:
     return sum(1 << a for a in axis_numbers(term) if a >= 0)
 
 
-__all__ = ["fused_depthwise", "image_rows_per_task"]
+__all__ = ["fused_depthwise"]

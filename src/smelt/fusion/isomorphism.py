@@ -9,6 +9,7 @@ expression contains them.
 >>> from smelt.fusion.bitsets import Hints
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
+>>> from smelt.fusion.cost import Model
 >>> from smelt.target import Target
 >>> units = Units(
 ...     parse('''graph f(x: f32[n], y: f32[n]) {
@@ -32,7 +33,7 @@ from typing import Any, TypeVar
 
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import Model
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Position, Positions, Region
 from smelt.fusion.units import Unit, Units, is_free
 from smelt.graph.ir import Node
@@ -60,7 +61,7 @@ class Signature:
 class Isomorphism:
     """Computes signatures of sets of units of one graph."""
 
-    def __init__(self, units: Units, model: Model) -> None:
+    def __init__(self, units: Units, model: CostModel) -> None:
         self.units, self.model = units, model
         self.known: dict[tuple[Any, ...], int] = {}
         self.outer = [self._outer(v) for v in range(len(units.values))]

@@ -8,7 +8,8 @@ lane.
 from __future__ import annotations
 
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import SHORT_ROW_LANE_NS, TRANSPOSED_LANE_NS, Model
+from smelt.fusion.cost import SHORT_ROW_LANE_NS, TRANSPOSED_LANE_NS
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Position, Region
 from smelt.fusion.schedule_model import ScheduleModel
 
@@ -16,9 +17,9 @@ from smelt.fusion.schedule_model import ScheduleModel
 class LaneUse:
     """The vector lanes in blocks of `block` positions of a region's axis `a`."""
 
-    def __init__(self, model: Model, region: Region, a: int, block: int) -> None:
+    def __init__(self, model: CostModel, region: Region, a: int, block: int) -> None:
         self.model, self.region, self.a, self.block = model, region, a, block
-        self.order = ScheduleModel(model.units, region, model.extents)
+        self.order = ScheduleModel(model.units, region, model.extents, model.tiling)
         self.along = f"a{self.order.vector.bit_length() - 1}"
         """The axis that vectors run along."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from smelt import knobs
 from smelt.dataclass import dataclass
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.fusion_barriers import Barriers
 from smelt.fusion.region import MOST_READS, Region
 from smelt.fusion.units import Units
@@ -149,9 +149,9 @@ def refuse_region(units: Units, region: Region) -> Refusal | None:
     return None
 
 
-def refuse_cost(model: Model, cost: Cost) -> Refusal | None:
+def refuse_cost(model: CostModel, cost: Cost) -> Refusal | None:
     """Return the refusal because the schedule needs more than there is."""
-    capacity = int(model.target.l2_bytes * FAST_SHARE)
+    capacity = int(model.machine.fast_bytes * FAST_SHARE)
     if cost.kept_bytes > capacity:
         return Refusal(FAST_MEMORY, {"bytes": cost.kept_bytes, "capacity": capacity})
     return None

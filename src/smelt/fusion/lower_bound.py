@@ -13,6 +13,7 @@ out, the model assumes a fixed share to be visited, and charges little for masks
 
 >>> from smelt.fusion.region import build_region
 >>> from smelt.fusion.bitsets import Hints
+>>> from smelt.fusion.cost import Model
 >>> from smelt.fusion.units import Units
 >>> from smelt.graph.text import parse
 >>> from smelt.target import Target
@@ -30,7 +31,7 @@ from math import prod
 
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, Model
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import is_masked
@@ -68,10 +69,9 @@ class LowerBound:
 class Bounds:
     """Lower bounds of the regions of one graph."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
         self.known: dict[tuple[int, int], LowerBound] = {}
-        self.start = min(model.target.launch_ns, INLINE_LAUNCH_NS)
         units = model.units
         self.ruling = sum(1 << u.number for u in units.units if _compares_integers(u.node))
         """Conditions that positions may decide for a full block."""
@@ -167,14 +167,7 @@ class Bounds:
         for u in bits(written):
             one_core += model.write_ns(u, 1)
             all_cores += model.write_ns(u, model.cores)
-        threaded = model.target.launch_ns + (kernels - 1) * self.start
-        # a kernel outside of the calling thread takes at least INLINE_NS, possibly by recomputing
-        threaded += max(
-            _charged(work / model.cores, all_cores), (INLINE_NS - full_ns) / model.cores
-        )
-        if kernels == 1 and (work >= INLINE_NS or work + one_core >= INLINE_NS):
-            return threaded
-        return min(threaded, kernels * INLINE_LAUNCH_NS + _charged(work, one_core))
+        return model.least_ns(work, one_core, all_cores, full_ns, kernels)
 
     def _compute(self, region: Region) -> LowerBound:
         model = self.model
@@ -222,8 +215,3 @@ def _compares_integers(node: Node) -> bool:
 def _is_floating(node: Node) -> bool:
     """Return whether an operator reads and computes floating-point numbers only."""
     return node.type.dtype.is_float and all(x.type.dtype.is_float for x in node.inputs)
-
-
-def _charged(work: float, traffic: float) -> float:
-    """Return the charge for both where a part of the shorter hides behind the longer."""
-    return work + traffic - CHARGED * min(work, traffic)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from smelt.blocks import SMALL, SMALL_DEPTH, THIN
+from smelt.blocks import SMALL, SMALL_DEPTH
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.term import Term
@@ -94,7 +94,7 @@ def packing_ns(
     True
     """
     smaller, larger = sorted(x.own_positions for x in operands)
-    if smaller <= THIN or (larger <= SMALL and depth <= SMALL_DEPTH):
+    if smaller <= target.tiling.thin or (larger <= SMALL and depth <= SMALL_DEPTH):
         return 0.0
     operand_ns = [
         0.0
@@ -164,7 +164,7 @@ def region_packing_ns(
             target, (left, right), depth, steps, itemsize, alone=len(region.reduced_axes) == 1
         )
         if is_chain:
-            columns = _columns(units, region, unit, sizes)
+            columns = _columns(units, region, unit, sizes, target.tiling.thin)
             total_ns += staged_ns(target, steps / max(depth, 1), columns, depth, itemsize)
     return total_ns
 
@@ -184,7 +184,7 @@ def _is_chain(units: Units, region: Region) -> bool:
     return False
 
 
-def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
+def _columns(units: Units, region: Region, unit: Unit, sizes: list[int], thin: int) -> int:
     """Return the positions of a contraction's last axis, to which its tiles are padded.
 
     Full tiles where the axis is short for all sizes: no tiles are used then.
@@ -194,7 +194,7 @@ def _columns(units: Units, region: Region, unit: Unit, sizes: list[int]) -> int:
     if not isinstance(last_term, int) or last_term < 0:
         return TILE
     extent = units.extents[region.axes[last_term]]
-    return TILE if isinstance(extent, int) and extent <= THIN else max(sizes[last_term], 1)
+    return TILE if isinstance(extent, int) and extent <= thin else max(sizes[last_term], 1)
 
 
 def staged_ns(target: Target, sums: float, columns: int, depth: int, itemsize: int) -> float:

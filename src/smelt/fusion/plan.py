@@ -12,7 +12,7 @@ from smelt.dataclass import dataclass
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.journal import Decision
-from smelt.types.expr import Index
+from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 
 Donate: TypeAlias = tuple[int | tuple[int, int], ...]
@@ -161,3 +161,19 @@ class Plan:
     def chunked_clusters(self) -> tuple[tuple[int, Body], ...]:
         """Return the clusters that run in chunks, by number."""
         return tuple((k, c.body) for k, c in enumerate(self.clusters) if c.body is not None)
+
+
+def cluster_sizes(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int]]:
+    """Return the sizes that each cluster of `plan.all_clusters` is lowered and compiled for.
+
+    Clusters of chunks also know the rows of a chunk; those of a loop's step have their own sizes.
+    """
+    result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
+    for c in plan.clusters:
+        if c.body is not None:
+            rows = {c.body.chunks.rows: c.body.chunks.block}
+            result += cluster_sizes(c.body.plan, {**sizes, **rows})
+        elif c.loop is not None and c.loop.plan is not None:
+            step = {n: int(evaluate(e, sizes)) for n, e in c.loop.op.binding.items()}
+            result += cluster_sizes(c.loop.plan, step)
+    return result

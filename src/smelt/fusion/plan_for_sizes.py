@@ -23,7 +23,8 @@ from dataclasses import replace
 from math import prod
 
 from smelt.fusion.bitsets import Hints, at_hints, bits
-from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost, Model
+from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.state import Cluster, State
 from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
@@ -77,7 +78,7 @@ def _elements(units: Units, hints: Hints) -> int:
     return max(prod(at_hints(n, hints) for n in x.type.shape) for x in units.values)
 
 
-def may_gain(first: State, larger_model: Model) -> bool:
+def may_gain(first: State, larger_model: CostModel) -> bool:
     """Return whether kernels searched for at larger sizes may be much faster there.
 
     Not if those found at the first call's sizes take little more than the graph's arithmetic or
@@ -111,7 +112,7 @@ def is_better_for_both(first: State, other: State) -> bool:
     )
 
 
-def _plan_ns(model: Model, state: State) -> float:
+def _plan_ns(model: CostModel, state: State) -> float:
     """Return the nanoseconds of all kernels at the sizes of a model.
 
     Launches in the calling thread are charged as for repeated calls.
@@ -125,7 +126,7 @@ def _plan_ns(model: Model, state: State) -> float:
     return sum(c.objective_ns for c in costs) - inline * (1 - INLINE_START_NS / INLINE_LAUNCH_NS)
 
 
-def _cost(model: Model, cluster: Cluster) -> Cost:
+def _cost(model: CostModel, cluster: Cluster) -> Cost:
     region = replace(cluster.region, work=-1.0)
     if cluster.cost.stream >= 0:
         prediction = stream_cost(model, region, cluster.cost.stream)

@@ -10,6 +10,7 @@ be left out during the search.
 ...   v2 = div(x, v1)
 ...   return v2
 ... }''')
+>>> from smelt.target import Target
 >>> result = plan(graph, Target.for_isa("avx2"), None, {"n": 4096, "m": 512})
 >>> [[node.op.name for node in cluster.nodes] for cluster in result.clusters]
 [['reduce.sum', 'reshape', 'div']]
@@ -22,11 +23,12 @@ from dataclasses import replace
 from time import perf_counter
 
 from smelt import knobs
+from smelt.backend.machine import Machine
 from smelt.dataclass import dataclass
 from smelt.fusion import memory
 from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints
-from smelt.fusion.cost import Model
+from smelt.fusion.cost_models import cost_model
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.loops import group_results, plan_loops
@@ -41,12 +43,11 @@ from smelt.fusion.units import Units
 from smelt.fusion.verify import check_disjoint, verify
 from smelt.graph.ir import Graph, Node
 from smelt.journal import Journal, Planned
-from smelt.target import Target
 
 
 def plan(
     graph: Graph,
-    target: Target,
+    target: Machine,
     journal: Journal | None,
     hints: Mapping[str, int],
     *,
@@ -96,7 +97,7 @@ def plan(
 class _SearchOptions:
     """Options of the search for kernels."""
 
-    target: Target
+    target: Machine
     sizes: Hints
     fuse: bool
     thrifty: bool
@@ -141,7 +142,7 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     target = options.target
 
     def new_search(sizes: Hints) -> Search:
-        model = Model(units, target, sizes, options.beside)
+        model = cost_model(units, target, sizes, options.beside)
         decisions = Decisions(model, recording=options.recording)
         return Search(units, model, wishes, decisions, crowded, frugal=options.frugal)
 
@@ -151,7 +152,7 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
         call_sizes = (
             None
             if options.shorter
-            else larger_sizes(units, options.sizes, min(target.l2_bytes, target.l3_bytes))
+            else larger_sizes(units, options.sizes, min(target.fast_bytes, target.cache_bytes))
         )
         if call_sizes is not None and may_gain(search, (other := new_search(call_sizes)).model):
             other.run()

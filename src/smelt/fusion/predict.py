@@ -9,27 +9,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from smelt.backend.machine import Machine
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.cost_models import cost_model
 from smelt.fusion.plan import Body, Cluster, Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
-from smelt.target import Target
 
 __all__ = ["chunked_cost", "costs"]
 
 
-def costs(plan: Plan, target: Target, sizes: Mapping[str, int]) -> list[Cost]:
+def costs(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
     """Return the predicted cost of every cluster, with all chunks of chunked ones."""
-    model = Model(Units(plan.graph), target, Hints(sizes))
+    model = cost_model(Units(plan.graph), target, Hints(sizes))
     return [
         _cost(model, c) if c.body is None else chunked_cost(c.body, target, sizes)
         for c in plan.clusters
     ]
 
 
-def chunked_cost(body: Body, target: Target, sizes: Mapping[str, int]) -> Cost:
+def chunked_cost(body: Body, target: Machine, sizes: Mapping[str, int]) -> Cost:
     """Return the predicted cost of all chunks of a body."""
     chunk_lengths = Counter(high - low for low, high in body.chunks.ranges(Hints(sizes)))
     total = Cost()
@@ -54,7 +55,7 @@ _SUMS = (
 )
 
 
-def _cost(model: Model, cluster: Cluster) -> Cost:
+def _cost(model: CostModel, cluster: Cluster) -> Cost:
     region = region_of(model.units, cluster)
     if cluster.stream is not None:
         node, index = cluster.stream

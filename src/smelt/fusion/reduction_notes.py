@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from smelt.dataclass import dataclass
-from smelt.fusion.cost import Model
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.derived_stream import derive_stream
 from smelt.fusion.region import Region
 
@@ -28,7 +28,7 @@ _HOW = {
 }
 
 
-def steps(model: Model, region: Region, a: int) -> Iterator[Step]:
+def steps(model: CostModel, region: Region, a: int) -> Iterator[Step]:
     """Iterate over the dependencies between reductions of a streamed axis."""
     stream = derive_stream(model.units, region, a)
     collected, cascade = stream.collected, stream.cascade

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import INLINE_LAUNCH_NS
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
 from smelt.fusion.reachability import topological_order
@@ -507,7 +506,7 @@ class Refinement:
                 if not (cluster.stored & reads | region.stored & cluster.reads):
                     # kernels of one launch start together anyway
                     saved = part.cost.launch + cluster.cost.launch - verdict.cost.launch
-                    gain -= max(0.0, saved - INLINE_LAUNCH_NS)
+                    gain -= max(0.0, saved - state.model.joined_start_ns)
                 yield Move(gain, (c, n), (rest, verdict))
 
     def _neighbours(self, c: int) -> list[int]:

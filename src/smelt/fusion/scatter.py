@@ -10,18 +10,17 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from smelt.blocks import SCATTER_PART_WIDTH, SCATTER_PARTS
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 
 if TYPE_CHECKING:
-    from smelt.fusion.cost import Model
+    from smelt.fusion.cost_model import CostModel
 
 VISIT_NS = 0.8
 """Nanoseconds to examine a target position, and as many to start an update that applies."""
 
 
-def scatter_work(model: Model, region: Region) -> tuple[float, int, float]:
+def scatter_work(model: CostModel, region: Region) -> tuple[float, int, float]:
     """Return nanoseconds of arithmetic on one core, tasks, and bytes updated in random order."""
     units, sizes = model.units, [model.extents[e] for e in region.axes]
     u = region.stored.bit_length() - 1
@@ -58,7 +57,10 @@ def scatter_work(model: Model, region: Region) -> tuple[float, int, float]:
         model.step_ns[v] * steps(m) for v, masks in region.masks.items() if v != u for m in masks
     )
     work += model.step_ns[u] * steps(all_axes)
-    parts = 1 if leading else max(min(width // SCATTER_PART_WIDTH, SCATTER_PARTS), 1)
+    tiling = model.tiling
+    parts = (
+        1 if leading else max(min(width // tiling.scatter_part_width, tiling.max_scatter_parts), 1)
+    )
     updates = prod([sizes[a] for a in bits(update_axes)])
     work += updates * VISIT_NS * (parts + 1)
     tasks = parts * prod([sizes[a] for a in shared_axes[:leading]])

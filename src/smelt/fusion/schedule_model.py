@@ -4,8 +4,8 @@ A schedule consists of tasks, loop nests, and the values kept between nests. A r
 barrier: what reads its result belongs to a later level, hence to a later loop nest. A value that a
 later nest needs is recomputed there if that is cheap, else kept in scratch memory. If there are too
 few independent positions, a reduced axis is split. Each rule mirrors one in
-`smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are in
-`smelt.blocks`.
+`smelt.lower.assign_axes` or `smelt.codegen.llvm.schedule.build_nests`; the numbers are the
+machine's (`smelt.tiling`).
 """
 
 from __future__ import annotations
@@ -14,35 +14,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-from smelt.blocks import (
-    BLOCK,
-    COLUMNS,
-    CUT_SCORE,
-    LEAST_TASKS,
-    PARTS,
-    SPLIT_ABOVE,
-    THIN,
-    THIN_COLUMNS,
-    UNROLL_RESULTS,
-    WINDOW_ROWS,
-    full_width_rows,
-    product_rows,
-    reduction_columns,
-    rows_per_task,
-    unfolded_rows,
-    window_columns,
-)
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
-    UNBLOCKED_COST,
-    contraction_start_ns,
     edge_axes,
     is_row_by_row,
     short_axes,
     term_at,
     unblocked_units,
 )
-from smelt.fusion.depthwise_separable import fused_depthwise, image_rows_per_task
+from smelt.fusion.depthwise_separable import fused_depthwise
 from smelt.fusion.region import Position, Region, axis_numbers
 from smelt.fusion.splittable_axes import members_before, splittable_axes
 from smelt.fusion.trace import MOVE_COST, STEP_COST
@@ -55,6 +35,7 @@ from smelt.fusion.vectorization_cost import (
     vote,
 )
 from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
+from smelt.tiling import Tiling
 from smelt.types.dtype import f64
 from smelt.types.expr import evaluate
 
@@ -74,12 +55,16 @@ Nest: TypeAlias = tuple[int, int]
 class ScheduleModel:
     """The predicted loop nests of one region. Sets of axes are bit masks."""
 
-    def __init__(self, units: Units, region: Region, extents: list[int]) -> None:
-        self.units, self.region = units, region
+    def __init__(self, units: Units, region: Region, extents: list[int], tiling: Tiling) -> None:
+        self.units, self.region, self.tiling = units, region, tiling
         self.extents = extents
         self.sizes = [extents[e] for e in region.axes]
         self.volumes: dict[int, int] = {0: 1}
-        self.block = reduction_columns(len(region.reduced_axes)) if region.reduced_axes else BLOCK
+        self.block = (
+            tiling.reduction_columns(len(region.reduced_axes))
+            if region.reduced_axes
+            else tiling.map_block
+        )
         self.local = region.all_axes & ~region.grid
         products = [u for u in region.reduced_axes if units.unit(u).trace.dots]
         self.split = self._choose_split() if region.reduced_axes and not products else 0
@@ -91,7 +76,9 @@ class ScheduleModel:
         self.unrolled_axes = unrolled_axis(self)
         self.has_contractions = bool(products)
         self.pointwise, self.depthwise = (
-            fused_depthwise(units, region) if len(products) > 1 else (-1, 0)
+            fused_depthwise(units, region)
+            if len(products) > 1 and tiling.fuses_depthwise
+            else (-1, 0)
         )
         self.rowwise_axis = self.split if self.split and self._is_rowwise() else 0
         """The split axis where a part is processed row by row, as a mask."""
@@ -115,7 +102,7 @@ class ScheduleModel:
             together = self._rows_together()
             along = self.vector.bit_length() - 1
             row = units.extents[region.axes[along]]
-            if not isinstance(row, int) or row > UNROLL_RESULTS:
+            if not isinstance(row, int) or row > tiling.unroll_results:
                 self.rows = sum(1 << a for a in together)
             self.cut = {along: self.block, **together}
         self.cut_axes = sum(1 << a for a in self.cut)
@@ -190,12 +177,14 @@ class ScheduleModel:
         if region.reduced_axes or not others:
             return {}
         return {
-            others[-1]: int(evaluate(rows_per_task(self.sizes[self.vector.bit_length() - 1]), {}))
+            others[-1]: int(
+                evaluate(self.tiling.rows_per_task(self.sizes[self.vector.bit_length() - 1]), {})
+            )
         }
 
     def _block_contractions(self, products: list[int]) -> None:
         """Block the axes that only one operand of a contraction has."""
-        grid, short = self.region.grid, short_axes(self.units, self.region)
+        grid, short = self.region.grid, short_axes(self.units, self.region, self.tiling.thin)
         sides = {
             u: [edge_axes(self.region, u, edge) for edge in self.units.unit(u).edges]
             for u in products
@@ -229,21 +218,27 @@ class ScheduleModel:
                 u == self.pointwise and own_axes[k] & grid
             )
             by_rows = by_rows or is_row_by_row(
-                self.units, self.region, u, edge, own_axes[k], self.sizes
+                self.units, self.region, u, edge, own_axes[k], self.sizes, self.tiling.thin
             )
             if not by_rows or not own_axes[0] or not own_axes[1]:
                 continue
             *_, row_axis = bits(own_axes[1 - k])
             *outer, last_axis = list(bits(own_axes[k]))[-2:]
-            max_columns = window_columns(self.units.values[u].type.dtype.compute.itemsize)
+            max_columns = self.tiling.window_columns(
+                self.units.values[u].type.dtype.compute.itemsize
+            )
             row_length = min(self.sizes[last_axis], max_columns)
             max_rows = (
-                image_rows_per_task(self.sizes[outer[0]], row_length)
+                self.tiling.image_rows(self.sizes[outer[0]], row_length)
                 if outer and u == self.pointwise
                 else max_columns
             )
             columns = min(max(max_columns // row_length, 1), max_rows)
-            blocks = {row_axis: WINDOW_ROWS, last_axis: row_length, **dict.fromkeys(outer, columns)}
+            blocks = {
+                row_axis: self.tiling.window_rows,
+                last_axis: row_length,
+                **dict.fromkeys(outer, columns),
+            }
             self.cut |= {a: n for a, n in blocks.items() if grid >> a & 1}
             return True
         return False
@@ -253,7 +248,7 @@ class ScheduleModel:
         windows = self.region.windows.get(u)
         if windows:
             itemsize = self.units.values[u].type.dtype.compute.itemsize
-            self.cut |= task_positions(windows, self.sizes, itemsize)
+            self.cut |= task_positions(windows, self.sizes, self.tiling.window_columns(itemsize))
 
     def _product_block(
         self, u: int, chosen: list[int], free: int, products: int
@@ -262,16 +257,16 @@ class ScheduleModel:
 
         `free` positions are independent.
         """
-        if any(a < 0 or self.sizes[a] <= THIN for a in chosen):
-            return THIN_COLUMNS, THIN_COLUMNS
+        if any(a < 0 or self.sizes[a] <= self.tiling.thin for a in chosen):
+            return self.tiling.thin_columns, self.tiling.thin_columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
         if self.region.grid >> chosen[1] & 1:
-            rows = product_rows(free, itemsize, products)
+            rows = self.tiling.product_rows(free, itemsize, products)
         elif self.independent_contractions:
-            rows = unfolded_rows(free, itemsize)
+            rows = self.tiling.unreduced_rows(free, itemsize)
         else:
-            rows = full_width_rows(free, self.sizes[chosen[1]], itemsize, products)
-        return int(evaluate(rows, {})), COLUMNS
+            rows = self.tiling.full_width_rows(free, self.sizes[chosen[1]], itemsize, products)
+        return int(evaluate(rows, {})), self.tiling.product_columns
 
     def is_across(self, positions: list[Position]) -> bool:
         """Return whether a load runs across the vector axis."""
@@ -313,7 +308,7 @@ class ScheduleModel:
         for u in bits(region.stored):
             vote(score, region.positions[u][0], region.masks[u][0], 1.5)
         for a in bits(self.split):
-            score[a] *= CUT_SCORE if score[a] > 0 else 1.0
+            score[a] *= self.tiling.part_score if score[a] > 0 else 1.0
         return 1 << max(range(len(score)), key=lambda a: (score[a], a))
 
     def _collapse(self) -> None:
@@ -369,15 +364,15 @@ class ScheduleModel:
     def _choose_split(self) -> int:
         """Return the reduced axis that is split over the grid, as a mask, or 0."""
         region = self.region
-        if region.scanned or self._grid_tasks() >= LEAST_TASKS:
+        if region.scanned or self._grid_tasks() >= self.tiling.min_tasks:
             return 0
         candidates = [a for a in splittable_axes(self.units, region) if self._is_one_pass(a)]
-        long = [a for a in candidates if self.sizes[a] >= PARTS]
+        long = [a for a in candidates if self.sizes[a] >= self.tiling.max_parts]
         if not candidates:
             return 0
         best = min(long, key=self._depth) if long else max(candidates, key=lambda a: self.sizes[a])
         work = self.sizes[best] * elements_per_position(self, best) * self.volume(region.grid)
-        if work < SPLIT_ABOVE:
+        if work < self.tiling.split_elements:
             return 0
         return 1 << best if parts_for(self, best) > 1 else 0
 
@@ -437,22 +432,24 @@ class ScheduleModel:
 
     # ---- nests ---------------------------------------------------------------------------------
 
-    def work(self, step_ns: Sequence[float]) -> float:
-        """Return the nanoseconds on one core, with `step_ns` for one step of each unit."""
+    def work(self, step_ns: Sequence[float], unblocked_cost: float, start_ns: float = 0.0) -> float:
+        """Return the nanoseconds on one core, with `step_ns` for one step of each unit.
+
+        A step of a contraction that cannot be blocked costs `unblocked_cost`; contractions take
+        `start_ns` to start.
+        """
         region = self.region
-        total_ns = 0.0
+        total_ns = start_ns
         unblocked = (
-            unblocked_units(self.units, region)
+            unblocked_units(self.units, region, self.tiling.thin)
             if region.reduced_axes and not self.depthwise
             else set[int]()
         )
-        if self.has_contractions:
-            total_ns += contraction_start_ns(self.units, region, self.volume)
         repeated_units = members_before(self.units, region, self.split) if self.split else 0
         for (_, around), members in self.needs.items():
             for u in bits(members):
                 reduced = region.reduced_axes.get(u, 0)
-                unit_ns = step_ns[u] * (UNBLOCKED_COST / STEP_COST if u in unblocked else 1.0)
+                unit_ns = step_ns[u] * (unblocked_cost / STEP_COST if u in unblocked else 1.0)
                 for mask, position in zip(region.masks[u], region.positions[u], strict=True):
                     if not (mask | reduced) & self.task_axes & ~around:
                         count = self.evaluations(mask | reduced)
@@ -462,7 +459,9 @@ class ScheduleModel:
                             count *= recompute_ratio(
                                 region.windows[u],
                                 self.sizes,
-                                self.units.values[u].type.dtype.compute.itemsize,
+                                self.tiling.window_columns(
+                                    self.units.values[u].type.dtype.compute.itemsize
+                                ),
                             )
                         elif (
                             self.has_contractions

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from smelt.dataclass import dataclass
 from smelt.fusion.bitsets import bits, least
-from smelt.fusion.cost import INLINE_LAUNCH_NS, Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
 from smelt.fusion.fuse_chains import chains
 from smelt.fusion.gain_cache import NEVER, GainCache
@@ -83,7 +83,7 @@ class Search(State):
     def __init__(
         self,
         units: Units,
-        model: Model,
+        model: CostModel,
         wishes: FusionConstraints,
         decisions: Decisions,
         crowded: int = 0,
@@ -448,7 +448,7 @@ class Search(State):
             return move
         after = move.joined[0][1].cost
         launches = first.cost.launch + second.cost.launch - (after.launch if after else 0.0)
-        saved = min(launches, INLINE_LAUNCH_NS)
+        saved = min(launches, self.model.joined_start_ns)
         return Candidate(move.gain - launches + saved, move.joined, move.refusal)
 
     # ---- refusals ------------------------------------------------------------------------------

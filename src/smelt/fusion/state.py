@@ -15,7 +15,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion import streamable_axes, streams
 from smelt.fusion.assemble import Group
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.fusion_barriers import Barriers
 from smelt.fusion.isomorphism import Isomorphism, Signature, rename_region
 from smelt.fusion.legal import (
@@ -117,7 +117,7 @@ class State:
     """The clusters of one graph."""
 
     def __init__(
-        self, units: Units, model: Model, wishes: FusionConstraints, *, frugal: bool = False
+        self, units: Units, model: CostModel, wishes: FusionConstraints, *, frugal: bool = False
     ) -> None:
         self.units, self.model, self.wishes = units, model, wishes
         self.penalty, self.size_ratio = (
@@ -129,7 +129,7 @@ class State:
         self.readers: list[int] = [0] * len(units.values)
         """For each value, the clusters that read it from memory."""
         self.uncached_values = sum(
-            1 << v for v, n in enumerate(model.nbytes) if frugal or n > model.target.l3_bytes
+            1 << v for v, n in enumerate(model.nbytes) if frugal or n > model.machine.cache_bytes
         )
         self.uncached_values &= ~units.outputs
         """Values between kernels that exceed every cache."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from smelt.blocks import STREAM_ELEMENTS
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cost import Cost, Model
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.region import Region
 
 MIN_REREAD_SHARE = 0.06
@@ -17,7 +16,7 @@ Deriving a stream takes longer than everything else in planning.
 """
 
 
-def may_gain(model: Model, region: Region, cost: Cost) -> bool:
+def may_gain(model: CostModel, region: Region, cost: Cost) -> bool:
     """Return whether streaming may beat a legal schedule without it.
 
     That is so if rows exceed fast memory, or if a contraction consumes what another one produces,
@@ -25,7 +24,7 @@ def may_gain(model: Model, region: Region, cost: Cost) -> bool:
     """
     reread_ns = cost.sweeps + cost.scratch + cost.partials
     if (
-        model.target.level(cost.row_bytes, 1) not in ("l1", "l2")
+        not model.machine.is_near(cost.row_bytes)
         and reread_ns > MIN_REREAD_SHARE * cost.objective_ns
     ):
         return True
@@ -37,7 +36,7 @@ def may_gain(model: Model, region: Region, cost: Cost) -> bool:
     return any(region.reduced_axes[u] & axes and region.levels[u] > 1 for u in consumers)
 
 
-def is_masked(model: Model, region: Region) -> bool:
+def is_masked(model: CostModel, region: Region) -> bool:
     """Return whether a region reads or computes any condition."""
     conditions = model.units.conditions
     return bool(conditions) and not (
@@ -45,12 +44,12 @@ def is_masked(model: Model, region: Region) -> bool:
     )
 
 
-def has_products(model: Model, region: Region) -> bool:
+def has_products(model: CostModel, region: Region) -> bool:
     """Return whether any of the reductions is a contraction."""
     return any(model.units.unit(u).trace.dots for u in region.reduced_axes)
 
 
-def streamable(model: Model, region: Region) -> Iterator[int]:
+def streamable(model: CostModel, region: Region) -> Iterator[int]:
     """Iterate over the axes that may be streamed.
 
     Without contractions, only one of the axes that the same reductions reduce: the outermost in
@@ -70,7 +69,10 @@ def streamable(model: Model, region: Region) -> Iterator[int]:
     for axes in by_reductions.values():
         extents = {a: model.extents[region.axes[a]] for a in axes}
         best = sorted(axes, key=lambda a: (extents[a] == 1, _depth(region, a)))
-        yield next((a for a in best if row_elements // extents[a] <= STREAM_ELEMENTS), best[-1])
+        yield next(
+            (a for a in best if row_elements // extents[a] <= model.tiling.stream_elements),
+            best[-1],
+        )
 
 
 def _depth(region: Region, a: int) -> int:
@@ -79,7 +81,7 @@ def _depth(region: Region, a: int) -> int:
     return min((p.index(a) for p in places if a in p), default=0)
 
 
-def _cascade_axes(model: Model, region: Region) -> int:
+def _cascade_axes(model: CostModel, region: Region) -> int:
     """Return the reduced axes along which something depends on another reduction.
 
     Not those that only contractions of loaded values reduce, such as a contraction's own axis.

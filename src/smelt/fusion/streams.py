@@ -12,20 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from smelt.blocks import (
-    COLUMN_BLOCK,
-    CONTRACTED_BLOCK,
-    LEAST_TASKS,
-    PARTS,
-    PRODUCED_BLOCK,
-    SPLIT_ABOVE,
-    STREAM_COLUMNS,
-    THIN,
-    rows_axis,
-    splits_stream,
-    stream_block_rows,
-    stream_task_rows,
-)
+from smelt.blocks import rows_axis
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
@@ -34,12 +21,13 @@ from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.contraction_cost import UNBLOCKED_COST, unblocked_contractions
-from smelt.fusion.cost import CHARGED, INLINE_LAUNCH_NS, INLINE_NS, OVERLAP, Cost, Model
+from smelt.fusion.cost import OVERLAP
+from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.derived_stream import DerivedStream, derive_stream
-from smelt.fusion.gather_cost import GATHERED_NS, gathered_reads
+from smelt.fusion.gather_cost import gathered_reads
 from smelt.fusion.lane_utilization import LaneUse
 from smelt.fusion.mask_coverage import DATA_DEPENDENT_SHARE, MaskCoverage
-from smelt.fusion.packing_cost import summed_axes, term_packing_ns
+from smelt.fusion.packing_cost import summed_axes
 from smelt.fusion.region import Region
 from smelt.fusion.streamable_axes import has_products, is_masked, streamable
 from smelt.fusion.trace import MOVE_COST, STEP_COST
@@ -75,11 +63,9 @@ STREAM_CONTRACTION_FACTOR = 1.04
 """Factor on the cost of streamed contractions: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
 """Slowdown of double-precision elements beyond their size where column sums are in memory."""
-STATE_SHARE = 0.5
-"""Share of the second-level cache that the states of a block of rows may fill."""
 
 
-def cheapest_stream(model: Model, region: Region, *, beyond: bool) -> Cost | None:
+def cheapest_stream(model: CostModel, region: Region, *, beyond: bool) -> Cost | None:
     """Return the least cost of a region with one of its reduced axes streamed.
 
     None if none can be. None too if a single block covers every axis, unless a row exceeds fast
@@ -120,7 +106,7 @@ def cheapest_stream(model: Model, region: Region, *, beyond: bool) -> Cost | Non
     return best
 
 
-def _is_consumed(model: Model, region: Region, a: int) -> bool:
+def _is_consumed(model: CostModel, region: Region, a: int) -> bool:
     """Return whether a contraction over an axis reads other reductions."""
     return any(
         model.units.unit(u).trace.dots and ends >> a & 1 and region.levels[u] > 1
@@ -128,16 +114,16 @@ def _is_consumed(model: Model, region: Region, a: int) -> bool:
     )
 
 
-def stream_cost(model: Model, region: Region, a: int) -> Cost | None:
+def stream_cost(model: CostModel, region: Region, a: int) -> Cost | None:
     """Return the cost of streaming axis number `a`, None if the states do not fit."""
     return _predict(model, region, a).cost()
 
 
-def _predict(model: Model, region: Region, a: int) -> _Prediction:
+def _predict(model: CostModel, region: Region, a: int) -> _Prediction:
     return _Prediction(model, region, a, derive_stream(model.units, region, a))
 
 
-def _operand_terms(model: Model, region: Region) -> Iterator[int | Expr]:
+def _operand_terms(model: CostModel, region: Region) -> Iterator[int | Expr]:
     """Iterate over the index terms at which contractions read their operands."""
     for u in region.reduced_axes:
         unit = model.units.unit(u)
@@ -148,7 +134,9 @@ def _operand_terms(model: Model, region: Region) -> Iterator[int | Expr]:
 class _Prediction:
     """Predicts the cost of one streamed axis."""
 
-    def __init__(self, model: Model, region: Region, a: int, derived_stream: DerivedStream) -> None:
+    def __init__(
+        self, model: CostModel, region: Region, a: int, derived_stream: DerivedStream
+    ) -> None:
         self.model, self.region, self.a, self.made = model, region, a, derived_stream
         self.found, self.cascade = collected, cascade = (
             derived_stream.collected,
@@ -164,15 +152,21 @@ class _Prediction:
         self.extra = self._extra_reductions()
         self.block = self._choose_blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
+        blocks = {**self.cut, self.name: self.block}
+        self.in_task = {n: min(size, blocks.get(n, size)) for n, size in self.sizes.items()}
         self.lanes = LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
-        self.is_columns = bool(self.cut) and self.block == COLUMN_BLOCK and self.parts == 1
+        self.is_columns = (
+            bool(self.cut) and self.block == model.tiling.column_rows and self.parts == 1
+        )
         self.held = self._visited_one_by_one()
         self.still = frozenset(self.grid) - frozenset(self.cut) | self.held
         self.slow = self._unblocked()
         in_task = self.lanes.along in self.sizes and self.lanes.along not in {*self.grid, *self.cut}
         self.empty = (
-            self.lanes.lane_overhead(self._task_elements([self.lanes.along])) if in_task else 1.0
+            self.lanes.lane_overhead(self._task_elements([self.lanes.along]))
+            if in_task and model.counts_lanes
+            else 1.0
         )
         self.shares = MaskCoverage(self.sizes, {**self.cut, self.name: self.block}, model.hints)
 
@@ -180,12 +174,8 @@ class _Prediction:
         """Return the cost, None where the states do not fit."""
         model, region = self.model, self.region
         states = self._state_bytes()
-        level = model.target.level(states)
-        if self.cut and states > model.target.l2_bytes * STATE_SHARE:
-            return None  # full rows of a result are carried: storing them is as good
-        if level not in ("l1", "l2"):
-            level = model.target.level(states * model.cores)  # each core has its own states
-        if level == "dram":
+        level = model.state_level(states, blocked=bool(self.cut))
+        if level is None:
             return None
         passes, self.packing = list(self._passes()), 0.0
         visited = list(map(self._visited_share, passes))
@@ -194,13 +184,14 @@ class _Prediction:
         work = sum(map(self._work_ns, passes, visited, seen_shares)) + self._work_ns(
             outside, 1.0, {}, 1
         )
-        work += sum(map(self._evaluations, gathered_reads(region))) * len(passes) * GATHERED_NS
-        work += self.lanes.transposed_ns(len(passes))
+        work += (
+            sum(map(self._evaluations, gathered_reads(region))) * len(passes) * model.gathered_ns
+        )
+        work += self.lanes.transposed_ns(len(passes)) if model.counts_lanes else 0.0
         task_count = self._tasks(len(passes)) * self.parts
         read = 0
         floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
-        is_inline = work < INLINE_NS and work + floor < INLINE_NS
-        threads = 1 if is_inline else min(task_count, model.cores)
+        threads = model.stream_threads(work, floor, task_count)
         touch = rereads = 0.0
         read_values: set[int] = set()
         for terms, share in zip((*passes, outside), (*visited, 1.0), strict=True):
@@ -214,17 +205,21 @@ class _Prediction:
         rereads += self._carrying(level, states, task_count, threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
         touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
-        launch = model.target.launch_ns if threads > 1 else INLINE_LAUNCH_NS
-        launch *= 2 if self.parts > 1 else 1
-        memory, arithmetic = touch + rereads, work / threads
-        hidden = min(arithmetic, memory)
-        total = launch + arithmetic + memory - OVERLAP * hidden
-        packed = any(self.sizes[a] > THIN for a in self.cut) and any(
+        memory = touch + rereads
+        launch, arithmetic, total, objective_ns = model.stream_time(
+            work,
+            memory,
+            threads,
+            task_count,
+            2 if self.parts > 1 else 1,
+            products=any(model.units.unit(u).trace.dots for u in region.reduced_axes),
+        )
+        packed = any(self.sizes[a] > model.tiling.thin for a in self.cut) and any(
             model.units.unit(u).trace.dots for u in region.reduced_axes
         )
         return Cost(
             total,
-            (STREAM_CONTRACTION_FACTOR if packed else 1.0) * (total + (OVERLAP - CHARGED) * hidden),
+            (STREAM_CONTRACTION_FACTOR if packed else 1.0) * objective_ns,
             launch,
             arithmetic,
             touch,
@@ -291,8 +286,12 @@ class _Prediction:
             return 1
         if any(self.name in t.axes for t in self.found.roots.values()):
             return 1
-        work = prod(self.sizes.values())
-        if self._tasks(1) >= LEAST_TASKS or size < PARTS or work < SPLIT_ABOVE:
+        work, tiling = prod(self.sizes.values()), self.model.tiling
+        if (
+            self._tasks(1) >= tiling.min_tasks
+            or size < tiling.max_parts
+            or work < tiling.split_elements
+        ):
             return 1
         return parts_for(self.lanes.order, self.a)
 
@@ -300,7 +299,7 @@ class _Prediction:
 
     def _choose_blocks(self) -> int:
         """Block the grid; return how many positions of the streamed axis one block takes."""
-        units = self.model.units
+        units, tiling = self.model.units, self.model.tiling
         row_axis = rows_axis(
             self._row_axes(), [n for n in self.sizes if n in self.grid], self.sizes
         )
@@ -309,12 +308,14 @@ class _Prediction:
                 self.model.units.unit(u).trace.dots and self.a in ends
                 for u, ends in self.region.reduced_axis_order.items()
             )
-            self.cut[row_axis], block = CONTRACTED_BLOCK if is_consumed else PRODUCED_BLOCK
+            self.cut[row_axis], block = (
+                tiling.contracted_block if is_consumed else tiling.produced_block
+            )
             return block
         in_task = {n: s for n, s in self.sizes.items() if n not in self.grid}
         row_elements = width(self.made.all_terms, self.name, in_task)
         if any(units.unit(u).trace.dots for u in self.region.reduced_axes):
-            return stream_task_rows(CONTRACTED_BLOCK[1], row_elements)
+            return tiling.stream_task_rows(row_elements)
         rank = max(
             (len(p) for positions in self.region.loads.values() for p in positions), default=0
         )
@@ -326,9 +327,9 @@ class _Prediction:
         }
         last_axis = max(self.grid, key=lambda n: int(n[1:]), default="")
         if self.name in fastest or last_axis not in fastest:
-            return stream_block_rows(row_elements)
-        self.cut[last_axis] = STREAM_COLUMNS
-        return COLUMN_BLOCK
+            return tiling.stream_block_rows(row_elements)
+        self.cut[last_axis] = tiling.stream_columns
+        return tiling.column_rows
 
     def _row_axes(self) -> Iterator[set[str]]:
         """Iterate over axes of only one operand, in contractions along the streamed axis."""
@@ -376,7 +377,7 @@ class _Prediction:
     def _tasks(self, rereads: int) -> int:
         tasks = int(self._evaluations(frozenset()))
         dots = any(state.block.kind == "dot" for state in self.cascade.states)
-        split = dots and rereads == 1 and splits_stream((tasks,), self.visits)
+        split = dots and rereads == 1 and self.model.tiling.splits_stream((tasks,), self.visits)
         return tasks * self.visits if split else tasks
 
     def _carrying(self, level: Level, states: int, tasks: int, threads: int) -> float:
@@ -473,8 +474,8 @@ class _Prediction:
         for t in terms:
             axes, cost = t.axes, 0.0
             if t not in self.slow:
-                target, loads = self.model.target, self.found.loads
-                packing = term_packing_ns(target, t, self.sizes, self.still, loads, times)
+                loads = self.found.loads
+                packing = self.model.packing_ns(t, self.sizes, self.still, loads, times)
                 self.packing, total_ns = self.packing + packing, total_ns + packing
             match t.kind:
                 case "apply":
@@ -503,7 +504,9 @@ class _Prediction:
                     cost *= MASKING if axes & set(self.cut) else 0.0
                 if itemsize == 8 and t.dtype.is_float and self.is_single and self.is_columns:
                     cost *= SLOW_COLUMNS
-                total_ns += self.model.target.compute_ns(cost, times(axes), itemsize)
+                total_ns += self.model.term_ns(
+                    t, cost, times(axes), itemsize, self.in_task, self.found.loads
+                )
         return total_ns * share
 
     def _unblocked(self) -> set[Term]:
@@ -552,11 +555,12 @@ class _Prediction:
         row_bytes = model.itemsize[v]
         for n in t.axes - self.grid:
             row_bytes *= self.sizes[n]
-        level = model.target.level(row_bytes * threads, threads)
+        level = model.machine.level(row_bytes * threads, threads)
         reread_ns = 0.0
         moved_bytes = self._evaluations(t.axes) * model.itemsize[v] if t.axes else 0.0
         if moved_bytes > nbytes and level != "l1":
-            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(level, "read", threads)
+            shared = model.shared_level(level)
+            reread_ns = (moved_bytes - nbytes) * model.ns_per_byte(shared, "read", threads)
         if first:
             first_ns = model.read_ns(v, nbytes, threads)
             return first_ns, max(0.0, reread_ns - OVERLAP * first_ns)

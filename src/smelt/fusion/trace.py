@@ -38,6 +38,8 @@ STEP_COST = 0.5
 
 Costs are approximate cycles for 16 float32 elements (`ScalarOp.cost`).
 """
+SPECIAL_COST = 5.0
+"""Least cost of a function that machines with units for exponentials and roots compute there."""
 MOVE_COST = 0.5
 """Cost of a conversion, or of a position as a number."""
 GUARD_COST = 1.0
@@ -84,6 +86,10 @@ class Trace:
     """
     position_axes: tuple[int, ...] = ()
     """For each of these dimensions, the axis of the updates that its position counts, or -1."""
+    specials: int = 0
+    """Number of its functions that are dear enough for a unit of their own (`SPECIAL_COST`)."""
+    special_cost: float = 0.0
+    """The part of the cost that they are."""
     is_conversion: bool = False
     """Whether it converts one element to another type, and does nothing else."""
 
@@ -104,7 +110,8 @@ class _Tracer:
         self.cost = 0.0
         self.size = self.reductions = self.dots = self.guards = 0
         self.positional = False
-        self.joins = self.casts = 0
+        self.joins = self.casts = self.specials = 0
+        self.special_cost = 0.0
         self.position_axes: tuple[int, ...] = ()
         self.combine = ""
         self.along = -1
@@ -113,6 +120,9 @@ class _Tracer:
     def apply(self, op: ScalarOp, *args: Axes) -> Axes:
         self.cost += op.cost
         self.size += 1
+        if op.cost >= SPECIAL_COST:
+            self.specials += 1
+            self.special_cost += op.cost
         return NO_AXES.union(*args)
 
     def cast(self, value: Axes, dtype: DType) -> Axes:
@@ -298,5 +308,7 @@ def trace(op: TensorOp, out: TensorType, operands: tuple[Key, ...]) -> Trace:
         inputs[0].leaves if inputs else 0,
         tracer.joins,
         tracer.position_axes,
+        tracer.specials,
+        tracer.special_cost,
         tracer.casts == tracer.size == len(set(tracer.reads)) == 1,
     )

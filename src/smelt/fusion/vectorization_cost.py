@@ -11,14 +11,6 @@ from functools import lru_cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from smelt.blocks import (
-    LEAST_LANES,
-    SHORT_BLOCK,
-    SHORT_ROW,
-    UNROLL_RESULTS,
-    reduction_parts,
-    split_parts,
-)
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Region
 from smelt.fusion.trace import Term
@@ -42,15 +34,18 @@ def lanes_axis(schedule: ScheduleModel) -> int:
         or not schedule.vector & (region.all_reduced | region.grid)
     ):
         return 0
-    if sizes[schedule.vector.bit_length() - 1] > SHORT_ROW:
+    if sizes[schedule.vector.bit_length() - 1] > schedule.tiling.short_row:
         return 0
     position = region.positions[region.stored.bit_length() - 1][0]
     grid_terms = [t for t in position if isinstance(t, int) and t >= 0 and region.grid >> t & 1]
-    long_axes = [t for t in grid_terms if sizes[t] >= LEAST_LANES]
+    long_axes = [t for t in grid_terms if sizes[t] >= schedule.tiling.min_lane_rows]
     if not long_axes or schedule.vector >> long_axes[-1] & 1:
         return 0
     is_reduced = schedule.vector & region.all_reduced & ~region.grid
-    is_strided = is_reduced and schedule.volume(_inside_of(region, long_axes[-1])) > SHORT_BLOCK
+    is_strided = (
+        is_reduced
+        and schedule.volume(_inside_of(region, long_axes[-1])) > schedule.tiling.short_run
+    )
     return 0 if is_strided else 1 << long_axes[-1]
 
 
@@ -63,9 +58,9 @@ def parts_for(schedule: ScheduleModel, axis: int) -> int:
         over == 1 << axis for over in region.reduced_axes.values()
     )
     if is_outer or contiguous & region.grid:
-        return int(evaluate(split_parts(size), {}))
+        return int(evaluate(schedule.tiling.split_parts(size), {}))
     row_elements = elements_per_position(schedule, axis)
-    return int(evaluate(reduction_parts(size, row_elements), {}))
+    return int(evaluate(schedule.tiling.reduction_parts(size, row_elements), {}))
 
 
 def elements_per_position(schedule: ScheduleModel, axis: int) -> int:
@@ -91,7 +86,7 @@ def unrolled_axis(schedule: ScheduleModel) -> int:
         return 0
     for a in bits(region.grid & ~schedule.vector):
         n = schedule.units.extents[region.axes[a]]
-        if isinstance(n, int) and 1 < n <= UNROLL_RESULTS:
+        if isinstance(n, int) and 1 < n <= schedule.tiling.unroll_results:
             return 1 << a
     return 0
 

@@ -295,6 +295,11 @@ PROBE: Knob[Literal["auto", "off", "now"]] = Knob(
     "or before the first plan (now).",
     values="auto | off | now",
 )
+DEVICE_CODE = _switch(
+    "device_code",
+    True,
+    "Compile the programs of reports for a GPU, where Triton is installed.",
+)
 VERIFY = _switch("verify", False, "Check every representation after every step.")
 BOUNDS_CHECK = _switch(
     "bounds_check",
@@ -442,6 +447,12 @@ def foreign(name: str) -> str | None:
     """Return an environment variable of the table `FOREIGN`; None if unset or empty."""
     assert name in FOREIGN, name
     return os.environ.get(name) or None
+
+
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of a process to start, with changes; None removes a variable."""
+    kept = {name: text for name, text in os.environ.items() if name not in changes}
+    return kept | {name: text for name, text in changes.items() if text is not None}
 
 
 def reset() -> None:

@@ -13,12 +13,15 @@ from smelt.lower.recurrence import recurrence
 from smelt.lower.scatter import scatter_kernel
 from smelt.lower.split_stream import split_over_grid
 from smelt.lower.stream import stream
+from smelt.tiling import CPU_TILING, Tiling
 
 __all__ = ["cluster_signature", "reuse_kernel", "run"]
 
 
-def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
-    """Return the kernel of a cluster.
+def run(
+    cluster: Cluster, rounding: str, hints: Mapping[str, int], tiling: Tiling = CPU_TILING
+) -> Kernel:
+    """Return the kernel of a cluster, with the blocks that suit a machine.
 
     `hints` are sizes seen at the first call. They decide, for all sizes, whether a reduction is
     split and whether vectors run across rows, and nothing else.
@@ -27,8 +30,9 @@ def run(cluster: Cluster, rounding: str, hints: Mapping[str, int]) -> Kernel:
         return recurrence(cluster, cluster.loop, rounding)
     definition = define(cluster, rounding)
     if definition.scatter is not None:
-        return scatter_kernel(cluster.name, definition, definition.scatter)
+        return scatter_kernel(cluster.name, definition, definition.scatter, tiling)
     if cluster.stream is not None:
-        kernel = stream(cluster.name, definition, definition.reduced_axes[cluster.stream], hints)
-        return split_over_grid(kernel, hints)
-    return assign(cluster.name, definition, hints)
+        axis = definition.reduced_axes[cluster.stream]
+        kernel = stream(cluster.name, definition, axis, hints, tiling)
+        return split_over_grid(kernel, hints, tiling)
+    return assign(cluster.name, definition, hints, tiling)

@@ -9,24 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from smelt.blocks import (
-    COLUMNS,
-    FEW_COLUMNS,
-    LEAST_LANES,
-    LEAST_TASKS,
-    LONG_SUM,
-    PART_ROWS,
-    PARTS,
-    SHORT_BLOCK,
-    SHORT_ROW,
-    SHORT_ROWS,
-    SPLIT_ABOVE,
-    STREAM_BYTES,
-    reduction_columns,
-    reduction_parts,
-    split_k_parts,
-    split_parts,
-)
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.kernel.ir import (
@@ -56,6 +38,7 @@ from smelt.kernel.ir import (
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
+from smelt.tiling import Tiling
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import f64
 from smelt.types.expr import Index, atoms, axes_of, evaluate, mul, product
@@ -115,18 +98,20 @@ def analyse(body: list[Statement]) -> AxisFacts:
     return facts
 
 
-def assign(name: str, d: Definition, hints: Mapping[str, int]) -> Kernel:
+def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Build the kernel of a definition, giving every axis its role."""
     d.body = remove_dead(d.body)
     facts = analyse(d.body)
     grid = independent_axes(d, facts)
-    split = _split_axis(d, facts, grid, hints)
+    split = _split_axis(d, facts, grid, hints, tiling)
     if split is not None:
-        return _split_kernel(name, d, facts, grid, split, rows_per_step(d, split, facts, hints))
+        rows = rows_per_step(d, split, facts, hints, tiling)
+        return _split_kernel(name, d, facts, grid, split, rows, tiling)
     column_axis = _column_reduction_axis(d, facts, grid)
-    if column_axis is not None and rows_per_step(d, column_axis, facts, hints):
-        return _split_kernel(name, d, facts, grid, column_axis, SHORT_ROWS, parts=1)
-    blocks = tuple(_blocks(grid, d, facts, _lane_axis(d, grid, facts, hints), hints))
+    if column_axis is not None and rows_per_step(d, column_axis, facts, hints, tiling):
+        return _split_kernel(name, d, facts, grid, column_axis, tiling.short_rows, tiling, parts=1)
+    lanes = _lane_axis(d, grid, facts, hints, tiling)
+    blocks = tuple(_blocks(grid, d, facts, lanes, hints, tiling))
     return Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
@@ -146,11 +131,16 @@ def independent_axes(d: Definition, facts: AxisFacts) -> list[Axis]:
 
 
 def _lane_axis(
-    d: Definition, grid: list[Axis], facts: AxisFacts, hints: Mapping[str, int]
+    d: Definition,
+    grid: list[Axis],
+    facts: AxisFacts,
+    hints: Mapping[str, int],
+    tiling: Tiling,
 ) -> Axis | None:
     """Return the grid axis to vectorise across short rows (one row per lane), or None."""
-    long = [a for a in grid if estimate_size(a.extent, hints) >= LEAST_LANES]
-    return long[-1] if long and _short_rows(d, long[-1], facts, hints, grid) else None
+    least = tiling.min_lane_rows
+    long = [a for a in grid if estimate_size(a.extent, hints) >= least]
+    return long[-1] if long and _short_rows(d, long[-1], facts, hints, tiling, grid) else None
 
 
 def _short_rows(
@@ -158,6 +148,7 @@ def _short_rows(
     lanes: Axis,
     facts: AxisFacts,
     hints: Mapping[str, int],
+    tiling: Tiling,
     grid: Sequence[Axis] = (),
 ) -> bool:
     """Return whether rows are short and many, so that each lane takes a row.
@@ -171,15 +162,15 @@ def _short_rows(
     rows = fastest_axes(d)
     if not rows or lanes.name in rows or not rows <= facts.reduced | {a.name for a in grid}:
         return False
-    if estimate_size(lanes.extent, hints) < LEAST_LANES:
+    if estimate_size(lanes.extent, hints) < tiling.min_lane_rows:
         return False
-    if rows <= facts.reduced and _inner_elements(d, lanes, hints) > SHORT_BLOCK:
+    if rows <= facts.reduced and _inner_elements(d, lanes, hints) > tiling.short_run:
         return False
-    return all(estimate_size(d.axes[name].extent, hints) <= SHORT_ROW for name in rows)
+    return all(estimate_size(d.axes[name].extent, hints) <= tiling.short_row for name in rows)
 
 
 def rows_per_step(
-    d: Definition, split: Axis, facts: AxisFacts, hints: Mapping[str, int]
+    d: Definition, split: Axis, facts: AxisFacts, hints: Mapping[str, int], tiling: Tiling
 ) -> int | None:
     """Return how many positions of a split axis to process per step.
 
@@ -193,7 +184,7 @@ def rows_per_step(
     if any(f.over != (split.name,) or (rows and f.dtype == f64) for f in split_reductions):
         return None
     applies = _short_rows if rows else _few_columns
-    return SHORT_ROWS if applies(d, split, facts, hints) else None
+    return tiling.short_rows if applies(d, split, facts, hints, tiling) else None
 
 
 def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) -> Axis | None:
@@ -205,15 +196,19 @@ def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) ->
     return inside[0] if _single_pass(d, facts, inside[0].name) else None
 
 
-def _few_columns(d: Definition, reduced: Axis, facts: AxisFacts, hints: Mapping[str, int]) -> bool:
+def _few_columns(
+    d: Definition, reduced: Axis, facts: AxisFacts, hints: Mapping[str, int], tiling: Tiling
+) -> bool:
     """Return whether columns are too few to fill vectors, and reduced rows many."""
     lets = [s.value for s in d.body if isinstance(s, Let)]
     if any(isinstance(v, (Dot, Scan)) for v in lets):
         return False
     columns = _inner_axes(d, reduced.name)
-    if not columns or columns & facts.reduced or estimate_size(reduced.extent, hints) < LEAST_LANES:
+    rows = estimate_size(reduced.extent, hints)
+    if not columns or columns & facts.reduced or rows < tiling.min_lane_rows:
         return False
-    return estimate_size(product(d.axes[name].extent for name in columns), hints) <= FEW_COLUMNS
+    count = estimate_size(product(d.axes[name].extent for name in columns), hints)
+    return count <= tiling.few_columns
 
 
 def _inner_axes(d: Definition, axis: str) -> set[str]:
@@ -233,7 +228,12 @@ def _inner_axes(d: Definition, axis: str) -> set[str]:
 
 
 def _blocks(
-    grid: list[Axis], d: Definition, facts: AxisFacts, lanes: Axis | None, hints: Mapping[str, int]
+    grid: list[Axis],
+    d: Definition,
+    facts: AxisFacts,
+    lanes: Axis | None,
+    hints: Mapping[str, int],
+    tiling: Tiling,
 ) -> list[Block]:
     """Choose grid blocks: 1 per axis, except the innermost one or the lane axis.
 
@@ -242,7 +242,7 @@ def _blocks(
     that its rows stay in cache.
     """
     if lanes is not None:
-        rows = _rows_in_cache(d, lanes, hints)
+        rows = _rows_in_cache(d, lanes, hints, tiling)
         return [Block(a.name, rows if a == lanes else 1) for a in grid]
     blocks = [Block(a.name, 1) for a in grid]
     inner_free = len(d.axes) == len(grid)
@@ -254,13 +254,14 @@ def _blocks(
     return blocks
 
 
-def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
+def _rows_in_cache(d: Definition, lanes: Axis, hints: Mapping[str, int], tiling: Tiling) -> int:
     """Return how many rows to process together with one row per lane.
 
     Their data is read again for every inner position, so it must stay in the L1 cache.
     """
-    fit = STREAM_BYTES // 2 // max(_inner_elements(d, lanes, hints), 1)
-    return min(max(1 << fit.bit_length() - 1 if fit else 0, LEAST_LANES), ELEMENTWISE_BLOCK // 4)
+    fit = tiling.row_bytes // 2 // max(_inner_elements(d, lanes, hints), 1)
+    rows = max(1 << fit.bit_length() - 1 if fit else 0, tiling.min_lane_rows)
+    return min(rows, ELEMENTWISE_BLOCK // 4)
 
 
 def _inner_elements(d: Definition, lanes: Axis, hints: Mapping[str, int]) -> int:
@@ -277,7 +278,11 @@ def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
 
 
 def _split_axis(
-    d: Definition, facts: AxisFacts, grid: list[Axis], hints: Mapping[str, int]
+    d: Definition,
+    facts: AxisFacts,
+    grid: list[Axis],
+    hints: Mapping[str, int],
+    tiling: Tiling,
 ) -> Axis | None:
     """Return the axis to split if the grid is too small and one pass suffices."""
     reductions = [
@@ -286,14 +291,15 @@ def _split_axis(
     if not reductions or any(isinstance(s, Let) and isinstance(s.value, Scan) for s in d.body):
         return None
     if any(isinstance(f, Dot) for f in reductions):
-        return _split_product(d, facts, grid, hints) if len(reductions) == 1 else None
+        return _split_product(d, facts, grid, hints, tiling) if len(reductions) == 1 else None
     shared = set(reductions[0].over).union(*(f.over for f in reductions))
     candidates = [a for a in d.axes.values() if a.name in shared and _single_pass(d, facts, a.name)]
     if not candidates:
         return None
     contiguous = fastest_axes(d)
     # Parts of a contiguous axis must be whole vectors, or cache lines are read twice.
-    min_extents = {a.name: PARTS * (LEAST_LANES if a.name in contiguous else 1) for a in candidates}
+    parts, lanes = tiling.max_parts, tiling.min_lane_rows
+    min_extents = {a.name: parts * (lanes if a.name in contiguous else 1) for a in candidates}
     long = [a for a in candidates if estimate_size(a.extent, hints) >= min_extents[a.name]]
     strided = [a for a in candidates if a.name not in contiguous] or candidates
     best = (
@@ -303,14 +309,15 @@ def _split_axis(
     )
     work = mul(best.extent, _elements_per_position(d, facts, grid, best))
     positions = estimate_size(product(a.extent for a in grid), hints)
-    if estimate_size(work, hints) * max(positions, 1) < SPLIT_ABOVE:
+    if estimate_size(work, hints) * max(positions, 1) < tiling.split_elements:
         return None
     columns = [estimate_size(a.extent, hints) for a in grid if a.name in contiguous]
     # Vectors run along one of these columns, and a task processes a block of it.
-    width = reduction_columns(len(reductions))
+    width = tiling.reduction_columns(len(reductions))
     tasks = [positions // max(n, 1) * -(-n // width) for n in columns] or [positions]
-    least_rows = 2 * PART_ROWS if _is_column_by_column(d, best) else 1
-    too_few_tasks = max(tasks) < LEAST_TASKS and estimate_size(best.extent, hints) >= least_rows
+    least_rows = 2 * tiling.min_part_rows if _is_column_by_column(d, best) else 1
+    rows = estimate_size(best.extent, hints)
+    too_few_tasks = max(tasks) < tiling.min_tasks and rows >= least_rows
     return best if too_few_tasks else None
 
 
@@ -326,7 +333,11 @@ def _is_column_by_column(d: Definition, axis: Axis) -> bool:
 
 
 def _split_product(
-    d: Definition, facts: AxisFacts, grid: list[Axis], hints: Mapping[str, int]
+    d: Definition,
+    facts: AxisFacts,
+    grid: list[Axis],
+    hints: Mapping[str, int],
+    tiling: Tiling,
 ) -> Axis | None:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
     dot = next(s.value for s in d.body if isinstance(s, Let) and isinstance(s.value, Dot))
@@ -336,11 +347,10 @@ def _split_product(
     tasks = 1
     for a in grid:
         n = estimate_size(a.extent, hints)
-        tasks *= n if a.name in left & right else -(-n // COLUMNS)
-    long = estimate_size(longest.extent, hints) >= LONG_SUM
-    return (
-        longest if long and tasks < LEAST_TASKS and _single_pass(d, facts, longest.name) else None
-    )
+        tasks *= n if a.name in left & right else -(-n // tiling.product_columns)
+    long = estimate_size(longest.extent, hints) >= tiling.min_split_k
+    few = tasks < tiling.min_product_tasks
+    return longest if long and few and _single_pass(d, facts, longest.name) else None
 
 
 def _memory_depth(d: Definition, a: Axis) -> int:
@@ -432,6 +442,7 @@ def _split_kernel(
     grid: list[Axis],
     axis: Axis,
     rows: int | None,
+    tiling: Tiling,
     parts: Index | None = None,
 ) -> Kernel:
     """Build a kernel whose reductions over `axis` are states of a stream over its parts.
@@ -457,7 +468,7 @@ def _split_kernel(
                 inside += steps
                 continue
             if isinstance(reduction, Dot):
-                parts, dtype = split_k_parts(axis.extent), dtype.compute
+                parts, dtype = tiling.split_k_parts(axis.extent), dtype.compute
             states.append(
                 State(s.name, Const(combine.identity(reduction.dtype), dtype), axes, dtype)
             )
@@ -476,7 +487,7 @@ def _split_kernel(
             inside.append(s)
     inside, after = _copy_needed(inside, after)
     if parts is None:
-        parts = part_count(d, facts, grid, axis, rows)
+        parts = part_count(d, facts, grid, axis, rows, tiling)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
     stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
@@ -486,7 +497,12 @@ def _split_kernel(
 
 
 def part_count(
-    d: Definition, facts: AxisFacts, grid: Sequence[Axis], axis: Axis, rows: int | None
+    d: Definition,
+    facts: AxisFacts,
+    grid: Sequence[Axis],
+    axis: Axis,
+    rows: int | None,
+    tiling: Tiling,
 ) -> Index:
     """Return the number of parts of a split axis.
 
@@ -494,8 +510,8 @@ def part_count(
     """
     columns = any(a.name in fastest_axes(d) for a in grid) or _is_column_by_column(d, axis)
     if columns:
-        return split_parts(axis.extent, max(rows or 1, PART_ROWS))
-    return reduction_parts(axis.extent, _elements_per_position(d, facts, grid, axis))
+        return tiling.split_parts(axis.extent, max(rows or 1, tiling.min_part_rows))
+    return tiling.reduction_parts(axis.extent, _elements_per_position(d, facts, grid, axis))
 
 
 def _elements_per_position(

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from smelt.blocks import SCATTER_PART_WIDTH, SCATTER_PARTS
 from smelt.kernel.ir import (
     PUT,
     Apply,
@@ -43,12 +42,13 @@ from smelt.kernel.walk import refs, substitute
 from smelt.lower.assign_axes import analyse, value_axes
 from smelt.lower.define import Definition, ScatterReduce
 from smelt.ops.contract import bare_axis
+from smelt.tiling import Tiling
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, maximum, minimum, product, sub
 from smelt.types.expr import value as position_index
 
 
-def scatter_kernel(name: str, d: Definition, joined: ScatterReduce) -> Kernel:
+def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tiling) -> Kernel:
     """Build the kernel of a definition that scatters values into its single result."""
     (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
     lets = [s for s in d.body if isinstance(s, (Let, Position))]
@@ -82,7 +82,9 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce) -> Kernel:
     )
     parts: Index = 1
     if computed and not (varies_in_visit or leading):
-        parts = _part_count([n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)])
+        parts = _part_count(
+            [n for n, e in zip(output.shape, index, strict=True) if bare_axis(e)], tiling
+        )
     rows = None if parts == 1 else bare_axis(first.index[computed[0][0]])
     conditions: list[Value] = []
     for k, position in computed:
@@ -150,9 +152,10 @@ def _shared_axes(
     return shared
 
 
-def _part_count(width: Iterable[Index]) -> Index:
+def _part_count(width: Iterable[Index], tiling: Tiling) -> Index:
     """Return the number of parts of a result's rows: more for longer rows."""
-    return maximum(minimum(floordiv(product(width), SCATTER_PART_WIDTH), SCATTER_PARTS), 1)
+    parts = floordiv(product(width), tiling.scatter_part_width)
+    return maximum(minimum(parts, tiling.max_scatter_parts), 1)
 
 
 def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:

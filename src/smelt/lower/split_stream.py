@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from smelt.blocks import splits_stream
 from smelt.errors import VerifyError
 from smelt.kernel.ir import (
     Block,
@@ -32,10 +31,11 @@ from smelt.kernel.ir import (
 )
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.walk import statements, states, visit
+from smelt.tiling import Tiling
 from smelt.types.expr import add, evaluate, floordiv
 
 
-def split_over_grid(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
+def split_over_grid(kernel: Kernel, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Split the kernel's stream over the grid if that helps and its states can merge.
 
     Only streams with contractions are split: other reductions are memory-bound, and few tasks
@@ -53,7 +53,7 @@ def split_over_grid(kernel: Kernel, hints: Mapping[str, int]) -> Kernel:
     ):
         return kernel
     (block,), grid = streams[0].blocks, [b for b in kernel.grid if isinstance(b, Block)]
-    if not splits_stream(
+    if not tiling.splits_stream(
         (_block_count(kernel, b, hints) for b in grid), _block_count(kernel, block, hints)
     ):
         return kernel

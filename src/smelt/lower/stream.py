@@ -21,19 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import prod
 
-from smelt.blocks import (
-    COLUMN_BLOCK,
-    CONTRACTED_BLOCK,
-    LEAST_TASKS,
-    PARTS,
-    PRODUCED_BLOCK,
-    SPLIT_ABOVE,
-    STREAM_COLUMNS,
-    rows_axis,
-    splits_stream,
-    stream_block_rows,
-    stream_task_rows,
-)
+from smelt.blocks import rows_axis
 from smelt.dataclass import dataclass
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
@@ -77,6 +65,7 @@ from smelt.lower.substitute import drop_unread, fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.ops.scalar import SCALARS
+from smelt.tiling import Tiling
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, floordiv, mul, product
 
@@ -90,21 +79,21 @@ class _Scope:
     names: set[str] = field(default_factory=set[str])
 
 
-def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int]) -> Kernel:
+def stream(name: str, d: Definition, axis: str, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Build the kernel of a definition that visits `axis` block by block.
 
     The axis is split into parts over the grid if only independent reductions are carried and the
     grid has few tasks at the sizes `hints`.
     """
     d.body = assign_axes.remove_dead(d.body)
-    return _Streamed(d, axis).kernel(name, hints)
+    return _Streamed(d, axis, tiling).kernel(name, hints)
 
 
 class _Streamed:
     """Builder of a streamed kernel."""
 
-    def __init__(self, d: Definition, axis: str) -> None:
-        self.d, self.axis = d, axis
+    def __init__(self, d: Definition, axis: str, tiling: Tiling) -> None:
+        self.d, self.axis, self.tiling = d, axis, tiling
         self.read = TermReader(d, axis)
         self.terms = self.read.terms
         self.stores = [s for s in d.body if isinstance(s, Store)]
@@ -132,11 +121,15 @@ class _Streamed:
         blocks: list[Block | Split] = [*cut]
         if self._is_split(cut, hints):
             part = self._fresh_name("part")
-            rows = assign_axes.rows_per_step(d, d.axes[self.axis], self.read.facts, hints)
+            rows = assign_axes.rows_per_step(
+                d, d.axes[self.axis], self.read.facts, hints, self.tiling
+            )
             self.part_block = Block(self.axis, rows, None, part)
-            parts = assign_axes.part_count(d, self.read.facts, grid, d.axes[self.axis], rows)
+            parts = assign_axes.part_count(
+                d, self.read.facts, grid, d.axes[self.axis], rows, self.tiling
+            )
             blocks = [*(Block(a.name, 1) for a in grid), Split(part, self.axis, parts)]
-        self.shared = splits_stream(
+        self.shared = self.tiling.splits_stream(
             (self._block_count(b) for b in cut), self._block_count(Block(self.axis, size))
         )
         fixed = {b.axis for b in blocks if isinstance(b, Block) and b.size == 1}
@@ -302,8 +295,9 @@ class _Streamed:
             return False
         sizes = {a: assign_axes.estimate_size(self.d.axes[a].extent, hints) for a in self.d.axes}
         tasks = prod(-(-sizes[b.axis] // (b.size or 1)) for b in blocks)
-        too_few_tasks = tasks < LEAST_TASKS and sizes[self.axis] >= PARTS
-        return too_few_tasks and prod(sizes.values()) >= SPLIT_ABOVE
+        tiling = self.tiling
+        too_few_tasks = tasks < tiling.min_tasks and sizes[self.axis] >= tiling.max_parts
+        return too_few_tasks and prod(sizes.values()) >= tiling.split_elements
 
     def _block_count(self, b: Block) -> int:
         """Return the number of blocks of an axis at the hints' sizes."""
@@ -485,20 +479,21 @@ class _Streamed:
 
     def _choose_blocks(self, grid: list[Axis], hints: Mapping[str, int]) -> tuple[list[Block], int]:
         """Return the grid's blocks, and the block size of the streamed axis."""
-        names = [a.name for a in grid]
+        names, tiling = [a.name for a in grid], self.tiling
         sizes = {a: assign_axes.estimate_size(self.d.axes[a].extent, hints) for a in self.d.axes}
         rows = rows_axis(self._row_axes(), names, sizes)
         if rows is not None:
             has_contraction = any(f.kind == "dot" for f in self.cascade.finals)
-            cut, size = CONTRACTED_BLOCK if has_contraction else PRODUCED_BLOCK
+            cut, size = tiling.contracted_block if has_contraction else tiling.produced_block
             return [Block(a, cut if a == rows else 1) for a in names], size
         contiguous = assign_axes.fastest_axes(self.d)
         width = self.terms.width(self.axis, {a: n for a, n in sizes.items() if a not in names})
         if any(isinstance(s, Let) and isinstance(s.value, Dot) for s in self.d.body):
-            return [Block(a, 1) for a in names], stream_task_rows(CONTRACTED_BLOCK[1], width)
+            return [Block(a, 1) for a in names], tiling.stream_task_rows(width)
         if self.axis in contiguous or not names or names[-1] not in contiguous:
-            return [Block(a, 1) for a in names], stream_block_rows(width)
-        return [Block(a, STREAM_COLUMNS if a == names[-1] else 1) for a in names], COLUMN_BLOCK
+            return [Block(a, 1) for a in names], tiling.stream_block_rows(width)
+        columns = tiling.stream_columns
+        return [Block(a, columns if a == names[-1] else 1) for a in names], tiling.column_rows
 
     def _row_axes(self) -> Iterator[frozenset[str]]:
         """Yield axes that only one operand of a contraction along the streamed axis has."""

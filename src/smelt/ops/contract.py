@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smelt.blocks import UNROLL_STRIDED_TERMS, UNROLL_TAPS, UNROLL_TERMS
 from smelt.dataclass import dataclass
 from smelt.errors import DTypeError, GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -52,6 +51,18 @@ from smelt.types.tensor import Shape, TensorType
 __all__ = ["Contract", "f32"]
 
 Terms = tuple[Index, ...]
+
+UNROLL_TERMS = 64
+"""Maximum products of a sum that is written out as scalar operators.
+
+Applies where each result has a factor of its own. The limits fix the order of summation, and with
+it the result, for every machine alike.
+"""
+UNROLL_STRIDED_TERMS = 12
+"""As `UNROLL_TERMS`, where an operand's rows end in the summed axis and are better read along it.
+"""
+UNROLL_TAPS = 9
+"""As `UNROLL_TERMS`, for sums over several axes."""
 
 
 @dataclass(frozen=True)

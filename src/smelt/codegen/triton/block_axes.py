@@ -58,11 +58,14 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def block_axes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel:
+def block_axes(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
+) -> Kernel:
     """Return the kernel with blocks for its contractions and loops over its long axes.
 
-    Without sizes, an axis whose extent is no number is not long. Raises DeviceKernelError where
-    an axis is read as a whole that a stream visits, and no loop over it is possible.
+    A row is long where one of its values has more than `register_lanes` elements. Without sizes,
+    an axis whose extent is no number is not long. Raises DeviceKernelError where an axis is read
+    as a whole that a stream visits, and no loop over it is possible.
     """
     kernel = _without_whole_blocks(kernel)
     top = [s for s in kernel.body if not isinstance(s, Stream)]
@@ -77,7 +80,7 @@ def block_axes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> Kernel
         at_top = Axes()
         if needed:
             refuse(kernel.name, f"all of the axis {min(needed)} outside of its stream")
-    for axis in _long_axes(kernel, sizes):
+    for axis in _long_axes(kernel, sizes, register_lanes):
         try:
             result = loop_axes(kernel, needed | {axis}, at_top | needed)
             needed = needed | {axis}
@@ -147,7 +150,7 @@ def _read_whole(body: Iterable[Statement], visited: Axes) -> Axes:
     return result
 
 
-def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
+def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: int) -> list[str]:
     """Return the whole axes along which values exceed the registers, longest first."""
     blocked = _stream_axes(kernel).union(b.axis for b in kernel.grid if isinstance(b, Block))
     extents = {
@@ -163,7 +166,7 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None) -> list[str]:
         total = 1
         for n in axes.values():
             total *= n
-        while total > REGISTER_LANES:
+        while total > register_lanes:
             longest = max(axes, key=axes.__getitem__)
             total //= axes.pop(longest)
             result.add(longest)

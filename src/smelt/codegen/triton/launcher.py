@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, Schedule
+from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MOST_WARPS, STAGES, Schedule
 from smelt.codegen.triton.statements import WIDE, Program
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Param
@@ -96,12 +96,16 @@ def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> lis
         lines.append(f"    elements = max(_span(x) for x in [{every.removeprefix(', ')}])")
         passed.append(f"{WIDE}=tl.int64 if elements >= 2**31 else tl.int32")
     warps = "1"
-    if program.blocks:
+    if schedule.warps is not None:
+        warps = str(schedule.warps)
+    elif program.blocks:
         total = " * ".join(f"BLOCK_{a}" for a in program.blocks)
-        warps = f"max(min({total} // {ELEMENTS_PER_WARP}, 16), 1)"
+        warps = f"max(min({total} // {ELEMENTS_PER_WARP}, {MOST_WARPS}), 1)"
     lines += [f"    num_warps = {warps}", "    if programs:"]
     lines.append(f"        {program.name}[(programs,)](")
-    options = ["num_warps=num_warps", "enable_fp_fusion=False"]
+    options = ["num_warps=num_warps"]
+    options += [] if schedule.stages == STAGES else [f"num_stages={schedule.stages}"]
+    options.append("enable_fp_fusion=False")
     lines += [f"            {p}," for p in (*passed, *options)]
     return [*lines, "        )"]
 

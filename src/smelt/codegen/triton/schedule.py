@@ -19,7 +19,7 @@ from smelt.kernel.ir import Block, Dot, Kernel, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "EXACT", "Policy", "Schedule", "choose_schedule"]
+__all__ = ["ELEMENTS_PER_WARP", "EXACT", "FAST", "Policy", "Schedule", "choose_schedule"]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
@@ -34,6 +34,10 @@ LEAST_INTEGER_DOT = 32
 DOT_LANES = 64
 """Most lanes of an axis of a kernel with contractions."""
 ELEMENTS_PER_WARP = 256
+MOST_WARPS = 16
+"""Most warps that follow from a program's lanes."""
+STAGES = 3
+"""Triton's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,16 @@ class Policy:
 
 
 EXACT = Policy()
+FAST = Policy("fast", "narrow")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones."""
+    """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones.
+
+    `warps` None follows the lanes. `stages` are blocks of a loop that are loaded ahead, with the
+    one in use. `reason` says why the schedule is a candidate.
+    """
 
     grid: Mapping[str, int]
     streams: Mapping[str, int]
@@ -65,6 +74,15 @@ class Schedule:
     policy: Policy = EXACT
     has_matrices: bool = False
     """Whether every contraction is one of two matrices, with lanes for a `tl.dot`."""
+    warps: int | None = None
+    stages: int = STAGES
+    reason: str = ""
+
+    def warps_of(self, lanes: int) -> int:
+        """Return the warps of a program with this many lanes."""
+        if self.warps is not None:
+            return self.warps
+        return max(min(lanes // ELEMENTS_PER_WARP, MOST_WARPS), 1)
 
 
 def choose_schedule(

@@ -13,37 +13,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from smelt.codegen.triton.block_axes import block_axes
+from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
 from smelt.codegen.triton.launcher import SPAN, Stage, print_launcher
-from smelt.codegen.triton.schedule import EXACT, Policy, choose_schedule
+from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.statements import print_program
 from smelt.codegen.triton.widen_columns import widen_columns
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text_print import text
 
-__all__ = ["prepare", "print_stages", "triton_source"]
+__all__ = ["prepare", "print_file", "print_stage", "print_stages", "triton_source"]
 
 
-def prepare(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> tuple[Kernel, ...]:
+def prepare(
+    kernel: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
+) -> tuple[Kernel, ...]:
     """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
 
-    Raises DeviceKernelError for a kernel without such loops.
+    Rows of more than `register_lanes` elements are looped over. Raises DeviceKernelError for a
+    kernel without such loops.
     """
-    return tuple(widen_columns(block_axes(k, sizes)) for k in split_launches(kernel))
+    launches = split_launches(kernel)
+    return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in launches)
 
 
 def print_stages(
     kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
 ) -> tuple[Stage, ...]:
     """Return the printed program of every launch; raise DeviceKernelError as `prepare` does."""
-    stages: list[Stage] = []
-    for k in prepare(kernel, sizes):
-        schedule = choose_schedule(k, sizes, policy)
-        stages.append(Stage(k, schedule, print_program(k, schedule)))
-    return tuple(stages)
+    prepared = prepare(kernel, sizes)
+    return tuple(print_stage(k, choose_schedule(k, sizes, policy)) for k in prepared)
+
+
+def print_stage(launch: Kernel, schedule: Schedule) -> Stage:
+    """Return the printed program of one prepared launch."""
+    return Stage(launch, schedule, print_program(launch, schedule))
 
 
 def triton_source(
@@ -53,7 +59,11 @@ def triton_source(
 
     Raises DeviceKernelError, with what is missing, for a kernel that cannot be printed.
     """
-    stages = print_stages(kernel, sizes, policy)
+    return print_file(kernel, print_stages(kernel, sizes, policy))
+
+
+def print_file(kernel: Kernel, stages: Sequence[Stage]) -> str:
+    """Return the file of a kernel whose launches are printed."""
     functions: dict[str, str] = {}
     for stage in stages:
         functions |= stage.program.functions

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from smelt import knobs
-from smelt.codegen.build import asm_text, llvm_text
+from smelt.backend import backend_of
 from smelt.explain.build import steps_of
 from smelt.explain.compiled import Array, Compiled
 from smelt.explain.data import ReportData
@@ -18,6 +17,7 @@ from smelt.explain.page.small_run import small_run
 from smelt.explain.page.transfers import transfers
 from smelt.explain.page_data import AccessPattern, Code, PageData
 from smelt.explain.unfused import unfused_clusters
+from smelt.kernel.ir import Kernel
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import KernelStep
 from smelt.types.expr import evaluate
@@ -62,19 +62,24 @@ def _accesses(data: ReportData, compiled: Compiled) -> tuple[AccessPattern, ...]
 
 
 def _codes(data: ReportData, compiled: Compiled, code: bool) -> tuple[Code, ...]:
-    steps = steps_of(compiled.executable)
+    steps = {} if compiled.executable is None else steps_of(compiled.executable)
+    backend, machine = backend_of(compiled.target), compiled.target
     codes: list[Code] = []
     for k, kernel in zip(data.kernels, compiled.kernels, strict=True):
         if kernel is None:
             continue
         texts = code and len(codes) < MAX_KERNELS
+
+        def text(language: str, kernel: Kernel = kernel) -> str:
+            if language not in backend.languages:
+                return ""
+            return backend.text(kernel, language, machine, None)[:MAX_CODE]
+
         codes.append(
             Code(
                 kernel=k.id,
-                llvm=llvm_text(kernel, compiled.target)[:MAX_CODE] if texts else "",
-                asm=asm_text(kernel, compiled.target, knobs.OPT_LEVEL.get())[:MAX_CODE]
-                if texts
-                else "",
+                llvm=text("llvm") if texts else "",
+                asm=text("asm") if texts else "",
                 tasks=_tasks(steps.get(k.name), data) if k.within is None else (),
             )
         )

@@ -44,6 +44,7 @@ from smelt.kernel.tile import Tile
 from smelt.kernel.walk import blocks, statements, values_of, visit
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
+from smelt.tiling import Tiling
 from smelt.types.expr import evaluate, size, sizes_of
 
 __all__ = ["small_run"]
@@ -169,13 +170,13 @@ def _programs(
     if general is None:
         return
     try:
-        generalized = _generalized(program, general)
+        generalized = _generalized(program, general, compiled.target.tiling)
     except SmeltError:  # an operator that is lowered at fixed sizes only
         return
     yield generalized
 
 
-def _generalized(program: _Program, general: Generalized) -> _Program:
+def _generalized(program: _Program, general: Generalized, tiling: Tiling) -> _Program:
     """Return the program over the sizes of a general graph, with kernels lowered again."""
     sizes = {name: int(evaluate(e, program.sizes)) for name, e in general.sizes.items()}
     fused = [(k, _general_cluster(c, general)) for k, c, _ in program.fused]
@@ -184,8 +185,8 @@ def _generalized(program: _Program, general: Generalized) -> _Program:
         program,
         nodes=tuple(general.nodes[n] for n in program.nodes),
         sizes=sizes,
-        fused=tuple((k, c, lower.run(c, knobs.ROUNDING.get(), sizes)) for k, c in fused),
-        unfused=tuple((c, lower.run(c, "eager", sizes)) for c in unfused),
+        fused=tuple((k, c, lower.run(c, knobs.ROUNDING.get(), sizes, tiling)) for k, c in fused),
+        unfused=tuple((c, lower.run(c, "eager", sizes, tiling)) for c in unfused),
         original=sizes,
     )
 

@@ -59,6 +59,7 @@ from smelt.frontends.array.value import (
     unshared_node,
 )
 from smelt.frontends.array.views import permute, shape_of
+from smelt.imports import fork_safe_import
 from smelt.ops.create import Constant
 from smelt.origin import Origin
 from smelt.types.dtype import DType
@@ -316,11 +317,15 @@ class Array(Operators):
             )
         return sys.modules[__name__.partition(".")[0]]
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> Array:
-        """Return the array itself: there is only one device.
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+        """Return the array itself for "cpu", a copy on the GPU for "cuda:0".
 
-        Raises DeviceError for any device but "cpu", UnsupportedError for a stream.
+        Raises DeviceError for other devices, UnsupportedError for a stream, and the errors of
+        `sm.asarray` for a GPU.
         """
+        if names_gpu(device) and stream is None:
+            module = fork_safe_import("smelt.frontends.array.device_array")
+            return module.to_device(self, device)
         check_device(device)
         if stream is not None:
             raise UnsupportedError(f"stream={stream!r}: the CPU has no streams")
@@ -413,6 +418,14 @@ def _read_masked(x: Value, mask: Value) -> Array:
 
 def _revive(data: Buffer) -> Array:
     return Array.of(from_host(data))
+
+
+def names_gpu(device: Any) -> bool:
+    """Return whether a device is a GPU: "cuda", "cuda:0", torch's device, DLPack's pair."""
+    return device is not None and (
+        str(device).partition(":")[0] == "cuda"
+        or (isinstance(device, tuple) and device[:1] == (2,))
+    )
 
 
 def check_device(device: Any) -> None:

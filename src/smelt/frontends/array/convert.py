@@ -26,6 +26,7 @@ __all__ = [
     "from_host",
     "import_array",
     "is_foreign_array",
+    "is_on_gpu",
     "number_dtype",
 ]
 
@@ -129,6 +130,18 @@ def is_foreign_array(x: object) -> bool:
     )
 
 
+_GPU = 2
+"""DLPack's type of an NVIDIA device."""
+
+
+def is_on_gpu(x: object) -> bool:
+    """Return whether an object is an array whose elements are on an NVIDIA device."""
+    if isinstance(x, (np.ndarray, np.generic, int, float)):
+        return False
+    where = getattr(x, "__dlpack_device__", None)
+    return where is not None and not isinstance(x, type) and where()[0] == _GPU
+
+
 def as_buffer(x: Any) -> Buffer:
     """Return a NumPy view of an array-like object, without a copy.
 
@@ -144,6 +157,12 @@ def as_buffer(x: Any) -> Buffer:
         )
     if isinstance(x, (np.ndarray, np.generic)) or hasattr(x, "__array_interface__"):
         return np.asarray(x)
+    if is_on_gpu(x):
+        raise DLPackError(
+            what=type(x).__name__,
+            reason="its elements are on a GPU, the function computes on the CPU",
+            hint="Call it inside sm.jit, on arrays of one device, or copy the array to the CPU.",
+        )
     try:
         return import_array(x)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:

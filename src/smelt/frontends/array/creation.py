@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
-from smelt.frontends.array.array import Array, check_device, number_or_value, value
+from smelt.frontends.array.array import (
+    Array,
+    check_device,
+    names_gpu,
+    number_or_value,
+    value,
+)
 from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (
@@ -34,6 +40,7 @@ from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record
 from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.imports import fork_safe_import
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
 from smelt.types.dtype import DType, f64, i64
@@ -94,7 +101,8 @@ def asarray(
             memory, computing them raises ChangedError.
         dtype: the dtype of the result; by default that of `obj` (bool, int64 and float64 for
             Python numbers).
-        device: None or "cpu".
+        device: None or "cpu", or "cuda:0" for a GPU: the result is then a `DeviceArray`, which
+            functions of `sm.jit` take. What is there already is not copied.
         copy: True always copies; False never copies, and raises an error if a copy is needed; None
             copies if needed.
 
@@ -105,8 +113,11 @@ def asarray(
     Raises:
         ArgumentError for lists of different lengths, and for numbers and lists if `copy` is False;
         DTypeError for unknown dtypes, and real ones for complex numbers; DLPackError for memory
-        that cannot be read; DeviceError; RangeError for Python numbers that `dtype` cannot hold.
+        that cannot be read; DeviceError; NoDriverError, OldDriverError and DeviceMemoryError for a
+        GPU; RangeError for Python numbers that `dtype` cannot hold.
     """
+    if names_gpu(device):
+        return fork_safe_import("smelt.frontends.array.device_array").to_device(obj, device, dtype)
     check_device(device)
     target = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, Array):
@@ -174,6 +185,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     Raises DLPackError for memory or devices that cannot be read, ArgumentError without
     `__dlpack__`.
     """
+    if names_gpu(device):
+        return asarray(x, device=device)
     if device is not None and device not in ("cpu", (1, 0)):
         raise DLPackError(what=type(x).__name__, reason=f"there is no device {device!r}, only cpu")
     if isinstance(x, Array):

@@ -23,7 +23,7 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.array.ahead_of_time import Lowered, as_arguments, signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options
-from smelt.frontends.array.convert import from_host
+from smelt.frontends.array.convert import from_host, is_on_gpu
 from smelt.frontends.array.engine import reporting
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.layouts import Buffer, memory_order
@@ -78,6 +78,8 @@ class Jit(Generic[P, R]):
         self.options = options
         self.traces: dict[Hashable, list[Trace]] = {}
         """All recordings, by structure, dtypes, ranks and layouts of the arguments."""
+        self.device_recordings: dict[Hashable, list[Any]] = {}
+        """Recordings for arrays on GPUs, by the same and the device."""
         self._exact: dict[Hashable, ExactCall] = {}
         self.line = None
         self.records: tuple[Record, ...] = ()
@@ -230,6 +232,9 @@ class Jit(Generic[P, R]):
             if out is not None:
                 raise UnsupportedError("out= inside a recording: the result has no memory yet")
             return bound.call(bound.leaves)
+        if any(map(is_on_gpu, bound.leaves)):
+            device_call = fork_safe_import("smelt.frontends.array.device_call")
+            return device_call.call_on_device(self, bound, out)
         arguments = as_arguments(bound)
         try:
             trace, sizes = self.find_trace(bound, arguments, turns=out is None)

@@ -392,7 +392,7 @@ def compile_traced(
         "%s graph of %d operators: %d kernels, %d calls of torch, %.2f s",
         kind,
         operators,
-        sum(len(s.compiled.recipe.steps) for s in program.segments),
+        sum(s.step_count for s in program.segments),
         len(record.left),
         record.seconds,
     )

@@ -129,6 +129,7 @@ class Lowering:
         """
         self.refused, self._parts = refused or {}, parts or {}
         self.sizes = Sizes(graph.find_nodes(op="placeholder"))
+        self.device = device_of(graph)
         self.stages: list[Stage] = []
         self.left: list[Left] = []
         self.final_writes: list[Any] = []
@@ -549,7 +550,7 @@ class Lowering:
 
     def type_of(self, fake: Any) -> TensorType:
         """Return our type of a traced tensor; raises UnsupportedError if there is none."""
-        if fake.device.type != "cpu" or fake.layout != torch.strided:
+        if _place(fake.device) != _place(self.device) or fake.layout != torch.strided:
             raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
         return TensorType(from_torch(fake.dtype), self.sizes.shape(fake.shape))
 
@@ -575,6 +576,20 @@ class Lowering:
             value = V(build.input(label, kind, strides, origin_of(node)))
         stage.inputs[node] = value
         return value
+
+
+def _place(device: torch.device) -> tuple[str, int]:
+    return device.type, device.index or 0
+
+
+def device_of(graph: torch.fx.Graph) -> torch.device:
+    """Return the device that a traced graph computes on: a GPU if any argument is on one.
+
+    Operators on other devices are left to torch.
+    """
+    nodes = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr"))
+    devices = [n.meta["val"].device for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
 
 
 def _traced_call(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -227,6 +227,7 @@ class Program:
             self._allowance(),
             check_bounds=self._emit_checks,
             varying_dims=self._varying_dims,
+            device=self.lowering.device,
         )
         if self._budget is not None:
             self._budget.reserve(segment.constant_bytes)

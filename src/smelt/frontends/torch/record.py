@@ -107,9 +107,17 @@ class Compiled:
         """Operators that torch computes, each with the reason."""
         return () if self.program is None else tuple(self.program.lowering.left)
 
-    def reports(self) -> list[Report]:
-        """Return `smelt.explain`'s report of each graph of the program."""
-        return [] if self.program is None else [_report(s, self) for s in self.program.segments]
+    def reports(self, target: str | None = None) -> list[Report]:
+        """Return `smelt.explain`'s report of each graph of the program.
+
+        With `target`, such as "sm_90", they are planned for a GPU; nothing runs on it.
+
+        Raises:
+            ArgumentError for an unknown target.
+        """
+        if self.program is None:
+            return []
+        return [_report(s, self, target) for s in self.program.segments]
 
     def kernels(self) -> list[Kernel]:
         """Return every kernel, in order of execution."""
@@ -129,9 +137,9 @@ def _explain_module() -> Any:
     return fork_safe_import("smelt.explain")
 
 
-def _report(segment: Segment, home: Compiled) -> Report:
-    times = home.times.get(segment)
-    return _explain_module().report(segment.compiled, dict(segment.hints), times=times)
+def _report(segment: Segment, home: Compiled, target: str | None = None) -> Report:
+    times, sizes = home.times.get(segment), dict(segment.hints)
+    return _explain_module().report(segment.compiled, sizes, times=times, target=target)
 
 
 def _kernels(segment: Segment, home: Compiled) -> list[Kernel]:

@@ -33,6 +33,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.sink_expand import sink_expands
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.graph.walk import input_size_names
+from smelt.imports import fork_safe_import
 from smelt.ops.create import Input
 from smelt.runtime import call_cache
 from smelt.runtime.executable import Executable
@@ -99,6 +100,8 @@ class Segment:
         self.constant_bytes = 0 if prelude is None else prelude.nbytes
         """Bytes of constants that it keeps between calls."""
         self.size_names = compiled.size_names
+        self.step_count = self._count_steps()
+        """Kernels and library calls of the plan."""
         run = self._runner(
             _finish_results(compiled, orders, written, permutations), extra_inputs, permutations
         )
@@ -106,6 +109,9 @@ class Segment:
             run, InPlaceInputs(compiled.executable, written, dense)
         )
         self._permutations = permutations
+
+    def _count_steps(self) -> int:
+        return len(self.compiled.recipe.steps)
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
         """Return what a call with these tensors passes to the executable."""
@@ -330,11 +336,13 @@ def make_segment(
     *,
     check_bounds: bool = True,
     varying_dims: Collection[int] | None = None,
+    device: torch.device | None = None,
 ) -> Segment:
     """Compile the graph of a stage, or find its plan (`smelt.frontends.torch.plans`).
 
     With `check_bounds` the graph checks whether its reads are in bounds. Numbers among
-    `varying_dims` become sizes of the graph; None: dimensions stay as traced.
+    `varying_dims` become sizes of the graph; None: dimensions stay as traced. On a GPU as `device`
+    the graph is compiled for it, now.
     """
     inputs = [_input_node(v.node) for v in stage.inputs.values()]
     outputs: list[Any] = []
@@ -352,7 +360,13 @@ def make_segment(
     donate = tuple((i, j) for j, i in written.items())
     traced = Graph("torch", tuple(inputs), tuple(outputs))
     ready = _prepare(stage, _as_traced(stage, traced), sizes, check_bounds)
-    plan_and_sizes = plans.find_plan(ready.graph, ready.hints, allowance, donate)
+    kind, plan_and_sizes = Segment, None
+    if device is not None and device.type == "cuda":
+        module = fork_safe_import("smelt.frontends.torch.device_segment")
+        kind = module.DeviceSegment
+        plan_and_sizes = module.compile_plan(ready.graph, ready.hints, device)
+    else:
+        plan_and_sizes = plans.find_plan(ready.graph, ready.hints, allowance, donate)
     if plan_and_sizes is None:
         plan_and_sizes, ready = _find_or_make_plan(
             stage, traced, sizes, varying_dims, check_bounds, allowance, donate
@@ -361,7 +375,7 @@ def make_segment(
     if ready.bounds_checks.flag is not None:
         orders.append(None)
     program_sizes = {n: substitute(e, ready.program_sizes, "size") for n, e in names.items()}
-    return Segment(
+    return kind(
         plan,
         orders,
         len(ready.graph.inputs) - len(inputs),

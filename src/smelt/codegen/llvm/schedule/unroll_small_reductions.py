@@ -21,7 +21,6 @@ from functools import partial
 from itertools import product as positions
 from math import prod
 
-from smelt.blocks import UNROLL_STRIDED_TERMS, UNROLL_TERMS
 from smelt.codegen.llvm.loopir.clone import (
     Cloner,
     dependencies,
@@ -41,6 +40,7 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.codegen.llvm.loops.unroll_columns import short_row
 from smelt.codegen.llvm.schedule.tall_skinny import MAX_EPILOGUE_CYCLES, epilogue_items
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine
+from smelt.ops.contract import UNROLL_STRIDED_TERMS, UNROLL_TERMS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f32, f64, i32

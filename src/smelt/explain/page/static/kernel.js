@@ -32,13 +32,23 @@ function describe(k, name) {
   return `${a.name}: ${a.size} positions, ${a.role}${a.block ? `, blocks of ${a.block}` : ""}`;
 }
 
+function programs(device) {
+  return (device?.launches || []).filter((x) => x.code).map(({ name, schedule, code, candidates }) => [
+    `// ${name}: ${schedule.blocks}, ${schedule.reason}${schedule.dropped ? `; ${schedule.dropped}` : ""}`,
+    `// ${code.registers} registers, ${code.spills} bytes spilled, ${showBytes(code.shared_bytes)} shared, ${showCount(code.warps, "warp")}, occupancy ${Math.round(100 * code.occupancy)}%; compiled by ${code.compiler}, not run`,
+    ...candidates.map((c) => `// candidate ${c.blocks}, ${c.reason}${c.dropped ? `; dropped: ${c.dropped}` : ""}`),
+    code.assembly.trim(),
+  ].join("\n")).join("\n\n");
+}
+
 export function kernel() {
   const listed = kernels.filter((k) => !["rounds", "loop"].includes(k.kind));
   if (!listed.length) return [note("The program has no kernel.")];
   const k = pickKernel(listed);
   const code = page.codes.find((c) => c.kernel === k.id);
   const shown = state.code || "text";
-  const texts = [["text", "Kernel", k.text], ["llvm", "LLVM", code?.llvm], ["asm", `Assembly (${report.target.isa})`, code?.asm]].filter(([, , t]) => t);
+  const texts = [["text", "Kernel", k.text], ["llvm", "LLVM", code?.llvm], ["asm", `Assembly (${report.target.isa})`, code?.asm],
+    ["triton", `Triton (${report.device?.arch})`, k.device?.source], ["ptx", `Compiled (${report.device?.arch})`, programs(k.device)]].filter(([, , t]) => t);
   const text = (texts.find(([id]) => id === shown) || texts[0] || [])[2];
   const body = !text ? note("A library call: it has no text.")
     : shown === "text" || texts.length === 1 ? h("pre", { class: "text", tabindex: 0 }, text.split("\n").map((line) => h("span", { class: "line" }, pieces(line, k), "\n")))

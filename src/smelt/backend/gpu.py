@@ -1,0 +1,308 @@
+"""A GPU as the planner sees it: published facts, and the time of a kernel from its work.
+
+    time = launches + max(memory, arithmetic) * idle
+
+Memory runs at the rate of the level that holds the bytes, arithmetic at that of the unit that does
+it: vector lanes, matrix units by type, special functions. `idle` is at least 1: programs fewer than
+two for each processor leave bandwidth and lanes unused, and the last wave of more is rarely full.
+
+>>> from smelt.backend.gpus import gpu
+>>> h100 = gpu("h100")
+>>> read = KernelWork(memory_bytes=1e9, programs=1 << 16)
+>>> round(h100.time(read).total / 1e3)  # microseconds
+304
+>>> h100.time(replace(read, programs=66)).memory / h100.time(read).memory > 3.9
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from functools import lru_cache
+from math import ceil
+
+from smelt.dataclass import dataclass
+from smelt.target import CACHE_SHARE, Kind, Level
+from smelt.tiling import Tiling
+from smelt.types.dtype import DType, f32
+from smelt.types.expr import Index
+
+__all__ = ["Gpu", "GpuTiling", "KernelTime", "KernelWork", "replace"]
+
+PROGRAMS_PER_PROCESSOR = 2
+"""Programs for each processor below which parallelism is lost in proportion."""
+MATRIX_SHARE = 0.7
+"""Share of the published rate of matrix units that programs with tiles of 128 x 128 reach."""
+MIN_MATRIX_SIDE = 16
+"""Least positions along each axis of a tile for matrix units."""
+FULL_TILE = 128
+"""Positions along each axis of a product's tile from which matrix units reach their share."""
+KEPT_ROW_BYTES = 128 << 10
+"""Bytes of a row that a program keeps in registers: 32768 float32 elements, by up to 1024 threads.
+"""
+LAUNCH_NS = 2500.0
+"""Nanoseconds between the starts of two kernels of a stream, in driver launches without graphs."""
+DISPATCH_NS = 5000.0
+"""Nanoseconds of a call from Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """What a kernel does in one call: the input of the cost model."""
+
+    memory_bytes: float = 0.0
+    """Bytes moved between the processors and main memory."""
+    cache_bytes: float = 0.0
+    """Bytes moved between the processors and the shared cache."""
+    arithmetic_ns: float = 0.0
+    """Nanoseconds of arithmetic with every processor busy."""
+    programs: int = 1
+    launches: int = 1
+    is_product: bool = False
+    """Whether it has contractions, whose tiles are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Predicted nanoseconds of a kernel by term; `idle` counts in memory and arithmetic."""
+
+    launch: float
+    memory: float
+    arithmetic: float
+
+    @property
+    def total(self) -> float:
+        """The predicted time: the shorter of memory and arithmetic hides behind the longer."""
+        return self.launch + max(self.memory, self.arithmetic)
+
+
+@dataclass(frozen=True)
+class GpuTiling(Tiling):
+    """Blocks of a GPU's programs: rows one by one, parts for every processor, tiles of products."""
+
+    tile: int = 128
+    """Rows and columns of a product per program."""
+
+    def reduction_columns(self, sums: int) -> int:
+        """Return the neighbouring columns that a program reduces: 16-byte loads of a warp."""
+        return 128
+
+    def rows_per_task(self, columns: Index) -> Index:
+        """Return the rows that a program of an elementwise kernel takes: one."""
+        return 1
+
+    def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
+        """Return the rows of a product per program."""
+        return self.tile
+
+    def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
+        """Return the rows of a product per program, where a program takes all columns."""
+        return self.tile
+
+    def unreduced_rows(self, rows: Index, itemsize: int) -> Index:
+        """Return the rows per program of several products whose rows are not reduced."""
+        return self.tile
+
+    def window_columns(self, itemsize: int) -> int:
+        """Return the columns per program of a product over windows."""
+        return self.tile
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU. Sizes are bytes, rates GB/s and Gflop/s (per ns), times nanoseconds.
+
+    `matrix_gflops` are the rates of dense products by the type of their operands; a type that is
+    missing has no matrix units, and its products run on the vector lanes.
+    """
+
+    key: str
+    name: str
+    arch: str
+    processors: int
+    clock_ghz: float
+    lanes: int
+    """Float32 multiply-adds of one processor per cycle."""
+    warp_size: int
+    registers_bytes: int
+    """Register file of one processor."""
+    shared_bytes: int
+    """Shared memory of one processor."""
+    cache_bytes: int
+    """The cache that all processors share."""
+    cache_gbs: float
+    memory_bytes: int
+    memory_gbs: float
+    vector_gflops: float
+    """Float32 operations of the vector lanes, a multiply-add counting as two."""
+    double_gflops: float
+    matrix_gflops: tuple[tuple[str, float], ...]
+    special_per_clock: int = 16
+    """Special functions (exponential, reciprocal square root) of one processor per cycle."""
+    launch_ns: float = LAUNCH_NS
+    dispatch_ns: float = DISPATCH_NS
+
+    # ---- the machine's facts -------------------------------------------------------------------
+
+    @property
+    def threads(self) -> int:
+        """Multiprocessors."""
+        return self.processors
+
+    @property
+    def vector_bytes(self) -> int:
+        """Float32 lanes of a warp, in bytes."""
+        return 4 * self.warp_size
+
+    @property
+    def architecture(self) -> str:
+        """The compute capability, or AMD's name of the instruction set."""
+        return self.arch
+
+    @property
+    def measured(self) -> bool:
+        """False: rates are those that the maker publishes."""
+        return False
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The shared cache (`l2`) and main memory."""
+        return ("l2", "dram")
+
+    @property
+    def tiling(self) -> Tiling:
+        """Blocks and parts of programs, and how many fill the device."""
+        return _tiling(self.processors)
+
+    @property
+    def fast_bytes(self) -> int:
+        """Registers and shared memory for the values of one program."""
+        return min(self.registers_bytes + self.shared_bytes, 2 * KEPT_ROW_BYTES)
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """None: values between kernels stay in the device's memory."""
+        return None
+
+    @property
+    def peak_gflops(self) -> float:
+        """The rate of the vector lanes."""
+        return self.vector_gflops
+
+    def level_bytes(self, level: Level) -> int | None:
+        """Return the bytes of the cache; None for main memory."""
+        return self.cache_bytes if level == "l2" else None
+
+    def with_cache(self, nbytes: int) -> Gpu:
+        """Return the same GPU with another size of its shared cache."""
+        return replace(self, cache_bytes=nbytes)
+
+    def is_near(self, nbytes: int) -> bool:
+        """Return whether a program keeps a row of so many bytes."""
+        return nbytes <= KEPT_ROW_BYTES
+
+    def level(self, footprint: int, threads: int = 1) -> Level:
+        """Return the level that keeps `footprint` bytes of all programs between two uses."""
+        return "l2" if footprint <= CACHE_SHARE * self.cache_bytes else "dram"
+
+    def bandwidth(self, level: Level, kind: Kind, threads: int | None = None) -> float:
+        """Return the rate of a level; reads and writes have the same."""
+        return self.memory_gbs if level == "dram" else self.cache_gbs
+
+    def transfer_ns(
+        self, read: int, written: int, level: Level = "dram", threads: int | None = None
+    ) -> float:
+        """Return the least time for moving `read` and `written` bytes."""
+        return (read + written) / self.bandwidth(level, "copy")
+
+    def fingerprint(self) -> str:
+        """Return a hash of the architecture, which decides the code that is valid."""
+        return hashlib.sha256(self.arch.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return all fields as JSON, with sorted keys."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    # ---- times ---------------------------------------------------------------------------------
+
+    def element_ns(self, instructions: float, dtype: DType) -> float:
+        """Return the time of vector instructions for one element, with every lane busy."""
+        rate = self.double_gflops if dtype.is_float and dtype.itemsize == 8 else self.vector_gflops
+        wide = 2.0 if not dtype.is_float and dtype.itemsize == 8 else 1.0
+        return 2.0 * wide * instructions / rate
+
+    @property
+    def special_ns(self) -> float:
+        """Time of one special function, with every unit busy."""
+        return 1.0 / (self.processors * self.special_per_clock * self.clock_ghz)
+
+    def product_ns(self, left: DType, right: DType, rows: int, columns: int) -> float:
+        """Return the time of one multiply-add of a product whose tile has `rows` x `columns`.
+
+        A float32 beside a half type is two halves, hence two products. Operands without matrix
+        units, and tiles that are too small for them, use the vector lanes.
+        """
+        rates = dict(self.matrix_gflops)
+        usable = [rates[t.name] for t in (left, right) if t.name in rates]
+        wide = max(left, right, key=lambda t: t.itemsize)
+        lanes = self.element_ns(1.0, wide)
+        if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
+            return lanes
+        fill = min(rows, FULL_TILE) * min(columns, FULL_TILE) / FULL_TILE**2
+        return min(lanes, (3 - len(usable)) * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5))
+
+    def idle(self, programs: int, *, is_product: bool = False) -> float:
+        """Return the factor on the time for processors without work.
+
+        Fewer than two programs for each of them lose in proportion; of products, fewer than one,
+        since a program with large tiles keeps loads and matrix units of its processor busy.
+
+        >>> from smelt.backend.gpus import gpu
+        >>> [round(gpu("h100").idle(n), 2) for n in (1, 132, 264, 265, 1 << 20)]
+        [264.0, 2.0, 1.0, 1.49, 1.0]
+        """
+        programs, needed = max(programs, 1), 1 if is_product else PROGRAMS_PER_PROCESSOR
+        if programs < needed * self.processors:
+            return needed * self.processors / programs
+        return ceil(programs / self.processors) * self.processors / programs
+
+    def time(self, work: KernelWork) -> KernelTime:
+        """Return the predicted time of a kernel."""
+        idle = self.idle(work.programs, is_product=work.is_product)
+        memory = work.memory_bytes / self.memory_gbs + work.cache_bytes / self.cache_gbs
+        arithmetic = work.arithmetic_ns * idle
+        return KernelTime(work.launches * self.launch_ns, memory * idle, arithmetic)
+
+
+@lru_cache
+def _tiling(processors: int) -> GpuTiling:
+    """Return the blocks of a GPU: parts of a split axis give each processor two programs."""
+    return GpuTiling(
+        min_tasks=PROGRAMS_PER_PROCESSOR * processors,
+        split_elements=1 << 17,
+        max_parts=PROGRAMS_PER_PROCESSOR * processors,
+        min_part_rows=64,
+        min_part_elements=1 << 12,
+        min_product_tasks=processors,
+        max_product_parts=16,
+        min_split_k=1 << 12,
+        map_block=1024,
+        unroll_results=1,
+        short_row=0,
+        few_columns=0,
+        stream_columns=128,
+        column_rows=32,
+        row_elements=4096,
+        contracted_block=(128, 64),
+        produced_block=(64, 128),
+        stream_elements=1 << 14,
+        min_stream_rows=16,
+        min_stream_visits=8,
+        thin=8,
+        thin_columns=128,
+        product_columns=128,
+        window_rows=128,
+        fuses_depthwise=False,
+    )

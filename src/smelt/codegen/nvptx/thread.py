@@ -1,0 +1,560 @@
+"""Print a kernel as LLVM IR for the threads of a GPU.
+
+Every index of the grid's axes is a *point*, which one thread computes, or a warp of 32. Values
+along other axes are not stored: a loop over the axis computes them where they are read. In a warp
+the innermost loop of a reduction, or of a store, is shared: a lane takes every 32nd index, and the
+lanes' parts are combined by exchanges. Rows that lie in memory along the reduced axis are read by
+warps, columns by threads, so that neighbours read neighbours.
+
+    kernel k0(x: f32[n,m]) -> y: f32[n]      point = thread / 32, lane = thread % 32
+      grid n                                 if point >= n: return
+      v0 = sum(x[n,m] over m)                for m from lane to m by 32: acc = acc + x[point,m]
+      y[n] = v0                              acc = sum of the lanes' acc; lane 0 stores y[point]
+
+Scalar operators come from the rows that the CPU uses. Sums of floats are accumulated in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, cast
+
+from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.dataclass import dataclass
+from smelt.errors import DeviceKernelError
+from smelt.kernel.bounds import nonnegative
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Cast,
+    Const,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Load,
+    Param,
+    Position,
+    Reduce,
+    Ref,
+    Store,
+    Value,
+)
+from smelt.ops.combine import COMBINES
+from smelt.ops.scalar import scalar
+from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.expr import Atom, Expr, Index, axes_of, product, sub
+
+__all__ = ["WARP", "ThreadProgram", "print_threads"]
+
+WARP: Final = 32
+"""Lanes of a warp."""
+THREADS: Final = 128
+"""Threads of a block."""
+_I64, _I32, _POINTER = ir.IntType(64), ir.IntType(32), ir.PointerType()
+_EVERYONE: Final = -1
+"""Mask of an exchange: all lanes of the warp."""
+
+
+class _Gpu:
+    """Properties that `LLVMMachine` asks of a processor."""
+
+    isa = "portable"
+    registers = 255
+    has_fast_division = True
+
+    def has(self, feature: str) -> bool:
+        return False
+
+
+class _Typed(NamedTuple):
+    """A value in a register with its type."""
+
+    value: Any
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadProgram:
+    """LLVM IR of a kernel, its parameters in order, and the lanes of a point."""
+
+    symbol: str
+    text: str
+    pointers: tuple[str, ...]
+    strides: tuple[tuple[str, int], ...]
+    sizes: tuple[str, ...]
+    lanes: int
+    points: Index
+
+
+def print_threads(kernel: Kernel) -> ThreadProgram:
+    """Return the program of a kernel; raise DeviceKernelError for what threads do not compute.
+
+    That are streams, split axes, contractions, scans, positions of extremes, families, and stores
+    that join.
+    """
+    return _Printer(kernel).print()
+
+
+def refuse(kernel: str, missing: str) -> Any:
+    """Raise DeviceKernelError."""
+    raise DeviceKernelError(kernel=kernel, missing=f"{missing}, which PTX by LLVM has not")
+
+
+class _Machine(LLVMMachine):
+    """Scalar operations of a thread; a GPU has no C library."""
+
+    kernel = ""
+
+    def libm(self, function: str, *args: Any) -> Any:
+        return refuse(self.kernel, f"{function} of the C library")
+
+
+class _Printer:
+    """Printer of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.grid: dict[str, Index] = {}
+        for entry in kernel.grid:
+            if not isinstance(entry, Block):
+                refuse(kernel.name, "a split axis or a family of arrays")
+            else:
+                self.grid[entry.axis] = kernel.axis(entry.axis).extent
+        self.lets: dict[str, Value] = {}
+        self.free: dict[str, frozenset[str]] = {}
+        self.names: dict[str, _Typed] = {}
+        self.positions: dict[str, Any] = {}
+        self.axes: dict[str, Any] = {}
+        self.sizes = _names_of_sizes(kernel)
+        self.params = list(dict.fromkeys((*kernel.inputs, *kernel.outputs)))
+        self.params = list({p.name: p for p in self.params}.values())
+        self.strides = [
+            (p.name, d) for p in self.params for d, n in enumerate(p.strides or ()) if n is None
+        ]
+        self.lanes = WARP if self._reads_rows() else 1
+        self.is_shared = self.lanes > 1
+
+    # ---- the function ----------------------------------------------------------------------------
+
+    def print(self) -> ThreadProgram:
+        module = ir.Module(name=self.kernel.name)
+        kinds = [_POINTER] * len(self.params)
+        kinds += [_I32] * (len(self.strides) + len(self.sizes))
+        symbol = f"kernel_{self.kernel.name}"
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), symbol)
+        self.builder = b = ir.IRBuilder(function.append_basic_block("entry"))
+        self.machine = _Machine(b, None, _Gpu())
+        self.machine.kernel = self.kernel.name
+        arguments = iter(function.args)
+        self.pointers = {p.name: next(arguments) for p in self.params}
+        self.stride_values = {s: b.sext(next(arguments), _I64) for s in self.strides}
+        self.size_values = {s: b.sext(next(arguments), _I64) for s in self.sizes}
+        self._place_point()
+        for statement in self.kernel.body:
+            self._statement(statement)
+        b.ret_void()
+        text = str(module).replace("define void @", "define ptx_kernel void @", 1)
+        return ThreadProgram(
+            symbol,
+            text,
+            tuple(p.name for p in self.params),
+            tuple(self.strides),
+            tuple(self.sizes),
+            self.lanes,
+            product(self.grid.values()),
+        )
+
+    def _register(self, name: str) -> Any:
+        value = self.machine.call(f"llvm.nvvm.read.ptx.sreg.{name}", _I32)
+        return self.builder.zext(value, _I64)
+
+    def _place_point(self) -> None:
+        """Compute this thread's point and lane, and leave if there is no such point."""
+        b = self.builder
+        thread = b.add(b.mul(self._register("ctaid.x"), _number(THREADS)), self._register("tid.x"))
+        self.lane = b.urem(thread, _number(self.lanes))
+        point = b.udiv(thread, _number(self.lanes))
+        end = b.append_basic_block("end")
+        go_on = b.append_basic_block("point")
+        total = self.index(product(self.grid.values()))
+        b.cbranch(b.icmp_signed("<", point, total), go_on, end)
+        b.position_at_end(end)
+        b.ret_void()
+        b.position_at_end(go_on)
+        for axis, extent in reversed(self.grid.items()):
+            size = self.index(extent)
+            self.axes[axis] = b.urem(point, size)
+            point = b.udiv(point, size)
+
+    # ---- statements ------------------------------------------------------------------------------
+
+    def _statement(self, s: Any) -> None:
+        match s:
+            case Let(name=name, value=value):
+                free = self._free(value)
+                self.free[name] = free
+                self.lets[name] = value
+                if not free:
+                    self.names[name] = self.value(value)
+            case Position(name=name, value=value, extent=extent):
+                if self._free(value):
+                    refuse(self.kernel.name, "a computed position along a looped axis")
+                b, x = self.builder, self.cast(self.value(value), i64).value
+                last = b.sub(self.index(extent), _number(1))
+                x = b.select(b.icmp_signed(">", x, _number(0)), x, _number(0))
+                self.positions[name] = b.select(b.icmp_signed("<", x, last), x, last)
+                self.free[name] = frozenset()
+            case Store(join=""):
+                self._store(s)
+            case _:
+                refuse(self.kernel.name, f"a statement of kind {type(s).__name__}")
+
+    def _store(self, s: Store) -> None:
+        param = self.kernel.param(s.param)
+        values = [s.value] if s.where is None else [s.value, s.where]
+        free = set[str]().union(*map(self._free, values))
+        free |= {a for e in s.index for a in axes_of(e)} - set(self.grid)
+        over = [a.name for a in self.kernel.axes if a.name in free]
+
+        def store() -> None:
+            b, conditions = self.builder, list[Any]()
+            if s.where is not None:
+                conditions.append(self.cast(self.value(s.where), bool_).value)
+            if self.lanes > 1 and not over:
+                conditions.append(b.icmp_signed("==", self.lane, _number(0)))
+            value = None if s.where is not None else self.cast(self.value(s.value), param.dtype)
+            with self._under(conditions):
+                if value is None:
+                    value = self.cast(self.value(s.value), param.dtype)
+                raw = self.machine.store_convert(value.value, param.dtype)
+                b.store(raw, self._address(param, s.index))
+
+        self._loops(over, store)
+
+    @contextmanager
+    def _under(self, conditions: Sequence[Any]) -> Generator[None]:
+        """Emit a body where all conditions hold; its loops are not shared by lanes."""
+        if not conditions:
+            yield
+            return
+        condition = conditions[0]
+        for other in conditions[1:]:
+            condition = self.builder.and_(condition, other)
+        with self._private(), self.builder.if_then(condition):
+            yield
+
+    @contextmanager
+    def _private(self) -> Generator[None]:
+        """Emit values seen only inside, in loops that each lane runs alone."""
+        names, shared = dict(self.names), self.is_shared
+        self.is_shared = False
+        yield
+        self.names, self.is_shared = names, shared
+
+    # ---- loops -----------------------------------------------------------------------------------
+
+    def _loops(self, over: Sequence[str], body: Callable[[], None]) -> None:
+        """Run a body at every index of axes; lanes share the last one."""
+
+        def step(_: Sequence[Any]) -> Sequence[Any]:
+            body()
+            return ()
+
+        self._fold(over, (), step)
+
+    def _fold(
+        self,
+        over: Sequence[str],
+        first: Sequence[Any],
+        step: Callable[[Sequence[Any]], Sequence[Any]],
+    ) -> Sequence[Any]:
+        """Carry values through loops over axes and return what they are behind."""
+        if not over:
+            return step(first)
+        b, (axis, *rest) = self.builder, over
+        is_split = self.is_shared and not rest
+        begin = self.lane if is_split else _number(0)
+        stride = self.lanes if is_split else 1
+        extent = self.index(self.kernel.axis(axis).extent)
+        before = b.block
+        head, inside, behind = (b.append_basic_block(x) for x in ("loop", "body", "done"))
+        b.branch(head)
+        b.position_at_end(head)
+        counter = b.phi(_I64)
+        counter.add_incoming(begin, before)
+        carried = [b.phi(x.type) for x in first]
+        for phi, x in zip(carried, first, strict=True):
+            phi.add_incoming(x, before)
+        b.cbranch(b.icmp_signed("<", counter, extent), inside, behind)
+        b.position_at_end(inside)
+        names, shared = dict(self.names), self.is_shared
+        self.axes[axis] = counter
+        self.is_shared = shared and bool(rest)
+        new = self._fold(rest, carried, step)
+        self.names, self.is_shared = names, shared
+        del self.axes[axis]
+        counter.add_incoming(b.add(counter, _number(stride)), b.block)
+        for phi, x in zip(carried, new, strict=True):
+            phi.add_incoming(x, b.block)
+        b.branch(head)
+        b.position_at_end(behind)
+        return carried
+
+    def _reduce(self, v: Reduce) -> _Typed:
+        row = COMBINES[v.combine]
+        if row.positional:
+            refuse(self.kernel.name, "the position of an extreme")
+        result = v.dtype.compute
+        kind = f64 if row.wide and result.is_float else result
+        operator = scalar(row.scalar)
+        is_shared = self.is_shared
+
+        def combine(a: Any, b: Any) -> Any:
+            return operator.apply(self.machine, [kind, kind], [a, b])
+
+        def step(carried: Sequence[Any]) -> Sequence[Any]:
+            x = self.cast(self.cast(self.value(v.arg), result), kind)
+            return [combine(carried[0], x.value)]
+
+        over = [a.name for a in self.kernel.axes if a.name in v.over]
+        start = self.machine.const(kind, row.identity(kind))
+        (total,) = self._fold(over, [start], step)
+        if is_shared and over:
+            distance = self.lanes // 2
+            while distance:
+                total = combine(total, self._exchange(total, kind, distance))
+                distance //= 2
+        return self.cast(_Typed(total, kind), result)
+
+    def _exchange(self, x: Any, dtype: DType, distance: int) -> Any:
+        """Return the value of the lane whose number differs in one bit."""
+        b, bits = self.builder, 8 * max(dtype.itemsize, 4)
+        if dtype == bool_:
+            word: Any = b.zext(x, _I32)
+        elif dtype.is_float:
+            word = b.bitcast(x, ir.IntType(bits))
+        else:
+            word = x if dtype.itemsize >= 4 else b.zext(x, _I32)
+        parts = [word]
+        if bits == 64:
+            parts = [b.trunc(word, _I32), b.trunc(b.lshr(word, _number(32)), _I32)]
+        arguments = [ir.Constant(_I32, distance), ir.Constant(_I32, WARP - 1)]
+        mask = ir.Constant(_I32, _EVERYONE)
+        name = "llvm.nvvm.shfl.sync.bfly.i32"
+        got = [self.machine.call(name, _I32, mask, part, *arguments) for part in parts]
+        if bits == 64:
+            high = b.shl(b.zext(got[1], _I64), _number(32))
+            word = b.or_(high, b.zext(got[0], _I64))
+        else:
+            word = got[0]
+        if dtype == bool_:
+            return b.icmp_unsigned("!=", word, ir.Constant(_I32, 0))
+        kind = self.machine.register_type(dtype)
+        if dtype.is_float:
+            return b.bitcast(word, kind)
+        return word if dtype.itemsize >= 4 else b.trunc(word, kind)
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def value(self, v: Value) -> _Typed:
+        """Return a value at the current indices."""
+        match v:
+            case Const(value=number, dtype=dtype):
+                return _Typed(self.machine.const(dtype.compute, number), dtype.compute)
+            case IndexValue(index=index, dtype=dtype):
+                return self.cast(_Typed(self.index(index), i64), dtype)
+            case Load():
+                return self._load(v)
+            case Apply(op=op, args=args):
+                operands = [self.value(a) for a in args]
+                dtypes = [x.dtype for x in operands]
+                row = scalar(op)
+                result = row.apply(self.machine, dtypes, [x.value for x in operands])
+                return _Typed(result, row.result(*dtypes).compute)
+            case Cast(arg=arg, dtype=dtype):
+                return self.cast(self.value(arg), dtype)
+            case Reduce():
+                return self._reduce(v)
+            case Ref(name=name) if name in self.positions:
+                return _Typed(self.positions[name], i64)
+            case Ref(name=name):
+                if name not in self.names:
+                    self.names[name] = self.value(self.lets[name])
+                return self.names[name]
+            case If():
+                return self._if(v)
+            case _:
+                return refuse(self.kernel.name, f"a value of kind {type(v).__name__}")
+
+    def cast(self, x: _Typed, dtype: DType) -> _Typed:
+        """Convert a value; half types round and stay in float32 registers."""
+        if dtype.compute is not dtype:
+            wide = self.cast(x, dtype.compute)
+            return _Typed(self.machine.round_half(wide.value, dtype), dtype.compute)
+        if x.dtype == dtype:
+            return x
+        if dtype == bool_:
+            zero = self.machine.const(x.dtype, 0)
+            return _Typed(self.machine.compare("ne", x.value, zero), bool_)
+        return _Typed(self.machine.convert(x.value, x.dtype, dtype), dtype)
+
+    def _if(self, v: If) -> _Typed:
+        """Branch, so that loads of the other side are not done."""
+        condition = self.cast(self.value(v.condition), bool_).value
+        return self._either(condition, lambda: self.value(v.value), lambda: self.value(v.other))
+
+    def _either(
+        self, condition: Any, yes: Callable[[], _Typed], no: Callable[[], _Typed]
+    ) -> _Typed:
+        b, sides = self.builder, list[tuple[_Typed, Any]]()
+        with b.if_else(condition) as branches:
+            for branch, side in zip(branches, (yes, no), strict=True):
+                with self._private(), branch:
+                    result = side()
+                    sides.append((result, b.block))
+        phi = b.phi(sides[0][0].value.type)
+        for result, block in sides:
+            phi.add_incoming(result.value, block)
+        return _Typed(phi, sides[0][0].dtype)
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def _load(self, v: Load) -> _Typed:
+        param = self.kernel.param(v.param)
+        dtype = param.dtype.compute
+
+        def load() -> _Typed:
+            kind = self.machine.raw_type(param.dtype)
+            raw = self.builder.load(self._address(param, v.index), typ=kind)
+            return _Typed(self.machine.load_convert(raw, param.dtype), dtype)
+
+        inside = [] if v.other is None else self._bounds(param, v.index)
+        if not inside or v.other is None:
+            return load()
+        condition = inside[0]
+        for other in inside[1:]:
+            condition = self.builder.and_(condition, other)
+        fill = _Typed(self.machine.const(dtype, v.other.value), dtype)
+        return self._either(condition, load, lambda: fill)
+
+    def _bounds(self, param: Param, index: Sequence[Index]) -> list[Any]:
+        """Return the conditions that an index is inside which are not proven."""
+        b, conditions = self.builder, list[Any]()
+        for e, extent in zip(index, param.shape, strict=True):
+            if not nonnegative(e, self.kernel.facts):
+                conditions.append(b.icmp_signed(">=", self.index(e), _number(0)))
+            if not nonnegative(sub(sub(extent, 1), e), self.kernel.facts):
+                conditions.append(b.icmp_signed("<", self.index(e), self.index(extent)))
+        return conditions
+
+    def _address(self, param: Param, index: Sequence[Index]) -> Any:
+        b = self.builder
+        offset: Any = _number(0)
+        for d, e in enumerate(index):
+            fixed = product(param.shape[d + 1 :]) if param.strides is None else param.strides[d]
+            stride = self.stride_values[param.name, d] if fixed is None else self.index(fixed)
+            offset = b.add(offset, b.mul(self.index(e), stride))
+        kind = self.machine.raw_type(param.dtype)
+        return b.gep(self.pointers[param.name], [offset], source_etype=kind)
+
+    def index(self, e: Index) -> Any:
+        """Return an index expression in 64 bits."""
+        if isinstance(e, int):
+            return _number(e)
+        b, total = self.builder, None
+        for monomial, factor in e.terms:
+            term: Any = _number(factor)
+            for atom in monomial:
+                term = b.mul(term, self._atom(atom))
+            total = term if total is None else b.add(total, term)
+        return total
+
+    def _atom(self, atom: Atom) -> Any:
+        if atom.kind == "size":
+            return self.size_values[atom.name]
+        if atom.kind == "value":
+            return self.positions[atom.name]
+        if atom.kind == "axis":
+            return self.axes[atom.name]
+        b = self.builder
+        x, y = (self.index(a) for a in atom.args)
+        if atom.kind in ("min", "max"):
+            return b.select(b.icmp_signed("<" if atom.kind == "min" else ">", x, y), x, y)
+        if nonnegative(atom.args[0], self.kernel.facts):
+            return b.sdiv(x, y) if atom.kind == "//" else b.srem(x, y)
+        rest = b.srem(x, y)
+        is_below = b.icmp_signed("<", rest, _number(0))
+        rest = b.select(is_below, b.add(rest, y), rest)
+        return rest if atom.kind == "%" else b.sdiv(b.sub(x, rest), y)
+
+    # ---- axes ------------------------------------------------------------------------------------
+
+    def _free(self, v: Value) -> frozenset[str]:
+        """Return the axes outside of the grid that a value has."""
+        match v:
+            case Const():
+                axes: Iterable[str] = ()
+            case IndexValue(index=index):
+                axes = axes_of(index)
+            case Load(index=index):
+                axes = (a for e in index for a in axes_of(e))
+            case Apply(args=args):
+                axes = (a for x in args for a in self._free(x))
+            case Cast(arg=arg):
+                axes = self._free(arg)
+            case Reduce(arg=arg, over=over):
+                axes = self._free(arg) - {*over}
+            case Ref(name=name):
+                axes = self.free[name]
+            case If(condition=condition, value=value, other=other):
+                axes = (a for x in (condition, value, other) for a in self._free(x))
+            case _:
+                return refuse(self.kernel.name, f"a value of kind {type(v).__name__}")
+        return frozenset(axes) - set(self.grid)
+
+    def _reads_rows(self) -> bool:
+        """Return whether a load is contiguous along an axis outside of the grid."""
+        return any(
+            load.index and set(axes_of(load.index[-1])) - set(self.grid)
+            for load in _loads(self.kernel.body)
+        )
+
+
+def _number(n: int) -> Any:
+    return ir.Constant(_I64, n)
+
+
+def _loads(node: Any) -> Generator[Load]:
+    """Yield the loads below statements or values."""
+    if isinstance(node, Load):
+        yield node
+    elif isinstance(node, tuple):
+        for x in node:
+            yield from _loads(x)
+    elif hasattr(node, "__dataclass_fields__"):
+        for name in node.__dataclass_fields__:
+            yield from _loads(getattr(node, name))
+
+
+def _names_of_sizes(kernel: Kernel) -> list[str]:
+    """Return the sizes that a kernel's shapes, axes and indices have."""
+    names: dict[str, None] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, Expr):
+            visit(tuple(m for m, _ in node.terms))
+        elif isinstance(node, Atom):
+            names.update({node.name: None} if node.kind == "size" else {})
+            visit(node.args)
+        elif isinstance(node, tuple):
+            for x in cast(tuple[Any, ...], node):
+                visit(x)
+        elif hasattr(node, "__dataclass_fields__"):
+            for name in node.__dataclass_fields__:
+                visit(getattr(node, name))
+
+    visit((kernel.inputs, kernel.outputs, kernel.axes, kernel.body))
+    return list(names)

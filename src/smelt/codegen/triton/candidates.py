@@ -1,0 +1,303 @@
+"""List the schedules of a launch that are worth comparing, the fastest predicted first.
+
+The blocks are where published tuners begin: Inductor's for maps, rows and products, FlexAttention's
+for streams with contractions. Which of them fits is known after compiling: `select` asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from smelt.codegen.triton.block_axes import dots_of, power_of_two
+from smelt.codegen.triton.device_limits import DeviceRates
+from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
+from smelt.codegen.triton.launch_time import LaunchWork, floor_ns, launch_work, predict_ns
+from smelt.codegen.triton.schedule import LEAST_DOT, Policy, Schedule, choose_schedule
+from smelt.codegen.triton.source import prepare
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import Kernel
+from smelt.kernel.walk import stores
+from smelt.types.expr import evaluate
+
+__all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
+
+MOST_CANDIDATES = 8
+LOOPED_ROW = 1 << 12
+"""Elements of a value from which loops over the row are a candidate."""
+SEVERAL_ROWS = 1024
+"""Longest row of which a program may have several."""
+MOST_TILE = 1 << 16
+"""Most elements of a value in a program: 64 a thread of 32 warps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A launch with the loops it has, a schedule of it, and its predicted time.
+
+    `lanes` are those of every axis that has several.
+    """
+
+    launch: Kernel
+    schedule: Schedule
+    lanes: Mapping[str, int]
+    predicted_ns: float
+
+    @property
+    def blocks(self) -> str:
+        """The schedule in words."""
+        schedule = self.schedule
+        whole = {a: n for a, n in self.lanes.items() if a in schedule.whole}
+        parts = [f"{a} {n}" for a, n in self.lanes.items() if a in schedule.grid and n > 1]
+        parts += [f"{a} whole in {n}" for a, n in whole.items()]
+        parts += [f"{a} looped by {n}" for a, n in self.lanes.items() if a in schedule.streams]
+        parts.append(f"{self.warps} warp{'s' * (self.warps > 1)}")
+        if schedule.streams:
+            parts.append(f"{schedule.stages} stages")
+        return ", ".join(parts)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a program."""
+        total = 1
+        for n in self.lanes.values():
+            total *= n
+        return self.schedule.warps_of(total)
+
+
+def candidates(
+    kernel: Kernel, sizes: Mapping[str, int], device: DeviceRates, policy: Policy
+) -> tuple[tuple[Candidate, ...], ...]:
+    """Return at most 8 candidates for every launch of a kernel, the fastest predicted first.
+
+    Raises DeviceKernelError for a kernel that is not printed.
+    """
+    whole = prepare(kernel, sizes)
+    looped = prepare(kernel, sizes, LOOPED_ROW)
+    forms = [
+        (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
+    ]
+    return tuple(_of_launch(dict.fromkeys(f), sizes, device, policy) for f in forms)
+
+
+def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
+    """Return a launch with one index along grid axes that keep its contractions from matrices.
+
+    An unchanged launch if its contractions are of matrices, or never are.
+    """
+    result = launch
+    for block in launch.grid if dots_of(launch.body) else ():
+        if choose_schedule(result, sizes, policy).has_matrices:
+            return result
+        grid = tuple(replace(b, size=1) if b == block else b for b in result.grid)
+        result = replace(result, grid=grid)
+    return result if choose_schedule(result, sizes, policy).has_matrices else launch
+
+
+def _of_launch(
+    forms: Iterable[Kernel], sizes: Mapping[str, int], device: DeviceRates, policy: Policy
+) -> tuple[Candidate, ...]:
+    """Return the candidates of one launch, whose forms loop over other axes.
+
+    A schedule of which no processor holds a program is none, unless there is no other. The sizes
+    of a family's members are known to its launch alone: it has one schedule.
+    """
+    result: list[Candidate] = []
+    least: Candidate | None = None
+    seen: set[str] = set()
+    for launch in forms:
+        if any(p.each for p in (*launch.inputs, *launch.outputs)):
+            return (Candidate(launch, choose_schedule(launch, None, policy), {}, 0.0),)
+        base = choose_schedule(launch, sizes, policy)
+        extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+        work = launch_work(launch, sizes, policy)
+        for schedule in (*_schedules(launch, base, extents, work), base):
+            lanes = _lanes(schedule, extents)
+            one = Candidate(launch, schedule, lanes, 0.0)
+            if one.blocks in seen:
+                continue
+            seen.add(one.blocks)
+            time = predict_ns(work, schedule, lanes, one.warps, device)
+            if math.isfinite(time):
+                result.append(replace(one, predicted_ns=time))
+            else:
+                least = replace(one, predicted_ns=floor_ns(work, device))
+    if not result and least is not None:
+        result.append(least)
+    result.sort(key=lambda c: c.predicted_ns)
+    return tuple(result[:MOST_CANDIDATES])
+
+
+def _lanes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, int]:
+    """Return the lanes of axes that have several, in the order of the schedule."""
+    whole = {a: power_of_two(max(extents[a], least)) for a, least in schedule.whole.items()}
+    every = {**schedule.grid, **whole, **schedule.streams}
+    return {a: n for a, n in every.items() if n > 1}
+
+
+def _schedules(
+    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+) -> Iterator[Schedule]:
+    """Yield schedules of a launch with its loops, without the one by fixed rules."""
+    if base.has_matrices:
+        yield from _tiles(launch, base, extents, work)
+    elif any(s.join for s in stores(launch)) or dots_of(launch.body):
+        return
+    elif base.streams:
+        yield from _passes(base, extents)
+    elif base.whole:
+        yield from _rows(base, extents)
+    elif base.grid:
+        last = list(base.grid)[-1]
+        for block, warps in ((512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (256, 4)):
+            yield replace(
+                base,
+                grid={**base.grid, last: block},
+                warps=warps,
+                reason=f"{block // (32 * warps)} elements a thread",
+            )
+
+
+# ---- rows and passes over rows -------------------------------------------------------------------
+
+
+def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+    """Yield schedules of whole rows: several short ones a program, many warps for a long one."""
+    row = 1
+    for axis, least in base.whole.items():
+        row *= power_of_two(max(extents[axis], least))
+    last = list(base.grid)[-1] if base.grid else None
+    if last is not None and row <= SEVERAL_ROWS:
+        for rows in dict.fromkeys((max(min(SEVERAL_ROWS // row, 8), 1), 4, 2)):
+            if rows * row <= SEVERAL_ROWS:
+                grid = {**base.grid, last: rows} if rows > 1 else base.grid
+                shared = f"{rows} short rows" if rows > 1 else "one short row"
+                reason = f"{shared} a program, no barriers"
+                yield replace(base, grid=grid, warps=1, reason=reason)
+    grid = dict.fromkeys(base.grid, 1)
+    for warps in (1, 2, 4, 8, 16, 32):
+        each = row // (32 * warps)
+        if 4 <= each <= 64 or (warps == 1 and each < 4):
+            reason = f"the row in registers, {max(each, 1)} elements a thread"
+            yield replace(base, grid=grid, warps=warps, reason=reason)
+
+
+def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
+    axes = [a for a, n in base.streams.items() if n > 1]
+    for grid in _pass_grids(base):
+        if not axes:
+            lanes = math.prod(_lanes(replace(base, grid=grid), extents).values())
+            reason = f"passes in steps of one, {lanes} columns at a time"
+            yield replace(base, grid=grid, warps=max(min(lanes // 32, 4), 1), reason=reason)
+            continue
+        rest = math.prod(_lanes(replace(base, grid=grid, streams={}), extents).values())
+        for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
+            lanes = max(block // rest, 1)
+            if lanes <= power_of_two(extents[axes[-1]]):
+                each = max(lanes * rest // (32 * warps), 1)
+                streams = {**base.streams, axes[-1]: lanes}
+                reason = f"passes over blocks, {each} elements a thread"
+                yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
+
+
+def _pass_grids(base: Schedule) -> Iterator[dict[str, int]]:
+    """Yield the lanes of the grid: one row a program, or a few columns."""
+    if any(n > 1 for n in base.streams.values()):
+        yield dict.fromkeys(base.grid, 1)
+    last = list(base.grid)[-1] if base.grid else None
+    if last is not None and base.grid[last] > 1:
+        for columns in (32, 64, 128):
+            yield {**base.grid, last: columns}
+
+
+# ---- contractions --------------------------------------------------------------------------------
+
+Tile = tuple[int, int, int, int, int]
+"""Rows, columns, summed elements of a step, warps, stages."""
+
+NARROW_TILES: Sequence[Tile] = (
+    (128, 256, 64, 8, 3),
+    (128, 128, 64, 8, 3),
+    (128, 128, 64, 4, 4),
+    (64, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4),
+    (64, 64, 64, 4, 4),
+    (32, 64, 64, 4, 4),
+    (16, 64, 128, 4, 4),
+)
+"""Tiles of operands with 8 or 16 bits, which tensor cores multiply."""
+FLOAT32_TILES: Sequence[Tile] = (
+    (128, 128, 16, 8, 3),
+    (128, 64, 32, 8, 3),
+    (64, 128, 32, 8, 3),
+    (64, 64, 32, 8, 3),
+    (64, 64, 32, 4, 3),
+    (32, 64, 32, 4, 3),
+    (32, 32, 32, 4, 3),
+    (16, 64, 32, 4, 3),
+)
+NARROW_STREAMS: Sequence[Tile] = (
+    (128, 64, 64, 8, 3),
+    (128, 128, 64, 8, 2),
+    (128, 64, 64, 4, 3),
+    (128, 128, 64, 4, 2),
+    (64, 64, 64, 4, 3),
+    (64, 128, 64, 4, 2),
+    (64, 32, 64, 4, 3),
+    (16, 64, 64, 4, 3),
+)
+"""Rows in the grid, columns of a step of the stream; as FlexAttention begins."""
+FLOAT32_STREAMS: Sequence[Tile] = (
+    (64, 32, 32, 4, 2),
+    (64, 64, 32, 8, 2),
+    (128, 32, 32, 8, 2),
+    (32, 64, 32, 4, 2),
+    (32, 32, 32, 4, 2),
+    (32, 16, 32, 4, 2),
+    (16, 32, 32, 4, 2),
+    (16, 16, 16, 4, 2),
+)
+
+
+def _tiles(
+    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+) -> Iterator[Schedule]:
+    """Yield the tiles of a launch whose contractions are of matrices."""
+    rows = [a for a, n in base.grid.items() if n > 1]
+    looped = [a for a, n in base.streams.items() if n > 1]
+    summed = [a for a in looped if _is_only_summed(a, launch)]
+    columns = [a for a in looped if a not in summed]
+    is_product = bool(summed) and len(rows) in (1, 2) and not columns
+    if not is_product and (len(rows), len(columns)) != (1, 1):
+        yield from _warps(base)
+        return
+    axes = rows if is_product else (*rows, *columns)
+    lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
+    for m, n, k, warps, stages in lists[work.operand_bytes < 4]:
+        k *= 2 if work.operand_bytes == 1 else 1
+        wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
+        lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
+        grid = {a: lanes.get(a, b) for a, b in base.grid.items()}
+        streams = {a: lanes.get(a, b) for a, b in base.streams.items()}
+        kind = "product" if is_product else "stream of products"
+        yield replace(
+            base,
+            grid=grid,
+            streams=streams,
+            warps=warps,
+            stages=stages,
+            reason=f"{kind}, {' x '.join(str(lanes[a]) for a in axes)} a program",
+        )
+
+
+def _warps(base: Schedule) -> Iterator[Schedule]:
+    for warps in (4, 8):
+        yield replace(base, warps=warps, stages=2, reason=f"contractions in {warps} warps")
+
+
+def _is_only_summed(axis: str, launch: Kernel) -> bool:
+    """Return whether no contraction has the axis in its result."""
+    names = axes_of_body(launch.body)
+    return all(axis not in axes_of_value(d, names) for d in dots_of(launch.body))

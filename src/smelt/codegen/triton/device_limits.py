@@ -1,0 +1,113 @@
+"""Know what a program of an architecture may use: registers, shared memory, warps.
+
+>>> limits = device_limits("sm_90")
+>>> limits.shared_bytes, limits.programs(warps=8, registers=128, shared_bytes=100_000)
+(232448, 2)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from smelt.dataclass import dataclass
+
+__all__ = ["DeviceLimits", "DeviceRates", "device_limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLimits:
+    """Limits of a program, and what the programs of one processor share.
+
+    A processor has four partitions, each with a quarter of its registers and warps. Registers are
+    32-bit words of all lanes; a warp gets a multiple of `register_granule` of them.
+    """
+
+    lanes: int = 32
+    """Threads of a warp."""
+    registers: int = 65536
+    """Registers of a processor."""
+    register_granule: int = 256
+    lane_registers: int = 255
+    """Most registers of a thread."""
+    shared_bytes: int
+    """Most shared memory of a program."""
+    processor_shared_bytes: int
+    reserved_bytes: int = 1024
+    """Shared memory that the system takes per program."""
+    warps: int
+    """Most warps of a processor."""
+    program_warps: int = 32
+    most_programs: int
+    """Most programs of a processor at a time."""
+
+    def programs(self, *, warps: int, registers: int, shared_bytes: int) -> int:
+        """Return how many programs with these needs a processor runs at a time."""
+        counts = [self.most_programs, self.warps // warps]
+        if registers:
+            granule = self.register_granule
+            one = -(-registers * self.lanes // granule) * granule
+            counts.append(self.registers // 4 // one * 4 // warps)
+        if shared_bytes:
+            counts.append(self.processor_shared_bytes // (shared_bytes + self.reserved_bytes))
+        return max(min(counts), 0)
+
+    def occupancy(self, *, warps: int, registers: int, shared_bytes: int) -> float:
+        """Return the part of a processor's warps that run at a time, 0 to 1."""
+        count = self.programs(warps=warps, registers=registers, shared_bytes=shared_bytes)
+        return count * warps / self.warps
+
+
+def _nvidia(shared_kib: int, warps: int, most_programs: int) -> DeviceLimits:
+    return DeviceLimits(
+        shared_bytes=(shared_kib - 1) << 10,
+        processor_shared_bytes=shared_kib << 10,
+        warps=warps,
+        most_programs=most_programs,
+    )
+
+
+def _amd(shared_kib: int) -> DeviceLimits:
+    return DeviceLimits(
+        lanes=64,
+        registers=4 * 512 * 64,
+        register_granule=8 * 64,
+        lane_registers=512,
+        shared_bytes=shared_kib << 10,
+        processor_shared_bytes=shared_kib << 10,
+        reserved_bytes=0,
+        warps=32,
+        program_warps=16,
+        most_programs=32,
+    )
+
+
+# CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"; AMD's
+# CDNA 3 and CDNA 4 instruction set references, chapter "Program organization".
+_LIMITS: Final = {
+    "sm_80": _nvidia(164, 64, 32),
+    "sm_86": _nvidia(100, 48, 16),
+    "sm_89": _nvidia(100, 48, 24),
+    "sm_90": _nvidia(228, 64, 32),
+    "sm_100": _nvidia(228, 64, 32),
+    "sm_120": _nvidia(100, 48, 24),
+    "gfx942": _amd(64),
+    "gfx950": _amd(160),
+}
+
+
+def device_limits(arch: str) -> DeviceLimits:
+    """Return the limits of an architecture; raise KeyError for an unknown one."""
+    return _LIMITS[arch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRates:
+    """A device as schedules are compared on it: limits of programs and published rates."""
+
+    arch: str
+    limits: DeviceLimits
+    processors: int
+    gbytes_per_second: float
+    tensor_tflops: float
+    """Of products of bfloat16."""
+    float32_tflops: float

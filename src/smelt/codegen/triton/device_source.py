@@ -1,0 +1,243 @@
+"""Print a kernel for ahead-of-time compilation: its programs and how each is launched.
+
+`triton_source` is a file for people, with a launcher on torch's tensors. This is for the runtime:
+constants have their values, and a launch is data. A program is compiled by `CompileEntry`, which
+is given the text, one entry and the architecture; nothing here imports Triton.
+
+>>> from smelt.kernel.text import parse
+>>> kernel = parse('''
+... kernel double(x: f32[n]) -> y: f32[n]
+...   grid n/4096
+...   y[n] = x[n] * 2
+... ''')
+>>> (entry,) = device_source(kernel, {"n": 1000}).entries
+>>> entry.constants, entry.warps, entry.signature["ptr_x"]
+({'BLOCK_n': 1024, 'INDEX': 'tl.int32'}, 4, '*fp32')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from smelt.codegen.triton.block_axes import power_of_two
+from smelt.codegen.triton.launcher import Stage
+from smelt.codegen.triton.refusal import refuse
+from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
+from smelt.codegen.triton.source import print_stages
+from smelt.codegen.triton.statements import LEAST_WIDE, WIDE
+from smelt.dataclass import dataclass
+from smelt.kernel.device_code import Argument, DeviceCode, Launch
+from smelt.kernel.ir import Kernel, Param
+from smelt.types.dtype import DType
+from smelt.types.expr import Index, add, evaluate, floordiv, mul, product
+
+__all__ = [
+    "CompileEntry",
+    "CompiledEntry",
+    "DeviceSource",
+    "Entry",
+    "KernelCompiler",
+    "compile_source",
+    "device_source",
+    "source_of_stages",
+]
+
+DIVISOR = 16
+"""A size that is a multiple lets rows be read in vectors of 16 bytes."""
+_IMPORTS = ("import triton", "import triton.language as tl")
+_LIBDEVICE = "from triton.language.extra import libdevice"
+_POINTERS = {"bool": "i1", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A program of the text: its constants, the types of its other parameters, its launch.
+
+    `signature` maps parameters to Triton's names of their types, in order; `aligned` has those
+    whose addresses are multiples of 16 bytes, and `divisible` numbers that are multiples of 16.
+    """
+
+    symbol: str
+    constants: Mapping[str, int | str]
+    signature: Mapping[str, str]
+    aligned: tuple[str, ...]
+    warps: int
+    grid: tuple[Index, ...]
+    arguments: tuple[Argument, ...]
+    stages: int = STAGES
+    """Blocks of a loop that are loaded ahead, with the one in use."""
+    divisible: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSource:
+    """Text of a kernel's programs, its entries in the order of launches, and workspaces."""
+
+    text: str
+    entries: tuple[Entry, ...]
+    workspaces: tuple[tuple[str, Index], ...]
+    aligned: tuple[str, ...]
+    is_wide: bool
+
+
+class CompiledEntry(NamedTuple):
+    """Code of one entry: image, symbol in it, threads and shared memory of a program.
+
+    `scratch_arguments` counts the addresses that the compiler adds behind the entry's arguments.
+    """
+
+    image: bytes
+    symbol: str
+    threads: int
+    shared_bytes: int
+    scratch_arguments: int = 2
+    facts: Mapping[str, Any] = {}
+
+
+class CompileEntry(Protocol):
+    """Compiler of programs."""
+
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
+
+    def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
+        """Compile one entry of a text for an architecture such as sm_90."""
+        ...
+
+
+def device_source(kernel: Kernel, sizes: Mapping[str, int], policy: Policy = EXACT) -> DeviceSource:
+    """Print a kernel for launches at these sizes, and at others with equal constants.
+
+    Raises DeviceKernelError for what is not printed, or not launched by the runtime.
+    """
+    return source_of_stages(kernel, print_stages(kernel, sizes, policy), sizes)
+
+
+def source_of_stages(
+    kernel: Kernel, stages: Sequence[Stage], sizes: Mapping[str, int]
+) -> DeviceSource:
+    """Return the printed launches of a kernel for these sizes, as `device_source` does."""
+    params = {p.name: p for s in stages for p in (*s.kernel.inputs, *s.kernel.outputs)}
+    elements = [int(evaluate(product(p.shape), sizes)) for p in params.values()]
+    is_wide = max(elements, default=0) >= LEAST_WIDE
+    functions: dict[str, str] = {}
+    for stage in stages:
+        functions |= stage.program.functions
+    programs = [*functions.values(), *(s.program.text for s in stages)]
+    imports = [*_IMPORTS, *([_LIBDEVICE] if any("libdevice." in p for p in programs) else [])]
+    callers = {p.name for p in (*kernel.inputs, *kernel.outputs)}
+    workspaces = [(n, _nbytes(p)) for n, p in params.items() if n not in callers]
+    return DeviceSource(
+        "\n\n".join(["\n".join([*imports, ""]), *programs]),
+        tuple(_entry(stage, params, sizes, is_wide) for stage in stages),
+        tuple(workspaces),
+        tuple(p.name for p in kernel.inputs if p.shape),
+        is_wide and all(s.program.has_wide_offsets for s in stages),
+    )
+
+
+def _entry(
+    stage: Stage, params: Mapping[str, Param], sizes: Mapping[str, int], is_wide: bool
+) -> Entry:
+    kernel, program = stage.kernel, stage.program
+    if program.members is not None:
+        refuse(kernel.name, "a table of arrays that the runtime fills")
+    constants: dict[str, int | str] = {}
+    total = 1
+    for axis, lanes in program.blocks.items():
+        if lanes is None:
+            extent = int(evaluate(kernel.axis(axis).extent, sizes))
+            lanes = power_of_two(max(extent, stage.schedule.whole[axis]))
+        constants[f"BLOCK_{axis}"] = lanes
+        total *= lanes
+    if program.has_wide_offsets:
+        constants[WIDE] = "tl.int64" if is_wide else "tl.int32"
+    pointers = {f"ptr_{p}": f"*{_type_name(params[p].dtype)}" for p in program.pointers}
+    numbers = dict.fromkeys((*program.strides, *(f"size_{s}" for s in program.sizes)), "i32")
+    return Entry(
+        program.name,
+        constants,
+        {**pointers, **numbers},
+        tuple(f"ptr_{p}" for p in program.pointers if params[p].shape),
+        stage.schedule.warps_of(total),
+        (_programs(stage),),
+        (
+            *(Argument("buffer", p) for p in program.pointers),
+            *(Argument("stride", p, d) for p, d in program.strides.values()),
+            *(Argument("size", s) for s in program.sizes),
+        ),
+        stage.schedule.stages,
+        tuple(f"size_{s}" for s in program.sizes if sizes[s] and sizes[s] % DIVISOR == 0),
+    )
+
+
+def _programs(stage: Stage) -> Index:
+    """Return the number of programs of the grid."""
+    count: Index = 1
+    for axis, lanes in stage.schedule.grid.items():
+        extent = stage.kernel.axis(axis).extent
+        count = mul(count, extent if lanes == 1 else floordiv(add(extent, lanes - 1), lanes))
+    return count
+
+
+def _nbytes(p: Param) -> Index:
+    return mul(product(p.shape), p.dtype.itemsize)
+
+
+def _type_name(dtype: DType) -> str:
+    """Return the name of an element type in signatures."""
+    return _POINTERS.get(dtype.name, dtype.name)
+
+
+class KernelCompiler:
+    """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
+
+    def __init__(self, compile_entry: CompileEntry) -> None:
+        self.identity = f"triton 1 {compile_entry.identity}"
+        self._compile_entry = compile_entry
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Print a kernel at these sizes; see `DeviceCompiler`."""
+        source = device_source(kernel, sizes)
+        return repr(source), lambda arch: compile_source(source, arch, self._compile_entry)
+
+
+def compile_source(
+    source: DeviceSource, arch: str, compile_entry: Callable[[str, Entry, str], CompiledEntry]
+) -> DeviceCode:
+    """Compile the programs of a kernel and return its code.
+
+    Raises the compiler's errors.
+    """
+    images: dict[bytes, int] = {}
+    launches: list[Launch] = []
+    facts: list[Mapping[str, Any]] = []
+    for entry in source.entries:
+        compiled = compile_entry(source.text, entry, arch)
+        number = images.setdefault(compiled.image, len(images))
+        scratch = (Argument("null"),) * compiled.scratch_arguments
+        launches.append(
+            Launch(
+                compiled.symbol,
+                entry.grid,
+                compiled.threads,
+                compiled.shared_bytes,
+                (*entry.arguments, *scratch),
+                number,
+            )
+        )
+        facts.append(compiled.facts)
+    return DeviceCode(
+        tuple(images),
+        arch,
+        tuple(launches),
+        source.workspaces,
+        source.aligned,
+        source.is_wide,
+        {"entries": [dict(f) for f in facts]},
+    )

@@ -1,0 +1,289 @@
+"""Predict how long a launch takes on a device, to compare its schedules.
+
+    work = launch_work(launch, sizes, policy)
+    predict_ns(work, schedule, {"m": 128, "n": 128, "k": 64}, 8, device)
+
+Time is that of the slowest of memory, caches and arithmetic, lengthened where the last programs
+leave processors idle. Published rates alone enter: nothing is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from smelt.codegen.triton.block_axes import dots_of
+from smelt.codegen.triton.device_limits import DeviceRates
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.schedule import Policy, Schedule
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Value
+from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.types.expr import evaluate, product
+
+__all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
+
+HIDDEN_LAUNCH_NS = 2000.0
+"""A launch by the driver, whose host side is hidden while the queue is full."""
+LATENCY_NS = 600.0
+"""A load from device memory: bytes in flight must cover it."""
+L2_RATIO = 2.0
+"""Bandwidth of the last cache, in that of the memory."""
+THREAD_BYTES = 64
+"""Bytes that a thread has in flight at most: four accesses of 16."""
+PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 2
+"""Registers of a thread with contractions: those that it needs anyhow, and for each element of its
+results. Fitted to what ptxas says of products and attention for sm_90."""
+ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
+"""The same for rows held in registers, fitted to a softmax."""
+SECTOR_BYTES = 32
+"""Bytes that memory moves at least."""
+VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
+"""Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
+"""Part of the tensor cores' rate by elements of a result's tile."""
+
+
+class Access(NamedTuple):
+    """A load, store or operand: bytes of an element, its axes, and those of memory neighbours."""
+
+    nbytes: int
+    axes: Axes
+    last: Axes = Axes()
+
+
+class Contraction(NamedTuple):
+    """A contraction: the axes of its result and those summed, the bytes of an operand's element."""
+
+    result: Axes
+    over: Axes
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWork:
+    """What a launch computes and moves, at given sizes.
+
+    `bytes` are those of the elements that it reads and writes, once each. `values` are the axes of
+    all values of a program.
+    """
+
+    extents: Mapping[str, int]
+    bytes: int
+    accesses: tuple[Access, ...]
+    operands: tuple[Access, ...]
+    contractions: tuple[Contraction, ...]
+    values: tuple[Axes, ...]
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
+        return max((c.nbytes for c in self.contractions), default=4)
+
+
+def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
+    """Return the work of a launch at these sizes."""
+    names = axes_of_body(launch.body)
+    extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
+    params = {p.name: p for p in (*launch.inputs, *launch.outputs)}
+    accesses: list[Access] = []
+    most: dict[str, int] = {}
+    for x in (*loads(launch), *stores(launch)):
+        axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
+        param = params[x.param]
+        last = axes_of_index(x.index[-1], names) if x.index else Axes()
+        accesses.append(Access(param.dtype.itemsize, axes, last))
+        elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
+        count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
+        most[x.param] = max(most.get(x.param, 0), count)
+    dots = dots_of(launch.body)
+    values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
+    bytes_by_name = _widths(launch)
+    of_dots = [axes_of_value(d, names) for d in dots]
+    widths = [_width(d, bytes_by_name, policy) for d in dots]
+    return LaunchWork(
+        extents=extents,
+        bytes=sum(most.values()),
+        accesses=tuple(accesses),
+        operands=tuple(
+            Access(width, axes_of_value(v, names))
+            for d, width in zip(dots, widths, strict=True)
+            for v in (d.left, d.right)
+        ),
+        contractions=tuple(
+            Contraction(axes, Axes(d.over), width)
+            for d, axes, width in zip(dots, of_dots, widths, strict=True)
+        ),
+        values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+    )
+
+
+def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
+    """Return the bytes of the elements that a contraction multiplies."""
+    wider, narrower = sorted((_bytes_of(v, widths) for v in (dot.left, dot.right)), reverse=True)
+    return min(wider, max(narrower, 2)) if policy.products == "narrow" else wider
+
+
+def _widths(launch: Kernel) -> dict[str, int]:
+    """Return the bytes that represent an element of parameters and of named values.
+
+    A wider type represents every number of the value that it was converted from.
+    """
+    result = {p.name: p.dtype.itemsize for p in (*launch.inputs, *launch.outputs)}
+    for s in statements(launch):
+        if isinstance(s, Let):
+            result[s.name] = _bytes_of(s.value, result)
+    return result
+
+
+def _bytes_of(value: Value, widths: Mapping[str, int]) -> int:
+    match value:
+        case Load(param=name) | Ref(name=name):
+            return widths.get(name, 4)
+        case Cast(arg=arg, dtype=dtype):
+            return min(_bytes_of(arg, widths), dtype.itemsize)
+        case _:
+            return 4
+
+
+def predict_ns(
+    work: LaunchWork,
+    schedule: Schedule,
+    lanes: Mapping[str, int],
+    warps: int,
+    device: DeviceRates,
+) -> float:
+    """Return the predicted time of a launch in ns.
+
+    Infinity where no processor holds a program.
+    """
+    count = math.prod(
+        math.ceil(work.extents[a] / n) if n > 1 else work.extents[a]
+        for a, n in schedule.grid.items()
+    )
+    if not count:
+        return 0.0
+    registers = _registers(work, lanes, warps * device.limits.lanes)
+    shared = _shared(work, schedule, lanes)
+    most = device.limits.lane_registers
+    held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
+    if not held or shared > device.limits.shared_bytes:
+        return math.inf
+    spilling = max(registers / most, 1.0) ** 2
+    resident = min(held, math.ceil(count / device.processors))
+    moved = work.bytes * _sectors(work, lanes)
+    flow = _flow(work, resident, warps, count, shared, device) * _vectors(
+        work, lanes, warps, device
+    )
+    memory = moved / (device.gbytes_per_second * flow)
+    caches = _loaded(work, schedule, count) / (L2_RATIO * device.gbytes_per_second)
+    waves = count / (device.processors * (1 if work.contractions else held))
+    tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
+    arithmetic = _arithmetic(work, lanes, device) * tail
+    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _taste(
+        work, lanes, warps, device
+    )
+
+
+def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
+    """Return the time of a launch that only moves its bytes."""
+    return HIDDEN_LAUNCH_NS + work.bytes / device.gbytes_per_second
+
+
+def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
+    return math.prod(lanes.get(a, 1) for a in axes)
+
+
+def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
+    """Return the registers of a thread, estimated from the largest values of a program."""
+    if work.contractions:
+        held = sum(_tile(axes, lanes) for axes in {c.result: 0 for c in work.contractions})
+        return PRODUCT_REGISTERS + ACCUMULATOR_REGISTERS * held // threads
+    each = max((_tile(axes, lanes) for axes in work.values), default=1) / threads
+    return ROW_REGISTERS + int(ELEMENT_REGISTERS * each)
+
+
+def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> int:
+    """Return the bytes of the operands that a loop has in shared memory."""
+    looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
+    stages = max(schedule.stages, 1)
+    return stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+
+
+def _flow(
+    work: LaunchWork, resident: int, warps: int, count: int, shared: int, device: DeviceRates
+) -> float:
+    """Return the part of the bandwidth that the loads in flight can use.
+
+    Threads load into registers; a loop over contractions also has the blocks ahead in flight.
+    """
+    threads = warps * device.limits.lanes
+    each = work.bytes / (count * threads)
+    in_flight = resident * max(threads * min(each, THREAD_BYTES), shared)
+    needed = device.gbytes_per_second / device.processors * LATENCY_NS
+    busy = min(count / device.processors, 1.0)
+    return max(min(in_flight / needed, 1.0) * busy, 1e-3)
+
+
+def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
+    """Return the bytes that all programs load and store through the caches."""
+    total = 0.0
+    for x in work.accesses:
+        repeated = math.prod(
+            math.ceil(work.extents[a] / lanes)
+            for a, lanes in schedule.grid.items()
+            if a not in x.axes
+        )
+        total += x.nbytes * math.prod(work.extents[a] for a in x.axes) * repeated
+    return total if count else 0.0
+
+
+def _sectors(work: LaunchWork, lanes: Mapping[str, int]) -> float:
+    """Return the bytes that memory moves for each byte of the worst access: whole sectors."""
+    worst = 1.0
+    for x in work.accesses:
+        extent = math.prod(work.extents[a] for a in x.last)
+        if x.axes and x.last and extent > 1:
+            run = x.nbytes * min(_tile(x.last, lanes), extent)
+            worst = max(worst, min(SECTOR_BYTES, x.nbytes * extent) / run)
+    return worst
+
+
+def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
+    """Return the part of the bandwidth that accesses of a thread's neighbouring elements have."""
+    threads = warps * device.limits.lanes
+    widths = [
+        x.nbytes * max(_tile(x.axes, lanes) // threads, 1)
+        for x in work.accesses
+        if x.last and len(x.axes) > 0
+    ]
+    return VECTOR_RATES.get(max(widths, default=16), 1.0)
+
+
+def _taste(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
+    """Return a factor near 1 that orders equals as published tuners do.
+
+    About 16 elements a thread, and one warp where no other is needed.
+    """
+    if work.contractions:
+        return 1.0
+    most = max((_tile(axes, lanes) for axes in work.values), default=1)
+    each = most / (warps * device.limits.lanes)
+    return 1.0 + 0.01 * abs(math.log2(max(each, 1 / 64) / 16)) + 0.02 * (warps > 1)
+
+
+def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates) -> float:
+    total = 0.0
+    for c in work.contractions:
+        tile = _tile(c.result, lanes)
+        part = next(rate for least, rate in TILE_RATES if tile >= least)
+        rate = device.float32_tflops
+        if c.nbytes < 4:
+            rate = device.tensor_tflops * (2 if c.nbytes == 1 else 1)
+        padded = (
+            math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1)
+            for a in c.result | c.over
+        )
+        total += 2 * math.prod(padded) / (rate * 1e3 * part)
+    return total

@@ -1,0 +1,132 @@
+"""Compile the programs of a report for its device, where Triton is installed.
+
+    source, launches = programs(kernel, sizes, device)
+
+The knob `device_code` turns compiling off: reports then show predicted schedules alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from smelt import knobs
+from smelt.backend import Gpu
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.candidates import Candidate
+from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.resources import key_instructions
+from smelt.codegen.triton.schedule import EXACT, FAST, Policy
+from smelt.codegen.triton.select import SelectedLaunch, select
+from smelt.explain.data import (
+    DeviceCodeData,
+    DeviceKernelData,
+    DeviceLaunchData,
+    DeviceScheduleData,
+)
+from smelt.explain.units import show_bytes, show_count, show_time
+from smelt.kernel.ir import Kernel
+from smelt.runtime.cache import Cache
+
+__all__ = ["launch_lines", "missing_compiler", "policy_in_force", "programs", "rates_of"]
+
+
+def programs(
+    kernel: Kernel, sizes: Mapping[str, int], machine: Gpu
+) -> tuple[str, tuple[DeviceLaunchData, ...]]:
+    """Return the Triton file of a kernel and its launches on a device.
+
+    Raises DeviceKernelError for a kernel that is not printed.
+    """
+    device = rates_of(machine)
+    compiler = None
+    if knobs.DEVICE_CODE.get() and has_triton():
+        compiler = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
+    selection = select(kernel, sizes, device, compiler, policy_in_force())
+    launches = tuple(_launch(x, device, compiler) for x in selection.launches)
+    return selection.source, launches
+
+
+def rates_of(machine: Gpu) -> DeviceRates:
+    """Return a device as schedules are compared on it."""
+    return DeviceRates(
+        arch=machine.arch,
+        limits=device_limits(machine.arch),
+        processors=machine.processors,
+        gbytes_per_second=machine.memory_gbs,
+        tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
+        float32_tflops=machine.vector_gflops / 1e3,
+    )
+
+
+def policy_in_force() -> Policy:
+    """Return how exact programs are: hardware approximations are for `rounding="fast"` alone."""
+    return FAST if knobs.ROUNDING.get() == "fast" else EXACT
+
+
+def _launch(
+    launch: SelectedLaunch, device: DeviceRates, compiler: TritonCompiler | None
+) -> DeviceLaunchData:
+    code = None
+    if launch.program is not None and compiler is not None:
+        needs = launch.program.resources
+        code = DeviceCodeData(
+            compiler=compiler.identity.rpartition(" ")[0],
+            registers=needs.registers,
+            spills=needs.spills,
+            shared_bytes=needs.shared_bytes,
+            warps=needs.warps,
+            occupancy=device.limits.occupancy(
+                warps=needs.warps, registers=needs.registers, shared_bytes=needs.shared_bytes
+            ),
+            instructions=key_instructions(needs.instructions),
+            assembly=launch.program.assembly,
+        )
+    dropped = [_schedule(d.candidate, d.reason) for d in launch.dropped]
+    return DeviceLaunchData(
+        name=launch.stage.program.name,
+        schedule=_schedule(launch.chosen, launch.warning),
+        code=code,
+        candidates=(*dropped, *map(_schedule, launch.others)),
+    )
+
+
+def _schedule(candidate: Candidate, dropped: str | None = None) -> DeviceScheduleData:
+    return DeviceScheduleData(
+        blocks=candidate.blocks,
+        reason=candidate.schedule.reason,
+        predicted_ns=candidate.predicted_ns,
+        dropped=dropped,
+    )
+
+
+def launch_lines(launch: DeviceLaunchData, level: int) -> list[str]:
+    """Return the lines of a launch: its schedule, what its code needs, and the candidates."""
+    lines = [f"{launch.name}: {_schedule_line(launch.schedule)}"]
+    code = launch.code
+    if code is not None:
+        spilled = f", {code.spills} bytes spilled" if code.spills else ", no spills"
+        counts = ", ".join(f"{n} {m}" for m, n in sorted(code.instructions.items()))
+        lines.append(
+            f"  {code.registers} registers{spilled}, {show_bytes(code.shared_bytes)} shared, "
+            f"{show_count(code.warps, 'warp')}, occupancy {code.occupancy:.0%}"
+            f"{'; ' * bool(counts)}{counts}"
+        )
+    if level > 2:
+        lines += [f"  candidate {_schedule_line(c)}" for c in launch.candidates]
+    return lines
+
+
+def _schedule_line(schedule: DeviceScheduleData) -> str:
+    parts = [schedule.blocks, schedule.reason, f"predicted {show_time(schedule.predicted_ns)}"]
+    text = ", ".join(p for p in parts if p)
+    return text if schedule.dropped is None else f"{text}; {schedule.dropped}"
+
+
+def missing_compiler(kernels: Iterable[DeviceKernelData]) -> str | None:
+    """Return what to install for registers and assembly, where printed launches have no code."""
+    if has_triton() or not any(k.launches for k in kernels):
+        return None
+    return (
+        "pip install 'smelt-compiler[gpu]' would show registers, spills, shared memory, occupancy"
+        " and PTX."
+    )

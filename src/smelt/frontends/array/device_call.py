@@ -1,0 +1,209 @@
+"""Call compiled functions on arrays of a GPU.
+
+The recording is the CPU's: a call's arrays are described by their dtypes and shapes, and no element
+is read. The results stay on the device, and nothing waits for it; a position out of bounds is an
+error of a later call, or of the next read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from smelt.dataclass import dataclass
+from smelt.device import DeviceProgram, compile_for_device
+from smelt.errors import CaptureError, DeviceError, OutsideError, UnsupportedError
+from smelt.frontends.array.ahead_of_time import signature
+from smelt.frontends.array.array import Array
+from smelt.frontends.array.bind_args import BoundCall
+from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
+from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of, place_of
+from smelt.frontends.array.evaluate_pending import evaluate
+from smelt.frontends.array.results import match_parameters, pack
+from smelt.frontends.array.trace import Argument, Result, Trace, record_call
+from smelt.graph.bounds_checks import BoundsChecks
+from smelt.knobs import fingerprint
+from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
+from smelt.runtime.cuda.flags import deferred_flags
+from smelt.types.dtype import bool_, from_numpy
+
+if TYPE_CHECKING:
+    from smelt.frontends.array.jit import Jit
+
+__all__ = ["call_on_device"]
+
+_KEPT = 256
+"""Most recordings that a function keeps for one structure of arguments."""
+
+
+@dataclass(slots=True, eq=False)
+class _Recording:
+    """Recording of a function, compiled for one device."""
+
+    trace: Trace
+    program: DeviceProgram
+    uploads: dict[int, DeviceBuffer]
+    """Captured arrays of the CPU that nobody writes to, by number, on the device."""
+
+
+def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
+    """Run a jitted function on arrays of a GPU and return its results there.
+
+    Raises UnsupportedError for `out=`, DeviceError for arrays elsewhere, and what compiling and
+    running on a device raise. A donated array keeps its memory.
+    """
+    if out is not None:
+        raise UnsupportedError(
+            "out= on a GPU: results have memory of their own", hint="Use the returned arrays."
+        )
+    buffers = [buffer_of(x) if is_on_gpu(x) else None for x in bound.leaves]
+    place = next(place_of(x, b) for x, b in zip(bound.leaves, buffers) if b is not None)
+    _check_places(bound, buffers, place)
+    deferred_flags(place.device).check()
+    arguments = [_argument(*pair) for pair in zip(bound.leaves, buffers, strict=True)]
+    recording, sizes = _find(jit, bound, arguments, place)
+    trace = recording.trace
+    names = bound.names
+    inputs = [
+        _number(arguments[k], place) if (b := buffers[k]) is None else b for k in trace.arguments
+    ]
+    inputs += [_captured(recording, k, place) for k in range(len(trace.captured))]
+    inputs += [_size_carrier(sizes[k], place) for k in trace.size_inputs]
+    labels = [names[k] for k in trace.arguments]
+    if trace.bounds.flag is not None and place.device.is_capturing(place.stream):
+        raise CaptureError(
+            reason="positions are checked by the host",
+            hint="Record with sm.config(check_positions=False) what may be captured.",
+        )
+    results = recording.program.executable.run(
+        inputs, _program_sizes(recording, sizes), place.stream, place.memory, labels
+    )
+    if trace.bounds.flag is not None:
+        checks = trace.bounds
+        deferred_flags(place.device).add(results.pop(), place.stream, lambda: _fail(checks))
+    return pack(trace, _leaves(trace, results, arguments, bound))
+
+
+def _check_places(bound: BoundCall, buffers: Sequence[DeviceBuffer | None], place: Place) -> None:
+    """Raise DeviceError unless all arrays are on one device; numbers are anywhere."""
+    for k, (x, buffer) in enumerate(zip(bound.leaves, buffers, strict=True)):
+        if buffer is not None and buffer.device is not place.device:
+            raise DeviceError(
+                f"argument {bound.names[k]!r} is on {buffer.device.name},"
+                f" others are on {place.device.name}",
+                hint="Move one of them; nothing moves between devices by itself.",
+            )
+        if buffer is None and (isinstance(x, Array) or is_foreign_array(x)) and x.shape:
+            raise DeviceError(
+                f"argument {bound.names[k]!r} is on the CPU, others are on {place.device.name}",
+                hint=f'Move it: sm.asarray(x, device="{place.device.name}").',
+            )
+
+
+def _argument(x: Any, buffer: DeviceBuffer | None) -> Argument:
+    """Describe a leaf for a recording, which reads no elements."""
+    if buffer is not None:
+        one = np.zeros((), buffer.dtype.numpy)
+        strides = [n * one.itemsize for n in row_major(buffer.shape)]
+        carrier = np.lib.stride_tricks.as_strided(one, buffer.shape, strides, writeable=False)
+        return Argument(carrier)
+    if isinstance(x, (bool, int, float)):
+        return Argument(number=x)
+    return Argument(np.asarray(evaluate(x.node) if isinstance(x, Array) else x))
+
+
+def _find(
+    jit: Jit[Any, Any], bound: BoundCall, arguments: Sequence[Argument], place: Place
+) -> tuple[_Recording, tuple[int, ...]]:
+    """Return a recording that is valid for a call and the values of its sizes."""
+    key: Hashable = (
+        bound.tree,
+        bound.statics,
+        tuple(map(signature, arguments)),
+        place.device.name,
+        id(place.device),
+        fingerprint(),
+    )
+    recordings: list[_Recording] = jit.device_recordings.setdefault(key, [])
+    measures = match_parameters(arguments)
+    for recording in recordings:
+        sizes = recording.trace.match(*measures)
+        if sizes is not None:
+            return recording, sizes
+    trace = record_call(jit.options.name, bound.names, arguments, bound.call, (), turns=False)
+    sizes = trace.match(*measures)
+    assert sizes is not None, "a recording does not hold for the call it was made in"
+    program = compile_for_device(trace.graph, trace.hints, place.device)
+    recordings.insert(0, _Recording(trace, program, {}))
+    del recordings[_KEPT:]
+    return recordings[0], sizes
+
+
+def _program_sizes(recording: _Recording, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes in the order of the executable."""
+    named = dict(zip(recording.trace.hints, sizes, strict=True))
+    return tuple(named[n] for n in recording.program.size_names)
+
+
+def _number(argument: Argument, place: Place) -> DeviceBuffer:
+    """Copy a number to the device, as an array of rank 0."""
+    data = argument.data
+    if data is None:
+        kind = np.float64 if isinstance(argument.number, float) else np.int64
+        data = np.asarray(argument.number, kind)
+    return copy_to_device(data, from_numpy(data.dtype), place.memory, place.stream)
+
+
+def _captured(recording: _Recording, k: int, place: Place) -> DeviceBuffer:
+    """Return a captured array on the device, copied once if nobody writes to it."""
+    value = recording.trace.captured[k]
+    if not value.shared and k in recording.uploads:
+        return recording.uploads[k]
+    data = evaluate(value)
+    buffer = copy_to_device(data, from_numpy(data.dtype), place.memory, place.stream)
+    if not value.shared:
+        recording.uploads[k] = buffer
+    return buffer
+
+
+def _size_carrier(size: int, place: Place) -> DeviceBuffer:
+    """Return an input that passes a size by its shape; no element is read."""
+    return DeviceBuffer(0, (size,), (1,), bool_, place.device, place.stream, None)
+
+
+def _leaves(
+    trace: Trace, results: list[DeviceBuffer], arguments: Sequence[Argument], bound: BoundCall
+) -> list[Any]:
+    """Return the leaves of the result."""
+    computed = [DeviceArray.of(b) for b in results]
+    sizes = iter(
+        () if trace.result_sizes is None else trace.result_sizes(*match_parameters(arguments))
+    )
+
+    def leaf_of(r: Result) -> Any:
+        if r.kind == "graph":
+            return computed[r.position]
+        if r.kind == "argument":
+            x = bound.leaves[r.position]
+            return x if isinstance(x, (DeviceArray, Array)) else _returned(x)
+        if r.kind == "captured":
+            return Array.of(r.value)
+        return next(sizes) if r.kind == "size" else r.value
+
+    return [leaf_of(r) for r in trace.results]
+
+
+def _returned(x: Any) -> Any:
+    return DeviceArray.of(buffer_of(x)) if is_on_gpu(x) else x
+
+
+def _fail(checks: BoundsChecks) -> NoReturn:
+    """Raise the error of a position out of bounds, at the first possible operator."""
+    reader, origin = checks.readers[0] if checks.readers else ("a call before", None)
+    others = f" (or one of {len(checks.readers) - 1} others)" if len(checks.readers) > 1 else ""
+    raise OutsideError(
+        f"{reader}{others}: a position was out of bounds in a call on the GPU before",
+        origin=origin,
+    )

@@ -1,0 +1,393 @@
+"""Predict the time of a region on a GPU.
+
+    total = launches + max(arithmetic, memory) * idle
+    arithmetic = work of every unit at every position, at the rate of the unit that does it
+    memory     = first touch of each array, in main memory or the shared cache where it rests
+               + tiles: what the programs of a product read again, from the shared cache
+               + sweeps: later passes over rows that no program keeps
+               + partials: results of a split reduction for its merge
+
+Rates and the factor for idle processors are the machine's (`smelt.backend.gpu`), the structure of
+a kernel that of `smelt.fusion.schedule_model` with the machine's tiling: nothing is packed, vectors
+have no lanes to fill, and parallelism is programs, not threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from smelt.backend.gpu import Gpu, KernelWork
+from smelt.fusion.bitsets import Hints, bits
+from smelt.fusion.cascade.term import Term
+from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
+from smelt.fusion.region import Region
+from smelt.fusion.schedule_model import ScheduleModel
+from smelt.fusion.trace import SPECIAL_COST, STEP_COST
+from smelt.fusion.units import Unit, Units
+from smelt.ops.combine import COMBINES
+from smelt.target import Kind, Level
+from smelt.types.dtype import DType, f32
+from smelt.types.expr import evaluate
+
+INSTRUCTIONS = 2.0
+"""Vector instructions of one unit of an operator row's cost, for one element."""
+SCAN_INSTRUCTIONS = 10.0
+"""Instructions per element of a scan: a tree of shuffles within a program."""
+SECTOR_BYTES = 32
+"""Bytes that an access of one lane moves."""
+PARTIAL_BYTES = 8
+"""Bytes of a partial result, which is kept in double precision."""
+ATOMIC_INSTRUCTIONS = 8.0
+"""Vector instructions per element of a result that updates are added to in memory."""
+STATE_BYTES = 128 << 10
+"""Most bytes of states that a program carries in registers and shared memory."""
+
+
+class DeviceModel(CostModel):
+    """The cost model of a GPU.
+
+    Nanoseconds of arithmetic are those of the whole device with every processor busy, so that it
+    counts as one core.
+    """
+
+    counts_lanes = False
+
+    def __init__(self, units: Units, machine: Gpu, hints: Hints, extra_bytes: int = 0) -> None:
+        super().__init__(units, machine, hints, extra_bytes, 1, machine.warp_size)
+        self.gpu = machine
+        self.step_ns = [0.0] * len(units.inputs)
+        self.step_ns += [self._step(unit) for unit in units.units]
+
+    def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:
+        """Return the inverse bandwidth; registers and shared memory are part of arithmetic."""
+        return 1.0 / self.gpu.bandwidth(level, kind)
+
+    # ---- arithmetic ----------------------------------------------------------------------------
+
+    def _step(self, unit: Unit) -> float:
+        """Return the nanoseconds of one element or reduction step, with every processor busy."""
+        traced = unit.trace
+        dtype = self._widest(unit)
+        cost = traced.cost - traced.special_cost - STEP_COST * traced.dots
+        if unit.scan_axis >= 0:
+            cost += SCAN_INSTRUCTIONS / INSTRUCTIONS
+        total_ns = self.gpu.element_ns(INSTRUCTIONS * max(cost, 0.0), dtype)
+        total_ns += self._special_ns(traced.specials, traced.special_cost, dtype)
+        return total_ns + (traced.dots and self._product_ns(unit))
+
+    def _widest(self, unit: Unit) -> DType:
+        """Return the type of the widest operand or result."""
+        types = [self.units.values[e.producer].type.dtype for e in unit.edges]
+        return max((unit.node.type.dtype, *types), key=lambda t: (t.itemsize, t.is_float))
+
+    def _special_ns(self, count: int, cost: float, dtype: DType) -> float:
+        """Return the time of special functions; in double precision they are polynomials."""
+        if dtype.is_float and dtype.itemsize <= f32.itemsize:
+            return count * self.gpu.special_ns
+        return self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
+
+    def _product_ns(self, unit: Unit) -> float:
+        """Return the time of one multiply-add of a contraction, by types and tile."""
+        types = [self._loaded_type(e.producer) for e in unit.edges]
+        if len(types) != 2:
+            return self.gpu.element_ns(1.0, self._widest(unit))
+        left, right = (_plain_axes(e.terms) for e in unit.edges)
+        rows, columns = (
+            prod([self.extents[unit.axes[k]] for k in side if k < unit.rank])
+            for side in (left - right, right - left)
+        )
+        return self.gpu.product_ns(types[0], types[1], rows, columns)
+
+    def _loaded_type(self, v: int) -> DType:
+        """Return the type of a value before conversions, which a tile holds in memory's type."""
+        while v >= len(self.units.inputs) and self.units.unit(v).trace.is_conversion:
+            before = self.units.unit(v).edges[0].producer
+            if self.itemsize[before] > self.itemsize[v]:
+                break
+            v = before
+        return self.units.values[v].type.dtype
+
+    def _term_type(self, t: Term, loads: Loads) -> DType:
+        """Return the type of a term before conversions."""
+        while t.kind == "cast" and t.args[0].dtype.itemsize <= t.dtype.itemsize:
+            (t,) = t.args
+        return self.units.values[loads[t][0]].type.dtype if t in loads else t.dtype
+
+    # ---- kernels -------------------------------------------------------------------------------
+
+    def _cost(
+        self,
+        work: KernelWork,
+        read: int,
+        written: int,
+        *,
+        touch: float,
+        sweeps: float = 0.0,
+        partials: float = 0.0,
+    ) -> Cost:
+        """Return the cost of a kernel, with parts of its memory time before idling."""
+        time = self.gpu.time(work)
+        idle = self.gpu.idle(work.programs, is_product=work.is_product)
+        hidden = min(time.memory, time.arithmetic)
+        return Cost(
+            time.total,
+            time.total + (1.0 - CHARGED) * hidden,
+            time.launch,
+            time.arithmetic,
+            read=read,
+            written=written,
+            tasks=work.programs,
+            touch=touch * idle,
+            sweeps=sweeps * idle,
+            partials=partials * idle,
+        )
+
+    def _touched(self, v: int, nbytes: float) -> tuple[float, float]:
+        """Return bytes of a value by where it rests: main memory, shared cache."""
+        return (nbytes, 0.0) if self.resting_level[v] == "dram" else (0.0, nbytes)
+
+    def _traffic(self, touched: Mapping[int, float]) -> tuple[float, float, float]:
+        """Return bytes in main memory, bytes in the shared cache, and their time."""
+        pairs = [self._touched(v, n) for v, n in touched.items()]
+        memory, cache = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+        return memory, cache, memory / self.gpu.memory_gbs + cache / self.gpu.cache_gbs
+
+    def call_cost(self, unit: Unit) -> Cost:
+        """Return the cost of a library call: its traffic and its start."""
+        u = unit.number
+        read = {e.producer: float(self.nbytes[e.producer]) for e in unit.edges}
+        memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
+        programs = self._programs(self.elements[u])
+        work = KernelWork(memory, cache, 0.0, programs)
+        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch)
+
+    def map_cost(self, unit: Unit) -> Cost:
+        """Return the cost of an elementwise operator on values of its own shape."""
+        u = unit.number
+        read = {v: float(self.nbytes[v]) for v in bits(self.units.operands[u])}
+        memory, cache, touch = self._traffic({**read, u: self.nbytes[u]})
+        arithmetic = self.step_ns[u] * self.elements[u]
+        work = KernelWork(memory, cache, arithmetic, self._programs(self.elements[u]))
+        return self._cost(work, int(sum(read.values())), self.nbytes[u], touch=touch)
+
+    def _programs(self, elements: int) -> int:
+        """Return the programs of an elementwise kernel."""
+        return max(-(-elements // self.tiling.map_block), 1)
+
+    def _scatter_cost(self, region: Region) -> Cost:
+        """Return the cost of a scatter kernel, whose updates are added in memory."""
+        u = region.stored.bit_length() - 1
+        touched, updates = {u: float(self.nbytes[u])}, 0
+        for v, masks in region.load_masks.items():
+            volumes = [prod([self.extents[region.axes[a]] for a in bits(m)]) for m in masks]
+            updates = max(updates, *volumes)
+            touched[v] = min(self.elements[v], sum(volumes)) * self.itemsize[v]
+        region.work = updates * self.gpu.element_ns(ATOMIC_INSTRUCTIONS, f32)
+        memory, cache, touch = self._traffic(touched)
+        rereads = updates * SECTOR_BYTES
+        work = KernelWork(memory, cache + rereads, region.work, self._programs(updates))
+        read = int(sum(n for v, n in touched.items() if v != u))
+        return self._cost(
+            work, read, self.nbytes[u], touch=touch, sweeps=rereads / self.gpu.cache_gbs
+        )
+
+    def cost(self, region: Region) -> Cost:
+        """Return the time of a region by term. Sets its `work` unless that is known."""
+        if region.members & self.units.calls:
+            return self.call_cost(self.units.unit(region.members.bit_length() - 1))
+        if region.members & self.units.scatters:
+            return self._scatter_cost(region)
+        schedule = ScheduleModel(self.units, region, self.extents, self.tiling)
+        schedule.assign_nests()
+        if region.work < 0:
+            region.work = schedule.work(self.step_ns, STEP_COST)
+        programs, parts = schedule.tasks(), self._split_k(region, schedule)
+        programs *= parts
+        touched, tiles, row_bytes, swept = self._reads(region, schedule)
+        read = int(sum(touched.values()))
+        for u in bits(region.stored):
+            touched[u] = touched.get(u, 0.0) + self.nbytes[u]
+        memory, cache, touch = self._traffic(touched)
+        kept = self._kept_bytes(schedule)
+        row_bytes += kept
+        sweeps = swept if not self.gpu.is_near(int(row_bytes)) else 0.0
+        level = self.gpu.level(int(row_bytes) * min(programs, 2 * self.gpu.processors))
+        partials = 2.0 * self._partial_bytes(region, schedule)
+        if parts > 1:
+            partials += sum(
+                2.0 * parts * PARTIAL_BYTES * self.elements[u] for u in region.reduced_axes
+            )
+        in_memory = sweeps if level == "dram" else 0.0
+        in_cache = tiles + partials + (0.0 if level == "dram" else sweeps)
+        work = KernelWork(
+            memory + in_memory,
+            cache + in_cache,
+            region.work,
+            programs,
+            2 if schedule.split or parts > 1 else 1,
+            schedule.has_contractions,
+        )
+        gbs = self.gpu.cache_gbs
+        result = self._cost(
+            work,
+            read,
+            sum(self.nbytes[u] for u in bits(region.stored)),
+            touch=touch,
+            sweeps=tiles / gbs + sweeps * self.ns_per_byte(level, "read", 1),
+            partials=partials / gbs,
+        )
+        result.row_bytes, result.kept_bytes = int(row_bytes), kept
+        result.times = max(map(max, schedule.reads_by_nest.values()), default=1)
+        result.split = bool(schedule.split) or parts > 1
+        return result
+
+    def _split_k(self, region: Region, schedule: ScheduleModel) -> int:
+        """Return the parts of the reduction axis of a lone product, as lowering splits it."""
+        if not schedule.has_contractions or len(region.reduced_axes) != 1:
+            return 1
+        ((_, reduced),) = region.reduced_axes.items()
+        longest = max((schedule.sizes[a] for a in bits(reduced)), default=1)
+        if schedule.tasks() >= self.tiling.min_product_tasks or longest < self.tiling.min_split_k:
+            return 1
+        return int(evaluate(self.tiling.split_k_parts(longest), {}))
+
+    def _reads(
+        self, region: Region, schedule: ScheduleModel
+    ) -> tuple[dict[int, float], float, float, float]:
+        """Return the bytes of each value that is read, and of further reads.
+
+        Those are tiles that several programs of a product read, the row of one program, and later
+        passes over rows.
+        """
+        touched: dict[int, float] = {}
+        tiles = row_bytes = swept = 0.0
+        for v, positions in region.loads.items():
+            masks, itemsize = region.load_masks[v], self.itemsize[v]
+            distinct = min(self.elements[v], sum(map(schedule.volume, masks)))
+            touched[v] = float(distinct * itemsize)
+            row_bytes += sum([schedule.row(m) for m in masks]) * itemsize
+            passes = schedule.reads_by_nest.get(v)
+            for k, (position, mask) in enumerate(zip(positions, masks, strict=True)):
+                loaded = schedule.evaluations(mask)
+                if any(not isinstance(t, int) for t in position):
+                    loaded = min(loaded, 2.0 * self.elements[v])  # windows share their lines
+                times = 1 if passes is None else passes[k]
+                tiles += max(loaded - distinct, 0.0) * itemsize * (schedule.has_contractions)
+                swept += max(times - (k == 0), 0) * loaded * itemsize
+        return touched, tiles, row_bytes, swept
+
+    def _kept_bytes(self, schedule: ScheduleModel) -> int:
+        """Return the bytes of values that a program keeps between passes over its rows."""
+        region = schedule.region
+        return sum(
+            schedule.row(region.masks[u][0]) * max(self.itemsize[u], f32.itemsize)
+            for u in bits(schedule.kept)
+        )
+
+    def _partial_bytes(self, region: Region, schedule: ScheduleModel) -> float:
+        """Return the bytes of the partial results of a split reduction."""
+        return float(
+            sum(
+                schedule.parts * schedule.volume(region.masks[u][0]) * PARTIAL_BYTES
+                for u, ended in region.reduced_axes.items()
+                if ended & schedule.split
+            )
+        )
+
+    # ---- questions of the search and of streams --------------------------------------------------
+
+    @property
+    def joined_start_ns(self) -> float:
+        """Return the time of a launch, which every kernel takes."""
+        return self.gpu.launch_ns
+
+    @property
+    def gathered_ns(self) -> float:
+        """Return the time of an element that is gathered: a sector of the shared cache."""
+        return SECTOR_BYTES / self.gpu.cache_gbs
+
+    def least_ns(
+        self, work: float, one_core: float, all_cores: float, full_ns: float, kernels: int
+    ) -> float:
+        """Return the least objective of kernels that keep every processor busy."""
+        charged = work + all_cores - CHARGED * min(work, all_cores)
+        return kernels * self.gpu.launch_ns + charged
+
+    def state_level(self, nbytes: int, *, blocked: bool) -> Level | None:
+        """Return `l1` for states that a program holds in registers and shared memory."""
+        return "l1" if nbytes <= STATE_BYTES else None
+
+    def term_ns(
+        self,
+        t: Term,
+        cost: float,
+        times: float,
+        itemsize: int,
+        sizes: Mapping[str, int],
+        loads: Loads,
+    ) -> float:
+        """Return the time of computing a term, with every processor busy."""
+        dtype = max((a.dtype for a in t.args or (t,)), key=lambda d: d.itemsize)
+        if len(t.args) == 2 and _is_product(t):
+            left, right = t.args
+            rows, columns = (
+                prod([sizes[n] for n in side if n in sizes])
+                for side in (left.axes - right.axes, right.axes - left.axes)
+            )
+            types = self._term_type(left, loads), self._term_type(right, loads)
+            return times * self.gpu.product_ns(types[0], types[1], rows, columns)
+        if t.kind == "apply" and cost >= SPECIAL_COST:
+            return times * self._special_ns(1, cost, dtype)
+        return times * self.gpu.element_ns(INSTRUCTIONS * cost, dtype)
+
+    def shared_level(self, level: Level) -> Level:
+        """Return the shared cache: programs of a wave visit the same blocks at the same time."""
+        return "l2"
+
+    def packing_ns(
+        self,
+        t: Term,
+        sizes: Mapping[str, int],
+        still: frozenset[str],
+        loads: Loads,
+        times: Callable[[frozenset[str]], float],
+    ) -> float:
+        """Return 0: tiles are read into shared memory as they are."""
+        return 0.0
+
+    def stream_threads(self, work: float, floor: float, tasks: int) -> int:
+        """Return 1: times are those of the whole device."""
+        return 1
+
+    def stream_time(
+        self,
+        work: float,
+        memory: float,
+        threads: int,
+        tasks: int,
+        launches: int,
+        *,
+        products: bool,
+    ) -> tuple[float, float, float, float]:
+        """Return launch time, arithmetic time, total and objective."""
+        idle = self.gpu.idle(tasks, is_product=products)
+        launch, arithmetic, moving = launches * self.gpu.launch_ns, work * idle, memory * idle
+        hidden = min(arithmetic, moving)
+        total = launch + max(arithmetic, moving)
+        return launch, arithmetic, total, total + (1.0 - CHARGED) * hidden
+
+
+def _is_product(t: Term) -> bool:
+    """Return whether a term is a contraction of two operands."""
+    if t.kind == "opaque" and isinstance(t.value, tuple) and t.value[0] == "reduce":
+        return t.value[1] not in COMBINES
+    return t.kind == "dot"
+
+
+def _plain_axes(terms: tuple[object, ...]) -> set[int]:
+    """Return the axes among the terms of a read."""
+    return {t for t in terms if isinstance(t, int) and t >= 0}
+
+
+__all__ = ["DeviceModel"]

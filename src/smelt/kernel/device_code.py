@@ -1,0 +1,150 @@
+"""Compiled code of a kernel for a GPU as plain data: images and how to launch them.
+
+`DeviceCode` is to a GPU what `CompiledKernel` is to the CPU: the object cache stores it, and a
+warm start needs neither the kernel nor a compiler. An image is a cubin or PTX. A kernel may take
+several launches, which run one after another (parts of a row, then their merge).
+
+>>> from smelt.types.expr import size
+>>> launch = Launch("k", (size("n"),), 128, 0, (Argument("buffer", "x"), Argument("size", "n")))
+>>> code = DeviceCode((b"one",), "sm_90", (launch,), (), ())
+>>> DeviceCode.from_data(code.to_data(), b"one") == code
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import Kernel
+from smelt.types.expr import Index, text
+from smelt.types.parse_expr import parse_sizes
+
+__all__ = ["Argument", "ArgumentKind", "DeviceCode", "DeviceCompiler", "Launch"]
+
+ArgumentKind = Literal["buffer", "size", "stride", "null"]
+
+
+class Argument(NamedTuple):
+    """Argument of a launch: an address, a 32-bit number, or a null address.
+
+    `name` is a parameter or a workspace of the code for a buffer, a size's name for a size, and a
+    parameter for a stride, whose dimension is `dimension`; strides count elements.
+    """
+
+    kind: ArgumentKind
+    name: str = ""
+    dimension: int = 0
+
+
+class Launch(NamedTuple):
+    """One launch: function, grid (programs per dimension), threads of a program, shared memory.
+
+    The function is in image number `image`.
+    """
+
+    symbol: str
+    grid: tuple[Index, ...]
+    threads: int
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+    image: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """Images of a kernel and its launches.
+
+    `workspaces` are buffers that live from the first launch to the last, with their bytes.
+    `aligned` names the buffers whose addresses must be multiples of 16 bytes. `facts` are what a
+    compiler reports (registers, spilled bytes, versions), for reports alone.
+    """
+
+    images: tuple[bytes, ...]
+    arch: str
+    launches: tuple[Launch, ...]
+    workspaces: tuple[tuple[str, Index], ...]
+    aligned: tuple[str, ...]
+    is_wide: bool = False
+    """Whether offsets have 64 bits."""
+    facts: Mapping[str, Any] | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return everything but the images, which follow one another, as JSON data."""
+        return {
+            "arch": self.arch,
+            "images": [len(x) for x in self.images],
+            "launches": [
+                {
+                    "symbol": x.symbol,
+                    "grid": [text(n) for n in x.grid],
+                    "threads": x.threads,
+                    "shared": x.shared_bytes,
+                    "arguments": [list(a) for a in x.arguments],
+                    "image": x.image,
+                }
+                for x in self.launches
+            ],
+            "workspaces": [(name, text(n)) for name, n in self.workspaces],
+            "aligned": list(self.aligned),
+            "wide": self.is_wide,
+            "facts": None if self.facts is None else dict(self.facts),
+        }
+
+    @staticmethod
+    def from_data(facts: Mapping[str, Any], code: bytes) -> DeviceCode:
+        """Rebuild code from `to_data` and its images.
+
+        Raises KeyError, TypeError or ValueError for malformed data.
+        """
+        images: list[bytes] = []
+        for length in facts["images"]:
+            start = sum(map(len, images))
+            images.append(code[start : start + int(length)])
+        if b"".join(images) != code:
+            raise ValueError("images of other lengths")
+        return DeviceCode(
+            tuple(images),
+            str(facts["arch"]),
+            tuple(
+                Launch(
+                    str(x["symbol"]),
+                    tuple(parse_sizes(n) for n in x["grid"]),
+                    int(x["threads"]),
+                    int(x["shared"]),
+                    tuple(_argument(*a) for a in x["arguments"]),
+                    int(x["image"]),
+                )
+                for x in facts["launches"]
+            ),
+            tuple((str(name), parse_sizes(n)) for name, n in facts["workspaces"]),
+            tuple(map(str, facts["aligned"])),
+            bool(facts["wide"]),
+            facts["facts"],
+        )
+
+
+class DeviceCompiler(Protocol):
+    """Compiler of kernels for devices."""
+
+    @property
+    def identity(self) -> str:
+        """Name of the compiler with its version, for cache keys."""
+        ...
+
+    def prepare(
+        self, kernel: Kernel, sizes: Mapping[str, int]
+    ) -> tuple[str, Callable[[str], DeviceCode]]:
+        """Return the text that decides the code at these sizes, and what compiles it.
+
+        The latter takes an architecture such as sm_90. Raises DeviceKernelError for kernels that
+        are not printed.
+        """
+        ...
+
+
+def _argument(kind: Any, name: Any, dimension: Any) -> Argument:
+    if kind not in ("buffer", "size", "stride", "null"):
+        raise ValueError(f"an argument of kind {kind!r}")
+    return Argument(kind, str(name), int(dimension))

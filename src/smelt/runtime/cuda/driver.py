@@ -1,0 +1,399 @@
+"""Call the NVIDIA driver (libcuda) through ctypes, with every result checked.
+
+    driver = system_driver()            # loads libcuda on first use
+    device = driver.device(0)           # retains its primary context, which torch shares
+    module = device.load(image)         # a cubin, or PTX that the driver compiles
+
+A `Library` gives the addresses of the driver's functions, so that a test can put others in their
+place. Calls release the GIL. No toolkit is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from smelt.errors import (
+    DeviceError,
+    DeviceForkError,
+    DriverCallError,
+    NoDriverError,
+    OldDriverError,
+)
+from smelt.runtime.cuda import status
+
+__all__ = ["Device", "Driver", "Library", "Module", "system_driver", "use_library"]
+
+REQUIRED_VERSION: Final = 12_000
+"""Oldest version of the driver's interface: 1000 times the major plus 10 times the minor one."""
+
+_TYPES: Final[dict[str, Any]] = {
+    "p": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "q": ctypes.c_uint64,
+    "b": ctypes.c_ubyte,
+    "s": ctypes.c_char_p,
+    "f": ctypes.c_float,
+}
+SIGNATURES: Final = {
+    "cuInit": "u",
+    "cuDriverGetVersion": "p",
+    "cuGetErrorName": "ip",
+    "cuGetErrorString": "ip",
+    "cuDeviceGetCount": "p",
+    "cuDeviceGet": "pi",
+    "cuDeviceGetName": "pii",
+    "cuDeviceGetAttribute": "pii",
+    "cuDeviceTotalMem_v2": "pi",
+    "cuDevicePrimaryCtxRetain": "pi",
+    "cuCtxGetCurrent": "p",
+    "cuCtxPushCurrent_v2": "p",
+    "cuCtxPopCurrent_v2": "p",
+    "cuModuleLoadData": "pp",
+    "cuModuleUnload": "p",
+    "cuModuleGetFunction": "pps",
+    "cuFuncGetAttribute": "pip",
+    "cuFuncSetAttribute": "pii",
+    "cuLaunchKernel": "puuuuuuuppp",
+    "cuStreamCreate": "pu",
+    "cuStreamDestroy_v2": "p",
+    "cuStreamSynchronize": "p",
+    "cuStreamWaitEvent": "ppu",
+    "cuStreamIsCapturing": "pp",
+    "cuStreamBeginCapture_v2": "pi",
+    "cuStreamEndCapture": "pp",
+    "cuGraphInstantiateWithFlags": "ppq",
+    "cuGraphExecUpdate_v2": "ppp",
+    "cuGraphLaunch": "pp",
+    "cuGraphDestroy": "p",
+    "cuGraphExecDestroy": "p",
+    "cuEventCreate": "pu",
+    "cuEventRecord": "pp",
+    "cuEventQuery": "p",
+    "cuEventSynchronize": "p",
+    "cuEventElapsedTime": "ppp",
+    "cuEventDestroy_v2": "p",
+    "cuMemAllocAsync": "pqp",
+    "cuMemFreeAsync": "pp",
+    "cuMemHostAlloc": "pqu",
+    "cuMemFreeHost": "p",
+    "cuMemGetInfo_v2": "pp",
+    "cuMemcpyHtoDAsync_v2": "ppqp",
+    "cuMemcpyDtoHAsync_v2": "ppqp",
+    "cuMemcpyDtoDAsync_v2": "ppqp",
+    "cuMemsetD8Async": "pbqp",
+    "cuPointerGetAttribute": "pip",
+    "cuDeviceGetDefaultMemPool": "pi",
+    "cuMemPoolTrimTo": "pq",
+}
+"""The functions called, with a letter of `_TYPES` per argument."""
+
+SHARED_ON_REQUEST: Final = 8
+"""Attribute of a function: bytes of dynamic shared memory that a launch may have."""
+SHARED_LIMIT: Final = 97
+"""Attribute of a device: most bytes of shared memory of a block, if requested."""
+_SHARED_BY_DEFAULT: Final = 48 << 10
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_ORDINAL_OF_POINTER: Final = 9
+
+
+class Library(Protocol):
+    """Functions of the driver."""
+
+    def address(self, symbol: str) -> int | None:
+        """Return the address of a function, None if there is none."""
+        ...
+
+
+class _SystemLibrary:
+    """The driver's library of this system."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise NoDriverError(reason="the driver's library libcuda.so.1 does not load") from error
+
+    def address(self, symbol: str) -> int | None:
+        try:
+            return ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value
+        except AttributeError:
+            return None
+
+
+class Driver:
+    """The driver's functions; each raises an error unless it succeeds."""
+
+    def __init__(self, library: Library) -> None:
+        """Bind and initialise the driver.
+
+        Raises NoDriverError without a device and OldDriverError for an old driver.
+        """
+        self._library = library
+        self._functions: dict[str, Any] = {}
+        self._devices: dict[int, Device] = {}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self.addresses: dict[str, int] = {}
+        code = self.result("cuInit", 0)
+        if code:
+            raise NoDriverError(reason=f"the driver reports {self._describe(code)[0]}")
+        self.version = self.number("cuDriverGetVersion")
+        if self.version < REQUIRED_VERSION:
+            raise OldDriverError(
+                present=_version_text(self.version), required=_version_text(REQUIRED_VERSION)
+            )
+        self.count = self.number("cuDeviceGetCount")
+        if not self.count:
+            raise NoDriverError(reason="the driver reports no device")
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def result(self, name: str, *arguments: Any) -> int:
+        """Call a function and return its status.
+
+        Raises DeviceForkError in a child of the process that initialised the driver.
+        """
+        if self._process != os.getpid():
+            raise DeviceForkError(parent=self._process)
+        function = self._functions.get(name)
+        if function is None:
+            address = self._library.address(name)
+            if not address:
+                raise OldDriverError(f"the driver has no function {name}")
+            kinds = [_TYPES[kind] for kind in SIGNATURES[name]]
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(address)
+            self._functions[name], self.addresses[name] = function, address
+        return int(function(*arguments))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function; raise DriverCallError unless it succeeds."""
+        code = self.result(name, *arguments)
+        if code:
+            raise self.error(name, code)
+
+    def address(self, name: str) -> int:
+        """Return the address of a function, for native code."""
+        if name not in self.addresses:
+            address = self._library.address(name)
+            if not address:
+                raise OldDriverError(f"the driver has no function {name}")
+            self.addresses[name] = address
+        return self.addresses[name]
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """Call a function that stores an int at its first argument, and return that."""
+        place = ctypes.c_int()
+        self.call(name, ctypes.byref(place), *arguments)
+        return place.value
+
+    def word(self, name: str, *arguments: Any) -> int:
+        """Call a function that stores 64 bits at its first argument, and return them."""
+        place = ctypes.c_uint64()
+        self.call(name, ctypes.byref(place), *arguments)
+        return place.value
+
+    def error(self, call: str, code: int) -> DriverCallError:
+        """Return the error of a failed call."""
+        name, text = self._describe(code)
+        return DriverCallError(call=call, name=name, text=text)
+
+    def _describe(self, code: int) -> tuple[str, str]:
+        """Return the driver's name and text of a status."""
+        texts: list[str] = []
+        for function in ("cuGetErrorName", "cuGetErrorString"):
+            place = ctypes.c_char_p()
+            failed = self.result(function, code, ctypes.byref(place))
+            texts.append("" if failed or place.value is None else place.value.decode())
+        return texts[0] or f"status {code}", texts[1]
+
+    # ---- devices ---------------------------------------------------------------------------------
+
+    def device(self, ordinal: int) -> Device:
+        """Return a device, whose primary context is retained for the life of the process.
+
+        Raises DeviceError for an ordinal that there is not.
+        """
+        with self._lock:
+            device = self._devices.get(ordinal)
+            if device is None:
+                if not 0 <= ordinal < self.count:
+                    names = ", ".join(f"cuda:{k}" for k in range(self.count))
+                    raise DeviceError(device=f"cuda:{ordinal}", known=f"cpu, {names}")
+                device = self._devices[ordinal] = Device(self, ordinal)
+        return device
+
+    def ordinal_of(self, pointer: int) -> int | None:
+        """Return the device that an address belongs to; None for the host's memory."""
+        place = ctypes.c_int()
+        code = self.result(
+            "cuPointerGetAttribute", ctypes.byref(place), _ORDINAL_OF_POINTER, pointer
+        )
+        return None if code else place.value
+
+
+class Module:
+    """Loaded image; it is unloaded with this object."""
+
+    __slots__ = ("__weakref__", "_functions", "device", "handle")
+
+    def __init__(self, device: Device, handle: int) -> None:
+        self.device = device
+        self.handle = handle
+        self._functions: dict[tuple[str, int], int] = {}
+
+    def function(self, symbol: str, shared_bytes: int = 0) -> int:
+        """Return the handle of a function that may have that much dynamic shared memory.
+
+        It is valid while the module is referenced.
+        Raises DriverCallError for an unknown symbol, or more shared memory than the device has.
+        """
+        function = self._functions.get((symbol, shared_bytes))
+        if function is None:
+            driver = self.device.driver
+            with self.device.current():
+                handle = driver.word("cuModuleGetFunction", self.handle, symbol.encode())
+                if shared_bytes > _SHARED_BY_DEFAULT:
+                    driver.call("cuFuncSetAttribute", handle, SHARED_ON_REQUEST, shared_bytes)
+            function = self._functions[symbol, shared_bytes] = handle
+        return function
+
+    def __del__(self) -> None:
+        self.device.forget("cuModuleUnload", self.handle)
+
+
+class Device:
+    """A GPU with its primary context, the one that torch and CuPy use."""
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.driver = driver
+        self.ordinal = ordinal
+        self.name = f"cuda:{ordinal}"
+        self.handle = driver.number("cuDeviceGet", ordinal)
+        self.context = driver.word("cuDevicePrimaryCtxRetain", self.handle)
+        major, minor = self.attribute(_MAJOR), self.attribute(_MINOR)
+        self.arch = f"sm_{major}{minor}"
+        self.multiprocessors = self.attribute(_MULTIPROCESSORS)
+        self.shared_limit = self.attribute(SHARED_LIMIT)
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.model} ({self.arch})>"
+
+    @property
+    def model(self) -> str:
+        """Name that the maker gave the device."""
+        text = ctypes.create_string_buffer(256)
+        self.driver.call("cuDeviceGetName", text, len(text), self.handle)
+        return text.value.decode()
+
+    def attribute(self, number: int) -> int:
+        """Return an attribute of the device by its number in the driver's interface."""
+        return self.driver.number("cuDeviceGetAttribute", number, self.handle)
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """Make the device's context this thread's for a block, if it is not."""
+        if self.driver.word("cuCtxGetCurrent") == self.context:
+            yield
+            return
+        self.driver.call("cuCtxPushCurrent_v2", self.context)
+        try:
+            yield
+        finally:
+            self.driver.word("cuCtxPopCurrent_v2")
+
+    def load(self, image: bytes) -> Module:
+        """Load a cubin, or PTX, which the driver compiles.
+
+        Raises DriverCallError for an image of another architecture.
+        """
+        if image.lstrip()[:2] == b"//" and not image.endswith(b"\0"):
+            image += b"\0"  # PTX is a C string
+        place = ctypes.c_uint64()
+        with self.current():
+            self.driver.call("cuModuleLoadData", ctypes.byref(place), image)
+        return Module(self, place.value)
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that are free, and all bytes."""
+        free, total = ctypes.c_uint64(), ctypes.c_uint64()
+        with self.current():
+            self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether a stream is being recorded into a graph."""
+        place = ctypes.c_int()
+        self.driver.call("cuStreamIsCapturing", stream, ctypes.byref(place))
+        return place.value != status.NOT_CAPTURING
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until everything in a stream has run."""
+        with self.current():
+            self.driver.call("cuStreamSynchronize", stream)
+
+    def order(self, first: int, second: int) -> None:
+        """Make what will be queued in the second stream wait for the first one's queue."""
+        driver = self.driver
+        with self.current():
+            event = driver.word("cuEventCreate", status.NO_TIMING)
+            driver.call("cuEventRecord", event, first)
+            driver.call("cuStreamWaitEvent", second, event, 0)
+            driver.call("cuEventDestroy_v2", event)
+
+    def forget(self, call: str, *arguments: Any) -> None:
+        """Make a call of a finalizer, whose failure nobody can act on.
+
+        A forked child leaves its parent's objects alone.
+        """
+        if self._process == os.getpid():
+            try:
+                with self.current():
+                    self.driver.result(call, *arguments)
+            except Exception:  # noqa: BLE001 - the driver may be gone at the end of the process
+                return
+
+
+def _version_text(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class _Current:
+    """The driver of this process, and the library that a test put in its place."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.library: Library | None = None
+        self.driver: Driver | None = None
+
+
+_CURRENT: Final = _Current()
+
+
+def system_driver() -> Driver:
+    """Return the driver of this process; load and initialise it on first use.
+
+    Raises NoDriverError and OldDriverError.
+    """
+    with _CURRENT.lock:
+        if _CURRENT.driver is None:
+            library = _SystemLibrary() if _CURRENT.library is None else _CURRENT.library
+            _CURRENT.driver = Driver(library)
+        return _CURRENT.driver
+
+
+@contextmanager
+def use_library(library: Library | None) -> Generator[None]:
+    """Use another library instead of libcuda for a block, for tests and dry runs."""
+    before = _CURRENT.library, _CURRENT.driver
+    _CURRENT.library, _CURRENT.driver = library, None
+    try:
+        yield
+    finally:
+        _CURRENT.library, _CURRENT.driver = before

@@ -1,0 +1,237 @@
+"""Run a plan on a device: tables built once per sizes, then one native call for all launches.
+
+    executable = DeviceExecutable(device, ("n",), values, [[step]], (), (1,))
+    (result,) = executable.run([buffer], (1000,), stream, memory)
+
+Nothing waits for the device. Intermediates lie in one block per call that belongs to the stream:
+it may be freed when the call returns, since memory is freed in stream order.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from smelt import knobs
+from smelt.errors import CaptureError, DeviceError, DeviceLayoutError, OutOfMemory
+from smelt.knobs.values import show_bytes
+from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
+from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
+from smelt.runtime.cuda.launch_loop import launch_loop
+from smelt.runtime.cuda.memory import DeviceBlock, Memory
+from smelt.runtime.cuda.tables import DeviceStep, PreparedLaunches, prepare_launches
+from smelt.runtime.steps import Value
+from smelt.types.expr import Index
+
+__all__ = ["DeviceExecutable"]
+
+MAX_PREPARED: Final = 256
+"""Tables kept, one per tuple of sizes; the oldest is evicted first."""
+VECTOR_BYTES: Final = 16
+"""Alignment in bytes of inputs that are read in vectors."""
+
+
+class DeviceExecutable:
+    """Plan ready to run on a device; safe to call from several threads."""
+
+    def __init__(
+        self,
+        device: Device,
+        size_names: tuple[str, ...],
+        values: Sequence[Value],
+        groups: Sequence[Sequence[DeviceStep]],
+        arena: Sequence[Index],
+        outputs: Sequence[int],
+    ) -> None:
+        """Build an executable; arguments as for `smelt.runtime.executable.Executable`."""
+        self.device = device
+        self.size_names = size_names
+        self.values = tuple(values)
+        self.groups = tuple(map(tuple, groups))
+        self.arena = tuple(arena)
+        self.outputs = tuple(outputs)
+        self._prepared: dict[tuple[int, ...], PreparedLaunches] = {}
+        self._graphs: dict[tuple[int, ...], LaunchGraphs] = {}
+        self._lock = threading.Lock()
+
+    prelude = None
+    """Constants are not computed ahead on a device."""
+
+    def run(
+        self,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        stream: int,
+        memory: Memory,
+        names: Sequence[str] = (),
+    ) -> list[DeviceBuffer]:
+        """Queue the plan's kernels in a stream and return its outputs; see `compute`.
+
+        An output that is an input is returned as it is.
+        """
+        results = self.compute(inputs, sizes, stream, memory, names)
+        computed = [n for n, v in enumerate(self.values) if v.place == "output"]
+        by_value = dict(zip(computed, results, strict=True))
+        return [
+            by_value[v] if v in by_value else inputs[self.values[v].number] for v in self.outputs
+        ]
+
+    def compute(
+        self,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        stream: int,
+        memory: Memory,
+        names: Sequence[str] = (),
+    ) -> list[DeviceBuffer]:
+        """Queue the plan's kernels in a stream and return what they compute, each value once.
+
+        `inputs` are the plan's inputs and `sizes` the values of `size_names`; `names` are the
+        inputs' names, for messages.
+
+        Raises DeviceLayoutError, DeviceError, DeviceSizeError, DeviceMemoryError, OutOfMemory and
+        CaptureError before anything runs, DriverCallError if a launch fails.
+        """
+        self._check_devices(inputs, names)
+        with self.device.current():
+            capturing = self.device.is_capturing(stream)
+            p = self._prepared.get(sizes)
+            if p is None:
+                if capturing:
+                    raise CaptureError(reason="the program is loaded by its first call")
+                p = self._prepare(sizes)
+            if capturing and not memory.is_capturable:
+                raise CaptureError(reason="results would lie outside of torch's memory pool")
+            _check_layouts(p, inputs, names)
+            _check_memory_limit(p)
+            self._wait_for_inputs(inputs, stream)
+            block, results = self._allocate(p, inputs, stream, memory)
+            frame = _fill_frame(p, inputs, results, block)
+            self._launch(p, sizes, frame, stream, capturing)
+        return results
+
+    def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
+        """Return the table for calls with these sizes."""
+        return self._prepared.get(sizes) or self._prepare(sizes)
+
+    # ---- one call --------------------------------------------------------------------------------
+
+    def _allocate(
+        self, p: PreparedLaunches, inputs: Sequence[DeviceBuffer], stream: int, memory: Memory
+    ) -> tuple[DeviceBlock | None, list[DeviceBuffer]]:
+        """Return the block of the intermediates, and the results."""
+        results: list[DeviceBuffer] = []
+        for _, shape, dtype, nbytes, over in p.results:
+            if over >= 0:
+                address, owner = inputs[over].address, inputs[over].owner
+            else:
+                owner = memory.allocate(nbytes, stream)
+                address = owner.address
+            results.append(
+                DeviceBuffer(address, shape, row_major(shape), dtype, self.device, stream, owner)
+            )
+        block = memory.allocate(p.arena_bytes, stream) if p.arena_bytes else None
+        return block, results
+
+    def _launch(
+        self,
+        p: PreparedLaunches,
+        sizes: tuple[int, ...],
+        frame: array[int],
+        stream: int,
+        capturing: bool,
+    ) -> None:
+        driver, loop = self.device.driver, launch_loop()
+        address, words = frame.buffer_info()
+        room = address + 8 * (words - p.most_arguments)
+        call = driver.address("cuLaunchKernel")
+
+        def launch(in_stream: int) -> None:
+            failed = loop(p.rows.ctypes.data, p.count, address, room, in_stream, call)
+            if failed:
+                name = p.names[(failed >> 32) - 1]
+                raise driver.error(f"cuLaunchKernel of {name}", failed & 0xFFFFFFFF)
+
+        if p.count < LEAST_LAUNCHES or capturing:
+            launch(stream)
+        else:
+            arguments = frame[: words - p.most_arguments].tobytes()
+            self._graphs[sizes].run(arguments, launch, stream)
+
+    def _wait_for_inputs(self, inputs: Sequence[DeviceBuffer], stream: int) -> None:
+        """Order the stream after those that write the inputs."""
+        for other in {x.stream for x in inputs} - {stream}:
+            self.device.order(other, stream)
+        for x in inputs:
+            if x.stream != stream and hasattr(x.owner, "used_by"):
+                x.owner.used_by(stream)
+
+    def _check_devices(self, inputs: Sequence[DeviceBuffer], names: Sequence[str]) -> None:
+        for k, x in enumerate(inputs):
+            if x.device is not self.device:
+                raise DeviceError(
+                    f"{_name(names, k)} is on {x.device.name}, others are on {self.device.name}",
+                    hint="Move one of them; nothing moves between devices by itself.",
+                )
+
+    def _prepare(self, sizes: tuple[int, ...]) -> PreparedLaunches:
+        named = dict(zip(self.size_names, sizes, strict=True))
+        p = prepare_launches(self.values, self.groups, self.arena, named)
+        with self._lock:
+            if len(self._prepared) >= MAX_PREPARED:
+                oldest = next(iter(self._prepared))
+                del self._prepared[oldest], self._graphs[oldest]
+            self._graphs.setdefault(sizes, LaunchGraphs(self.device))
+            self._prepared[sizes] = p
+        return p
+
+
+def _fill_frame(
+    p: PreparedLaunches,
+    inputs: Sequence[DeviceBuffer],
+    results: Sequence[DeviceBuffer],
+    block: DeviceBlock | None,
+) -> array[int]:
+    """Return the arguments of a call with addresses and strides filled in."""
+    frame = p.frame[:]
+    where = [x.address for x in (*inputs, *results)]
+    for slot, source, offset in p.addresses:
+        frame[slot] = where[source] + offset
+    if block is not None:
+        for slot, offset in p.arena:
+            frame[slot] = block.address + offset
+    for slot, source, dimension in p.strides:
+        frame[slot] = inputs[source].strides[dimension]
+    return frame
+
+
+def _check_layouts(
+    p: PreparedLaunches, inputs: Sequence[DeviceBuffer], names: Sequence[str]
+) -> None:
+    for k, x in enumerate(inputs):
+        if k not in p.strided and not x.is_contiguous:
+            reason = f"it has strides {x.strides} for shape {x.shape}"
+            raise DeviceLayoutError(argument=_name(names, k), reason=reason)
+        if k in p.aligned and x.address % VECTOR_BYTES:
+            reason = f"its address is {x.address % VECTOR_BYTES} bytes past a multiple of 16"
+            raise DeviceLayoutError(argument=_name(names, k), reason=reason)
+
+
+def _check_memory_limit(p: PreparedLaunches) -> None:
+    """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
+    limit = knobs.MAX_EXTRA_MEMORY.get()
+    needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
+    if limit is not None and needed > limit:
+        largest = max(nbytes for *_, nbytes, _ in p.results)
+        raise OutOfMemory(
+            needed=show_bytes(needed),
+            available=show_bytes(limit),
+            largest=f"the largest result takes {show_bytes(largest)}",
+        )
+
+
+def _name(names: Sequence[str], k: int) -> str:
+    return names[k] if k < len(names) else f"input {k}"

@@ -1,0 +1,100 @@
+"""Replay the launches of a plan as one CUDA graph.
+
+A graph costs one call for all kernels, and less time on the device between two of them. It holds
+the addresses of a call, so it is worth making only for addresses that come again: with a caching
+allocator a program that runs in a loop soon gets the memory of an earlier call. Addresses seen for
+the second time are captured; a plan keeps `MOST_GRAPHS` graphs, and the one that has not been
+replayed for the longest time is updated in place for new addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from smelt.runtime.cuda import status
+from smelt.runtime.cuda.driver import Device
+
+__all__ = ["LEAST_LAUNCHES", "MOST_GRAPHS", "LaunchGraphs"]
+
+LEAST_LAUNCHES: Final = 4
+"""Launches from which a plan is replayed as a graph."""
+MOST_GRAPHS: Final = 4
+"""Graphs that a plan keeps at one set of sizes."""
+MOST_SEEN: Final = 16
+"""Frames remembered until they come a second time."""
+
+
+class _CapturedGraph:
+    """Instantiated graph."""
+
+    __slots__ = ("_device", "handle")
+
+    def __init__(self, device: Device, handle: int) -> None:
+        self._device = device
+        self.handle = handle
+
+    def __del__(self) -> None:
+        self._device.forget("cuGraphExecDestroy", self.handle)
+
+
+class LaunchGraphs:
+    """Graphs of one table of launches, by the addresses in its frame."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._graphs: OrderedDict[bytes, _CapturedGraph] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._stream = 0
+
+    def run(self, frame: bytes, launch: Callable[[int], None], stream: int) -> None:
+        """Run `launch(stream)`, or replay its graph where the frame has come before.
+
+        The context must be current.
+        """
+        with self._lock:
+            graph = self._graphs.get(frame)
+            if graph is not None:
+                self._graphs.move_to_end(frame)
+            elif frame in self._seen:
+                del self._seen[frame]
+                graph = self._graphs[frame] = self._capture(launch)
+            else:
+                self._seen[frame] = None
+                if len(self._seen) > MOST_SEEN:
+                    self._seen.popitem(last=False)
+            if graph is not None:
+                self._device.driver.call("cuGraphLaunch", graph.handle, stream)
+                return
+        launch(stream)
+
+    def _capture(self, launch: Callable[[int], None]) -> _CapturedGraph:
+        """Record the launches, in a stream of ours: the default stream cannot be captured."""
+        driver = self._device.driver
+        if not self._stream:
+            self._stream = driver.word("cuStreamCreate", status.NON_BLOCKING)
+        driver.call("cuStreamBeginCapture_v2", self._stream, status.CAPTURE_THIS_THREAD)
+        try:
+            launch(self._stream)
+        finally:
+            place = ctypes.c_uint64()
+            code = driver.result("cuStreamEndCapture", self._stream, ctypes.byref(place))
+        if code:
+            raise driver.error("cuStreamEndCapture", code)
+        try:
+            return self._instantiate(place.value)
+        finally:
+            driver.call("cuGraphDestroy", place.value)
+
+    def _instantiate(self, graph: int) -> _CapturedGraph:
+        driver = self._device.driver
+        if len(self._graphs) >= MOST_GRAPHS:
+            _, oldest = self._graphs.popitem(last=False)
+            info = (ctypes.c_uint64 * 4)()  # what could not be updated, which we do not read
+            if not driver.result("cuGraphExecUpdate_v2", oldest.handle, graph, info):
+                return oldest
+        return _CapturedGraph(self._device, driver.word("cuGraphInstantiateWithFlags", graph, 0))

@@ -1,0 +1,183 @@
+"""Allocate device memory in stream order, from the driver's pool or from torch.
+
+A `DeviceBlock` is memory of one device that belongs to one stream: it may be used there at once,
+and is freed in that stream's order when the last reference is gone, after everything queued until
+then. A stream that uses another one's block is recorded with `used_by`; the block is then freed
+only after that stream has passed its use, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from smelt.errors import CaptureError, DeviceMemoryError
+from smelt.imports import fork_safe_import
+from smelt.knobs.values import show_bytes
+from smelt.runtime.cuda import status
+from smelt.runtime.cuda.driver import Device
+
+__all__ = ["DeviceBlock", "DriverMemory", "Memory", "TorchMemory", "driver_memory"]
+
+
+class DeviceBlock(Protocol):
+    """Device memory; it is freed in stream order with the last reference to it."""
+
+    address: int
+    nbytes: int
+
+    def used_by(self, stream: int) -> None:
+        """Record that another stream uses the block."""
+        ...
+
+
+class Memory(Protocol):
+    """Source of device memory."""
+
+    device: Device
+    is_capturable: bool
+    """Whether blocks may be allocated while the stream is recorded into a graph."""
+
+    def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
+        """Return a block that belongs to a stream; raise DeviceMemoryError."""
+        ...
+
+
+class _DriverBlock:
+    """Block of the driver's pool."""
+
+    __slots__ = ("_memory", "_others", "_stream", "address", "nbytes")
+
+    def __init__(self, memory: DriverMemory, address: int, nbytes: int, stream: int) -> None:
+        self._memory = memory
+        self._stream = stream
+        self._others: set[int] = set()
+        self.address = address
+        self.nbytes = nbytes
+
+    def used_by(self, stream: int) -> None:
+        if stream != self._stream:
+            self._others.add(stream)
+
+    def __del__(self) -> None:
+        self._memory.free(self.address, self.nbytes, self._stream, self._others)
+
+
+class DriverMemory:
+    """Blocks from the device's default pool (`cuMemAllocAsync`)."""
+
+    is_capturable = False
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.held = 0
+        """Bytes of blocks that are referenced; a plain sum."""
+        self.peak = 0
+
+    def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
+        """Return a block of at least one byte; see `Memory.allocate`.
+
+        Raises CaptureError while the stream is captured.
+        """
+        driver, size = self.device.driver, max(nbytes, 1)
+        place = ctypes.c_uint64()
+        with self.device.current():
+            if self.device.is_capturing(stream):
+                raise CaptureError(reason="memory of the driver's pool would be part of the graph")
+            code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
+            if code == status.OUT_OF_MEMORY:
+                self.trim()
+                driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
+                code = driver.result("cuMemAllocAsync", ctypes.byref(place), size, stream)
+        if code == status.OUT_OF_MEMORY:
+            raise self.shortage(nbytes)
+        if code:
+            raise driver.error("cuMemAllocAsync", code)
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        return _DriverBlock(self, place.value, size, stream)
+
+    def shortage(self, nbytes: int) -> DeviceMemoryError:
+        """Return the error of an allocation that does not fit."""
+        free, total = self.device.memory()
+        return DeviceMemoryError(
+            needed=show_bytes(nbytes),
+            device=self.device.name,
+            free=f"{show_bytes(free)} of {show_bytes(total)}",
+            held=show_bytes(self.held),
+        )
+
+    def trim(self) -> None:
+        """Return memory that waits in the pool to the device."""
+        driver = self.device.driver
+        pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
+        driver.call("cuMemPoolTrimTo", pool, 0)
+
+    def free(self, address: int, nbytes: int, stream: int, others: set[int]) -> None:
+        """Free a block in its stream, after what other streams have queued."""
+        self.held -= nbytes
+        for other in others:
+            event = ctypes.c_uint64()
+            self.device.forget("cuEventCreate", ctypes.byref(event), status.NO_TIMING)
+            self.device.forget("cuEventRecord", event.value, other)
+            self.device.forget("cuStreamWaitEvent", stream, event.value, 0)
+            self.device.forget("cuEventDestroy_v2", event.value)
+        self.device.forget("cuMemFreeAsync", address, stream)
+
+
+class _TorchBlock:
+    """Memory of a torch tensor, which its caching allocator owns."""
+
+    __slots__ = ("_torch", "address", "nbytes", "tensor")
+
+    def __init__(self, torch: Any, tensor: Any) -> None:
+        self._torch = torch
+        self.tensor = tensor
+        self.address = int(tensor.data_ptr())
+        self.nbytes = int(tensor.numel() * tensor.element_size())
+
+    def used_by(self, stream: int) -> None:
+        device = self.tensor.device
+        self.tensor.record_stream(self._torch.cuda.ExternalStream(stream, device=device))
+
+
+class TorchMemory:
+    """Blocks from torch's caching allocator, which knows torch's streams and graphs."""
+
+    is_capturable = True
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._torch = fork_safe_import("torch")
+        self._type = self._torch.uint8
+        self._place = self._torch.device("cuda", device.ordinal)
+
+    def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
+        """Return a block of torch's current stream, which must be `stream`."""
+        torch = self._torch
+        try:
+            tensor = torch.empty(max(nbytes, 1), dtype=self._type, device=self._place)
+        except torch.OutOfMemoryError as error:
+            free, total = self.device.memory()
+            raise DeviceMemoryError(
+                needed=show_bytes(nbytes),
+                device=self.device.name,
+                free=f"{show_bytes(free)} of {show_bytes(total)}",
+                held=f"{show_bytes(torch.cuda.memory_reserved(self._place))} (torch's cache)",
+            ) from error
+        return _TorchBlock(torch, tensor)
+
+
+_LOCK: Final = threading.Lock()
+_MEMORIES: Final = WeakKeyDictionary[Device, DriverMemory]()
+
+
+def driver_memory(device: Device) -> DriverMemory:
+    """Return the memory of a device's default pool, one object per device."""
+    with _LOCK:
+        memory = _MEMORIES.get(device)
+        if memory is None:
+            memory = _MEMORIES[device] = DriverMemory(device)
+    return memory

@@ -1,0 +1,18 @@
+"""Numbers of the driver's interface that more than one module needs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOT_READY: Final = 600
+"""Status of a query: the work before it has not finished."""
+OUT_OF_MEMORY: Final = 2
+"""Status of an allocation that does not fit."""
+NOT_CAPTURING: Final = 0
+"""State of a stream that is not recorded into a graph."""
+CAPTURE_THIS_THREAD: Final = 1
+"""Mode of a capture that forbids unsafe calls in this thread alone."""
+NO_TIMING: Final = 2
+"""Flag of an event that orders streams and is not timed."""
+NON_BLOCKING: Final = 1
+"""Flag of a stream that does not wait for the legacy default stream."""

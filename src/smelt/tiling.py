@@ -1,0 +1,188 @@
+"""Block sizes and numbers of tasks that the planner and lowering ask a machine for.
+
+A kernel's grid, the parts of a split axis and the blocks of a stream depend on the machine: a CPU
+takes blocks that its caches hold, a GPU needs many small programs. Whoever decides one of these is
+handed a `Tiling` and asks it. The defaults are the answers for a CPU, whose own block sizes are
+in `smelt.blocks`; `smelt.backend.gpu` has those for GPUs.
+
+>>> tiling = Tiling()
+>>> tiling.split_parts(1000), tiling.reduction_parts(1000, 8), tiling.split_k_parts(1 << 16)
+(15, 7, 16)
+>>> tiling.reduction_columns(1), tiling.reduction_columns(50)
+(512, 32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from smelt import blocks
+from smelt.dataclass import dataclass
+from smelt.types.expr import Index, floordiv, maximum, minimum, mul
+
+__all__ = ["CPU_TILING", "Tiling"]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The blocks and parts that suit a machine; the defaults are a CPU's.
+
+    Unless a description says otherwise, a field is a number of positions of an axis.
+    """
+
+    min_tasks: int = blocks.LEAST_TASKS
+    """Independent tasks below which a reduction is split."""
+    split_elements: int = blocks.SPLIT_ABOVE
+    """Elements of a reduction up to which it is not split."""
+    max_parts: int = blocks.PARTS
+    """Most parts of a split axis."""
+    min_part_rows: int = blocks.PART_ROWS
+    """Least positions per part of a split axis, while there are enough."""
+    min_part_elements: int = blocks.PART_WORK
+    """Least elements that a part reduces, while there are enough."""
+    min_product_tasks: int = blocks.LEAST_TASKS
+    """As `min_tasks`, for the tiles of a product whose reduction axis could be split."""
+    max_product_parts: int = blocks.PRODUCT_PARTS
+    """Most parts of a product's reduction axis (split-K)."""
+    min_split_k: int = blocks.LONG_SUM
+    """Least length of such an axis."""
+    part_score: float = blocks.CUT_SCORE
+    """Weight of an axis that a task has only a part of, in the choice of the vector axis."""
+
+    map_block: int = blocks.BLOCK
+    """Positions of the vector axis per task, when that axis is a grid axis."""
+    unroll_results: int = blocks.UNROLL_RESULTS
+    """Most positions of a result axis that is unrolled."""
+
+    short_row: int = blocks.SHORT_ROW
+    """Most elements of a reduced row for which vectors run across rows."""
+    short_run: int = blocks.SHORT_BLOCK
+    """Most elements of adjacent short rows for which vectors run across rows."""
+    few_columns: int = blocks.FEW_COLUMNS
+    """Most columns of a reduction for which vectors run along the rows."""
+    min_lane_rows: int = blocks.LEAST_LANES
+    """Least rows for vectors across rows."""
+    short_rows: int = blocks.SHORT_ROWS
+    """Short rows of a split axis that are processed together."""
+    row_bytes: int = blocks.STREAM_BYTES
+    """Bytes of rows that a task processes together, one row per lane."""
+
+    row_elements: int = blocks.ROW_BLOCK
+    """Elements of a streamed row per visit."""
+    stream_columns: int = blocks.STREAM_COLUMNS
+    """Neighbouring columns that one task of a stream reduces."""
+    column_rows: int = blocks.COLUMN_BLOCK
+    """Rows that such a task visits at once."""
+    contracted_block: tuple[int, int] = blocks.CONTRACTED_BLOCK
+    """Rows per task and streamed elements per visit, where a contraction reduces the latter."""
+    produced_block: tuple[int, int] = blocks.PRODUCED_BLOCK
+    """As `contracted_block`, where a contraction produces the streamed elements."""
+    stream_elements: int = blocks.STREAM_ELEMENTS
+    """Most elements of a value that a visit of a stream makes, where it makes whole rows."""
+    min_stream_rows: int = blocks.LEAST_STREAM_ROWS
+    """Least rows per visit of such a stream."""
+    min_stream_visits: int = blocks.STREAM_VISITS
+    """Least blocks of a streamed axis for splitting it over the grid."""
+
+    thin: int = blocks.THIN
+    """Most rows of a skinny product, which are all in one task."""
+    thin_columns: int = blocks.THIN_COLUMNS
+    """Columns per task of a skinny product."""
+    product_columns: int = blocks.COLUMNS
+    """Columns of a product per task."""
+    window_rows: int = blocks.WINDOW_ROWS
+    """Rows per task of a product over windows."""
+    fuses_depthwise: bool = True
+    """Whether a pointwise product computes a depthwise one row by row in its own task."""
+    scatter_part_width: int = blocks.SCATTER_PART_WIDTH
+    """Elements of a row per part, where a scatter-reduced result's rows are split."""
+    max_scatter_parts: int = blocks.SCATTER_PARTS
+    """Most parts of such a row."""
+
+    chunk_rows: int = blocks.CHUNK_ROWS
+    """Multiple of the rows of a chunk, where a program runs in chunks of rows."""
+    chunk_depth: int = blocks.DEPTH
+    """Multiple of the rows of a longer chunk."""
+
+    # ---- reductions ----------------------------------------------------------------------------
+
+    def reduction_columns(self, sums: int) -> int:
+        """Return the neighbouring columns that a task reduces with `sums` accumulators each."""
+        return blocks.reduction_columns(sums)
+
+    def split_parts(self, extent: Index, rows: int | None = None) -> Index:
+        """Return how many parts to split an axis into, of `rows` or more positions."""
+        rows = self.min_part_rows if rows is None else rows
+        return maximum(1, minimum(self.max_parts, floordiv(extent, rows)))
+
+    def reduction_parts(self, extent: Index, width: Index) -> Index:
+        """Return the parts of a reduction axis with `width` elements per position.
+
+        Each part has one result.
+        """
+        most = min(self.max_parts, extent) if isinstance(extent, int) else self.max_parts
+        work = mul(extent, width)
+        return maximum(1, minimum(most, floordiv(work, self.min_part_elements)))
+
+    def split_k_parts(self, extent: Index) -> Index:
+        """Return the split-K parts of a product's reduction axis."""
+        most = self.max_product_parts
+        return maximum(1, minimum(most, floordiv(extent, self.min_split_k // most)))
+
+    # ---- streams -------------------------------------------------------------------------------
+
+    def stream_task_rows(self, width: int) -> int:
+        """Return the streamed rows of `width` elements per visit of a stream with contractions.
+
+        A power of two below the usual block, so that calls of similar sizes share a kernel.
+        """
+        fit = self.stream_elements // max(width, 1)
+        most = self.contracted_block[1]
+        return min(most, max(1 << fit.bit_length() - 1 if fit else 0, self.min_stream_rows))
+
+    def stream_block_rows(self, width: int) -> int:
+        """Return the positions of `width` elements per visit of an axis without products.
+
+        A power of two, so that calls of similar sizes share a kernel.
+        """
+        return max(1 << (self.row_elements // max(width, 1)).bit_length() >> 1, 1)
+
+    def splits_stream(self, grid: Iterable[int], visits: int) -> bool:
+        """Return whether to split a stream of `visits` blocks: the grid has few tasks."""
+        return prod(grid) < self.min_tasks and visits >= self.min_stream_visits
+
+    # ---- rows and products ---------------------------------------------------------------------
+
+    def rows_per_task(self, columns: Index) -> Index:
+        """Return the rows of `columns` positions that one task of an elementwise kernel takes."""
+        return blocks.rows_per_task(columns)
+
+    def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
+        """Return the rows per task of a product with `positions` independent results."""
+        return blocks.product_rows(positions, itemsize, products)
+
+    def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
+        """Return the rows per task of a product where a task takes all `columns`."""
+        return blocks.full_width_rows(rows, columns, itemsize, products)
+
+    def unreduced_rows(self, rows: Index, itemsize: int) -> Index:
+        """Return the rows per task of several products whose rows are not reduced."""
+        return blocks.unfolded_rows(rows, itemsize)
+
+    def window_columns(self, itemsize: int) -> int:
+        """Return the columns per task of a product over windows."""
+        return blocks.window_columns(itemsize)
+
+    def image_rows(self, lines: int, width: int) -> int:
+        """Return the most image rows per task of a depthwise and a pointwise convolution."""
+        tasks = min(lines * width // blocks.FUSED_DEPTHWISE_PIXELS, blocks.FUSED_DEPTHWISE_TASKS)
+        return -(-lines // max(tasks, 1))
+
+    def round_up_chunk_rows(self, rows: int) -> int:
+        """Round the rows of a chunk up to whole blocks of products."""
+        return blocks.round_up_chunk_rows(rows)
+
+
+CPU_TILING = Tiling()
+"""The blocks of every CPU: they do not depend on its caches, so that results do not either."""

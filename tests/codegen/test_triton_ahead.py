@@ -1,0 +1,347 @@
+"""Programs compile ahead of time in another process and pass the gates of devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from tests.codegen.device_programs import (
+    ARCHS,
+    PROGRAMS,
+    QUICK,
+    TABLE,
+    TENSOR_CORES,
+    compiled,
+    lines,
+    rates,
+)
+from tests.kernel.goldens import GOLDENS
+
+import smelt as sm
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.device_limits import device_limits
+from smelt.codegen.triton.device_source import CompiledEntry, device_source
+from smelt.codegen.triton.resources import Resources, can_run, gate
+from smelt.codegen.triton.select import SelectingCompiler, select
+from smelt.codegen.triton.worker_process import Worker, WorkerFailure
+from smelt.errors import DeviceCompileError, DeviceKernelError
+from smelt.kernel.text import parse
+from smelt.kernel.verify_sizes import size_names
+from smelt.runtime.cache import Cache
+
+NEEDS_TRITON = pytest.mark.skipif(
+    not has_triton(), reason="compiling ahead of time needs Triton: pip install triton==3.6.0"
+)
+DOUBLE = parse("""
+kernel double(x: f32[n]) -> y: f32[n]
+  grid n/4096
+  y[n] = x[n] * 2
+""")
+
+
+SPILLING = {("linear and cross entropy", a) for a in ("sm_80", "sm_90", "gfx942")}
+"""Rows of 32000 logits that the device's plan has in registers together with three states."""
+
+
+# ---- programs of the fixed list ------------------------------------------------------------------
+
+
+def check(name: str, arch: str) -> None:
+    launches = list(compiled(name, arch, TritonCompiler()))
+    assert launches
+    for launch in launches:
+        assert launch.program is not None
+        reason = gate(launch.program.resources, device_limits(arch))
+        assert reason is None or ((name, arch) in SPILLING and launch.warning == reason)
+    instructions = [x.program.resources.instructions for x in launches]
+    expects = PROGRAMS[name].expects
+    if "vectors" in expects and arch.startswith("sm_"):
+        assert any(counts.get("LDG.128") for counts in instructions)
+    if "products" in expects and arch.startswith("sm_"):
+        assert any(counts.get(m) for counts in instructions for m in TENSOR_CORES[arch])
+    table = TABLE.read_text().splitlines()
+    if table[0] == f"# {TritonCompiler().identity}" and arch in ARCHS:
+        stored = [line for line in table if line.startswith(f"{name} | {arch} | ")]
+        assert lines(name, arch, launches) == stored
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("name", QUICK)
+def test_program_compiles_for_sm_90_and_passes_the_gates(name):
+    check(name, "sm_90")
+
+
+@NEEDS_TRITON
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", [*ARCHS, "gfx942"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_compiles_and_passes_the_gates(name, arch):
+    check(name, arch)
+
+
+@NEEDS_TRITON
+def test_programs_are_not_fused_multiply_adds_of_the_compiler():
+    text = (
+        "kernel f(x: f32[n], y: f32[n]) -> z: f32[n]\n  grid n/1024\n  z[n] = x[n] * y[n] + x[n]\n"
+    )
+    source = device_source(parse(text), {"n": 1024})
+    program = TritonCompiler().program(source.text, source.entries[0], "sm_90")
+    counts = program.resources.instructions
+    assert "FFMA" not in counts and counts["FMUL"] == counts["FADD"] > 0
+    assert "fma" not in program.assembly and "/tmp" not in program.assembly + program.ttir
+
+
+@NEEDS_TRITON
+def test_results_are_stored_and_read_again(tmp_path):
+    source = device_source(DOUBLE, {"n": 4096})
+    first = TritonCompiler(Cache(tmp_path / "cache"))
+    program = first.program(source.text, source.entries[0], "sm_90")
+    again = TritonCompiler(Cache(tmp_path / "cache"), Worker(script=tmp_path / "missing.py"))
+    assert again.program(source.text, source.entries[0], "sm_90") == program
+    with pytest.raises(DeviceCompileError):
+        again.program(source.text, source.entries[0], "sm_80")
+
+
+@NEEDS_TRITON
+def test_compiled_entry_is_what_the_runtime_launches():
+    source = device_source(DOUBLE, {"n": 4096})
+    entry = TritonCompiler()(source.text, source.entries[0], "sm_90")
+    assert entry.image.startswith(b"\x7fELF") and entry.threads == 32 * source.entries[0].warps
+    assert entry.facts["spills"] == 0 and "triton" in entry.facts["compiler"]
+    assert entry.scratch_arguments == 2
+
+
+@NEEDS_TRITON
+def test_a_program_that_triton_refuses_is_an_error():
+    source = device_source(DOUBLE, {"n": 4096})
+    text = source.text.replace("tl.load", "tl.nothing")
+    with pytest.raises(
+        DeviceCompileError, match=r"kernel_double for sm_90: (?s:.*)nothing"
+    ) as caught:
+        TritonCompiler().program(text, source.entries[0], "sm_90")
+    assert caught.value.code == "E506"
+
+
+@NEEDS_TRITON
+def test_a_report_has_registers_and_assembly(tmp_path):
+    with sm.config(cache_dir=tmp_path / "cache"):
+        report = sm.explain(lambda x: sm.exp(x) * 2, sm.spec("f32[4096,4096]"), target="h100")
+    (launch,) = report.data.kernels[0].device.launches
+    assert launch.code.registers > 0 and launch.code.spills == 0
+    assert launch.code.assembly.lstrip().startswith("//")
+    assert f"{launch.code.registers} registers, no spills" in report.text(1)
+    assert launch.code.assembly.rstrip() in report.text(4)
+    assert launch.code.assembly.rstrip() not in report.text(3)
+    stored = report.to_data()["kernels"][0]["device"]["launches"][0]
+    assert stored["code"]["occupancy"] == launch.code.occupancy
+
+
+@NEEDS_TRITON
+def test_triton_is_not_imported_by_the_caller(tmp_path):
+    script = (
+        "import sys\nimport smelt as sm\n"
+        'report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")\n'
+        "assert report.data.kernels[0].device.launches[0].code.registers\n"
+        'sys.exit(any(m.partition(".")[0] == "triton" for m in sys.modules))\n'
+    )
+    environment = {**os.environ, "SMELT_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+# ---- the worker, without Triton ------------------------------------------------------------------
+
+ECHO = """
+import json, os, sys, time
+sys.stdin.readline()
+for line in sys.stdin:
+    request = json.loads(line)
+    if "sleep" in request:
+        time.sleep(request["sleep"])
+    if "exit" in request:
+        print("last words", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(request["exit"])
+    print(json.dumps({"pid": os.getpid(), **request}), flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path):
+    script = tmp_path / "echo.py"
+    script.write_text(ECHO)
+    result = Worker(timeout_seconds=20, script=script)
+    yield result
+    result.close()
+
+
+def test_worker_answers_from_one_process(worker):
+    first = worker.request({"text": "a\nb"})
+    assert first["text"] == "a\nb" and first["pid"] != os.getpid()
+    assert worker.request({})["pid"] == first["pid"]
+
+
+def test_worker_that_ends_is_an_error_and_starts_again(worker):
+    first = worker.request({})["pid"]
+    with pytest.raises(WorkerFailure, match="ended with status 3: last words"):
+        worker.request({"exit": 3})
+    assert worker.request({})["pid"] != first
+
+
+def test_worker_that_hangs_is_ended(worker):
+    pid = worker.request({})["pid"]
+    worker.timeout_seconds = 0.2
+    with pytest.raises(WorkerFailure, match=r"no answer within 0\.2 s"):
+        worker.request({"sleep": 60})
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_worker_that_refuses_goes_on(worker):
+    pid = worker.request({})["pid"]
+    with pytest.raises(WorkerFailure, match="no such type"):
+        worker.request({"error": "no such type"})
+    assert worker.request({})["pid"] == pid
+
+
+def test_failure_of_the_worker_is_an_error_of_the_compiler(worker, monkeypatch):
+    monkeypatch.setattr(TritonCompiler, "identity", "triton 0 1")
+    source = device_source(DOUBLE, {"n": 4096})
+    worker.script.write_text("raise SystemExit(9)")
+    with pytest.raises(DeviceCompileError, match=r"kernel_double for sm_90: .* ended"):
+        TritonCompiler(None, worker).program(source.text, source.entries[0], "sm_90")
+
+
+# ---- gates ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"spills": 8}, "spills 8 bytes a thread"),
+        ({"shared_bytes": 240_000}, "240000 bytes of shared memory, 232448 are the limit"),
+        ({"warps": 64}, "64 warps, 32 are the limit"),
+        ({"registers": 255, "warps": 16}, "130560 registers a program, 65536 are the limit"),
+    ],
+)
+def test_gate_says_what_a_device_lacks(change, reason):
+    needs = {"registers": 128, "spills": 0, "shared_bytes": 100_000, "warps": 8} | change
+    limits = device_limits("sm_90")
+    assert gate(Resources(**needs), limits) == reason
+    assert can_run(Resources(**needs), limits) == (reason is None or "spills" in reason)
+
+
+@pytest.mark.parametrize(
+    ("needs", "programs"),
+    [
+        ((4, 32, 0), 16),
+        ((4, 255, 0), 2),
+        ((8, 128, 0), 2),
+        ((8, 32, 100_000), 2),
+        ((1, 16, 0), 32),
+        ((8, 168, 0), 1),
+    ],
+)
+def test_programs_of_a_processor(needs, programs):
+    warps, registers, shared = needs
+    limits = device_limits("sm_90")
+    assert limits.programs(warps=warps, registers=registers, shared_bytes=shared) == programs
+    part = limits.occupancy(warps=warps, registers=registers, shared_bytes=shared)
+    assert part == programs * warps / 64
+
+
+class FakeCompiler:
+    """Programs need what the number of their lanes says."""
+
+    def __init__(self, spills) -> None:
+        self.spills, self.entries = spills, []
+
+    def program(self, text, entry, arch):
+        self.entries.append(entry)
+        spills = self.spills(len(self.entries))
+        if spills is None:
+            raise DeviceCompileError(kernel="k", arch=arch, reason="no answer within 1 s")
+        needs = Resources(registers=64, spills=spills, shared_bytes=0, warps=entry.warps)
+        return SimpleNamespace(resources=needs)
+
+
+PRODUCT = parse("""
+kernel product(x: bf16[m,k], w: bf16[k,n]) -> y: bf16[m,n]
+  grid m, n
+  y[m,n] = dot(x[m,k], w[k,n] over k)
+""")
+SIZES = {"m": 4096, "n": 4096, "k": 1024}
+
+
+def test_candidate_that_fails_a_gate_is_dropped_with_its_reason():
+    compiler = FakeCompiler(lambda count: {1: 16, 2: None}.get(count, 0))
+    (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
+    reasons = [d.reason for d in launch.dropped]
+    assert reasons == ["spills 16 bytes a thread", "k for sm_90: no answer within 1 s"]
+    assert launch.warning is None and launch.others
+    assert [d.candidate.blocks for d in launch.dropped] != launch.chosen.blocks
+
+
+def test_least_spilling_candidate_is_used_where_all_spill():
+    compiler = FakeCompiler(lambda count: 8 if count == 3 else 100)
+    (launch,) = select(PRODUCT, SIZES, rates("sm_90"), compiler).launches
+    assert launch.warning == "spills 8 bytes a thread" and launch.program.resources.spills == 8
+    assert len(launch.dropped) == len(compiler.entries) - 1
+
+
+def test_kernel_whose_candidates_all_fail_is_refused():
+    with pytest.raises(DeviceKernelError, match="no answer within 1 s"):
+        select(PRODUCT, SIZES, rates("sm_90"), FakeCompiler(lambda _: None))
+
+
+class FakeTriton(FakeCompiler):
+    """Images have the text and the constants of their programs."""
+
+    identity = "fake triton 1"
+
+    def program(self, text, entry, arch):
+        result = super().program(text, entry, arch)
+        result.image = f"{text}{entry.constants}{entry.warps}".encode()
+        return result
+
+    def entry_of(self, program, entry, arch):
+        return CompiledEntry(program.image, entry.symbol, 32 * entry.warps, 0)
+
+
+def test_runtime_launches_the_candidate_that_passes_the_gates():
+    compiler = SelectingCompiler(rates("sm_90"), FakeTriton(lambda count: 16 * (count == 1)))
+    text, compile_for = compiler.prepare(PRODUCT, SIZES)
+    code = compile_for("sm_90")
+    (launch,) = code.launches
+    (chosen,) = select(
+        PRODUCT, SIZES, rates("sm_90"), FakeTriton(lambda count: 16 * (count == 1))
+    ).launches
+    assert launch.threads == 32 * chosen.chosen.warps and chosen.dropped
+    assert launch.grid == chosen.entry.grid and len(code.images) == 1
+    assert compiler.prepare(PRODUCT, {**SIZES, "m": 4000})[0] == text
+    assert compiler.prepare(PRODUCT, {**SIZES, "m": 20})[0] != text
+    assert compiler.identity == "selected 1 fake triton 1"
+
+
+def test_runtime_compiles_every_launch_of_a_kernel():
+    kernel = parse(GOLDENS["decode"])
+    compiler = SelectingCompiler(rates("sm_90"), FakeTriton(lambda _: 0))
+    sizes = dict.fromkeys(size_names(kernel), 32)
+    code = compiler.prepare(kernel, sizes)[1]("sm_90")
+    assert len(code.launches) == 2 and code.workspaces
+
+
+def test_report_without_triton_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sys.modules["smelt.explain.device_code"], "has_triton", lambda: False)
+    report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")
+    assert "pip install 'smelt-compiler[gpu]'" in report.text(1)
+    assert report.data.kernels[0].device.launches[0].code is None
+
+
+def test_report_may_leave_compiling_out():
+    with sm.config(device_code=False):
+        report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")
+    assert report.data.kernels[0].device.launches[0].code is None

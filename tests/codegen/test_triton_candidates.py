@@ -1,0 +1,128 @@
+"""Every candidate schedule computes what the interpreter does, and orders as its rules say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.codegen.checked_triton import launch, named_sizes
+from tests.codegen.test_triton_goldens import stored, with_lanes
+from tests.kernel.goldens import GOLDENS
+from tests.kernel.references import REFERENCES, extra_sizes
+
+from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
+from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.schedule import EXACT, FAST
+from smelt.codegen.triton.source import print_file, print_stage
+from smelt.kernel.interp import run
+from smelt.kernel.sizes import sizes_of_call
+from smelt.kernel.text import parse
+
+H100 = DeviceRates(
+    arch="sm_90",
+    limits=device_limits("sm_90"),
+    processors=132,
+    gbytes_per_second=3350.0,
+    tensor_tflops=989.0,
+    float32_tflops=67.0,
+)
+SOFTMAX = """
+kernel softmax(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  m = max(x[r,c] over c)
+  e = exp(x[r,c] - m)
+  y[r,c] = e / sum(e over c)
+"""
+PRODUCT = """
+kernel product(x: bf16[m,k], w: bf16[k,n]) -> y: bf16[m,n]
+  grid m, n
+  y[m,n] = dot(x[m,k], w[k,n] over k)
+"""
+COLUMNS = """
+kernel columns(x: f32[r,c]) -> y: f32[c]
+  grid c
+  y[c] = sum(x[r,c] over r)
+"""
+
+
+def best(text: str, **sizes: int):
+    """The candidate that is predicted to be the fastest on an H100."""
+    (of_launch,) = candidates(parse(text), sizes, H100, EXACT)
+    return of_launch[0]
+
+
+@pytest.mark.parametrize("lanes", [4, 1024])
+@pytest.mark.parametrize("name", GOLDENS)
+def test_every_candidate_computes_what_the_interpreter_does(name, lanes):
+    kernel, reference = parse(GOLDENS[name]), REFERENCES[name]
+    inputs = reference.inputs(np.random.default_rng(2), 3)
+    arrays = {p.name: stored(p, inputs[p.name]) for p in kernel.inputs}
+    extra = extra_sizes(name, arrays)
+    family = any(p.each for p in kernel.inputs)
+    sizes = {} if family else sizes_of_call(kernel, arrays, extra)
+    wanted = run(kernel, arrays, extra)
+    every = candidates(kernel, sizes, H100, EXACT)
+    for of_launches in itertools.zip_longest(*every):
+        chosen = [c or of[0] for c, of in zip(of_launches, every, strict=True)]
+        source = print_file(kernel, [print_stage(c.launch, c.schedule) for c in chosen])
+        source = with_lanes(source, max(lanes, 16) if "tl.dot" in source else lanes)
+        outputs = launch(source, [arrays[p.name] for p in kernel.inputs], **named_sizes(extra))
+        for p, actual in zip(kernel.outputs, outputs, strict=True):
+            pairs = (
+                zip(actual, wanted[p.name], strict=True) if p.each else [(actual, wanted[p.name])]
+            )
+            for a, b in pairs:
+                np.testing.assert_allclose(
+                    np.asarray(a, np.float64), np.asarray(b, np.float64), 3e-6, 3e-6
+                )
+
+
+def test_a_row_is_in_registers_until_it_is_too_long():
+    assert best(SOFTMAX, r=4096, c=1000).blocks == "c whole in 1024, 1 warp"
+    assert best(SOFTMAX, r=4096, c=4096).blocks == "c whole in 4096, 8 warps"
+    assert best(SOFTMAX, r=4096, c=65536).blocks == "c looped by 4096, 8 warps, 3 stages"
+
+
+def test_short_rows_share_a_program():
+    assert best(SOFTMAX, r=100_000, c=64).lanes == {"r": 8, "c": 64}
+
+
+def test_columns_are_read_in_whole_sectors():
+    chosen = best(COLUMNS, r=8192, c=4096)
+    assert chosen.lanes["c"] >= 32 and math.ceil(4096 / chosen.lanes["c"]) >= 64
+
+
+def test_small_products_have_small_tiles():
+    large, small = best(PRODUCT, m=8192, n=8192, k=8192), best(PRODUCT, m=256, n=256, k=4096)
+    assert large.lanes["m"] * large.lanes["n"] >= 128 * 128
+    assert small.lanes["m"] * small.lanes["n"] <= 64 * 64
+    assert best(PRODUCT, m=1, n=4096, k=4096).lanes["m"] == 16
+
+
+def test_candidates_are_few_and_differ():
+    for text, policy in itertools.product((SOFTMAX, PRODUCT, COLUMNS), (EXACT, FAST)):
+        sizes = dict.fromkeys("rcmnk", 2048)
+        (of_launch,) = candidates(parse(text), sizes, H100, policy)
+        assert 1 < len(of_launch) <= MOST_CANDIDATES
+        assert len({c.blocks for c in of_launch}) == len(of_launch)
+        times = [c.predicted_ns for c in of_launch]
+        assert times == sorted(times) and all(t > 0 for t in times)
+
+
+def test_every_time_is_finite():
+    small = replace(H100, limits=replace(H100.limits, shared_bytes=1000))
+    (of_launch,) = candidates(parse(PRODUCT), {"m": 512, "n": 512, "k": 512}, small, EXACT)
+    assert len(of_launch) == 1 and math.isfinite(of_launch[0].predicted_ns)
+    small = replace(H100, limits=replace(H100.limits, shared_bytes=70_000))
+    (of_launch,) = candidates(parse(PRODUCT), {"m": 512, "n": 512, "k": 512}, small, EXACT)
+    assert len(of_launch) > 1 and all(math.isfinite(c.predicted_ns) for c in of_launch)
+
+
+def test_more_work_is_predicted_to_take_longer():
+    times = [best(SOFTMAX, r=r, c=4096).predicted_ns for r in (1024, 4096, 16384)]
+    assert times == sorted(times) and times[-1] > 3 * times[1] / 2
+    times = [best(PRODUCT, m=m, n=4096, k=4096).predicted_ns for m in (512, 2048, 8192)]
+    assert times == sorted(times)

@@ -1,0 +1,210 @@
+"""Plans for a GPU: what a dozen programs become, and that every program is planned and lowered."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import pytest
+from tests.explain.test_every_program import MAKERS, SAMPLE
+from tests.fusion.formulas import Formula
+
+from smelt import fusion, knobs, lower, passes
+from smelt.backend import GPUS, gpu
+from smelt.codegen.gpu_backend import GpuBackend
+from smelt.errors import DeviceKernelError
+from smelt.fusion.plan import Plan, cluster_sizes
+from smelt.fusion.predict import costs
+from smelt.graph import interp
+from smelt.graph.ir import Graph, Node
+from smelt.journal import Journal
+from smelt.kernel.ir import Block, Kernel, Split
+from smelt.kernel.verify import verify
+from smelt.lower.interp import run as run_kernels
+from smelt.ops.spec import dims_at
+from smelt.target import Target
+from smelt.types.expr import evaluate
+
+DEVICE = gpu("sm_90")
+CPU = Target.for_isa("avx512", cores=2)
+
+PLANS = {
+    "row A1 row b": (1, 0),
+    "row A4 dear": (2, 524_288),
+    "row B1": (1, 0),
+    "row B2 RMSNorm": (1, 0),
+    "row B4 rows": (1, 0),
+    "row B4 long": (3, 64),
+    "row C2 GELU": (1, 0),
+    "row C7": (2, 8_388_608),
+    "row C8 head": (2, 491_520_000),
+    "row D6": (2, 256),
+    "row F2 softcap": (3, 65_536_000),
+    "row G1 layernorm": (1, 0),
+    "row H2 cheap": (4, 0),
+    "row H3 waist": (3, 33_554_432),
+    "example norm": (1, 0),
+}
+"""Kernels, and bytes that are written between them, of programs of the catalogue."""
+
+
+def planned(name: str) -> tuple[Plan, dict[str, int]]:
+    trace, sizes = MAKERS[name]()
+    graph = passes.run(trace.graph, Journal(), knobs.ROUNDING.get(), sizes)
+    return fusion.plan(graph, DEVICE, Journal(), sizes), sizes
+
+
+def lowered(plan: Plan, sizes: dict[str, int]) -> list[Kernel]:
+    return [
+        verify(lower.run(c, knobs.ROUNDING.get(), {**at, **plan.sizes}, DEVICE.tiling))
+        for c, at in zip(plan.all_clusters, cluster_sizes(plan, sizes), strict=True)
+        if not c.is_extern and c.inner_plan is None
+    ]
+
+
+def printed(kernel: Kernel, sizes: dict[str, int]) -> str:
+    """Return the Triton file of a kernel, or the message of its refusal."""
+    try:
+        return GpuBackend().text(kernel, "triton", DEVICE, sizes)
+    except DeviceKernelError as refusal:
+        return refusal.message
+
+
+def stored(plan: Plan, sizes: dict[str, int]) -> int:
+    return sum(int(evaluate(s.nbytes, sizes)) for s in plan.slots if s.offset is not None)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_of_a_program(name: str):
+    plan, sizes = planned(name)
+    assert (len(plan.clusters), stored(plan, sizes)) == PLANS[name]
+
+
+def sampled() -> list[object]:
+    return [
+        pytest.param(
+            name,
+            id=name.replace(" ", "_"),
+            marks=() if zlib.crc32(name.encode()) % SAMPLE == 1 else (pytest.mark.nightly,),
+        )
+        for name in MAKERS
+    ]
+
+
+@pytest.mark.parametrize("name", sampled())
+def test_every_program_is_planned_lowered_and_printed_or_refused(name: str):
+    plan, sizes = planned(name)
+    predicted = costs(plan, DEVICE, sizes)
+    assert all(c.total >= DEVICE.launch_ns for c in predicted)
+    for kernel in lowered(plan, sizes):
+        text = printed(kernel, sizes)
+        assert "def launch(" in text or f"kernel {kernel.name} needs" in text
+
+
+REDUCTIONS = ("B1", "B2 RMSNorm", "B4 rows", "B4 long", "B5 all", "G1 layernorm", "H1 sum")
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_programs_are_those_of_the_kernels(name: str):
+    plan, sizes = planned(f"row {name}")
+    kernels, predicted = lowered(plan, sizes), costs(plan, DEVICE, sizes)
+    counted = 0
+    for kernel, cost in zip(kernels, predicted, strict=True):
+        if any(isinstance(b, Block) and b.size != 1 for b in kernel.grid):
+            continue  # elementwise: the printer chooses its blocks
+        assert cost.tasks == prod(programs(kernel, b, sizes) for b in kernel.grid)
+        counted += 1
+    assert counted
+
+
+def programs(kernel: Kernel, entry: Block | Split, sizes: dict[str, int]) -> int:
+    """Return the programs along one entry of a grid of single positions and parts."""
+    extent = entry.parts if isinstance(entry, Split) else kernel.axis(entry.axis).extent
+    return int(evaluate(extent, sizes))
+
+
+def linear_cross_entropy(g: Formula) -> Graph:
+    """Log-sum-exp over a vocabulary of the product of tokens and weights."""
+    x, w = g.input("x", "n", "d"), g.input("w", "d", "v")
+    return g.graph(g.logsumexp(g.matmul(x, w)))
+
+
+def test_linear_cross_entropy_is_fused_where_programs_fill_the_device():
+    g = Formula(n=8192, d=1024, v=32768)
+    graph = linear_cross_entropy(g)
+    plan = fusion.plan(graph, DEVICE, None, g.sizes)
+    assert len(plan.clusters) == 1 and stored(plan, g.sizes) == 0
+    few = {**g.sizes, "n": 1024}
+    separate = fusion.plan(graph, DEVICE, Journal(), few)
+    assert len(separate.clusters) == 2
+    assert {d.reason for d in separate.decisions if d.verdict == "split"} == {"lost-parallelism"}
+
+
+def test_a_long_row_is_split_into_parts_for_every_processor():
+    g = Formula(n=8, m=1 << 18)
+    graph = g.graph(g.fold("sum", g.input("x", "n", "m"), 1))
+    for machine in (DEVICE, CPU):
+        plan = fusion.plan(graph, machine, None, g.sizes)
+        (kernel,) = (lower.run(c, "fast", g.sizes, machine.tiling) for c in plan.clusters)
+        parts = [int(evaluate(b.parts, g.sizes)) for b in kernel.grid if isinstance(b, Split)]
+        rows = [b.axis for b in kernel.grid if isinstance(b, Block)]
+        assert rows and parts == ([64] if machine is DEVICE else [])
+
+
+@pytest.mark.parametrize("key", sorted({g.key for g in GPUS.values()}))
+def test_more_bytes_are_never_cheaper_in_a_plan(key: str):
+    before = 0.0
+    for n in (1, 64, 1000, 4096, 1 << 15):
+        g = Formula(n=n, m=4096)
+        x = g.input("x", "n", "m")
+        graph = g.graph(g.of("exp", g.of("add", x, 1.0)))
+        plan = fusion.plan(graph, gpu(key), None, g.sizes)
+        total = sum(c.total for c in costs(plan, gpu(key), g.sizes))
+        assert total >= before
+        before = total
+
+
+def attention(g: Formula) -> Node:
+    q, k, v = g.input("q", "n", "d"), g.input("k", "m", "d"), g.input("v", "m", "d")
+    return g.matmul(g.softmax(g.matmul(q, g.permute(k, 1, 0))), v)
+
+
+def matrix(g: Formula) -> Node:
+    return g.input("x", "n", "m")
+
+
+COMPUTED: dict[str, Callable[[Formula], Node]] = {
+    "softmax": lambda g: g.softmax(matrix(g)),
+    "softmax of columns": lambda g: g.softmax(matrix(g), 0),
+    "norm": lambda g: g.normalised(matrix(g), 1),
+    "norm of all": lambda g: g.normalised(matrix(g), 0, 1),
+    "sum of columns": lambda g: g.fold("sum", matrix(g), 0),
+    "largest position": lambda g: g.fold("argmax", matrix(g), 1),
+    "running sum": lambda g: g.scan("sum", matrix(g), 1),
+    "product": lambda g: g.of("exp", g.matmul(matrix(g), g.input("w", "m", "d"))),
+    "cross-entropy": lambda g: g.logsumexp(
+        g.matmul(g.input("x", "n", "d"), g.input("w", "d", "m"))
+    ),
+    "attention": attention,
+}
+LARGE = ({"n": 4096, "m": 4096, "d": 64}, {"n": 8, "m": 1 << 18, "d": 64}, {"n": 1, "m": 1, "d": 1})
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("hints", LARGE, ids=["square", "long", "ones"])
+def test_kernels_for_a_device_compute_the_program(name: str, hints: dict[str, int]):
+    g = Formula(**hints)
+    graph = g.graph(COMPUTED[name](g))
+    plan = fusion.plan(graph, DEVICE, None, hints)
+    kernels = lowered(plan, hints)
+    sizes = {"n": 37, "m": 321, "d": 5}
+    random = np.random.default_rng(0)
+    arrays = [
+        random.standard_normal(dims_at(n.type.shape, sizes)).astype(np.float32)
+        for n in graph.inputs
+    ]
+    (actual,) = run_kernels(plan, kernels, arrays, sizes)
+    (wanted,) = interp.run(graph, arrays, sizes)
+    np.testing.assert_allclose(actual, wanted, 2e-5, 2e-5)

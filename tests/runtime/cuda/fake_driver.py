@@ -1,0 +1,502 @@
+"""A stand-in for libcuda: streams, events, graphs and memory, which executes launches in NumPy.
+
+    fake = FakeDriver()
+    with use_library(fake):
+        ...
+
+Device memory is host memory that this module owns; addresses are real, so a wrong one fails here
+(`FakeError` or the status of an illegal address) instead of being read. Work is queued: a stream
+runs what was queued in it when something waits for it, as late as the interface allows. So a block
+that is freed before its stream has passed it, or read from another stream without an event, gives
+a failure and not a right number by luck.
+
+An image is JSON: `{"functions": {symbol: {"engine": name, ...}}}`; `ENGINES` maps names to
+functions of the driver, the image's data and the launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from smelt.runtime.cuda.driver import SIGNATURES
+
+TYPES = {
+    "p": ctypes.c_void_p,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "q": ctypes.c_uint64,
+    "b": ctypes.c_ubyte,
+    "s": ctypes.c_char_p,
+}
+OK, INVALID, NO_MEMORY, NOT_FOUND, NOT_READY, ILLEGAL = 0, 1, 2, 500, 600, 700
+NAMES = {
+    INVALID: b"CUDA_ERROR_INVALID_VALUE",
+    NO_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
+    NOT_FOUND: b"CUDA_ERROR_NOT_FOUND",
+    NOT_READY: b"CUDA_ERROR_NOT_READY",
+    ILLEGAL: b"CUDA_ERROR_ILLEGAL_ADDRESS",
+    900: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+}
+POISON = 0xA5
+
+
+class FakeError(AssertionError):
+    """A caller does what CUDA leaves undefined."""
+
+
+class Stream:
+    """Queue of work; `graph` is the list that a capture fills."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.queue: deque[Callable[[], None]] = deque()
+        self.graph: list[Callable[[], None]] | None = None
+
+
+class Event:
+    def __init__(self) -> None:
+        self.stream: Stream | None = None
+        self.marks: deque[Callable[[], None]] = deque()
+        self.done = True
+
+
+class Block:
+    """Memory of the device: `state` is live or freed, in the order of its stream."""
+
+    def __init__(self, nbytes: int, stream: int) -> None:
+        self.bytes = np.full(nbytes + 512, POISON, np.uint8)
+        base = self.bytes.ctypes.data
+        self.address = -(-base // 256) * 256
+        self.nbytes = nbytes
+        self.stream = stream
+        self.first = self.address - base
+
+    def view(self, offset: int, dtype: Any) -> np.ndarray[Any, Any]:
+        """The rest of the block from an offset on."""
+        dtype = np.dtype(dtype)
+        count = (self.nbytes - offset) // dtype.itemsize
+        start = self.first + offset
+        return self.bytes[start : start + count * dtype.itemsize].view(dtype)
+
+
+class FakeDriver:
+    """Functions of the driver; `calls` lists the names of those called, in order."""
+
+    def __init__(
+        self, *, devices: int = 1, version: int = 12_080, memory: int = 1 << 30, arch: int = 90
+    ) -> None:
+        self.devices, self.version_number, self.capacity, self.arch = (
+            devices,
+            version,
+            memory,
+            arch,
+        )
+        self.calls: list[str] = []
+        self.launches: list[dict[str, Any]] = []
+        self.failing: dict[str, int] = {}
+        """Status that a function returns instead of working."""
+        self.missing: set[str] = set()
+        self.live: dict[int, Block] = {}
+        self.retired: dict[int, Block] = {}
+        """Blocks whose free is queued."""
+        self.streams: dict[int, Stream] = {0: Stream(0)}
+        self.modules: dict[int, dict[str, Any]] = {}
+        self.functions: dict[int, dict[str, Any]] = {}
+        self.events: dict[int, Event] = {}
+        self.graphs: dict[int, list[Callable[[], None]]] = {}
+        self.pinned: dict[int, Any] = {}
+        self.contexts: list[int] = []
+        self.error: BaseException | None = None
+        self.used = self.most_used = 0
+        self._handles = itertools.count(0x1000)
+        self._callbacks: dict[str, Any] = {}
+        self._keep: list[Any] = []
+        self._texts: dict[int, Any] = {}
+
+    def address(self, symbol: str) -> int | None:
+        if symbol in self.missing or symbol not in SIGNATURES:
+            return None
+        if symbol not in self._callbacks:
+            kinds = [TYPES[k] for k in SIGNATURES[symbol]]
+            if symbol == "cuModuleLoadData":
+                kinds = [ctypes.c_void_p, ctypes.c_void_p]
+            function = getattr(self, symbol)
+
+            def callback(*arguments: Any) -> int:
+                self.calls.append(symbol)
+                if symbol in self.failing:
+                    return self.failing[symbol]
+                try:
+                    return function(*arguments) or OK
+                except BaseException as error:  # noqa: BLE001 - ctypes would print it and go on
+                    self.error = self.error or error
+                    return ILLEGAL
+
+            self._callbacks[symbol] = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(callback)
+        return ctypes.cast(self._callbacks[symbol], ctypes.c_void_p).value
+
+    # ---- devices ---------------------------------------------------------------------------------
+
+    def cuInit(self, flags: int) -> int:
+        return OK
+
+    def cuDriverGetVersion(self, place: int) -> None:
+        _put_int(place, self.version_number)
+
+    def cuGetErrorName(self, code: int, place: int) -> int:
+        return self._text(NAMES.get(code, b"CUDA_ERROR_UNKNOWN"), place)
+
+    def cuGetErrorString(self, code: int, place: int) -> int:
+        return self._text(b"text of status %d" % code, place)
+
+    def _text(self, text: bytes, place: int) -> int:
+        buffer = self._texts.setdefault(hash(text), ctypes.create_string_buffer(text))
+        _put_word(place, ctypes.addressof(buffer))
+        return OK
+
+    def cuDeviceGetCount(self, place: int) -> None:
+        _put_int(place, self.devices)
+
+    def cuDeviceGet(self, place: int, ordinal: int) -> None:
+        _put_int(place, ordinal)
+
+    def cuDeviceGetName(self, text: int, length: int, device: int) -> None:
+        ctypes.memmove(text, b"Fake GPU\0", 9)
+
+    def cuDeviceGetAttribute(self, place: int, attribute: int, device: int) -> None:
+        values = {16: 132, 75: self.arch // 10, 76: self.arch % 10, 97: 232_448}
+        _put_int(place, values[attribute])
+
+    def cuDeviceTotalMem_v2(self, place: int, device: int) -> None:
+        _put_word(place, self.capacity)
+
+    def cuDevicePrimaryCtxRetain(self, place: int, device: int) -> None:
+        _put_word(place, 0xC0 + device)
+
+    def cuCtxGetCurrent(self, place: int) -> None:
+        _put_word(place, self.contexts[-1] if self.contexts else 0)
+
+    def cuCtxPushCurrent_v2(self, context: int) -> None:
+        self.contexts.append(context)
+
+    def cuCtxPopCurrent_v2(self, place: int) -> None:
+        _put_word(place, self.contexts.pop())
+
+    def need_context(self) -> None:
+        if not self.contexts:
+            raise FakeError("a call without a current context")
+
+    # ---- code ------------------------------------------------------------------------------------
+
+    def cuModuleLoadData(self, place: int, image: int) -> int:
+        self.need_context()
+        text = ctypes.string_at(image)
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return 200
+        handle = next(self._handles)
+        self.modules[handle] = data["functions"]
+        _put_word(place, handle)
+        return OK
+
+    def cuModuleUnload(self, module: int) -> None:
+        del self.modules[module]
+
+    def cuModuleGetFunction(self, place: int, module: int, symbol: bytes) -> int:
+        data = self.modules[module].get(symbol.decode())
+        if data is None:
+            return NOT_FOUND
+        handle = next(self._handles)
+        self.functions[handle] = {
+            "symbol": symbol.decode(),
+            "most_shared": 48 << 10,
+            "module": module,
+            **data,
+        }
+        _put_word(place, handle)
+        return OK
+
+    def cuFuncGetAttribute(self, place: int, attribute: int, function: int) -> None:
+        _put_int(place, 0)
+
+    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:
+        if attribute != 8 or value > 232_448:
+            return INVALID
+        self.functions[function]["most_shared"] = value
+        return OK
+
+    def cuLaunchKernel(self, function: int, *launch_arguments: Any) -> int:
+        x, y, z, bx, _, _, shared, stream, parameters, _ = launch_arguments
+        self.need_context()
+        data = self.functions[function]
+        if data["module"] not in self.modules:
+            raise FakeError("a function of an unloaded module is launched")
+        if 0 in (x, y, z, bx) or bx % 32 or bx > 1024 or shared > data["most_shared"]:
+            return INVALID
+        arguments = [
+            _argument(_word(parameters + 8 * k), kind) for k, kind in enumerate(data["arguments"])
+        ]
+        launch = {
+            "symbol": data["symbol"],
+            "grid": (x, y, z),
+            "threads": bx,
+            "shared": shared,
+            "stream": stream or 0,
+            "arguments": arguments,
+        }
+        self.launches.append(launch)
+        self._queue(stream, lambda: ENGINES[data["engine"]](self, data, launch))
+        return OK
+
+    # ---- streams and events ----------------------------------------------------------------------
+
+    def _queue(self, stream: int | None, work: Callable[[], None]) -> None:
+        s = self.streams[stream or 0]
+        if s.graph is not None:
+            s.graph.append(work)
+        else:
+            s.queue.append(work)
+
+    def drain(self, stream: int | None = 0) -> None:
+        """Run everything that is queued in a stream."""
+        s = self.streams[stream or 0]
+        if s.graph is not None:
+            raise FakeError("a captured stream is waited for")
+        while s.queue:
+            s.queue.popleft()()
+
+    def cuStreamCreate(self, place: int, flags: int) -> None:
+        handle = next(self._handles)
+        self.streams[handle] = Stream(handle)
+        _put_word(place, handle)
+
+    def cuStreamDestroy_v2(self, stream: int) -> None:
+        self.drain(stream)
+        del self.streams[stream]
+
+    def cuStreamSynchronize(self, stream: int | None) -> None:
+        self.need_context()
+        self.drain(stream)
+
+    def cuStreamIsCapturing(self, stream: int | None, place: int) -> None:
+        _put_int(place, int(self.streams[stream or 0].graph is not None))
+
+    def cuStreamWaitEvent(self, stream: int | None, event: int, flags: int) -> None:
+        e = self.events[event]
+        self._queue(stream, lambda: self._reach(e))
+
+    def cuEventCreate(self, place: int, flags: int) -> None:
+        handle = next(self._handles)
+        self.events[handle] = Event()
+        _put_word(place, handle)
+
+    def cuEventRecord(self, event: int, stream: int | None) -> None:
+        e = self.events[event]
+        e.stream, e.done = self.streams[stream or 0], False
+
+        def mark() -> None:
+            e.done = True
+
+        self._queue(stream, mark)
+
+    def _reach(self, e: Event) -> None:
+        while not e.done:
+            assert e.stream is not None
+            e.stream.queue.popleft()()
+
+    def cuEventQuery(self, event: int) -> int:
+        return OK if self.events[event].done else NOT_READY
+
+    def cuEventSynchronize(self, event: int) -> None:
+        self._reach(self.events[event])
+
+    def cuEventElapsedTime(self, place: int, first: int, last: int) -> None:
+        ctypes.c_float.from_address(place).value = 1.0
+
+    def cuEventDestroy_v2(self, event: int) -> None:
+        del self.events[event]
+
+    # ---- graphs ----------------------------------------------------------------------------------
+
+    def cuStreamBeginCapture_v2(self, stream: int | None, mode: int) -> int:
+        if not stream:
+            return 900
+        self.streams[stream].graph = []
+        return OK
+
+    def cuStreamEndCapture(self, stream: int, place: int) -> None:
+        graph, self.streams[stream].graph = self.streams[stream].graph, None
+        handle = next(self._handles)
+        self.graphs[handle] = graph or []
+        _put_word(place, handle)
+
+    def cuGraphInstantiateWithFlags(self, place: int, graph: int, flags: int) -> None:
+        handle = next(self._handles)
+        self.graphs[handle] = list(self.graphs[graph])
+        _put_word(place, handle)
+
+    def cuGraphExecUpdate_v2(self, instance: int, graph: int, info: int) -> int:
+        if len(self.graphs[instance]) != len(self.graphs[graph]):
+            return 910
+        self.graphs[instance] = list(self.graphs[graph])
+        return OK
+
+    def cuGraphLaunch(self, instance: int, stream: int | None) -> None:
+        for work in self.graphs[instance]:
+            self._queue(stream, work)
+
+    def cuGraphDestroy(self, graph: int) -> None:
+        del self.graphs[graph]
+
+    def cuGraphExecDestroy(self, instance: int) -> None:
+        del self.graphs[instance]
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def cuMemAllocAsync(self, place: int, nbytes: int, stream: int | None) -> int:
+        self.need_context()
+        if self.used + nbytes > self.capacity:
+            return NO_MEMORY
+        if self.streams[stream or 0].graph is not None:
+            raise FakeError("memory is allocated in a captured stream")
+        block = Block(nbytes, stream or 0)
+        self.live[block.address] = block
+        self.used += nbytes
+        self.most_used = max(self.used, self.most_used)
+        _put_word(place, block.address)
+        return OK
+
+    def cuMemFreeAsync(self, address: int, stream: int | None) -> None:
+        block = self.live.pop(address)
+        self.retired[address] = block
+
+        def free() -> None:
+            del self.retired[address]
+            self.used -= block.nbytes
+            block.bytes[:] = POISON
+
+        self._queue(stream, free)
+
+    def block_at(self, address: int) -> tuple[Block, int]:
+        """The block that an address lies in, and the offset there."""
+        for block in (*self.live.values(), *self.retired.values()):
+            if block.address <= address < block.address + max(block.nbytes, 1):
+                return block, address - block.address
+        raise FakeError(f"address {address:#x} is in no block of the device")
+
+    def cuMemGetInfo_v2(self, free: int, total: int) -> None:
+        _put_word(free, self.capacity - self.used)
+        _put_word(total, self.capacity)
+
+    def cuMemHostAlloc(self, place: int, nbytes: int, flags: int) -> None:
+        buffer = ctypes.create_string_buffer(nbytes)
+        self.pinned[ctypes.addressof(buffer)] = buffer
+        _put_word(place, ctypes.addressof(buffer))
+
+    def cuMemFreeHost(self, address: int) -> None:
+        del self.pinned[address]
+
+    def cuMemcpyHtoDAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
+        data = ctypes.string_at(source, n)  # pageable memory is read before the call returns
+        self._queue(stream, lambda: self._write(to, data))
+
+    def _write(self, to: int, data: bytes) -> None:
+        block, offset = self.block_at(to)
+        block.view(offset, np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+
+    def _read(self, source: int, n: int) -> bytes:
+        block, offset = self.block_at(source)
+        data = block.view(offset, np.uint8)[:n].tobytes()
+        if len(data) != n:
+            raise FakeError("a copy reads beyond its block")
+        return data
+
+    def cuMemcpyDtoHAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: ctypes.memmove(to, self._read(source, n), n) and None)
+
+    def cuMemcpyDtoDAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, self._read(source, n)))
+
+    def cuMemsetD8Async(self, to: int, value: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, bytes([value]) * n))
+
+    def cuPointerGetAttribute(self, place: int, attribute: int, pointer: int) -> int:
+        try:
+            self.block_at(pointer)
+        except FakeError:
+            return INVALID
+        _put_int(place, 0)
+        return OK
+
+    def cuDeviceGetDefaultMemPool(self, place: int, device: int) -> None:
+        _put_word(place, 0xF0)
+
+    def cuMemPoolTrimTo(self, pool: int, keep: int) -> None:
+        return None
+
+    # ---- what tests look at ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise the first failure of a call or of queued work."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def synchronize(self) -> None:
+        """Run everything queued anywhere."""
+        for handle in list(self.streams):
+            self.drain(handle)
+        self.check()
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _put_word(address: int, value: int) -> None:
+    ctypes.c_uint64.from_address(address).value = value
+
+
+def _put_int(address: int, value: int) -> None:
+    ctypes.c_int.from_address(address).value = value
+
+
+def _argument(address: int, kind: str) -> int:
+    if kind == "i32":
+        return ctypes.c_int32.from_address(address).value
+    return _word(address)
+
+
+Engine = Callable[[FakeDriver, dict[str, Any], dict[str, Any]], None]
+ENGINES: dict[str, Engine] = {}
+"""How images are executed, by name."""
+
+
+def engine(function: Engine) -> Engine:
+    """Register an engine under the name of its function."""
+    ENGINES[function.__name__] = function
+    return function
+
+
+@engine
+def affine(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> None:
+    """y[i] = scale * x[i] + shift for float32, of n elements in blocks of `block`."""
+    x, y, n = launch["arguments"]
+    if launch["grid"][0] != -(-n // data["block"]):
+        raise FakeError("another grid than the kernel's")
+    source, target = (fake.block_at(a) for a in (x, y))
+    values = source[0].view(source[1], np.float32)[:n]
+    target[0].view(target[1], np.float32)[:n] = values * data["scale"] + data["shift"]
+
+
+def image(**functions: dict[str, Any]) -> bytes:
+    """Return an image with these functions."""
+    return json.dumps({"functions": functions}).encode()

@@ -1,0 +1,95 @@
+"""Run printed Triton programs in the fake driver, by the checked emulation of `tl`.
+
+`FakeTriton` stands for the compiler: its image is the program's text with its constants. Launching
+it reads the arguments as the driver does, by address, and executes every program of the grid.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tests.codegen.checked_triton import LIBRARY, NAMES, Function, Language, Tensor
+from tests.runtime.cuda.fake_driver import FakeDriver, engine, image
+
+from smelt.codegen.triton.device_source import CompiledEntry, Entry, KernelCompiler
+
+DTYPES = {
+    "i1": np.dtype(bool),
+    **{f"{k}{b}": np.dtype(f"{'u' * (k == 'u')}int{b}") for k in "iu" for b in (8, 16, 32, 64)},
+    **{f"fp{b}": np.dtype(f"float{b}") for b in (16, 32, 64)},
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+class FakeTriton(KernelCompiler):
+    """Compiler of entries; `compiled` lists their symbols with architectures, in order."""
+
+    identity = "fake triton 1"
+
+    def __init__(self, shared_bytes: int = 0) -> None:
+        super().__init__(self)
+        self.shared_bytes = shared_bytes
+        self.compiled: list[tuple[str, str]] = []
+
+    def __call__(self, text: str, entry: Entry, arch: str) -> CompiledEntry:
+        self.compiled.append((entry.symbol, arch))
+        kinds = ["ptr" if t.startswith("*") else t for t in entry.signature.values()]
+        data = {
+            "engine": "triton",
+            "text": text,
+            "symbol": entry.symbol,
+            "constants": dict(entry.constants),
+            "types": list(entry.signature.values()),
+            "warps": entry.warps,
+            "arguments": [*kinds, "ptr", "ptr"],
+        }
+        code = image(**{entry.symbol: data})
+        facts = {"registers": 32}
+        return CompiledEntry(code, entry.symbol, 32 * entry.warps, self.shared_bytes, 2, facts)
+
+
+@engine
+def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> None:
+    """Execute a printed program on the fake driver's memory."""
+    *arguments, global_scratch, profile_scratch = launch["arguments"]
+    assert (global_scratch, profile_scratch) == (0, 0)
+    assert launch["threads"] == 32 * data["warps"]
+    tensors: list[tuple[Tensor, Any]] = []
+    values: list[Any] = []
+    for argument, kind in zip(arguments, data["types"], strict=True):
+        if kind.startswith("*"):
+            block, offset = fake.block_at(argument)
+            view = block.view(offset, DTYPES[kind[1:]])
+            tensors.append((Tensor(view, stored=True), view))
+            values.append(tensors[-1][0])
+        else:
+            values.append(argument)
+    constants = {k: NAMES[v[3:]] if isinstance(v, str) else v for k, v in data["constants"].items()}
+    function = _load(data["text"])[data["symbol"]]
+    assert launch["grid"][1:] == (1, 1)
+    function[launch["grid"][:1]](
+        *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
+    )
+    for tensor, view in tensors:
+        view[tensor.was_stored] = tensor.data[tensor.was_stored]
+
+
+def _load(text: str) -> dict[str, Any]:
+    language = Language()
+    module = SimpleNamespace(jit=lambda f: Function(f, language), language=language)
+    stand_ins = {
+        "triton": module,
+        "triton.language": module,
+        "triton.language.extra": SimpleNamespace(libdevice=LIBRARY),
+    }
+
+    def load_module(name: str, *rest: Any) -> Any:
+        return stand_ins[name]
+
+    space: dict[str, Any] = {"__builtins__": {**vars(builtins), "__import__": load_module}}
+    exec(compile(text, "<printed>", "exec"), space)
+    return space

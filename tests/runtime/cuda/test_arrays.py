@@ -1,0 +1,368 @@
+"""Arrays on a device: conversion, compiled calls, DLPack, errors read later."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.runtime.cuda.fake_driver import FakeDriver
+from tests.runtime.cuda.fake_triton import FakeTriton
+
+import smelt as sm
+from smelt.device import use_compiler
+from smelt.errors import (
+    ArgumentError,
+    CaptureError,
+    DeviceError,
+    DeviceLayoutError,
+    DLPackError,
+    DTypeError,
+    NoDriverError,
+    OutsideError,
+    UnsupportedError,
+)
+from smelt.frontends.array.device_array import DeviceArray
+from smelt.runtime.cuda import dlpack
+from smelt.runtime.cuda.buffer import DeviceBuffer
+from smelt.runtime.cuda.driver import system_driver, use_library
+from smelt.runtime.cuda.memory import driver_memory
+from smelt.types.dtype import u8
+
+
+@pytest.fixture(autouse=True)
+def compiler(fake):
+    with use_compiler(FakeTriton()) as _, sm.config(cache=False):
+        yield fake
+
+
+X = np.random.default_rng(3).standard_normal((6, 50)).astype(np.float32)
+
+
+@sm.jit
+def normalize(x, scale):
+    return (x - sm.mean(x, axis=1, keepdims=True)) * scale
+
+
+def test_arrays_go_to_a_device_and_back():
+    x = sm.asarray(X, device="cuda:0")
+    assert (x.device, x.shape, x.ndim, x.size, x.dtype) == ("cuda:0", (6, 50), 2, 300, sm.float32)
+    assert len(x) == 6 and repr(x) == ("DeviceArray(shape=(6, 50), dtype=float32, device='cuda:0')")
+    np.testing.assert_array_equal(np.asarray(x.to_device("cpu")), X)
+    assert x.to_device("cuda:0") is x and sm.asarray(x, device="cuda") is x
+    y = sm.asarray(X).to_device("cuda")
+    np.testing.assert_array_equal(np.asarray(y.to_device("cpu")), X)
+    assert float(sm.asarray(2.5, device="cuda:0")) == 2.5
+    assert sm.asarray([1, 2], device="cuda:0").tolist() == [1, 2]
+    halves = sm.asarray(x, device="cuda:0", dtype=sm.float16)
+    assert halves.dtype == sm.float16
+
+
+def test_a_compiled_function_runs_where_its_arrays_are(fake):
+    x = sm.asarray(X, device="cuda:0")
+    y = normalize(x, 3.0)
+    assert y.device == "cuda:0"
+    np.testing.assert_allclose(
+        np.asarray(y.to_device("cpu")), np.asarray(normalize(X, 3.0)), 1e-5, 1e-6
+    )
+    launches = len(fake.launches)
+    normalize(y, 2.0)
+    assert len(fake.launches) == launches + 1  # the recording of the first call
+    assert len(normalize.device_recordings) == 1
+
+
+def test_operators_run_at_once():
+    x = sm.asarray(X, device="cuda:0")
+    y = 2 * abs(-x) - x / 2
+    np.testing.assert_allclose(np.asarray(y.to_device("cpu")), 2 * abs(X) - X / 2, 1e-6)
+    assert (x < 0).dtype == sm.bool and bool((x == x).to_device("cpu").all())
+
+
+def test_containers_numbers_and_captured_arrays(fake):
+    table = sm.asarray(np.arange(50, dtype=np.float32), copy=True)
+
+    @sm.jit
+    def f(nest, *, k):
+        return {"a": nest["x"] + table * k, "n": nest["x"].shape[0], "same": nest["x"]}
+
+    x = sm.asarray(X, device="cuda:0")
+    for k in (2.0, 3.0):
+        result = f({"x": x}, k=k)
+        expected = X + np.arange(50, dtype=np.float32) * k
+        np.testing.assert_allclose(np.asarray(result["a"].to_device("cpu")), expected, 1e-6)
+        assert result["n"] == 6 and result["same"] is x
+    uploads = [c for c in fake.calls if c == "cuMemcpyHtoDAsync_v2"]
+    assert len(uploads) == 1 + 2 + 1  # x, two numbers, and the table once
+
+
+def test_results_free_their_memory_in_stream_order(fake):
+    x = sm.asarray(X, device="cuda:0")
+    for _ in range(5):
+        normalize(x, 2.0)
+    gc.collect()
+    fake.synchronize()
+    assert list(fake.live) == [x.buffer.address]
+
+
+def test_a_position_out_of_bounds_is_an_error_of_a_later_read():
+    @sm.jit
+    def pick(x, i):
+        return x[i]
+
+    x = sm.asarray(np.arange(8, dtype=np.float32), device="cuda:0")
+    good = sm.asarray(np.array([1, 7]), device="cuda:0")
+    bad = sm.asarray(np.array([1, 8]), device="cuda:0")
+    np.testing.assert_array_equal(np.asarray(pick(x, good).to_device("cpu")), [1, 7])
+    y = pick(x, bad)  # nothing has run
+    with pytest.raises(OutsideError, match="in a call on the GPU before") as e:
+        y.to_device("cpu")
+    assert "x[i]" in e.value.origin.text
+    np.testing.assert_array_equal(np.asarray(pick(x, good).to_device("cpu")), [1, 7])
+
+
+def test_arrays_of_two_places_are_an_error():
+    x = sm.asarray(X, device="cuda:0")
+    with pytest.raises(DeviceError, match="'scale' is on the CPU") as e:
+        normalize(x, np.ones(50, np.float32))
+    assert 'device="cuda:0"' in e.value.help
+    with pytest.raises(DLPackError, match="on a GPU"):
+        sm.exp(x)
+    with pytest.raises(DeviceError, match="NumPy reads memory of the CPU"):
+        np.asarray(x)
+    with pytest.raises(UnsupportedError, match="out= on a GPU"):
+        normalize(x, 2.0, out=np.zeros((6, 50), np.float32))
+    with pytest.raises(ArgumentError, match="one element"):
+        x.item()
+
+
+def test_unknown_devices_are_refused():
+    with pytest.raises(DeviceError, match="cuda:7"):
+        sm.asarray(X, device="cuda:7")
+    with pytest.raises(DeviceError, match="cuda:x"):
+        sm.asarray(X, device="cuda:x")
+    with pytest.raises(DeviceError, match="tpu"):
+        sm.asarray(X).to_device("tpu")
+
+
+def test_a_machine_without_a_gpu_says_so(monkeypatch):
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    with use_library(None), pytest.raises(NoDriverError):
+        sm.asarray(X, device="cuda:0")
+
+
+# --- DLPack -------------------------------------------------------------------------------------
+
+
+class Foreign:
+    """An array of another library on the device."""
+
+    def __init__(self, array, version=None):
+        self.array, self.version, self.streams = array, version, []
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream):
+        self.streams.append(stream)
+        return self.array.__dlpack__(stream=stream, max_version=self.version)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_foreign_arrays_are_read_where_they_lie(fake, version):
+    x = Foreign(sm.asarray(X, device="cuda:0"), version)
+    copies = fake.calls.count("cuMemcpyHtoDAsync_v2")
+    y = normalize(x, 3.0)
+    assert fake.calls.count("cuMemcpyHtoDAsync_v2") == copies + 1  # the number
+    assert x.streams and set(x.streams) == {1}  # the legacy default stream
+    np.testing.assert_allclose(
+        np.asarray(y.to_device("cpu")), np.asarray(normalize(X, 3.0)), 1e-5, 1e-6
+    )
+    del x, y
+    gc.collect()
+    fake.synchronize()
+    assert not fake.live and not dlpack._EXPORTED
+
+
+def test_a_capsule_that_nobody_takes_frees_its_struct():
+    x = sm.asarray(X, device="cuda:0")
+    capsule = x.__dlpack__(max_version=(1, 0))
+    assert len(dlpack._EXPORTED) == 1
+    del capsule
+    assert not dlpack._EXPORTED
+
+
+def test_an_export_orders_the_consumer_s_stream(fake):
+    stream = system_driver().device(0).driver.word("cuStreamCreate", 1)
+    x = sm.asarray(X, device="cuda:0")
+    fake.calls.clear()
+    x.__dlpack__(stream=-1)
+    assert "cuStreamWaitEvent" not in fake.calls
+    x.__dlpack__(stream=stream)
+    assert fake.calls.count("cuStreamWaitEvent") == 1
+    with pytest.raises(BufferError):
+        x.__dlpack__(dl_device=(1, 0))
+    with pytest.raises(BufferError):
+        x.__dlpack__(copy=True)
+
+
+def _altered(array, **changes):
+    """A capsule with other facts than the array's."""
+    capsule = array.__dlpack__(stream=-1)
+    struct = dlpack._Managed.from_address(dlpack._pointer(capsule, b"dltensor"))
+    for name, x in changes.items():
+        setattr(struct.tensor, name, x)
+    return capsule
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        ({"device_type": 1}, DLPackError, "a device of type 1"),
+        ({"bits": 8, "code": 2}, DTypeError, r"\(2, 8, 1\)"),
+        ({"byte_offset": 2}, DLPackError, "not aligned"),
+        ({"device_id": 5}, DeviceError, "cuda:5"),
+    ],
+)
+def test_what_a_capsule_claims_is_checked(fake, changes, kind, text):
+    x = sm.asarray(X, device="cuda:0")
+    with pytest.raises(kind, match=text):
+        dlpack.import_capsule(_altered(x, **changes), system_driver(), 0, "Foreign")
+
+
+def test_a_foreign_array_with_strides_is_refused_by_name(fake):
+    x = sm.asarray(X, device="cuda:0")
+    capsule = _altered(x)
+    struct = dlpack._Managed.from_address(dlpack._pointer(capsule, b"dltensor"))
+    struct.tensor.strides[0], struct.tensor.strides[1] = 1, 6
+    view = SimpleNamespace(__dlpack__=lambda stream: capsule, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(DeviceLayoutError, match="x: it has strides"):
+        normalize(view, 2.0)
+
+
+# --- torch --------------------------------------------------------------------------------------
+
+
+class FakeTensor:
+    """A tensor of torch on the fake device."""
+
+    is_cuda = True
+
+    def __init__(self, array):
+        self.array = array
+        self.device = SimpleNamespace(index=0)
+        self.recorded = []
+
+    def detach(self):
+        return self
+
+    def data_ptr(self):
+        return self.array.buffer.address
+
+    def numel(self):
+        return self.array.size
+
+    def element_size(self):
+        return self.array.dtype.itemsize
+
+    def record_stream(self, stream):
+        self.recorded.append(stream)
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream):
+        return self.array.__dlpack__(stream=stream)
+
+
+@pytest.fixture
+def torch(monkeypatch, fake):
+    """A stand-in of torch's interface to its streams and its allocator."""
+    driver = system_driver()
+    stream = driver.device(0).driver.word("cuStreamCreate", 1)
+    module = SimpleNamespace(Tensor=FakeTensor, uint8="uint8", allocated=[])
+
+    def empty(n, dtype, device):
+        captured = driver.device(0).is_capturing(stream)  # then from the pool of the graph
+        block = driver_memory(driver.device(0)).allocate(n, 0 if captured else stream)
+        buffer = DeviceBuffer(block.address, (n,), (1,), u8, driver.device(0), stream, block)
+        module.allocated.append(n)
+        return FakeTensor(DeviceArray.of(buffer))
+
+    module.empty = empty
+    module.device = lambda kind, index: (kind, index)
+    module.OutOfMemoryError = MemoryError
+    module.cuda = SimpleNamespace(
+        current_stream=lambda device: SimpleNamespace(cuda_stream=stream),
+        ExternalStream=lambda handle, device: handle,
+        memory_reserved=lambda place: 0,
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
+    module.stream = stream
+    return module
+
+
+def test_tensors_of_torch_use_its_stream_and_allocator(fake, torch):
+    x = FakeTensor(sm.asarray(X, device="cuda:0"))
+    y = normalize(x, 3.0)
+    assert fake.launches[-1]["stream"] == torch.stream
+    assert 4 * X.size in torch.allocated
+    np.testing.assert_allclose(
+        np.asarray(y.to_device("cpu")), np.asarray(normalize(X, 3.0)), 1e-5, 1e-6
+    )
+
+
+def test_a_capture_of_torch_takes_programs_that_ran_before(fake, torch):
+    @sm.jit
+    def double(x):
+        return x * 2
+
+    x = FakeTensor(sm.asarray(X, device="cuda:0"))
+    driver = system_driver()
+    double(x)
+    fake.synchronize()
+    with driver.device(0).current():
+        driver.call("cuStreamBeginCapture_v2", torch.stream, 1)
+        y = double(x)
+        with pytest.raises(CaptureError, match="first call"):
+            sm.jit(lambda x: x * 3)(x)
+        with pytest.raises(CaptureError, match="read at replay"):
+            normalize(x, 3.0)
+        graph, instance = ctypes.c_uint64(), ctypes.c_uint64()
+        driver.call("cuStreamEndCapture", torch.stream, ctypes.byref(graph))
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph.value, 0)
+        driver.call("cuGraphLaunch", instance.value, torch.stream)
+    np.testing.assert_allclose(np.asarray(y.to_device("cpu")), 2 * X)
+
+
+def test_positions_cannot_be_checked_in_a_capture(fake, torch):
+    @sm.jit
+    def pick(x, i):
+        return x[i]
+
+    x = FakeTensor(sm.asarray(np.arange(8, dtype=np.float32), device="cuda:0"))
+    i = FakeTensor(sm.asarray(np.array([1, 7]), device="cuda:0"))
+    pick(x, i)
+    fake.synchronize()
+    system_driver().call("cuStreamBeginCapture_v2", torch.stream, 1)
+    with pytest.raises(CaptureError, match="positions are checked"):
+        pick(x, i)
+    system_driver().call("cuStreamEndCapture", torch.stream, ctypes.byref(ctypes.c_uint64()))
+
+
+# --- several devices ----------------------------------------------------------------------------
+
+
+def test_arrays_of_two_devices_are_an_error():
+    with use_library(FakeDriver(devices=2)):
+        x, y = (sm.asarray(X, device=f"cuda:{k}") for k in range(2))
+        with pytest.raises(DeviceError, match=r"on cuda:1, others are on cuda:0"):
+            x + y
+        with pytest.raises(DeviceError, match="arrays do not move from one GPU to another"):
+            x.to_device("cuda:1")
+        assert (y * 2).device == "cuda:1"

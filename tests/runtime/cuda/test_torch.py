@@ -1,0 +1,219 @@
+"""Traced programs of torch on a device, with FakeTensors and the fake driver.
+
+torch has no GPU here: graphs are traced with FakeTensors on "cuda", and called with stand-ins of
+tensors whose memory the fake driver owns.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.runtime.cuda.fake_triton import FakeTriton
+
+import smelt as sm
+from smelt.device import use_compiler
+from smelt.errors import DeviceKernelError, FallbackWarning, OutsideError
+from smelt.runtime.cuda import memory as cuda_memory
+from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
+from smelt.runtime.cuda.driver import system_driver
+from smelt.runtime.cuda.memory import driver_memory
+from smelt.types.dtype import f32, from_numpy
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from smelt.frontends.torch import device_segment  # noqa: E402
+from smelt.frontends.torch.backend import compile_traced  # noqa: E402
+from smelt.frontends.torch.lower import device_of  # noqa: E402
+
+pytestmark = pytest.mark.peer
+
+
+class Tensor:
+    """Stand-in of a tensor on the fake device."""
+
+    is_cuda = True
+
+    def __init__(self, buffer: DeviceBuffer) -> None:
+        self.buffer = buffer
+        self.shape = torch.Size(buffer.shape)
+        self.device = torch.device("cuda", 0)
+
+    @property
+    def dtype(self):
+        return device_segment.to_torch(self.buffer.dtype)
+
+    def data_ptr(self):
+        return self.buffer.address
+
+    def stride(self, d=None):
+        return self.buffer.strides if d is None else self.buffer.strides[d]
+
+    def size(self, d):
+        return self.shape[d]
+
+    def dim(self):
+        return len(self.shape)
+
+    def is_contiguous(self):
+        return self.buffer.is_contiguous
+
+    def permute(self, order):
+        buffer = self.buffer
+        shape, strides = (tuple(x[a] for a in order) for x in (buffer.shape, buffer.strides))
+        return Tensor(replace(buffer, shape=shape, strides=strides))
+
+    def clone(self):
+        data = copy_to_host(self.buffer)
+        return Tensor(copy_to_device(data, self.buffer.dtype, driver_memory(self.buffer.device), 0))
+
+    def copy_(self, other):
+        """Copy in the stream, as torch does; `other` has the same type and shape."""
+        device = self.buffer.device
+        with device.current():
+            device.driver.call(
+                "cuMemcpyDtoDAsync_v2", self.data_ptr(), other.data_ptr(), self.buffer.nbytes, 0
+            )
+
+    def numpy(self):
+        return copy_to_host(self.buffer)
+
+
+@pytest.fixture(autouse=True)
+def on_fake_driver(fake, monkeypatch):
+    """Torch's stream is the default one, and its allocator the fake driver's."""
+
+    class Memory(cuda_memory.DriverMemory):
+        is_capturable = True
+
+    monkeypatch.setattr(device_segment, "TorchMemory", Memory)
+    monkeypatch.setattr(device_segment, "current_stream", lambda device: 0)
+    monkeypatch.setattr(device_segment, "as_tensor", lambda buffer, device: Tensor(buffer))
+    with use_compiler(FakeTriton()), sm.config(cache=False):
+        yield
+
+
+def traced(function, *shapes, dtypes=None):
+    """The graph of a function of tensors on a GPU."""
+    with FakeTensorMode():
+        kinds = dtypes or [torch.float32] * len(shapes)
+        examples = [
+            torch.empty(s, device="cuda", dtype=k) for s, k in zip(shapes, kinds, strict=True)
+        ]
+    return make_fx(function)(*examples)
+
+
+def put(x):
+    device = system_driver().device(0)
+    return Tensor(copy_to_device(x, from_numpy(x.dtype), driver_memory(device), 0))
+
+
+def call(graph, *arrays, **settings):
+    program = compile_traced(graph, {"strict": True, **settings}, "inference")
+    return program([put(x) for x in arrays])
+
+
+X = np.random.default_rng(2).standard_normal((6, 40)).astype(np.float32)
+W = np.random.default_rng(4).standard_normal((40, 20)).astype(np.float32)
+
+
+def test_the_device_of_the_arguments_decides():
+    assert device_of(traced(lambda x: x + 1, (3,)).graph).type == "cuda"
+    assert device_of(make_fx(lambda x: x + 1)(torch.ones(3)).graph).type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (torch.softmax(x, 1),),
+        lambda x, w: (torch.tanh(x @ w) * 2, x.sum(0)),
+        lambda x, w: (torch.nn.functional.layer_norm(x, (40,)), torch.relu(w)),
+        lambda x, w: (x.T * 2, x.mean(1)),
+    ],
+    ids=["softmax", "product", "norm", "transposed"],
+)
+def test_a_graph_of_a_gpu_gives_torch_s_results(fake, function):
+    wanted = function(torch.from_numpy(X), torch.from_numpy(W))
+    results = call(traced(function, X.shape, W.shape), X, W)
+    assert fake.launches and not any(c == "cuStreamSynchronize" for c in fake.calls)
+    for y, w in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(y.numpy(), w.numpy(), 2e-5, 2e-5)
+
+
+def test_what_no_program_does_is_left_to_torch_s_operator_on_the_device(fake):
+    graph = traced(lambda x: (torch.sort(torch.exp(x), dim=1)[0],), X.shape)
+    program = compile_traced(graph, {"strict": True}, "inference")
+    called = []
+
+    def sort(x, *rest):
+        called.append(x.data_ptr())
+        data = np.sort(x.numpy(), axis=1)
+        return put(data), None
+
+    spaces = [c.cell_contents for c in program.__closure__ or () if callable(c.cell_contents)]
+    namespace = next(f.__globals__ for f in spaces if "graph0" in getattr(f, "__globals__", {}))
+    for name, f in list(namespace.items()):
+        if getattr(f, "name", lambda: "")() == "aten::sort":
+            namespace[name] = sort
+    (y,) = program([put(X)])
+    np.testing.assert_allclose(y.numpy(), np.sort(np.exp(X), axis=1), 1e-5)
+    assert called
+
+
+def test_positions_are_checked_without_waiting(fake):
+    def pick(x, i):
+        return (torch.ops.aten.index.Tensor(x, [i]),)
+
+    graph = traced(pick, (8,), (3,), dtypes=[torch.float32, torch.int64])
+    program = compile_traced(graph, {"strict": True}, "inference")
+    table = np.arange(8, dtype=np.float32)
+    (y,) = program([put(table), put(np.array([1, 7, 0]))])
+    assert not any(c in ("cuStreamSynchronize", "cuEventSynchronize") for c in fake.calls)
+    np.testing.assert_array_equal(y.numpy(), [1, 7, 0])
+    program([put(table), put(np.array([1, 9, 0]))])
+    fake.drain()
+    with pytest.raises(OutsideError):
+        program([put(table), put(np.array([1, 7, 0]))])
+
+
+def test_a_view_between_vectors_is_copied(fake):
+    graph = traced(lambda x: (x * 2,), (20,))
+    program = compile_traced(graph, {"strict": True}, "inference")
+    whole = put(np.arange(21, dtype=np.float32)).buffer
+    view = DeviceBuffer(whole.address + 4, (20,), (1,), f32, whole.device, 0, whole)
+    (y,) = program([Tensor(view)])
+    np.testing.assert_array_equal(y.numpy(), 2 * np.arange(1, 21, dtype=np.float32))
+
+
+def test_empty_tensors_launch_nothing(fake):
+    (y,) = call(traced(lambda x: (torch.exp(x),), (0, 4)), np.zeros((0, 4), np.float32))
+    assert y.numpy().shape == (0, 4) and not fake.launches
+
+
+def test_memory_is_torch_s_and_is_freed_behind_the_kernels(fake):
+    graph = traced(lambda x: (torch.softmax(torch.exp(x), 1),), X.shape)
+    program = compile_traced(graph, {"strict": True}, "inference")
+    for _ in range(3):
+        program([put(X)])
+    gc.collect()
+    fake.synchronize()
+    assert not fake.live
+
+
+def test_an_operator_without_a_program_runs_in_torch_with_a_warning(fake, monkeypatch):
+    def refuse(kernel, sizes):
+        raise DeviceKernelError(kernel="k0", missing="something")
+
+    monkeypatch.setattr("smelt.codegen.triton.device_source.device_source", refuse)
+    graph = traced(lambda x: (torch.exp(x),), (4,))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compile_traced(graph, {}, "inference")
+    assert [w.category for w in seen] == [FallbackWarning]
+    assert "something" in str(seen[0].message)
