@@ -28,17 +28,14 @@ from smelt.frontends.array.value import STATE, Value, intern, leaf
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
-from smelt.graph.loop import Body, with_sizes
+from smelt.graph.loop import with_sizes
 from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
-from smelt.ops.create import Constant, Input, SizeOf
-from smelt.ops.reduce import Reduce
-from smelt.origin import Origin
-from smelt.types.dtype import i64
-from smelt.types.expr import Index, size
+from smelt.ops.create import Constant, Input
+from smelt.types.expr import size
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Step", "checked_body", "leaf", "np", "record_step", "result_value"]
+__all__ = ["Step", "leaf", "np", "record_step", "result_value"]
 
 
 class StepScope(Scope):
@@ -185,41 +182,3 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
         tuple(f"s{k}" for k in range(len(names))),
         sizes,
     )
-
-
-def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
-    """Return a loop's body, and the number of positions that it carries for checks.
-
-    For each read at a position that depends on data, the largest or least position becomes a carry
-    after the first `carries`, which starts from 0; one that is out of bounds stays.
-    """
-    bounds: list[Index] = []
-    added: list[Node] = []
-    following: list[Node] = []
-    for at, low, end, (_, origin) in collect_bounds_checks(graph.outputs).conditions:
-        if 0 in at.type.shape:
-            continue
-        bounds += low, end
-        before = build.input(f"p{len(added)}", TensorType(i64))
-        added.append(before)
-        following.append(_first_outside(before, build.cast(at, i64), low, end, origin))
-    inputs, outputs = list(graph.inputs), list(graph.outputs)
-    inputs[carries:carries] = added
-    outputs[carries:carries] = following
-    return Body(Graph(graph.name, tuple(inputs), tuple(outputs)), tuple(bounds)), len(added)
-
-
-def _first_outside(before: Node, at: Node, low: Index, end: Index, origin: Origin | None) -> Node:
-    """Return `before` if it is out of bounds, else the worst of the positions."""
-    if at.type.rank:
-        axes = tuple(range(at.type.rank))
-        least, most = (build.apply(Reduce(how, axes), at) for how in ("min", "max"))
-    else:
-        least = most = at
-    first, last = (
-        build.constant(n, i64) if isinstance(n, int) else build.apply(SizeOf(n, i64))
-        for n in (low, end)
-    )
-    worst = build.map("select", build.map("ge", most, last), most, least)
-    outside = build.map("or", build.map("lt", before, first), build.map("ge", before, last))
-    return build.map("select", outside, before, worst, origin=origin)
