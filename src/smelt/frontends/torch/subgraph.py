@@ -6,7 +6,7 @@ it must have rows: a call of torch cannot run in the middle of a loop.
 
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.apply_row import apply_row, require_types
+from smelt.frontends.torch.apply_row import apply_row, require_types, respell
 from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.origins import origin_of
 from smelt.frontends.torch.refusals import is_refused
+from smelt.frontends.torch.row import Row
 from smelt.frontends.torch.sizes import Sizes, fake_value, is_size
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import ComputedNumber, V, number
@@ -74,7 +76,7 @@ class Subgraph:
             return value
         if not isinstance(fake, torch.Tensor) or from_torch(fake.dtype) != value.dtype:
             raise UnsupportedError(f"an argument of type {type(fake).__name__}")
-        return value.respell(self.sizes.shape(fake.shape))
+        return respell(value, self.sizes.shape(fake.shape), self.sizes)
 
     def _value(self, node: Any, values: dict[Any, Any]) -> Any:
         """Return the value of an operator, or of a constant or function at the module."""
@@ -85,7 +87,7 @@ class Subgraph:
             return values[node.args[0]][node.args[1]]
         if is_size(node):
             return None  # read by its traced value
-        row = row_of(str(node.target))
+        row = _row(str(node.target))
         if row is None:
             raise UnsupportedError(f"{_place(node)}: no rule for {node.target}")
         traced = fake_value(node.args), {k: fake_value(a) for k, a in node.kwargs.items()}
@@ -109,7 +111,9 @@ class Subgraph:
         if isinstance(value, torch.fx.GraphModule):
             return Subgraph(value, self.sizes)
         if isinstance(value, torch.Tensor) and value.dim() == 0 and not _is_fake(value):
-            return number(value.item(), from_torch(value.dtype), origin_of(node))
+            with _disable_current_modes():
+                scalar = value.item()
+            return number(scalar, from_torch(value.dtype), origin_of(node))
         raise UnsupportedError(f"{_place(node)}: a stored tensor")
 
     def _operand(self, a: Any, values: dict[Any, Any], origin: Origin | None) -> Any:
@@ -142,8 +146,13 @@ def submodule(module: Any, path: str) -> Any:
     return module
 
 
+def _row(name: str) -> Row | None:
+    """Return the row of an operator; inside of functions, views are traced as copies."""
+    return row_of(name) or row_of(name.replace("_copy.", "."))
+
+
 def _is_fake(value: Any) -> bool:
-    return isinstance(value, torch._subclasses.FakeTensor)  # pyright: ignore[reportPrivateUsage]
+    return isinstance(value, torch._subclasses.FakeTensor)
 
 
 def _place(node: Any) -> str:
