@@ -106,6 +106,30 @@ def test_a_lazy_loop_is_compiled_once_for_all_lengths() -> None:
     assert sum(len(family.plans) for family in families.values()) == before
 
 
+@pytest.mark.parametrize("step", ["elementwise", "product"])
+def test_a_lazy_loop_over_captured_arrays_is_compiled_once_for_all_widths(step: str) -> None:
+    families: dict[Any, Any] = vars(evaluate_pending)["_FAMILIES"]
+
+    def run(t: int, n: int) -> None:
+        decay, w, xs = RNG.normal(size=n), RNG.normal(size=(n, n)) / n, RNG.normal(size=(t, n))
+        by, matrix = sm.asarray(decay), sm.asarray(w)
+        if step == "product":
+            last, _ = sm.scan(lambda c, x: (matrix @ c + x, c), sm.zeros(n), sm.asarray(xs))
+        else:
+            last, _ = sm.scan(lambda c, x: (by * c + x, c), sm.zeros(n), sm.asarray(xs))
+        expected = np.zeros(n)
+        for x in xs:
+            expected = (w @ expected if step == "product" else decay * expected) + x
+        np.testing.assert_allclose(last, expected, rtol=1e-10)
+
+    for t, n in ((4, 3), (5, 3), (5, 4)):
+        run(t, n)
+    before = sum(len(family.plans) for family in families.values())
+    for t, n in ((7, 9), (20, 5), (3, 31), (6, 6)):
+        run(t, n)
+    assert sum(len(family.plans) for family in families.values()) == before
+
+
 @WAYS
 def test_nests_numbers_and_reverse(way: Any) -> None:
     def f(xs: Any) -> Any:

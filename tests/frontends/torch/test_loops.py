@@ -12,7 +12,10 @@ scan = pytest.importorskip("torch._higher_order_ops.scan").scan
 while_loop = pytest.importorskip("torch._higher_order_ops.while_loop").while_loop
 associative = pytest.importorskip("torch._higher_order_ops.associative_scan")
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method`"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 SHAPES = [(7, 3), (20, 3), (5, 9), (8, 8)]
 
@@ -243,7 +246,7 @@ def test_associative_scan(reverse, training, strict):
         scan = associative.associative_scan
         return scan(combine, (a, x), 0, reverse=reverse, combine_mode="generic")
 
-    _check(code, [(_randn(n, 4), _randn(n, 4, seed=1)) for n in (1, 7, 8)], training)
+    _check(code, [(_randn(n, 4), _randn(n, 4, seed=1)) for n in (1, 6)], training)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ step are its own, so that one graph serves all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,13 @@ from smelt.frontends.array.sizes import Sizes, rebuild_node
 from smelt.frontends.array.value import STATE, Value, intern, leaf
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
+from smelt.graph.generalize_shapes import generalize
 from smelt.graph.ir import Graph, Node
-from smelt.graph.loop import with_sizes
+from smelt.graph.loop import Body, with_sizes
 from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
-from smelt.types.expr import size
+from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
 
 __all__ = ["Step", "leaf", "np", "record_step", "result_value"]
@@ -138,7 +139,7 @@ def record_step(
             if before.type.rank == after.type.rank:
                 for d, e in zip(before.type.shape, after.type.shape, strict=True):
                     scope.same(d, e)
-        step = _finish(scope, leaves, outputs)
+        step = _finish(scope, leaves, outputs, carries)
     finally:
         STATE.scope = previous
         RECORDING.reset(recording)
@@ -158,7 +159,9 @@ def result_value(x: Any) -> Value | None:
     return from_host(x) if isinstance(x, (np.ndarray, np.generic)) else None
 
 
-def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value]) -> Step:
+def _finish(
+    scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value], carries: int
+) -> Step:
     inputs = [*leaves, *scope.captured.values()]
     rebuilt: dict[Node, Node] = {}
     for x in inputs:
@@ -171,6 +174,9 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     reads = collect_bounds_checks(graph.outputs)
     if not all(scope.holds(0, "<=", room) for room in reads.sizes):
         refuse_out_of_bounds(reads.readers)
+    if scope.outer is None and any(_has_numbers(x.type.shape) for x in graph.inputs):
+        graph, values = _generalized(scope, graph, carries)
+        return Step(graph, tuple(scope.captured), tuple(values), tuple(values.values()))
     names = all_size_names(graph)
     short = {name: size(f"s{k}") for k, name in enumerate(names)}
     sizes = tuple(
@@ -182,3 +188,39 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
         tuple(f"s{k}" for k in range(len(names))),
         sizes,
     )
+
+
+def _has_numbers(shape: Shape) -> bool:
+    return any(isinstance(d, int) and d > 1 for d in shape)
+
+
+def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mapping[str, Index]]:
+    """Return the graph of a step with sizes in place of numbers, and the values of the sizes.
+
+    A captured array has numbers, and what it meets in an operator is fixed to them.
+    """
+    exact = with_sizes(graph, {n: scope.hint(size(n)) for n in all_size_names(graph)})
+    pairs = zip(exact.inputs[:carries], exact.outputs)
+    # An operator on a carry before and after the step says that their sizes are equal.
+    equal = [build.map("eq", a, b) for a, b in pairs if a.type == b.type]
+    joined = Graph(exact.name, exact.inputs, (*exact.outputs, *equal))
+    key = (
+        Body(joined).key,
+        tuple(x.origin and (x.origin.instruction or x.origin.place) for x in joined.nodes()),
+    )
+    known = _GENERALIZED.get(key)
+    if known is None:
+        general = next(generalize(joined), None)
+        known = exact, {}
+        if general is not None:
+            outputs = general.graph.outputs[: len(exact.outputs)]
+            known = Graph(exact.name, general.graph.inputs, outputs), general.sizes
+        if len(_GENERALIZED) >= _MOST_GENERALIZED:
+            _GENERALIZED.clear()
+        _GENERALIZED[key] = known
+    return known
+
+
+_GENERALIZED: dict[Hashable, tuple[Graph, Mapping[str, Index]]] = {}
+"""General graphs of steps, by their numbers, operators and lines."""
+_MOST_GENERALIZED = 256
