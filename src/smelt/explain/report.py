@@ -31,8 +31,8 @@ from smelt.explain.entries import entries
 from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.page import collect, frame, html
-from smelt.explain.repeats import find_repeats
 from smelt.explain.rename import Renaming, source_renaming
+from smelt.explain.repeats import find_repeats
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node

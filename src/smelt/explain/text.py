@@ -116,10 +116,8 @@ def _repeats_line(repeats: Repeats | None) -> list[str]:
         return []
     each = round(repeats.operators / repeats.copies)
     place = f"{PurePath(repeats.origin.file).name}:{repeats.origin.line}"
-    return [
-        f"unrolled {repeats.copies} steps of {show_count(each, 'operator')} at {place}; "
-        "sm.scan or sm.fori_loop compiles one"
-    ]
+    steps = f"{repeats.copies} steps of {show_count(each, 'operator')} at {place}"
+    return [f"unrolled {steps}; sm.scan or sm.fori_loop compiles one"]
 
 
 def _memory(data: ReportData) -> str:

@@ -7,7 +7,7 @@
 ... }''')
 >>> body, added = checked_body(step, 1)
 >>> len(body.graph.inputs), added, body.checks
-(4, 1, (0, Size(n)))
+(4, 1, (0, n))
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_reverse_scan(training, strict):
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
-    "dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.1)]
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.1)]
 )
 def test_scan_of_a_product(dtype, tolerance, training, strict):
     def code(w, xs):
@@ -250,7 +250,7 @@ def test_associative_scan(reverse, training, strict):
 
 
 @pytest.mark.parametrize(
-    "combine, kernels",
+    ("combine", "kernels"),
     [
         (lambda a, b: [a + b], 1),
         (lambda a, b: [torch.maximum(b, a)], 1),

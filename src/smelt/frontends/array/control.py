@@ -34,7 +34,7 @@ from smelt.graph.loop import Loop
 from smelt.graph.loop_bodies import checked_body, is_cheap_branch, run_if
 from smelt.graph.walk import map_indices
 from smelt.ops.elementwise import Cast
-from smelt.types.dtype import DType, bool_, f16, f64, i64
+from smelt.types.dtype import DType, bool_, f16, f32, f64, i64
 from smelt.types.expr import Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
@@ -232,6 +232,7 @@ def _carried(
     """Record a loop of `call(carry, slices)`, which returns the next carry and results."""
     leaves, tree = flatten(init)
     dtypes = [f16 if _is_plain_float(x) else None for x in leaves]  # no dtype is narrower
+    refusals = 0
     while True:
         carry = [_initial(x, d, what) for x, d in zip(leaves, dtypes, strict=True)]
         results: list[int] = []
@@ -250,7 +251,16 @@ def _carried(
             results.append(len(stacked))
             return [_array(x, what).node for x in (*after, *stacked)]
 
-        step = record_step(what, run, carry, sequences)
+        try:
+            step = record_step(what, run, carry, sequences)
+        except CarryError:
+            # A loop inside may have needed the dtype that this one is still looking for.
+            wider = [_WIDER_DTYPE.get(d) for d in dtypes]
+            refusals += 1
+            if refusals > len(_WIDER_DTYPE) or not any(wider):
+                raise
+            dtypes = [w or d for w, d in zip(wider, dtypes, strict=True)]
+            continue
         after = [x.type.dtype for x in step.graph.outputs[: len(leaves)]]
         settled = [_settled_dtype(x, d, e) for x, d, e in zip(leaves, dtypes, after, strict=True)]
         if settled == dtypes:
@@ -264,6 +274,10 @@ def _carried(
     places = [k for k in range(loop.results) if not len(carry) <= k < count]
     arrays = [Array.of(_record_result(loop, k, inputs)) for k in places]
     return _Run(unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :])
+
+
+_WIDER_DTYPE: dict[DType | None, DType] = {f16: f32, f32: f64}
+"""Dtypes of a carry that starts as a number, to try after one that does not do."""
 
 
 def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:

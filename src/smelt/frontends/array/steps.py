@@ -45,6 +45,7 @@ class StepScope(Scope):
     def __init__(self, name: str, outer: Scope | None, *, takes_all: bool = False) -> None:
         super().__init__(name)
         self.outer = outer
+        self.is_step = True
         self.takes_all = takes_all
         if outer is not None:
             self.depth = outer.depth + 1
