@@ -15,7 +15,7 @@ from smelt.origin import Origin
 
 __all__ = ["Repeats", "find_repeats"]
 
-LEAST_COPIES = 16
+LEAST_STEPS = 16
 """Fewest steps of a loop that is reported: layers of a model are fewer."""
 LEAST_OPERATORS = 128
 """Fewest operators of all its steps, below which compiling them takes little time."""
@@ -45,12 +45,12 @@ def find_repeats(nodes: Sequence[Node]) -> Repeats | None:
         if node.inputs and origin is not None and origin.known and not hasattr(origin, "module"):
             lines.setdefault((origin.file, origin.function, origin.line), []).append(node)
     loops: dict[tuple[str, str, int], list[Node]] = {}
-    for (file, function, _), found in sorted(lines.items()):
-        copies = _copies(found)
-        if copies < LEAST_COPIES:
+    for (file, function, _), group in sorted(lines.items()):
+        copies = _copies(group)
+        if copies < LEAST_STEPS:
             continue
         near = [n for n in (copies - 1, copies, copies + 1) if (file, function, n) in loops]
-        loops.setdefault((file, function, near[0] if near else copies), []).extend(found)
+        loops.setdefault((file, function, near[0] if near else copies), []).extend(group)
     if not loops:
         return None
     (_, _, copies), largest = max(loops.items(), key=lambda item: len(item[1]))

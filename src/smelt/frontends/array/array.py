@@ -123,13 +123,10 @@ class Array(Operators):
         Raises TracerError in a recording, for an array that was created outside of it.
         """
         scope, current = node.scope, STATE.scope
+        is_outside = self.node.scope is None
         if current is not None and current.is_step:
-            is_outside = self.node.scope is not current and not current.has_created(self)
-            scope = current
-        else:
-            is_outside = scope is not None and self.node.scope is None
-            is_outside = is_outside and not scope.has_created(self)
-        if is_outside:
+            scope, is_outside = current, self.node.scope is not current
+        if scope is not None and is_outside and not scope.has_created(self):
             where = "a step of a loop" if scope.is_step else "sm.jit"
             raise TracerError(
                 f"an array from outside is written inside {where} ({scope.name})",

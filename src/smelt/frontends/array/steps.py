@@ -196,7 +196,7 @@ def _has_numbers(shape: Shape) -> bool:
 
 
 def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mapping[str, Index]]:
-    """Return the graph of a step with sizes in place of numbers, and the values of the sizes.
+    """Return the graph of a step with sizes in place of numbers, and their values.
 
     A captured array has numbers, and what it meets in an operator is fixed to them.
     """
@@ -209,17 +209,17 @@ def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mappi
         Body(joined).key,
         tuple(x.origin and (x.origin.instruction or x.origin.place) for x in joined.nodes()),
     )
-    known = _GENERALIZED.get(key)
-    if known is None:
+    cached = _GENERALIZED.get(key)
+    if cached is None:
         general = next(generalize(joined), None)
-        known = exact, {}
+        cached = exact, {}
         if general is not None:
             outputs = general.graph.outputs[: len(exact.outputs)]
-            known = Graph(exact.name, general.graph.inputs, outputs), general.sizes
+            cached = Graph(exact.name, general.graph.inputs, outputs), general.sizes
         if len(_GENERALIZED) >= _MOST_GENERALIZED:
             _GENERALIZED.clear()
-        _GENERALIZED[key] = known
-    return known
+        _GENERALIZED[key] = cached
+    return cached
 
 
 _GENERALIZED: dict[Hashable, tuple[Graph, Mapping[str, Index]]] = {}

@@ -1,4 +1,4 @@
-"""Apply the table row of a traced operator, and compare its results with the traced types."""
+"""Apply the table row of a traced operator and check the types of its results."""
 
 # PyTorch is optional, and types must check without it.
 # pyright: reportMissingImports=false, reportUnknownParameterType=false

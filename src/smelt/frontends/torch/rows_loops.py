@@ -199,7 +199,7 @@ class _Operands:
         return Graph(name, tuple(x.node for x in inputs), results)
 
     def read(self, graph: Graph) -> list[V]:
-        """Return the values from around it that a graph reads, in the order of its inputs."""
+        """Return the outside values that a graph reads, in the order of its inputs."""
         inputs = set(graph.inputs)
         return [x for x, y in zip(self._outside, self._inputs, strict=True) if y.node in inputs]
 

@@ -104,7 +104,7 @@ class Subgraph:
                 self.in_bounds.add(result.node)
             return require_types(node, result, self.sizes) if fake is not None else result
         except UnsupportedError as error:
-            raise UnsupportedError(f"{_place(node)}: {error.reason}") from error
+            raise UnsupportedError(f"{_place(node)}: {error.message}") from error
 
     def _attribute(self, node: Any) -> Any:
         value = submodule(self.module, node.target)
