@@ -157,6 +157,18 @@ def test_reads_of_a_step_are_checked(strict):
         torch.compile(code, backend="smelt")(table, torch.tensor([[0, 4], [2, 5], [1, 0]]))
 
 
+def test_reads_of_a_branch_are_checked_where_it_is_taken(strict):
+    def code(x, index):
+        read = lambda x, index: x.index_select(0, index)  # noqa: E731
+        other = lambda x, index: x[:1].expand(index.shape[0], -1).clone()  # noqa: E731
+        return torch.cond(x.sum() > 0, read, other, (x, index))
+
+    x, inside, outside = _randn(5, 3).abs(), torch.tensor([0, 4, 2]), torch.tensor([0, 5, 2])
+    _check(code, [(x, inside), (-x, inside), (-x, outside)])
+    with pytest.raises(IndexError):
+        torch.compile(code, backend="smelt")(x, outside)
+
+
 @pytest.mark.parametrize("sort", [True, False])
 def test_a_step_without_rules_is_a_call_of_torch(sort):
     def code(xs):
