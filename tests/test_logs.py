@@ -122,6 +122,7 @@ def test_help_lists_the_topics():
 SAMPLES = {
     journal.Traced("f", 12, 2.5e-5): "f: 12 operators, 25 us",
     journal.Retraced("f", "n == 4", "n = 5"): "f again: needs n == 4, got n = 5",
+    journal.LoopFound(3, 40): "loop of 3 operators a step: 40 steps at once, compiled once",
     PassRan("cse", 7, 5, 3.0): "cse: 7 -> 5 nodes, 3 s",
     journal.Planned("g", 9, 2, 2**20, 2**22, 1e-3): (
         "g: 9 operators in 2 kernels, saves 3 MiB, 1 ms"

@@ -60,6 +60,19 @@ class Retraced(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopFound(Fact):
+    """A lazy program is in a loop of `operators` a step, which is compiled once.
+
+    `steps` of them are computed at once.
+    """
+
+    topic: ClassVar[str] = "trace"
+    operators: int
+    steps: int
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PassRan(Fact):
     """A pass took a graph (or a kernel) of `before` nodes to one of `after`."""
 

@@ -126,6 +126,9 @@ def _text(fact: Fact) -> str:
             return f"{fact.function}: {fact.operators} operators, {_time(fact.seconds)}"
         case journal.Retraced():
             return f"{fact.function} again: needs {fact.guard}, got {fact.found}"
+        case journal.LoopFound():
+            step = f"loop of {fact.operators} operators a step"
+            return f"{step}: {fact.steps} steps at once, compiled once"
         case journal.PassRan():
             return f"{fact.name}: {fact.before} -> {fact.after} nodes, {_time(fact.seconds)}"
         case journal.OrderChosen():

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from tests.explain.handwritten_report import DATA, KERNELS
 from tests.explain.programs import SIZES, TEXTS, arrays, compiled
 
+import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError
 from smelt.explain import report as report_of
@@ -51,6 +53,30 @@ def test_an_input_layout_other_than_planned_is_reported():
     line = "order    channels last between kernels: 2.50 ms instead of 3.00 ms (predicted)"
     assert line in page(replace(DATA, orders=(one,)))
     assert "order " not in page(replace(DATA, orders=(replace(one, last=False),)))
+
+
+def test_a_python_loop_that_was_unrolled_is_reported():
+    def step(u, w):
+        return sm.tanh(w * u + 1)
+
+    def pieces(u, w, steps):
+        for k in range(steps):
+            u = u + 0.1 * sm.roll(u, 1)
+            u = step(u, w) if k else sm.exp(u)
+        return u * 2
+
+    line = pieces.__code__.co_firstlineno + 2
+    u, w = np.ones(9), np.ones(9)
+    for level in (1, 2, 3, 4):
+        text = sm.explain(sm.jit(lambda u, w: pieces(u, w, 60)), u, w).text(level)
+        (shown,) = [x for x in text.splitlines() if x.startswith("unrolled ")]
+        assert shown.startswith("unrolled 60 steps of ") and f"at test_text.py:{line};" in shown
+        assert shown.endswith("; sm.scan or sm.fori_loop compiles one")
+    for few in (
+        lambda u, w: pieces(u, w, 10),
+        lambda u, w: sm.fori_loop(0, 60, lambda _, c: c + w, u),
+    ):
+        assert "unrolled" not in str(sm.explain(sm.jit(few), u, w))
 
 
 def test_lines_fit():

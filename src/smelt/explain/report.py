@@ -34,6 +34,7 @@ from smelt.explain.measure import Times, measure
 from smelt.explain.names import find
 from smelt.explain.page import collect, frame, html
 from smelt.explain.rename import Renaming, source_renaming
+from smelt.explain.repeats import find_repeats
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
@@ -147,7 +148,7 @@ class Report:
             raise ArgumentError(op="text", argument="level", value=level, expected="1 to 4")
         if self.data.device is not None:
             return device_page(self.data, self.data.device, level)
-        return page(self.data, level)
+        return page(self.data, level, find_repeats(self.compiled.plan.graph.nodes()))
 
     def why(self, a: str | Node, b: str | Node) -> Why:
         """Explain why two operators are, or are not, in one kernel, with the decision's numbers.

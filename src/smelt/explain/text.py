@@ -14,10 +14,12 @@ decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from textwrap import wrap
 
 from smelt.explain.data import DecisionData, KernelData, ReportData, to_data
 from smelt.explain.names import short_place
+from smelt.explain.repeats import Repeats
 from smelt.explain.sentence import sentence
 from smelt.explain.units import show_bytes, show_count, show_rate, show_time
 from smelt.explain.why import decision_text, is_net
@@ -34,9 +36,9 @@ NAMES = 26
 """Width in columns of the operators in the table of kernels."""
 
 
-def page(data: ReportData, level: int = 2) -> str:
-    """Return the page of a report."""
-    parts = [_head(data), _kernel_table(data)]
+def page(data: ReportData, level: int = 2, repeats: Repeats | None = None) -> str:
+    """Return the page of a report; `repeats` is a loop that was unrolled."""
+    parts = [[*_head(data), *_repeats_line(repeats)], _kernel_table(data)]
     slowest = max(
         (k for k in data.kernels if k.kind not in ("rounds", "loop")),
         default=None,
@@ -106,6 +108,16 @@ def _layout_line(data: ReportData) -> list[str]:
         for o in data.orders
         if o.last
     ]
+
+
+def _repeats_line(repeats: Repeats | None) -> list[str]:
+    """Return the line `unrolled  100 steps of 4 operators at f.py:5; sm.scan ..`."""
+    if repeats is None:
+        return []
+    each = round(repeats.operators / repeats.copies)
+    place = f"{PurePath(repeats.origin.file).name}:{repeats.origin.line}"
+    steps = f"{repeats.copies} steps of {show_count(each, 'operator')} at {place}"
+    return [f"unrolled {steps}; sm.scan or sm.fori_loop compiles one"]
 
 
 def _memory(data: ReportData) -> str:

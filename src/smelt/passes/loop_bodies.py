@@ -38,7 +38,11 @@ Simplify = Callable[[Graph, Mapping[str, Index]], Graph]
 
 
 def simplify_bodies(graph: Graph, simplify: Simplify) -> Graph:
-    """Return the graph with simpler steps in its loops."""
+    """Return the graph with simpler steps in its loops.
+
+    Results that are equal then become one: a loop writes each of its results once.
+    """
+    results: dict[tuple[Loop, tuple[Node, ...]], Node] = {}
     simpler: dict[tuple[Body, tuple[Index, ...]], Body] = {}
 
     def change(node: Node) -> Node:
@@ -51,10 +55,10 @@ def simplify_bodies(graph: Graph, simplify: Simplify) -> Graph:
             simpler[key] = op.body if step is op.body.graph else Body(step, op.body.checks)
         body = simpler[key]
         which = _plain_result(op, body.graph)
-        if body is op.body and which == op.which:
-            return node
-        new = replace(op, body=body, which=which)
-        return Node(new, node.inputs, node.type, node.origin)
+        if body is not op.body or which != op.which:
+            op = replace(op, body=body, which=which)
+            node = Node(op, node.inputs, node.type, node.origin)
+        return results.setdefault((op, node.inputs), node)
 
     return rebuild(graph, change)
 

@@ -75,6 +75,9 @@ class LoopCall:
         for k in range(count):
             if k in targets:
                 targets[k][...] = buffers[side][k]
+        for k, target in zip(self.wanted, outputs, strict=True):
+            if target is not targets[k]:  # a result that is wanted twice
+                target[...] = targets[k]
 
     def _moments(self, sizes: Mapping[str, int]) -> Iterable[int]:
         """Return the numbers of the steps, in the order in which they run."""

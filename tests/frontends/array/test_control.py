@@ -106,6 +106,30 @@ def test_a_lazy_loop_is_compiled_once_for_all_lengths() -> None:
     assert sum(len(family.plans) for family in families.values()) == before
 
 
+@pytest.mark.parametrize("step", ["elementwise", "product"])
+def test_a_lazy_loop_over_captured_arrays_is_compiled_once_for_all_widths(step: str) -> None:
+    families: dict[Any, Any] = vars(evaluate_pending)["_FAMILIES"]
+
+    def run(t: int, n: int) -> None:
+        decay, w, xs = RNG.normal(size=n), RNG.normal(size=(n, n)) / n, RNG.normal(size=(t, n))
+        by, matrix = sm.asarray(decay), sm.asarray(w)
+        if step == "product":
+            last, _ = sm.scan(lambda c, x: (matrix @ c + x, c), sm.zeros(n), sm.asarray(xs))
+        else:
+            last, _ = sm.scan(lambda c, x: (by * c + x, c), sm.zeros(n), sm.asarray(xs))
+        expected = np.zeros(n)
+        for x in xs:
+            expected = (w @ expected if step == "product" else decay * expected) + x
+        np.testing.assert_allclose(last, expected, rtol=1e-10)
+
+    for t, n in ((4, 3), (5, 3), (5, 4)):
+        run(t, n)
+    before = sum(len(family.plans) for family in families.values())
+    for t, n in ((7, 9), (20, 5), (3, 31), (6, 6)):
+        run(t, n)
+    assert sum(len(family.plans) for family in families.values()) == before
+
+
 @WAYS
 def test_nests_numbers_and_reverse(way: Any) -> None:
     def f(xs: Any) -> Any:
@@ -356,6 +380,71 @@ def test_gradient_against_pytorch(reverse: bool) -> None:
     (total + (c**3).sum()).backward()
     for slope, leaf in zip(sm.jit(sm.grad(f, (0, 1, 2)))(a, b, xs), leaves, strict=True):
         np.testing.assert_allclose(slope, leaf.grad.numpy(), rtol=1e-10)
+
+
+@WAYS
+@pytest.mark.parametrize("copies", [1, 2])
+def test_carries_before_each_step_as_results_and_for_the_gradient(way: Any, copies: int) -> None:
+    """Results that are a carry before the step, and what the gradient saves, are one array."""
+    torch = pytest.importorskip("torch")
+    w, xs = RNG.normal(size=(4, 4)) / 2, RNG.normal(size=(5, 4))
+
+    def f(w: Any, xs: Any) -> Any:
+        _, ys = sm.scan(lambda h, x: (sm.tanh(w @ h + x), (h,) * copies), sm.zeros(4), xs)
+        return sum(sm.sum(y**2) * (k + 1) for k, y in enumerate(ys))
+
+    leaves = [torch.tensor(x, requires_grad=True) for x in (w, xs)]
+    h, total = torch.zeros(4, dtype=torch.float64), 0
+    for x in leaves[1]:
+        total = total + (h**2).sum() * (copies * (copies + 1) // 2)
+        h = torch.tanh(leaves[0] @ h + x)
+    total.backward()
+    arguments = sm.asarray(w), sm.asarray(xs)
+    np.testing.assert_allclose(way(f)(*arguments), total.item(), rtol=1e-10)
+    for slope, leaf in zip(way(sm.grad(f, (0, 1)))(*arguments), leaves, strict=True):
+        np.testing.assert_allclose(slope, leaf.grad.numpy(), rtol=1e-10)
+
+
+@WAYS
+def test_a_step_may_not_write_to_an_array_from_outside(way: Any) -> None:
+    """The step is recorded once, so a write would happen once and not in every step."""
+
+    def counting(z: Any, loop: Any) -> Any:
+        y = sm.zeros(3)
+
+        def step(c: Any) -> Any:
+            y[0] = y[0] + 1
+            return c + y
+
+        return loop(step, z)
+
+    loops = (
+        lambda step, z: sm.fori_loop(0, 3, lambda _, c: step(c), z),
+        lambda step, z: sm.while_loop(lambda c: c[0] < 9, step, z),
+    )
+    for loop in loops:
+        with pytest.raises(sm.errors.TracerError, match="written inside a step of a loop"):
+            way(lambda z, loop=loop: counting(z, loop))(sm.zeros(3))
+
+    def own(_: Any, c: Any) -> Any:
+        y = sm.zeros(3)
+        y[1] = c[0]
+        y += 1
+        return y
+
+    np.testing.assert_array_equal(way(lambda z: sm.fori_loop(0, 3, own, z))(sm.ones(3)), [1, 2, 1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_number_carried_through_nested_loops_gets_the_dtype_of_the_inner_one(dtype: str) -> None:
+    def f(x: Any) -> Any:
+        def outer(_: Any, c: Any) -> Any:
+            return sm.fori_loop(0, 4, lambda i, d: d + i * x, c)
+
+        return sm.fori_loop(0, 3, outer, 0.0)
+
+    result = np.asarray(sm.jit(f)(np.ones((), dtype)))
+    assert result == 18 and result.dtype == dtype
 
 
 def test_second_gradient_and_branches() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smelt as sm
+from smelt import knobs
 from smelt.frontends.array import evaluate_pending
 from smelt.frontends.array import evaluate_pending as flushing
 from smelt.frontends.array.value import STATE
@@ -516,6 +517,17 @@ def test_a_long_lazy_loop_compiles_few_programs(
     exec(program, plain)
     np.testing.assert_allclose(np.asarray(ours["x"]), plain["x"], rtol=1e-12)
     assert 1 <= len(compiled) <= 4
+
+
+def test_a_long_lazy_loop_is_reported_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    x = sm.asarray(np.full(5, 0.5), copy=True)
+    with knobs.config(log="trace"), caplog.at_level("INFO", logger="smelt.trace"):
+        for _ in range(500):
+            x = sm.sin(x) * 0.5 + x
+        np.asarray(x)
+    matches = [r for r in caplog.records if r.getMessage().startswith("loop of 3 operators a step")]
+    assert matches and "compiled once" in matches[0].getMessage()
+    assert matches[0].pathname == __file__ and matches[0].lineno > 0
 
 
 LONG_LOOPS = {

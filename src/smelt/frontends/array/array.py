@@ -106,6 +106,8 @@ class Array(Operators):
                 scope.created[id(array)] = weakref.ref(array)
             if node.data is None:
                 array._wait()
+        elif node.scope is not (scope := STATE.scope) and scope is not None:
+            scope.created[id(array)] = weakref.ref(array)  # a step computed it around its loop
         return array
 
     def _wait(self) -> None:
@@ -121,10 +123,14 @@ class Array(Operators):
 
         Raises TracerError in a recording, for an array that was created outside of it.
         """
-        scope = node.scope
-        if scope is not None and self.node.scope is None and not scope.has_created(self):
+        scope, current = node.scope, STATE.scope
+        is_outside = self.node.scope is None
+        if current is not None and current.is_step:
+            scope, is_outside = current, self.node.scope is not current
+        if scope is not None and is_outside and not scope.has_created(self):
+            where = "a step of a loop" if scope.is_step else "sm.jit"
             raise TracerError(
-                f"an array from outside is written inside sm.jit ({scope.name})",
+                f"an array from outside is written inside {where} ({scope.name})",
                 hint="Return the new value; the function would write only while it is recorded.",
             )
         self.node = node = unshared_node(node)

@@ -26,17 +26,15 @@ from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.number import Number, Size, as_dim, is_integral
 from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.steps import Step, checked_body, record_step, result_value
+from smelt.frontends.array.steps import Step, record_step, result_value
 from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, record
 from smelt.frontends.array.views import expand, shape_of
-from smelt.graph import build
-from smelt.graph.ir import Graph
 from smelt.graph.loop import Loop
+from smelt.graph.loop_bodies import checked_body, is_cheap_branch, run_if
 from smelt.graph.walk import map_indices
-from smelt.ops.create import Constant, Input
-from smelt.ops.elementwise import Cast, Map
-from smelt.types.dtype import DType, bool_, f16, f64, i64
+from smelt.ops.elementwise import Cast
+from smelt.types.dtype import DType, bool_, f16, f32, f64, i64
 from smelt.types.expr import Index, substitute
 from smelt.types.tensor import Shape, TensorType
 
@@ -157,7 +155,7 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
     branches = [_branch(f, operands) for f in (true_fun, false_fun)]
     (yes, tree), (no, other_tree) = branches
     _check_branches(yes, tree, no, other_tree)
-    if all(_is_cheap(step) for step, _ in branches):
+    if all(is_cheap_branch(step.graph) for step, _ in branches):
         results = [flatten(f(*operands))[0] for f in (true_fun, false_fun)]
         pairs = zip(*([_array(x, "cond") for x in r] for r in results), strict=True)
         return unflatten(tree, iter([el.where(condition, a, b) for a, b in pairs]))
@@ -170,9 +168,6 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
 
 
 # ---- branches ----------------------------------------------------------------------------------
-
-MOST_SELECTED = 24
-"""Most elementwise operators of a branch that is computed even if the other one is taken."""
 
 
 def _branch(f: Function, operands: Sequence[Any]) -> tuple[Step, Tree]:
@@ -209,22 +204,11 @@ def _around(step: Step, shape: Shape) -> Shape:
     return tuple(d if isinstance(d, int) else substitute(d, names, "size") for d in shape)
 
 
-def _is_cheap(step: Step) -> bool:
-    nodes = [x for x in step.graph.nodes() if not isinstance(x.op, (Input, Constant))]
-    work = [x for x in nodes if not (x.op.is_view or x.op.is_source)]
-    return len(work) <= MOST_SELECTED and all(isinstance(x.op, (Map, Cast)) for x in work)
-
-
 def _run_once(condition: Value, step: Step, values: Sequence[Value]) -> list[Value]:
     """Return the results of a step if the condition holds, else the values."""
-    go = build.input("go", condition.type)
-    held = [build.input(f"c{k}", x.type) for k, x in enumerate(step.graph.outputs)]
-    stop = build.constant(False, bool_)
-    graph = Graph("branch", (go, *held, *step.graph.inputs), (stop, *step.graph.outputs))
-    body, extra = checked_body(graph, 1 + len(held))
-    loop = Loop(1 + len(held) + extra, 0, (), False, 0, step.names, step.sizes, body)
+    loop, extra = run_if(step.graph, step.names, step.sizes)
     inputs = (condition, *values, *[constant(0, i64)] * extra, *step.captured)
-    return [_record_result(loop, k, inputs) for k in range(1, 1 + len(held))]
+    return [_record_result(loop, k, inputs) for k in range(1, 1 + len(values))]
 
 
 # ---- carried values ----------------------------------------------------------------------------
@@ -249,6 +233,7 @@ def _carried(
     """Record a loop of `call(carry, slices)`, which returns the next carry and results."""
     leaves, tree = flatten(init)
     dtypes = [f16 if _is_plain_float(x) else None for x in leaves]  # no dtype is narrower
+    refusals = 0
     while True:
         carry = [_initial(x, d, what) for x, d in zip(leaves, dtypes, strict=True)]
         results: list[int] = []
@@ -267,7 +252,16 @@ def _carried(
             results.append(len(stacked))
             return [_array(x, what).node for x in (*after, *stacked)]
 
-        step = record_step(what, run, carry, sequences)
+        try:
+            step = record_step(what, run, carry, sequences)
+        except CarryError:
+            # A loop inside may have needed the dtype that this one is still looking for.
+            wider = [_WIDER_DTYPE.get(d) for d in dtypes]
+            refusals += 1
+            if refusals > len(_WIDER_DTYPE) or not any(wider):
+                raise
+            dtypes = [w or d for w, d in zip(wider, dtypes, strict=True)]
+            continue
         after = [x.type.dtype for x in step.graph.outputs[: len(leaves)]]
         settled = [_settled_dtype(x, d, e) for x, d, e in zip(leaves, dtypes, after, strict=True)]
         if settled == dtypes:
@@ -281,6 +275,10 @@ def _carried(
     places = [k for k in range(loop.results) if not len(carry) <= k < count]
     arrays = [Array.of(_record_result(loop, k, inputs)) for k in places]
     return _Run(unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :])
+
+
+_WIDER_DTYPE: dict[DType | None, DType] = {f16: f32, f32: f64}
+"""Dtypes of a carry that starts as a number, to try after one that does not do."""
 
 
 def _record_result(loop: Loop, which: int, inputs: tuple[Value, ...]) -> Value:

@@ -31,6 +31,7 @@ from smelt.frontends.array.engine import (
     input_size_names,
     locate_error,
     raise_out_of_bounds,
+    reporting,
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
 from smelt.frontends.array.loops import Loop, find_loop, values_before
@@ -362,10 +363,12 @@ def _find_loop(limit: int) -> bool:
     if loop is None:
         return False
     STATE.cut_at = instructions[loop.start + loop.period - 1]
+    first = STATE.trail[loop.start]
     loop = loop.since(STATE.trail_start)
     begun = loop.iterations(pending)
     iterations = min(begun, -(-limit // loop.period))
     STATE.loop = Loop(loop.end(begun - iterations), loop.period), iterations
+    reporting().report_loop(loop.period, iterations, first)
     return True
 
 

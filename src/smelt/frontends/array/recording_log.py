@@ -11,7 +11,8 @@ from typing import Any
 
 from smelt import logs
 from smelt.frontends.array.trace import Argument, Trace
-from smelt.journal import Journal, Retraced, Traced
+from smelt.journal import Journal, LoopFound, Retraced, Traced
+from smelt.origin import Origin
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import evaluate, sizes_of
 
@@ -45,6 +46,11 @@ def report_traced(trace: Trace, seconds: float) -> None:
     """Report that a function was recorded."""
     operators = sum(bool(n.inputs) for n in trace.graph.nodes())
     _journal().record(Traced(trace.graph.name, operators, seconds))
+
+
+def report_loop(operators: int, steps: int, origin: Origin | None) -> None:
+    """Report that a lazy program is in a loop, whose first operator has an origin."""
+    _journal().record(LoopFound(operators, steps, origin))
 
 
 def report_retraced(

@@ -53,6 +53,8 @@ class Scope(Sizes):
         """A number that no other recording has."""
         self.depth = 0
         """Number of recordings around this one, whose values it may read."""
+        self.is_step = False
+        """Whether it is the step of a loop or a branch, which may run any number of times."""
         self.takes_all = False
         """Whether operators on values from around it are recorded here too: those of a branch."""
         self.captured: dict[Value, Value] = {}

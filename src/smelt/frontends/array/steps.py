@@ -12,7 +12,7 @@ step are its own, so that one graph serves all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,16 @@ from smelt.frontends.array.sizes import Sizes, rebuild_node
 from smelt.frontends.array.value import STATE, Value, intern, leaf
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
+from smelt.graph.generalize_shapes import generalize
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Body, with_sizes
 from smelt.graph.walk import all_size_names
 from smelt.knobs.steer import RECORDING
-from smelt.ops.create import Constant, Input, SizeOf
-from smelt.ops.reduce import Reduce
-from smelt.origin import Origin
-from smelt.types.dtype import i64
+from smelt.ops.create import Constant, Input
 from smelt.types.expr import Index, size
 from smelt.types.tensor import Shape, TensorType
 
-__all__ = ["Step", "checked_body", "leaf", "np", "record_step", "result_value"]
+__all__ = ["Step", "leaf", "np", "record_step", "result_value"]
 
 
 class StepScope(Scope):
@@ -47,6 +45,7 @@ class StepScope(Scope):
     def __init__(self, name: str, outer: Scope | None, *, takes_all: bool = False) -> None:
         super().__init__(name)
         self.outer = outer
+        self.is_step = True
         self.takes_all = takes_all
         if outer is not None:
             self.depth = outer.depth + 1
@@ -141,7 +140,7 @@ def record_step(
             if before.type.rank == after.type.rank:
                 for d, e in zip(before.type.shape, after.type.shape, strict=True):
                     scope.same(d, e)
-        step = _finish(scope, leaves, outputs)
+        step = _finish(scope, leaves, outputs, carries)
     finally:
         STATE.scope = previous
         RECORDING.reset(recording)
@@ -161,7 +160,9 @@ def result_value(x: Any) -> Value | None:
     return from_host(x) if isinstance(x, (np.ndarray, np.generic)) else None
 
 
-def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value]) -> Step:
+def _finish(
+    scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value], carries: int
+) -> Step:
     inputs = [*leaves, *scope.captured.values()]
     rebuilt: dict[Node, Node] = {}
     for x in inputs:
@@ -174,6 +175,9 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     reads = collect_bounds_checks(graph.outputs)
     if not all(scope.holds(0, "<=", room) for room in reads.sizes):
         refuse_out_of_bounds(reads.readers)
+    if scope.outer is None and any(_has_numbers(x.type.shape) for x in graph.inputs):
+        graph, values = _generalized(scope, graph, carries)
+        return Step(graph, tuple(scope.captured), tuple(values), tuple(values.values()))
     names = all_size_names(graph)
     short = {name: size(f"s{k}") for k, name in enumerate(names)}
     sizes = tuple(
@@ -187,39 +191,37 @@ def _finish(scope: StepScope, leaves: Sequence[Value], outputs: Sequence[Value])
     )
 
 
-def checked_body(graph: Graph, carries: int) -> tuple[Body, int]:
-    """Return a loop's body, and the number of positions that it carries for checks.
+def _has_numbers(shape: Shape) -> bool:
+    return any(isinstance(d, int) and d > 1 for d in shape)
 
-    For each read at a position that depends on data, the largest or least position becomes a carry
-    after the first `carries`, which starts from 0; one that is out of bounds stays.
+
+def _generalized(scope: Scope, graph: Graph, carries: int) -> tuple[Graph, Mapping[str, Index]]:
+    """Return the graph of a step with sizes in place of numbers, and their values.
+
+    A captured array has numbers, and what it meets in an operator is fixed to them.
     """
-    bounds: list[Index] = []
-    added: list[Node] = []
-    following: list[Node] = []
-    for at, low, end, (_, origin) in collect_bounds_checks(graph.outputs).conditions:
-        if 0 in at.type.shape:
-            continue
-        bounds += low, end
-        before = build.input(f"p{len(added)}", TensorType(i64))
-        added.append(before)
-        following.append(_first_outside(before, build.cast(at, i64), low, end, origin))
-    inputs, outputs = list(graph.inputs), list(graph.outputs)
-    inputs[carries:carries] = added
-    outputs[carries:carries] = following
-    return Body(Graph(graph.name, tuple(inputs), tuple(outputs)), tuple(bounds)), len(added)
-
-
-def _first_outside(before: Node, at: Node, low: Index, end: Index, origin: Origin | None) -> Node:
-    """Return `before` if it is out of bounds, else the worst of the positions."""
-    if at.type.rank:
-        axes = tuple(range(at.type.rank))
-        least, most = (build.apply(Reduce(how, axes), at) for how in ("min", "max"))
-    else:
-        least = most = at
-    first, last = (
-        build.constant(n, i64) if isinstance(n, int) else build.apply(SizeOf(n, i64))
-        for n in (low, end)
+    exact = with_sizes(graph, {n: scope.hint(size(n)) for n in all_size_names(graph)})
+    pairs = zip(exact.inputs[:carries], exact.outputs)
+    # An operator on a carry before and after the step says that their sizes are equal.
+    equal = [build.map("eq", a, b) for a, b in pairs if a.type == b.type]
+    joined = Graph(exact.name, exact.inputs, (*exact.outputs, *equal))
+    key = (
+        Body(joined).key,
+        tuple(x.origin and (x.origin.instruction or x.origin.place) for x in joined.nodes()),
     )
-    worst = build.map("select", build.map("ge", most, last), most, least)
-    outside = build.map("or", build.map("lt", before, first), build.map("ge", before, last))
-    return build.map("select", outside, before, worst, origin=origin)
+    cached = _GENERALIZED.get(key)
+    if cached is None:
+        general = next(generalize(joined), None)
+        cached = exact, {}
+        if general is not None:
+            outputs = general.graph.outputs[: len(exact.outputs)]
+            cached = Graph(exact.name, general.graph.inputs, outputs), general.sizes
+        if len(_GENERALIZED) >= _MOST_GENERALIZED:
+            _GENERALIZED.clear()
+        _GENERALIZED[key] = cached
+    return cached
+
+
+_GENERALIZED: dict[Hashable, tuple[Graph, Mapping[str, Index]]] = {}
+"""General graphs of steps, by their numbers, operators and lines."""
+_MOST_GENERALIZED = 256

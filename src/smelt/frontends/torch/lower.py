@@ -30,7 +30,7 @@ from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.errors import SmeltError, UnsupportedError, raised_by_signal_handler, reason_of
 from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
-from smelt.frontends.torch.dtypes import from_torch
+from smelt.frontends.torch.apply_row import CPU, apply_row, require_types, type_of
 from smelt.frontends.torch.in_place import (
     find_updates,
     is_mutating,
@@ -53,15 +53,16 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import TracedOrigin, module_of, origin_of
 from smelt.frontends.torch.refusals import is_refused
-from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.row import Row
 from smelt.frontends.torch.saved_stats import compute_from_siblings
-from smelt.frontends.torch.sizes import Sizes, element_count, fake_value, is_size
+from smelt.frontends.torch.sizes import Sizes, element_count, is_size
+from smelt.frontends.torch.subgraph import Subgraph, submodule
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import ComputedNumber, V
 from smelt.graph import build
 from smelt.graph.bounds_checks import Read
 from smelt.graph.ir import Node
-from smelt.types.tensor import Shape, TensorType
+from smelt.types.tensor import TensorType
 
 __all__ = ["RECOMPUTED", "SIBLINGS", "Left", "Lowering", "Stage"]
 
@@ -483,17 +484,11 @@ class Lowering:
         assert row is not None
         out = node.meta["val"]
         origin = origin_of(node)
-        inputs = (
-            map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
-        )
-        args = [self._operand(a, k, origin) for a in inputs]
-        options = {name: self._operand(a, k, origin) for name, a in node.kwargs.items()}
-        fakes = [fake_value(a) for a in node.args]
-        if row.elementwise and isinstance(out, torch.Tensor):
-            shape = self.sizes.shape(out.shape)
-            args = [self._respell(a, shape) if isinstance(a, V) else a for a in args]
-        reads = self.stage(k).reads
-        result: Any = row.lower(Call(out, fakes, self.sizes, origin, reads), *args, **options)
+
+        def operand(a: Any) -> Any:
+            return self._operand(a, k, origin)
+
+        result: Any = apply_row(row, node, operand, self.sizes, self.stage(k).reads)
         if isinstance(out, (tuple, list)) and (inputs := self._siblings(node)):
             values = {position: self.value(x, k) for position, x in inputs.items()}
             result = [
@@ -502,7 +497,7 @@ class Lowering:
             ]
         if row.in_bounds:
             self.stage(k).in_bounds.add(result.node)
-        result = self._checked(node, result, out)
+        result = require_types(node, result, self.sizes, self.device)
         self._values[node, k] = result
         return result
 
@@ -514,6 +509,8 @@ class Lowering:
             if isinstance(fake, torch.SymFloat) and a.op == "call_function":
                 result = self.sizes.real_number(fake, origin)
                 return ComputedNumber(result) if isinstance(result, V) else result
+            if fake is None and a.op == "get_attr":
+                return self._function(a)
             if isinstance(fake, (int, float)) or not isinstance(fake, torch.Tensor):
                 raise UnsupportedError(f"an operand of type {type(fake).__name__}")
             return V(self.value(a, k).node, origin)
@@ -521,43 +518,18 @@ class Lowering:
             return [self._operand(x, k, origin) for x in a]
         return a
 
-    def _checked(self, node: Any, results: Any, out: Any) -> Any:
-        """Check the results of a rule against the types that torch expects.
-
-        Raises UnsupportedError if one differs.
-        """
-        if isinstance(out, torch.Tensor):
-            return self._require_type(results, self.type_of(out), 0)
-        used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
-        values = [*results, *[None] * len(out)]
-        for position in used:
-            values[position] = self._require_type(
-                values[position], self.type_of(out[position]), position
-            )
-        return tuple(values)
-
-    def _require_type(self, value: V | None, expected: TensorType, position: int) -> V:
-        if value is not None and value.type.rank == expected.rank:
-            value = self._respell(value, expected.shape)
-        if value is None or value.type != expected:
-            actual = "nothing" if value is None else value.type
-            raise UnsupportedError(f"result {position} is {expected}, the rule gives {actual}")
-        return value
-
-    def _respell(self, a: V, shape: Shape) -> V:
-        self.sizes.require_equal_hints(a.shape, shape)
-        return a.respell(shape)
-
-    def type_of(self, fake: Any) -> TensorType:
-        """Return our type of a traced tensor; raises UnsupportedError if there is none."""
-        if _place(fake.device) != _place(self.device) or fake.layout != torch.strided:
-            raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
-        return TensorType(from_torch(fake.dtype), self.sizes.shape(fake.shape))
+    def _function(self, node: Any) -> Subgraph:
+        """Return a function that an operator takes; raises UnsupportedError for another object."""
+        module = node.graph.owning_module
+        function = None if module is None else submodule(module, node.target)
+        if not isinstance(function, torch.fx.GraphModule):
+            raise UnsupportedError(f"{node.target} of type {type(function).__name__}")
+        return Subgraph(function, self.sizes)
 
     def _input(self, node: Any, k: int) -> V:
         """Create an input of graph `k` in its tensor's memory order."""
         fake = node.meta["val"]
-        kind = self.type_of(fake)
+        kind = type_of(fake, self.sizes, self.device)
         stage = self.stage(k)
         label = f"x{len(stage.inputs)}"
         order = memory_order(fake)
@@ -578,10 +550,6 @@ class Lowering:
         return value
 
 
-def _place(device: torch.device) -> tuple[str, int]:
-    return device.type, device.index or 0
-
-
 def device_of(graph: torch.fx.Graph) -> torch.device:
     """Return the device that a traced graph computes on: a GPU if any argument is on one.
 
@@ -589,7 +557,7 @@ def device_of(graph: torch.fx.Graph) -> torch.device:
     """
     nodes = (*graph.find_nodes(op="placeholder"), *graph.find_nodes(op="get_attr"))
     devices = [n.meta["val"].device for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-    return next((d for d in devices if d.type == "cuda"), torch.device("cpu"))
+    return next((d for d in devices if d.type == "cuda"), CPU)
 
 
 def _traced_call(node: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -41,6 +41,7 @@ from smelt.frontends.torch.layout import (
 from smelt.frontends.torch.lower import Lowering, Stage
 from smelt.frontends.torch.replace_index_put import fast_index_put, in_place_function
 from smelt.frontends.torch.segment import Segment, make_segment
+from smelt.frontends.torch.subgraph import submodule
 from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.runtime.prelude import Allowance
 from smelt.types.expr import size, sizes_of, text
@@ -318,7 +319,7 @@ class Program:
                 return expr
         if node.op == "get_attr":
             name = f"c_{len(self._namespace)}"
-            self._namespace[name] = _attribute(self.module, node.target)
+            self._namespace[name] = submodule(self.module, node.target)
             self._names[node] = name
             return name
         self._call(node)
@@ -416,12 +417,6 @@ def _words(line: str) -> list[str]:
 def _is_tangent(node: Any) -> bool:
     """Whether it is a gradient passed to a backward graph, of any tensor kind."""
     return node.op == "placeholder" and "tangents" in str(node.target) and not is_guarded(node)
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def _call_with_token(token: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -308,10 +308,13 @@ def guard_equal_dims(node: Any, pairs: Sequence[tuple[tuple[int, int], tuple[int
 
 
 def fake_value(a: Any) -> Any:
-    """Return an operator's argument with the tracer's values in place of nodes."""
+    """Return an operator's argument with the tracer's values in place of nodes.
+
+    None for a function.
+    """
     if isinstance(a, torch.fx.Node):
-        return a.meta["val"]
-    return map_arg(a, lambda x: x.meta["val"]) if isinstance(a, (list, tuple)) else a
+        return a.meta.get("val")
+    return map_arg(a, lambda x: x.meta.get("val")) if isinstance(a, (list, tuple)) else a
 
 
 def is_size(node: Any) -> bool:

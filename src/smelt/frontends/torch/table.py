@@ -24,6 +24,7 @@ from smelt.frontends.torch import (
     encoder,
     rows_elementwise,
     rows_foreach,
+    rows_loops,
     rows_overlap,
     rows_product,
     rows_reduce,
@@ -62,12 +63,14 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
 TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
     row.name: row for row in rows_foreach.rows(_SINGLE_TENSOR_ROWS)
 }
-"""All rows by name."""
+"""All rows of overloads by name."""
+_FUNCTIONAL_ROWS: dict[str, Row] = {row.name: row for row in rows_loops.ROWS}
+"""Rows of operators that take functions, which are no overloads."""
 
 
 def row_of(name: str) -> Row | None:
     """Return the row of an overload, named as torch prints it."""
-    return TABLE.get(name)
+    return TABLE.get(name) or _FUNCTIONAL_ROWS.get(name)
 
 
 _ATEN = torch.ops.aten
