@@ -3,7 +3,7 @@
     program = compile_for_device(graph, {"n": 1000}, device)
     program.executable.run([buffer], (1000,), stream, memory)
 
-Planning is the CPU's until there is a cost model of GPUs. Programs are compiled when a call first
+Programs are compiled when a call first
 needs them: their constants depend on sizes, and kernels that differ in names alone share code. The
 default compiler is Triton where it is installed; else LLVM, which needs nothing else and prints
 maps and simple reductions.
@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 from smelt import fusion, knobs, lower, passes
-from smelt.backend.gpus import GPUS
+from smelt.backend.gpus import GPUS, Gpu
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.triton.ahead import TritonCompiler, has_triton
 from smelt.codegen.triton.device_source import KernelCompiler
@@ -41,7 +41,6 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
 from smelt.runtime.frames import with_frame_room
-from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.types.expr import add
 
@@ -106,11 +105,12 @@ def compile_for_device(
     """
     journal = Journal() if journal is None else journal
     compiler = current_compiler(device.arch)
+    machine = nearest_gpu(device.arch)
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
-        plan = fusion.plan(simplified, host(), journal, sizes, fuse=knobs.FUSE.get(), donated={})
-    kernels = {c: _lower(c, sizes) for c in plan.clusters}
+        plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
+    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine) for c in plan.clusters}
     numbers, values = number_values(plan, simplified.inputs)
     steps = [_step(c, kernels[c], numbers, device, compiler, journal) for c in plan.clusters]
     ends = [
@@ -127,12 +127,29 @@ def compile_for_device(
     return DeviceProgram(simplified, plan, tuple(kernels.values()), executable, journal)
 
 
-def _lower(cluster: Cluster, sizes: Mapping[str, int]) -> Kernel:
+def nearest_gpu(arch: str) -> Gpu:
+    """Return the GPU whose figures plans use: the newest that is not newer than `arch`.
+
+    >>> nearest_gpu("sm_86").arch, nearest_gpu("sm_120").arch, nearest_gpu("sm_75").arch
+    ('sm_80', 'sm_100', 'sm_80')
+    """
+    if arch in GPUS:
+        return GPUS[arch]
+    known = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
+    older = [a for a in known if int(a[3:]) <= int(arch.removeprefix("sm_"))]
+    return GPUS[older[-1] if older else known[0]]
+
+
+def _lower(cluster: Cluster, sizes: Mapping[str, int], machine: Gpu) -> Kernel:
     """Return the kernel of a cluster; raise for what no program of a device does."""
     last = cluster.nodes[-1]
     if cluster.body is not None:
         raise DeviceKernelError(
             kernel=cluster.name, missing="chunks of rows, a loop of the host", origin=last.origin
+        )
+    if cluster.inner_plan is not None:
+        raise DeviceKernelError(
+            kernel=cluster.name, missing="steps of a loop, a plan of the host", origin=last.origin
         )
     for node in cluster.nodes:
         if not node.op.fusible:
@@ -142,7 +159,7 @@ def _lower(cluster: Cluster, sizes: Mapping[str, int]) -> Kernel:
                 hint="Compute it by torch or CuPy outside of the function, or move the array with"
                 ' x.to_device("cpu").',
             )
-    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes)
+    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, machine.tiling)
     if knobs.VERIFY.get():
         verify_kernel(kernel)
     return kernel
