@@ -525,9 +525,9 @@ def test_a_long_lazy_loop_is_reported_with_its_line(caplog: pytest.LogCaptureFix
         for _ in range(500):
             x = sm.sin(x) * 0.5 + x
         np.asarray(x)
-    found = [r for r in caplog.records if r.getMessage().startswith("loop of 3 operators a step")]
-    assert found and "compiled once" in found[0].getMessage()
-    assert found[0].pathname == __file__ and found[0].lineno > 0
+    matches = [r for r in caplog.records if r.getMessage().startswith("loop of 3 operators a step")]
+    assert matches and "compiled once" in matches[0].getMessage()
+    assert matches[0].pathname == __file__ and matches[0].lineno > 0
 
 
 LONG_LOOPS = {
