@@ -3,7 +3,7 @@
     scan(step, init, xs, constants)             # a Loop over the slices of xs
     while_loop(cond, body, init, constants)     # a Loop that runs while its first carry is true
     cond(pred, yes, no, operands)               # both, if they are cheap; else one that runs once
-    associative_scan(combine, xs, constants)    # a Scan, or a Loop in the order of the slices
+    associative scan(combine, xs, constants)    # a Scan, or a Loop in the order of the slices
 
 A function with an operator that has no row is left to PyTorch with the call around it.
 """
@@ -127,7 +127,7 @@ def _run_branch(
 
 
 def _associative_scan(c: Call, combine: Subgraph, xs: Operands, constants: Operands) -> list[V]:
-    """Lower `associative_scan` along the first dimension.
+    """Lower an associative scan along the first dimension.
 
     One operator that has a scan becomes that; any other function combines in order, which needs no
     assumption about it.
