@@ -135,9 +135,9 @@ def nearest_gpu(arch: str) -> Gpu:
     """
     if arch in GPUS:
         return GPUS[arch]
-    known = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
-    older = [a for a in known if int(a[3:]) <= int(arch.removeprefix("sm_"))]
-    return GPUS[older[-1] if older else known[0]]
+    listed = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
+    older = [a for a in listed if int(a[3:]) <= int(arch.removeprefix("sm_"))]
+    return GPUS[older[-1] if older else listed[0]]
 
 
 def _lower(cluster: Cluster, sizes: Mapping[str, int], machine: Gpu) -> Kernel:
