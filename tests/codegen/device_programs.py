@@ -144,7 +144,7 @@ PROGRAMS = {
         ("f32[4096,4096]", "f32[4096]", "bool[4096,4096]"),
         expects=VECTORS,
     ),
-    "column sums": Program(lambda x: sm.sum(x, axis=0), ("f32[8192,4096]",)),
+    "column sums": Program(lambda x: sm.sum(x, axis=0), ("f32[8192,4096]",), expects=VECTORS),
     "row variance": Program(lambda x: sm.var(x, axis=1), ("f32[8192,4096]",), expects=VECTORS),
     "argmax": Program(lambda x: sm.argmax(x, axis=1), ("f32[4096,4096]",)),
     "cumulative sum": Program(lambda x: sm.cumulative_sum(x, axis=1), ("f32[4096,4096]",)),
@@ -159,7 +159,9 @@ PROGRAMS = {
     "linear gelu f32": Program(linear_gelu, of(LINEAR, "f32")),
     "linear gelu fast": Program(linear_gelu, of(LINEAR, "bf16"), rounding="fast", expects=PRODUCTS),
     "linear tf32": Program(lambda x, w: x @ w, of(LINEAR[:2], "f32"), rounding="fast"),
-    "linear 16 rows": Program(lambda x, w: x @ w, ("bf16[16,4096]", "bf16[4096,4096]"), expects=()),
+    "linear 16 rows": Program(
+        lambda x, w: x @ w, ("bf16[16,4096]", "bf16[4096,4096]"), expects=PRODUCTS
+    ),
     "batched products": Program(
         lambda x, w: x @ w, ("bf16[64,512,512]", "bf16[64,512,512]"), expects=PRODUCTS
     ),

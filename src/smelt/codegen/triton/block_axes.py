@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.free_axes import (
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
+    with_state_axes,
+)
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.refusal import refuse
 from smelt.kernel.ir import (
@@ -70,7 +76,7 @@ def block_axes(
     kernel = _without_whole_blocks(kernel)
     top = [s for s in kernel.body if not isinstance(s, Stream)]
     at_top = Axes(a for d in dots_of(top) for a in d.over)
-    if len(top) == len(kernel.body):
+    if len(top) == len(kernel.body) or _adds_contractions(kernel):
         kernel = _with_row_blocks(kernel, sizes)
     needed = Axes(_read_whole(kernel.body, Axes()) & _stream_axes(kernel))
     result = kernel
@@ -111,6 +117,7 @@ def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
             blocked |= {max(rows, key=lengths.__getitem__)} if rows else set()
     return replace(
         kernel,
+        body=tuple(with_state_axes(kernel.body, Axes(blocked), names)),
         grid=tuple(
             replace(b, size=ROW_LANES) if isinstance(b, Block) and b.axis in blocked else b
             for b in kernel.grid
@@ -185,6 +192,19 @@ def _axes_together(kernel: Kernel, values: Iterable[Value]) -> Iterable[Axes]:
 
 
 # ---- streams that only add contractions ----------------------------------------------------------
+
+
+def _adds_contractions(kernel: Kernel) -> bool:
+    """Return whether all streams only add contractions to states of one number."""
+    streams = [s for s in statements(kernel) if isinstance(s, Stream)]
+    return all(
+        not s.bounds
+        and s.where is None
+        and not any(t.axes for t in s.states)
+        and all(isinstance(x, Let | Position | Update) for x in s.body)
+        and all(_added_axes(x) for x in s.body if isinstance(x, Update))
+        for s in streams
+    )
 
 
 def _widened(stream: Statement) -> Statement:

@@ -145,7 +145,7 @@ def _schedules(
     elif any(s.join for s in stores(launch)) or dots_of(launch.body):
         return
     elif base.streams:
-        yield from _passes(base, extents)
+        yield from _passes(base, extents, work)
     elif base.whole:
         yield from _rows(base, extents)
     elif base.grid:
@@ -183,9 +183,11 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
             yield replace(base, grid=grid, warps=warps, reason=reason)
 
 
-def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
+def _passes(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
     """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
     axes = [a for a, n in base.streams.items() if n > 1]
+    parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
+    visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
     for grid in _pass_grids(base):
         if not axes:
             lanes = math.prod(_lanes(replace(base, grid=grid), extents).values())
@@ -195,7 +197,7 @@ def _passes(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
         rest = math.prod(_lanes(replace(base, grid=grid, streams={}), extents).values())
         for block, warps in ((4096, 8), (8192, 16), (4096, 4), (2048, 4), (1024, 4)):
             lanes = max(block // rest, 1)
-            if lanes <= power_of_two(extents[axes[-1]]):
+            if lanes <= power_of_two(visited):
                 each = max(lanes * rest // (32 * warps), 1)
                 streams = {**base.streams, axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"

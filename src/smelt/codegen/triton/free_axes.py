@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from smelt.kernel.ir import (
     Dot,
@@ -23,7 +24,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.walk import children, positions_of
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["Axes", "axes_of_body", "axes_of_index", "axes_of_value"]
+__all__ = ["Axes", "axes_of_body", "axes_of_index", "axes_of_value", "with_state_axes"]
 
 Axes = frozenset[str]
 
@@ -83,3 +84,18 @@ def _add_axes(
                 axes = axes_of_value(state.init, names) | set(state.axes)
                 names[state.name] = names.get(state.name, Axes()) | axes
             _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})
+
+
+def with_state_axes(
+    body: Iterable[Statement], axes: Axes, names: Mapping[str, Axes]
+) -> Iterable[Statement]:
+    """Yield statements whose states are declared with those of `axes` that they vary along."""
+    for s in body:
+        if not isinstance(s, Stream):
+            yield s
+            continue
+        states = tuple(
+            replace(t, axes=(*t.axes, *sorted((names[t.name] & axes) - set(t.axes))))
+            for t in s.states
+        )
+        yield replace(s, states=states, body=tuple(with_state_axes(s.body, axes, names)))

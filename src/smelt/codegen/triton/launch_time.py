@@ -10,7 +10,7 @@ leave processors idle. Published rates alone enter: nothing is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from smelt.codegen.triton.block_axes import dots_of
@@ -18,7 +18,7 @@ from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.schedule import Policy, Schedule
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Value
+from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
 from smelt.kernel.walk import loads, statements, stores, values_of, visit
 from smelt.types.expr import evaluate, product
 
@@ -66,7 +66,8 @@ class LaunchWork:
     """What a launch computes and moves, at given sizes.
 
     `bytes` are those of the elements that it reads and writes, once each. `values` are the axes of
-    all values of a program.
+    all values of a program. `parts` has the axes of the grid that share the positions of a streamed
+    axis, by that axis.
     """
 
     extents: Mapping[str, int]
@@ -75,6 +76,7 @@ class LaunchWork:
     operands: tuple[Access, ...]
     contractions: tuple[Contraction, ...]
     values: tuple[Axes, ...]
+    parts: Mapping[str, Axes]
 
     @property
     def operand_bytes(self) -> int:
@@ -116,7 +118,16 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for d, axes, width in zip(dots, of_dots, widths, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
+        parts=dict(_parts(launch, names)),
     )
+
+
+def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
+    """Yield streamed axes with the axes of the grid that both ends of their blocks depend on."""
+    for s in statements(launch):
+        for b in s.blocks if isinstance(s, Stream) else ():
+            if b.start is not None and b.stop is not None:
+                yield b.axis, axes_of_value(b.start, names) & axes_of_value(b.stop, names)
 
 
 def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
@@ -233,7 +244,7 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
         repeated = math.prod(
             math.ceil(work.extents[a] / lanes)
             for a, lanes in schedule.grid.items()
-            if a not in x.axes
+            if a not in x.axes and not any(a in work.parts.get(s, ()) for s in x.axes)
         )
         total += x.nbytes * math.prod(work.extents[a] for a in x.axes) * repeated
     return total if count else 0.0

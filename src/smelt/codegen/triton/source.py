@@ -27,6 +27,15 @@ from smelt.kernel.text_print import text
 __all__ = ["prepare", "print_file", "print_stage", "print_stages", "triton_source"]
 
 
+CHECK = """\
+if __name__ == "__main__":  # on a GPU, with smelt-compiler: compare with NumPy
+    from smelt.codegen.triton.self_check import self_check
+
+    self_check(__file__, launch)
+"""
+"""The end of every file."""
+
+
 def prepare(
     kernel: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
 ) -> tuple[Kernel, ...]:
@@ -75,4 +84,5 @@ def print_file(kernel: Kernel, stages: Sequence[Stage]) -> str:
         imports.insert(-1, "from triton.language.extra import libdevice")
     if any(stage.program.has_wide_offsets for stage in stages):
         programs.append(SPAN)
-    return "\n\n".join(["\n".join([*head, *imports]), *programs, print_launcher(kernel, stages)])
+    file = ["\n".join([*head, *imports]), *programs, print_launcher(kernel, stages), CHECK]
+    return "\n\n".join(file)

@@ -86,7 +86,16 @@ def split_launches(kernel: Kernel) -> tuple[Kernel, ...]:
         grid=grid[1:],
         body=(*after, *kernel.body[k + 1 :]),
     )
-    return parts, merge
+    return parts, _without_unused_axes(merge)
+
+
+def _without_unused_axes(kernel: Kernel) -> Kernel:
+    """Return the kernel with the axes of its grid, streams and values alone."""
+    streams = (s for s in statements(kernel) if isinstance(s, Stream))
+    visited = {b.axis for s in streams for b in s.blocks}
+    used = visited.union(*axes_of_body(kernel.body).values())
+    used |= {b.axis for b in kernel.grid if isinstance(b, Block)}
+    return replace(kernel, axes=tuple(a for a in kernel.axes if a.name in used))
 
 
 # ---- the parts -----------------------------------------------------------------------------------

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_value
+from smelt.codegen.triton.free_axes import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    with_state_axes,
+)
 from smelt.kernel.ir import (
     Block,
     Extreme,
@@ -42,7 +46,9 @@ def widen_columns(kernel: Kernel) -> Kernel:
     if has_whole_axes or any(_needs_one_index(s, last.axis, names) for s in every):
         return kernel
     grid = (*kernel.grid[:-1], replace(last, size=COLUMN_LANES))
-    return replace(kernel, grid=grid, body=tuple(_declared(kernel.body, last.axis, names)))
+    return replace(
+        kernel, grid=grid, body=tuple(with_state_axes(kernel.body, Axes((last.axis,)), names))
+    )
 
 
 def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
@@ -56,15 +62,3 @@ def _needs_one_index(s: Statement, axis: str, names: dict[str, Axes]) -> bool:
         return False
     ends = [e for b in s.blocks for e in (b.start, b.stop, s.where) if e is not None]
     return bool(s.bounds) or any(axis in axes_of_value(e, names) for e in ends)
-
-
-def _declared(body: Iterable[Statement], axis: str, names: dict[str, Axes]) -> Iterable[Statement]:
-    for s in body:
-        if not isinstance(s, Stream):
-            yield s
-            continue
-        states = tuple(
-            replace(t, axes=(*t.axes, axis)) if axis in names[t.name] - set(t.axes) else t
-            for t in s.states
-        )
-        yield replace(s, states=states, body=tuple(_declared(s.body, axis, names)))
