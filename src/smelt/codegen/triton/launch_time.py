@@ -123,7 +123,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
 
 
 def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
-    """Yield streamed axes with the axes of the grid that both ends of their blocks depend on."""
+    """Yield streamed axes, each with the axes of the grid that share its positions."""
     for s in statements(launch):
         for b in s.blocks if isinstance(s, Stream) else ():
             if b.start is not None and b.stop is not None:
