@@ -41,7 +41,9 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
 from smelt.runtime.frames import with_frame_room
+from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
+from smelt.tiling import Tiling
 from smelt.types.expr import add
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
@@ -105,12 +107,13 @@ def compile_for_device(
     """
     journal = Journal() if journal is None else journal
     compiler = current_compiler(device.arch)
-    machine = nearest_gpu(device.arch)
+    # A GPU's plans stream and split rows; without such programs, those of a CPU have whole ones.
+    machine = nearest_gpu(device.arch) if compiler.has_streams else host()
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
         plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
-    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine) for c in plan.clusters}
+    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
     numbers, values = number_values(plan, simplified.inputs)
     steps = [_step(c, kernels[c], numbers, device, compiler, journal) for c in plan.clusters]
     ends = [
@@ -140,7 +143,7 @@ def nearest_gpu(arch: str) -> Gpu:
     return GPUS[older[-1] if older else listed[0]]
 
 
-def _lower(cluster: Cluster, sizes: Mapping[str, int], machine: Gpu) -> Kernel:
+def _lower(cluster: Cluster, sizes: Mapping[str, int], tiling: Tiling) -> Kernel:
     """Return the kernel of a cluster; raise for what no program of a device does."""
     last = cluster.nodes[-1]
     if cluster.body is not None:
@@ -159,7 +162,7 @@ def _lower(cluster: Cluster, sizes: Mapping[str, int], machine: Gpu) -> Kernel:
                 hint="Compute it by torch or CuPy outside of the function, or move the array with"
                 ' x.to_device("cpu").',
             )
-    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, machine.tiling)
+    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, tiling)
     if knobs.VERIFY.get():
         verify_kernel(kernel)
     return kernel

@@ -133,6 +133,11 @@ class DeviceCompiler(Protocol):
         """Name of the compiler with its version, for cache keys."""
         ...
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether a kernel may visit rows in blocks, and split them into parts."""
+        ...
+
     def prepare(
         self, kernel: Kernel, sizes: Mapping[str, int]
     ) -> tuple[str, Callable[[str], DeviceCode]]:

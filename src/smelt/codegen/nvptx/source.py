@@ -29,6 +29,8 @@ _TRIPLE: Final = "nvptx64-nvidia-cuda"
 class ThreadCompiler:
     """Compiler of kernels by LLVM; `emit` makes an image of LLVM IR for an architecture."""
 
+    has_streams = False
+
     def __init__(self, emit: Callable[[ThreadProgram, str], bytes] | None = None) -> None:
         self.identity = f"threads 1 llvmlite {llvmlite.__version__} {PTX_VERSION}"
         self._emit = _image if emit is None else emit

@@ -195,6 +195,8 @@ def _type_name(dtype: DType) -> str:
 class KernelCompiler:
     """Compiler of kernels by Triton; `compile_entry` compiles one program of a text."""
 
+    has_streams = True
+
     def __init__(self, compile_entry: CompileEntry) -> None:
         self.identity = f"triton 1 {compile_entry.identity}"
         self._compile_entry = compile_entry

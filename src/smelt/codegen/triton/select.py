@@ -99,6 +99,8 @@ class SelectingCompiler:
     code where its constants are the same.
     """
 
+    has_streams = True
+
     def __init__(
         self, device: DeviceRates, compiler: TritonCompiler, policy: Policy = EXACT
     ) -> None:
