@@ -46,13 +46,13 @@ def shipped() -> list[Path]:
 
 
 def test_wheel_is_small_and_pure():
-    """The wheel holds text alone, and downloads within a second at 16 Mbit/s."""
+    """The wheel holds text alone, and downloads within a second at 20 Mbit/s."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path in shipped():
             wheel.write(path, path.relative_to(PACKAGE.parent))
             assert path.suffix in {".py", ".typed", ".html", ".json", ".js", ".css", ".svg"}
-    assert packed.tell() < 2_000_000
+    assert packed.tell() < 2_500_000
 
 
 def test_the_wheel_works_without_benchmarks_and_demo(tmp_path):

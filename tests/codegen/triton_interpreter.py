@@ -23,7 +23,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-os.environ["TRITON_INTERPRET"] = "1"
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 import triton.language as tl

@@ -10,7 +10,7 @@ two for each processor leave bandwidth and lanes unused, and the last wave of mo
 >>> h100 = gpu("h100")
 >>> read = KernelWork(memory_bytes=1e9, programs=1 << 16)
 >>> round(h100.time(read).total / 1e3)  # microseconds
-304
+301
 >>> h100.time(replace(read, programs=66)).memory / h100.time(read).memory > 3.9
 True
 """

@@ -20,6 +20,7 @@ _GROUPS = {
     "E4": "texts and verifiers",
     "E5": "back ends",
     "E6": "settings and cache",
+    "E7": "GPUs",
     "E9": "bugs",
     "W6": "warnings",
     "F0": "not fused because",

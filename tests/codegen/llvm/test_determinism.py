@@ -27,6 +27,7 @@ from smelt.kernel.interp import run
 from smelt.lower.split_stream import split_over_grid
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
+from smelt.tiling import CPU_TILING
 from smelt.types.dtype import f32, f64, i32
 
 Array = np.ndarray[Any, Any]
@@ -77,7 +78,7 @@ def attention(name: str, split: bool = False) -> Native:
     if split:
         (stream,) = (s for s in kernel.body if isinstance(s, ir.Stream))
         sizes = dict.fromkeys((a.name for a in kernel.axes), 2)
-        actual = split_over_grid(kernel, {**sizes, stream.blocks[0].axis: MANY})
+        actual = split_over_grid(kernel, {**sizes, stream.blocks[0].axis: MANY}, CPU_TILING)
         assert any(isinstance(g, ir.Split) for g in actual.grid)
         return native_kernel(actual, RUNNABLE[-1])
     return native_kernel(kernel, RUNNABLE[-1])

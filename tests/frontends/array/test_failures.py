@@ -11,6 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt import driver, fusion, knobs, warm
+from smelt.codegen import cpu_backend
 from smelt.errors import FallbackWarning, FusionError, InternalError
 from smelt.graph.text import parse
 from smelt.runtime import prelude
@@ -84,7 +85,7 @@ def test_sizes_that_no_kernel_supports_are_computed_in_numpy(
     f = sm.jit(program)
     with knobs.config(threads=threads):
         f(*arrays_of(5, 2))  # in a form for rows of two
-        planted(monkeypatch, driver, "build", always)
+        planted(monkeypatch, cpu_backend, "build", always)
         x, w = arrays_of(4, 300)
         actual, lines = with_warnings(lambda: f(x, w))
         check(actual, x, w)
@@ -100,7 +101,7 @@ def test_a_variant_that_fails_to_build_leaves_the_usual_one(
 ) -> None:
     f = sm.jit(program)
     f(*arrays_of(5, 2))
-    planted(monkeypatch, driver, "build", lambda *_, form, **__: form != "")
+    planted(monkeypatch, cpu_backend, "build", lambda *_, form, **__: form != "")
     x, w = arrays_of(4, 30)
     actual, lines = with_warnings(lambda: f(x, w))
     check(actual, x, w)
@@ -114,7 +115,7 @@ def test_a_variant_that_fails_to_build_leaves_the_usual_one(
 def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     f = sm.jit(program)
     f(*arrays_of(5, 2))
-    planted(monkeypatch, driver, "build", always)
+    planted(monkeypatch, cpu_backend, "build", always)
     with knobs.config(strict=True), pytest.raises(ZeroDivisionError):
         sm.jit(program)(*arrays_of(5, 2)), f(*arrays_of(4, 300))
     x, w = arrays_of(4, 300)
@@ -122,7 +123,7 @@ def test_strictness_and_missing_memory_are_errors(monkeypatch: pytest.MonkeyPatc
     def without_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(driver, "build", without_memory)
+    monkeypatch.setattr(cpu_backend, "build", without_memory)
     with pytest.raises(MemoryError):
         f(x, w)
 

@@ -13,6 +13,7 @@ from tests.frontends.torch.models import compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
 from smelt import driver, fusion, knobs, lower, passes  # noqa: E402
+from smelt.codegen import cpu_backend  # noqa: E402
 from smelt.errors import FallbackWarning, InternalError  # noqa: E402
 from smelt.frontends.torch import bisect_failures, plans, segment  # noqa: E402
 from smelt.graph.ir import Graph  # noqa: E402
@@ -38,7 +39,7 @@ STAGES = {
     "plan": (fusion, "plan", lambda graph: names_of(graph.nodes())),
     "lower": (lower, "run", lambda cluster: names_of(cluster.nodes)),
     "build": (
-        driver,
+        cpu_backend,
         "build_all",
         lambda kernels: {
             word for kernel, _ in kernels for word in re.findall(r"\w+", kernel_text(kernel))
@@ -213,7 +214,7 @@ def test_later_sizes_that_no_kernel_supports_run_eagerly(dtype, monkeypatch):
     with knobs.config(strict=False, cache=False):
         fast = compiled(model, dynamic=True)
         fast(*inputs_of(5, 2))
-        monkeypatch.setattr(driver, "build", fails)
+        monkeypatch.setattr(cpu_backend, "build", fails)
         x, w = inputs_of(4, 7)
         with pytest.warns(FallbackWarning, match="n0=4.*planted") as caught:
             actual = fast(x, w)
