@@ -29,7 +29,7 @@ from smelt.tiling import Tiling
 from smelt.types.dtype import DType, f32
 from smelt.types.expr import Index
 
-__all__ = ["Gpu", "GpuTiling", "KernelTime", "KernelWork", "replace"]
+__all__ = ["Gpu", "GpuTiling", "KernelTime", "KernelWork"]
 
 PROGRAMS_PER_PROCESSOR = 2
 """Programs for each processor below which parallelism is lost in proportion."""

@@ -11,6 +11,8 @@ ROCm's "AMD GPU specifications".
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from smelt.backend.gpu import Gpu
 from smelt.errors import ArgumentError
 
@@ -23,6 +25,27 @@ def _matrix(half: float, integer: float) -> tuple[tuple[str, float], ...]:
     """Return the rates of matrix units in Gflop/s, for half types and 8-bit integers."""
     return (("f16", half), ("bf16", half), ("i8", integer), ("u8", integer))
 
+
+# NVIDIA H100 data sheet (SXM) and Hopper white paper; Chips and Cheese, "Nvidia's H100: Funny
+# L2, and Tons of Bandwidth", measure less than the peak of 5120 bytes of L2 per cycle
+_H100 = Gpu(
+    key="h100",
+    name="NVIDIA H100 SXM",
+    arch="sm_90",
+    processors=132,
+    clock_ghz=1.83,
+    lanes=128,
+    warp_size=32,
+    registers_bytes=256 * KIB,
+    shared_bytes=228 * KIB,
+    cache_bytes=50 * MIB,
+    cache_gbs=8986.0,
+    memory_bytes=80 * GB,
+    memory_gbs=3350.0,
+    vector_gflops=67_000.0,
+    double_gflops=34_000.0,
+    matrix_gflops=_matrix(989_000.0, 1_979_000.0),
+)
 
 _TABLE = (
     # NVIDIA A100 data sheet (80 GB SXM); Ampere white paper: 5120 bytes of L2 per cycle
@@ -64,45 +87,9 @@ _TABLE = (
         double_gflops=1_290.0,
         matrix_gflops=_matrix(165_200.0, 660_600.0),
     ),
-    # NVIDIA H100 data sheet (SXM) and Hopper white paper; Chips and Cheese, "Nvidia's H100: Funny
-    # L2, and Tons of Bandwidth", measure less than the peak of 5120 bytes of L2 per cycle
-    Gpu(
-        key="h100",
-        name="NVIDIA H100 SXM",
-        arch="sm_90",
-        processors=132,
-        clock_ghz=1.83,
-        lanes=128,
-        warp_size=32,
-        registers_bytes=256 * KIB,
-        shared_bytes=228 * KIB,
-        cache_bytes=50 * MIB,
-        cache_gbs=8986.0,
-        memory_bytes=80 * GB,
-        memory_gbs=3350.0,
-        vector_gflops=67_000.0,
-        double_gflops=34_000.0,
-        matrix_gflops=_matrix(989_000.0, 1_979_000.0),
-    ),
+    _H100,
     # NVIDIA H200 data sheet: an H100 with other memory
-    Gpu(
-        key="h200",
-        name="NVIDIA H200 SXM",
-        arch="sm_90",
-        processors=132,
-        clock_ghz=1.83,
-        lanes=128,
-        warp_size=32,
-        registers_bytes=256 * KIB,
-        shared_bytes=228 * KIB,
-        cache_bytes=50 * MIB,
-        cache_gbs=8986.0,
-        memory_bytes=141 * GB,
-        memory_gbs=4800.0,
-        vector_gflops=67_000.0,
-        double_gflops=34_000.0,
-        matrix_gflops=_matrix(989_000.0, 1_979_000.0),
-    ),
+    replace(_H100, key="h200", name="NVIDIA H200 SXM", memory_bytes=141 * GB, memory_gbs=4800.0),
     # NVIDIA Blackwell architecture technical brief (HGX B200) and Blackwell Tuning Guide; the rate
     # of L2 is not published: as for H100, per cycle
     Gpu(

@@ -28,8 +28,6 @@ LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
-MOST_TILE = 1 << 16
-"""Most elements of a value in a program: 64 a thread of 32 warps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def predict_ns(
     waves = count / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
-    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _taste(
+    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _preference(
         work, lanes, warps, device
     )
 
@@ -272,7 +272,9 @@ def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: Dev
     return VECTOR_RATES.get(max(widths, default=16), 1.0)
 
 
-def _taste(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
+def _preference(
+    work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates
+) -> float:
     """Return a factor near 1 that orders equals as published tuners do.
 
     About 16 elements a thread, and one warp where no other is needed.

@@ -4,6 +4,8 @@ A function checks its arguments, works out axes and dtypes, and records a few op
 recordings these depend on types, numbers and texts alone, so an equal call repeats the operators
 without running the function.
 
+>>> import numpy as np
+>>> from smelt.frontends.array.value import leaf
 >>> @cache_call
 ... def twice(x):
 ...     return x + x
@@ -19,16 +21,14 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.trace_cache import Recipe, add_equalities
-from smelt.frontends.array.value import STATE, Value, leaf
+from smelt.frontends.array.value import STATE, Value
 from smelt.ops.create import Constant
 from smelt.ops.extern import Extern
 from smelt.types.dtype import DType
 
-__all__ = ["cache_call", "leaf", "np"]
+__all__ = ["cache_call"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
