@@ -52,6 +52,17 @@ def test_the_order_of_imports_does_not_matter(order):
     assert done.stdout.strip() == "(3, 2)", done.stderr
 
 
+def test_looking_for_the_module_does_not_use_up_the_registration():
+    program = (
+        "import smelt as sm, importlib.util; importlib.util.find_spec('einops._backends');"
+        " import einops; print(einops.rearrange(sm.ones((2, 3)), 'a b -> b a').shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "(3, 2)", done.stderr
+
+
 def test_importing_smelt_imports_no_einops():
     program = "import smelt, sys; print('einops' in sys.modules)"
     done = subprocess.run(

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -37,8 +36,9 @@ class _Finder(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != _MODULE:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (f.find_spec(fullname, path, target) for f in others if hasattr(f, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec
