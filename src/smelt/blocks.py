@@ -264,6 +264,8 @@ DEEP, LONG_DEEP, DEEP_PITCH, LONG_PITCH = 192, 256, 208, 272
 would overuse some cache sets."""
 FEW_DEEP, FEW_PITCH = 96, 112
 """k block and row pitch of a small-M product, whose panels stay in L1 with the rows of a tile."""
+L2_BYTES = 1 << 20
+"""The L2 cache for which blocks of packed products are given; a smaller one has smaller blocks."""
 DEEP_ROWS, DEEP_COLUMNS, DEEP_EVEN = 288, 384, 48
 """K-blocked product: maximum float32 rows and columns per task, and the multiple of its rows (whole
 tiles, and whole vectors of packed rows). Packed operands and accumulators take 1 MiB together;
@@ -340,15 +342,22 @@ def product_rows(positions: Index, itemsize: int, products: int = 1) -> Index:
 
 
 def wide_blocks(
-    rows: Index, columns: Index, depth: Index, positions: Index, itemsize: int, tile: int
+    rows: Index,
+    columns: Index,
+    depth: Index,
+    positions: Index,
+    itemsize: int,
+    tile: int,
+    l2_bytes: int = L2_BYTES,
 ) -> tuple[Index, Index]:
     """Return rows and columns per task of a product with one pass over k.
 
     The result has `positions` independent positions and a register tile `tile` columns. Blocks are
-    of about equal size.
+    of about equal size. The operand that a task packs takes at most half of L2.
     """
     # A size counts as 1 or more in expressions, and there may be no summed positions: hence 16.
-    fitting = floordiv(WIDE_PANEL // (itemsize * tile), maximum(depth, 16))
+    panel_bytes = min(WIDE_PANEL, l2_bytes // 2)
+    fitting = floordiv(panel_bytes // (itemsize * tile), maximum(depth, 16))
     run = maximum(TALL_COLUMNS, minimum(WIDE_RUN, floordiv(positions, TASKS * WIDE_LEAST)))
     most = minimum(mul(tile, maximum(fitting, 1)), run)
     across = mul(tile, maximum(ceiling(even_block(columns, ceiling(columns, most)), tile), 1))

@@ -30,14 +30,15 @@ import smelt as sm
 from smelt import driver
 from smelt.bench.attention_cases import CASES, Case, arrays, visited_pairs
 from smelt.bench.attention_peers import PEERS, Call, calls
+from smelt.bench.isa import held
 from smelt.bench.process import (
     Say,
     announce,
     command,
     ignore_progress,
+    one_thread_variables,
     pin_to_cpus,
     run_and_report,
-    variables,
 )
 from smelt.bench.products import ProductTimes, best_times
 from smelt.bench.sheet import peak, sheet
@@ -66,14 +67,13 @@ def _read_call(case: Case) -> Call:
 
 def measure(case: Case, rounds: int = ROUNDS, peers: tuple[str, ...] = PEERS) -> ProductTimes:
     """Return the best time of each library over alternating rounds."""
-    times = best_times({**calls(case, peers), "read": _read_call(case)}, rounds)
+    times = best_times({**calls(case, held(peers)), "read": _read_call(case)}, rounds)
     return ProductTimes(case.title, max(arithmetic_ns(case), times.pop("read")), times)
 
 
 def run(rounds: int = ROUNDS, say: Say = ignore_progress) -> list[ProductTimes]:
     """Measure all cases, in a process where every library has one thread."""
-    settings = variables(1, None, "now")
-    settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    settings = one_thread_variables()
     line = command(["-m", "smelt.bench.attention", str(rounds)], settings)
     with pin_to_cpus(1):
         output = run_and_report(line, say)

@@ -4,16 +4,18 @@
 ['avx2']
 
 Libraries choose their code by the processor when they are loaded; each reads a variable of its own
-that forbids wider instructions. ONNX Runtime has none, and is left out.
+that forbids wider instructions. ONNX Runtime has none, and JAX's matrix products do not heed it:
+they are left out (`held`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from smelt import knobs
 from smelt.bench.process import command
 
-__all__ = ["UNLIMITED", "VARIABLES", "limited_command"]
+__all__ = ["UNLIMITED", "VARIABLES", "held", "limited_command"]
 
 VARIABLES: Mapping[str, Mapping[str, str]] = {
     "avx2": {
@@ -29,8 +31,18 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
 }
 """Instruction set -> the variables by which each library is told."""
 
-UNLIMITED = ("onnxruntime",)
-"""Peers that cannot be told."""
+UNLIMITED = ("onnxruntime", "jax")
+"""Peers whose matrix products cannot be told."""
+
+
+def held(peers: Iterable[str], isa: str = "") -> tuple[str, ...]:
+    """Return the peers whose products keep to an instruction set: by default the process's.
+
+    >>> held(("numpy", "jax"), "avx2"), held(("numpy", "jax"), "auto")
+    (('numpy',), ('numpy', 'jax'))
+    """
+    is_limited = (isa or knobs.HOST_ISA.get()) in VARIABLES
+    return tuple(peer for peer in peers if not (is_limited and peer in UNLIMITED))
 
 
 def limited_command(isa: str, arguments: Sequence[str]) -> list[str]:

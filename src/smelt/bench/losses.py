@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
-from smelt.bench.process import command, pin_to_cpus, variables
+from smelt.bench.isa import held
+from smelt.bench.process import command, one_thread_variables, pin_to_cpus
 from smelt.bench.sheet import sheet
 from smelt.bench.table import NOTHING, Table, duration
 
@@ -246,11 +247,10 @@ def _status(field: str) -> int:
 
 def run(rounds: int = ROUNDS) -> dict[str, dict[str, dict[str, float]]]:
     """Measure all cases, each library in a process of its own with one thread."""
-    settings = variables(1, None, "now")
-    settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    settings = one_thread_variables()
     figures_by_case: dict[str, dict[str, dict[str, float]]] = {}
     for case in TITLES:
-        for peer in PEERS:
+        for peer in held(PEERS):
             line = command(["-m", "smelt.bench.losses", case, peer, str(rounds)], settings)
             with pin_to_cpus(1):
                 completed = subprocess.run(  # noqa: S603

@@ -69,6 +69,16 @@ def variables(threads: int, cache: Path | None, probe: str = "off") -> dict[str,
     return settings
 
 
+def one_thread_variables() -> dict[str, str]:
+    """Return the environment of measured processes with one thread, on one core.
+
+    XLA's flags are one variable: those that are set already stay.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = " ".join([*flags, "--xla_cpu_multi_thread_eigen=false"])
+    return {**variables(1, None, "now"), "XLA_FLAGS": flags}
+
+
 def smelt_cache(cache: Path) -> Path:
     """Return the folder for Smelt's objects and machine figures during a run."""
     return cache / "smelt"

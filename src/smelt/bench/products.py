@@ -35,14 +35,15 @@ import smelt as sm
 from smelt import driver
 from smelt.bench import around
 from smelt.bench.around import FusedProduct
+from smelt.bench.isa import held
 from smelt.bench.process import (
     Say,
     announce,
     command,
     ignore_progress,
+    one_thread_variables,
     pin_to_cpus,
     run_and_report,
-    variables,
 )
 from smelt.bench.sheet import peak, sheet
 from smelt.bench.table import NOTHING, Table, duration
@@ -233,9 +234,9 @@ def measure(
 ) -> ProductTimes:
     """Return the best time of each library over alternating rounds."""
     if isinstance(case, FusedProduct):
-        floor, by_library = around.floor_ns(case), around.calls(case, peers)
+        floor, by_library = around.floor_ns(case), around.calls(case, held(peers))
     else:
-        floor, by_library = floor_ns(case), calls(case, peers)
+        floor, by_library = floor_ns(case), calls(case, held(peers))
     turns = case.operand_count if isinstance(case, Case) else 1
     return ProductTimes(case.title, floor, best_times(by_library, rounds, turns))
 
@@ -296,8 +297,7 @@ def _seconds(call: Call, times: int) -> float:
 
 def run(rounds: int = ROUNDS, say: Say = ignore_progress) -> list[ProductTimes]:
     """Measure all cases, in a process where every library has one thread."""
-    settings = variables(1, None, "now")
-    settings["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    settings = one_thread_variables()
     line = command(["-m", "smelt.bench.products", str(rounds)], settings)
     with pin_to_cpus(1):
         output = run_and_report(line, say)

@@ -88,7 +88,8 @@ def command(
 
     Needs the peers (torch, jax, onnxruntime) installed; peers that are missing are left out. A full
     run takes some minutes, most of them the peers' compile times. With --isa every library is held
-    to an older instruction set, by its own variable; ONNX Runtime has none, and is left out.
+    to an older instruction set, by its own variable; ONNX Runtime and JAX's products heed none, and
+    are left out.
     """
     screen = Console(highlight=False)
     _refuse_unread()
@@ -181,9 +182,7 @@ def _refuse_unread() -> None:
 
 def _models(only: tuple[str, ...], peers: tuple[str, ...], write_docs: bool) -> None:
     """Measure models and print their table; needs torch and transformers."""
-    selected = tuple(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
-    if knobs.HOST_ISA.get() != "auto":
-        selected = tuple(peer for peer in selected if peer not in instruction_sets.UNLIMITED)
+    selected = instruction_sets.held(dict.fromkeys((*(peers or models_bench.PEERS), "smelt")))
     try:
         rows = models_bench.run(only, selected, say=lambda name: click.echo(name, err=True))
     except (ImportError, KeyError) as error:

@@ -2,7 +2,7 @@
 
     for each block of k:
         pack the right operand in panels, and the left one unless its rows are read in place
-        for 12 rows, for 32 columns:  sums += left * right, in registers; in scratch between blocks
+        for each tile:  sums += left * right, in registers; in scratch between blocks
         (last block) the epilogue takes the sums from registers
 
 Blocks of both operands and the sums fit L2 together, however long k is; tiles prefetch what the
@@ -24,6 +24,7 @@ whatever is stored behind the packed ones; the epilogue then reads the valid sum
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import TYPE_CHECKING, Self
 
 from smelt.codegen.llvm import ir
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
 Value = ir.Value
-STRIP_GROUP = 4
-"""Number of consecutive rows, from a multiple of it on, which share a strip."""
 K_BLOCK_PREFETCH_ROWS = 8
 """Rows between what is packed and what is prefetched into L1.
 
@@ -373,13 +372,14 @@ class KBlockedGemm(TallSkinnyGemm):
                 element_address(b, first, number(i * c.pitch), self.left_dtype)
                 for i in range(count)
             ]
-        for i in range(0, count, STRIP_GROUP):
+        group = gcd(c.tile.rows, c.tile.lanes)  # rows from a multiple of it on share a strip
+        for i in range(0, count, group):
             place = b.add(b.sub(row, self.first_row), number(i))
             strip = self._round_down(place, c.tile.lanes)
             at = b.add(b.mul(strip, number(self.c.pitch)), b.sub(place, strip))
             addresses += [
                 element_address(b, self.base, b.add(at, number(j)), self.left_dtype)
-                for j in range(min(STRIP_GROUP, count - i))
+                for j in range(min(group, count - i))
             ]
         return addresses
 

@@ -23,6 +23,7 @@ from typing import Literal
 
 from smelt.blocks import (
     COLUMNS,
+    DEEP_EVEN,
     DEPTH,
     IN_PLACE_ELEMENTS,
     MATRIX_DEPTH,
@@ -236,12 +237,18 @@ class Contraction:
 def register_tile(target: Target, lanes: int) -> Tile:
     """Return the usual register tile.
 
-    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast.
+    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast: blocks
+    of rows are whole tiles.
+
+    >>> [register_tile(Target.for_isa(isa), 8).rows for isa in ("avx512", "avx2", "neon")]
+    [12, 6, 12]
     """
-    return Tile(12 if target.registers >= 32 else 6 if target.registers >= 16 else 2, 2, lanes)
+    free = target.registers - 3
+    rows = next(h for h in range(free // 2, 0, -1) if DEEP_EVEN % h == 0)
+    return Tile(rows, 2, lanes)
 
 
-def _strided_tile(target: Target, lanes: int) -> Tile:
+def in_place_tile(target: Target, lanes: int) -> Tile:
     """Return the tile for operands in place, where each row takes an address register.
 
     As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
@@ -326,7 +333,7 @@ def _in_cache(
 
     Tiles then read its rows in place, sooner than rows are packed and sums go through scratch.
     """
-    (m, n, k), tile = axes, _strided_tile(target, _lanes(item.dtype, target))
+    (m, n, k), tile = axes, in_place_tile(target, _lanes(item.dtype, target))
     assert isinstance(item.payload, Reduction)
     sizes = [1 if a is None else phase.axes[a] for a in axes]
     rows, columns, depth = (n if isinstance(n, int) else 1 << 40 for n in sizes)
@@ -433,10 +440,10 @@ def _plan(
             group=group,
             vector_axis=contiguous_axis(right, (n, k)),
             units=units,
-            tile=_strided_tile(target, tile.lanes) if units else tile,
+            tile=in_place_tile(target, tile.lanes) if units else tile,
         )
     few_rows = plan.kind == "small" and plan.reads_left_in_place()
-    return replace(plan, tile=_strided_tile(target, tile.lanes)) if few_rows else plan
+    return replace(plan, tile=in_place_tile(target, tile.lanes)) if few_rows else plan
 
 
 def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:

@@ -36,6 +36,7 @@ from smelt.blocks import (
     FEW_ACROSS,
     FEW_DEEP,
     FEW_PITCH,
+    L2_BYTES,
     LONG_COLUMNS,
     LONG_DEEP,
     LONG_PITCH,
@@ -70,7 +71,11 @@ from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
-from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.schedule.contract import (
+    Tile,
+    register_tile,
+    stored_axis,
+)
 from smelt.codegen.llvm.schedule.operands import (
     is_prepacked,
     is_transposed_load,
@@ -98,12 +103,13 @@ def k_blocked_task(
     panels: bool = False,
     products: int = 1,
     long: bool = False,
+    l2_bytes: int = L2_BYTES,
 ) -> tuple[Index, Index]:
     """Return the rows and columns of a task of a K-blocked contraction.
 
     Blocks of about the same size; `positions` are the independent positions of the result.  There
     must be `tasks` tasks before one takes more than `ROWS` rows.  The accumulators of several
-    `products` share a task's memory: fewer columns each.
+    `products` share a task's memory: fewer columns each.  A smaller L2 has smaller blocks.
 
     >>> k_blocked_task(1024, 1024, 1 << 20, 4, 32, 4, direct=False)
     (288, 352)
@@ -111,12 +117,17 @@ def k_blocked_task(
     (528, 512)
     >>> k_blocked_task(512, 512, 1 << 18, 4, 32, 8, direct=False, long=True)
     (144, 256)
+    >>> k_blocked_task(1024, 1024, 1 << 20, 4, 16, 4, direct=False, l2_bytes=512 << 10)
+    (192, 256)
     """
     words, max_rows, max_columns = itemsize // 4, DEEP_ROWS * (2 if direct else 1), DEEP_COLUMNS
     if roomy or panels:
         max_rows, max_columns = (
             (PANEL_ROWS, PANEL_COLUMNS) if panels else (ROOMY_ROWS, ROOMY_COLUMNS)
         )
+    # Blocks of both operands and of the sums grow with the product of two sides.
+    part = min(1.0, l2_bytes / L2_BYTES) ** 0.5
+    max_rows, max_columns = int(max_rows * part), int(max_columns * part)
     fitting: Index = max(max_columns // (words * products), tile)
     if long and not (direct and panels):
         # Packed blocks are shared, as long as enough tasks are left.
@@ -124,7 +135,7 @@ def k_blocked_task(
         limit = max(LONG_COLUMNS // (words * products), tile)
         fitting = maximum(fitting, minimum(limit, floordiv(positions, tasks * ROWS)))
     task_columns = mul(tile, ceiling(even_block(columns, ceiling(columns, fitting)), tile))
-    limit = max_rows // words // DEEP_EVEN * DEEP_EVEN
+    limit = max(max_rows // words // DEEP_EVEN * DEEP_EVEN, DEEP_EVEN)
     task_rows = minimum(limit, maximum(floordiv(positions, mul(tasks, task_columns)), ROWS))
     blocks = ceiling(rows, task_rows)
     return mul(DEEP_EVEN, ceiling(even_block(rows, blocks), DEEP_EVEN)), task_columns
@@ -160,6 +171,8 @@ Beyond it, the operands are swapped, which takes the sums through scratch.
 """
 MAX_SWAPPED_ROWS = 96
 """Most rows of several products whose operands are swapped."""
+TALL_TILE_ROWS = 8
+"""Most rows of a tall tile: 16 sums fill two pipes twice, and a remainder is few single rows."""
 MAX_EPILOGUE_CYCLES = 6.0
 """Most cycles for one vector of an epilogue that is unrolled for every row of a tile.
 
@@ -204,6 +217,8 @@ class TallSkinnyPlan:
     columns."""
     tasks: int = 1
     """Tasks to split a K-blocked or swapped plan into before each takes more."""
+    l2_bytes: int = L2_BYTES
+    """The L2 cache that holds a task's blocks."""
     keeps_sums: bool = False
     """Whether its sums stay in scratch for the epilogue of the last product."""
     others: tuple[tuple[Item, str], ...] = ()
@@ -244,14 +259,16 @@ class TallSkinnyPlan:
     @property
     def rows_per_pass(self) -> int:
         """Rows that are taken together."""
-        return SMALL if self.small_m else WIDE_STAGED if self.wide else TALL_STAGED
+        whole_tiles = TALL_STAGED // self.tile.rows * self.tile.rows
+        return SMALL if self.small_m else WIDE_STAGED if self.wide else whole_tiles
 
     @property
     def heights(self) -> tuple[int, ...]:
         """Rows of the tile, and of the tiles for remainders."""
+        full = self.tile.rows
         if self.small_m:
-            return (self.tile.rows, 8, 4, 1)
-        return (self.tile.rows, 4, 1) if self.wide else (self.tile.rows, 1)
+            return (full, 2 * full // 3, full // 3, 1)
+        return (full, full // 3, 1) if self.wide else (full, 1)
 
     @property
     def rows(self) -> Item:
@@ -321,9 +338,12 @@ class TallSkinnyPlan:
                     panels=self.prepacked,
                     products=1 + len(self.others),
                     long=self.issue_bound,
+                    l2_bytes=self.l2_bytes,
                 )
                 if self.k_blocked
-                else wide_blocks(m, n, depth, result_positions, size, self.tile.columns)
+                else wide_blocks(
+                    m, n, depth, result_positions, size, self.tile.columns, self.l2_bytes
+                )
             )
             return {self.m: rows, self.n: columns}
         # 16 rather than 1, which is optimised away: sizes are assumed to be at least 1, but an
@@ -392,6 +412,12 @@ def _have_same_axes(plans: list[TallSkinnyPlan], phase: Phase) -> bool:
     )
 
 
+def _tall_tile(target: Target, lanes: int) -> Tile:
+    """Return the register tile for a right operand in L1: rows that a remainder repeats are few."""
+    tile = register_tile(target, lanes)
+    return replace(tile, rows=min(tile.rows, TALL_TILE_ROWS))
+
+
 def _plan(
     phase: Phase, target: Target, form: Variant, item: Item, dots: list[Item]
 ) -> TallSkinnyPlan | None:
@@ -413,13 +439,12 @@ def _plan(
     if item.dtype not in (f32, f64, i32):
         return None
     steps = [coefficient(s.access.offset, m) for s in phase.stores]
-    rows, vectors = (8, 2) if target.registers >= 32 else (8 if target.registers >= 16 else 4, 1)
     wide, lanes = (
         form in ("panels", "k_blocked", "small_m"),
         target.vector_bytes // item.dtype.itemsize,
     )
-    if wide and target.registers >= 32:
-        rows = 12  # panels come from L2: more rows reuse what is read of them
+    # Panels come from L2, so that more rows reuse what is read of them.
+    tile = register_tile(target, lanes) if wide else _tall_tile(target, lanes)
     swapped = (
         form == "small_m"
         and _is_contiguous_along_k(phase, right, n, k)
@@ -438,13 +463,10 @@ def _plan(
         direct = picked = False
     if form == "k_blocked" or swapped:
         direct = direct and isinstance(access, Access) and coefficient(access.offset, k) == 1
-    copied = form == "k_blocked" and direct and not _fits_cache(left, m, item, rows, target)
+    copied = form == "k_blocked" and direct and not _fits_cache(left, m, item, tile.rows, target)
     if copied:
         direct = picked = False
-    deep, tile = (
-        form == "k_blocked" or (form == "small_m" and not swapped),
-        Tile(rows, vectors, lanes),
-    )
+    deep = form == "k_blocked" or (form == "small_m" and not swapped)
     panels = form == "k_blocked" and _is_prepacked(right, item, (k, n), tile.columns, phase)
     return TallSkinnyPlan(
         item,
@@ -465,6 +487,7 @@ def _plan(
         k_blocked=deep,
         small_m=form == "small_m",
         tasks=target.gemm_tasks,
+        l2_bytes=target.l2_bytes,
         issue_bound=form == "k_blocked" and target.is_issue_bound,
         copies_left=copied,
         packs_transposed=deep
@@ -497,7 +520,7 @@ def tall_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeL
 def small_m_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeLimits]]:
     """Yield the variant for few rows, whose right operand is packed on first use."""
     plans = tall_skinny_plans(phase, target, "small_m")
-    if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
+    if not plans or _uses_groups(plans, phase, target):
         return
     first = plans[0]
     m, n = (phase.axes[a] for a in (first.m, first.n))
@@ -534,7 +557,7 @@ def wide_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeL
     the left operand's rows are multiplied in place; else, for many columns, "k_blocked".
     """
     plans = tall_skinny_plans(phase, target, "k_blocked")
-    if not plans or target.registers < 32 or _uses_groups(plans, phase, target):
+    if not plans or _uses_groups(plans, phase, target):
         return
     m, n = phase.axes[plans[0].m], phase.axes[plans[0].n]
     rows, columns = (sub(SMALL + 1, m), 0), (sub(TALL_COLUMNS + 1, n), 0)
@@ -567,7 +590,7 @@ def panel_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, Size
     rows.  If the left operand is packed too, yield the tall variant.
     """
     plans = tall_skinny_plans(phase, target, "panels")
-    if len(plans) != 1 or target.registers < 32 or _uses_groups(plans, phase, target):
+    if len(plans) != 1 or _uses_groups(plans, phase, target):
         return
     (plan,) = plans
     m, n, k = (phase.axes[a] for a in (plan.m, plan.n, plan.k))
