@@ -16,7 +16,7 @@ from smelt.codegen.llvm.access.permute_gather import permuted
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
 from smelt.codegen.llvm.schedule.contract import Tile

@@ -31,9 +31,7 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import (
-    BF16_DOT,
     as_units,
-    dot_step,
     interleave_rows,
     to_packed_bits,
 )
@@ -41,8 +39,9 @@ from smelt.codegen.llvm.instructions.horizontal_sums import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.loopir.items import Access, Item
+from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
+from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
@@ -112,6 +111,7 @@ class Gemv:
         self.prefetch_to_l2 = False
         """Whether to prefetch into L2 rather than L1."""
         self.machine = LLVMMachine(self.b, self.lanes, home.home.target)
+        self.multiply_add = multiply_add(self.machine, c.item, c.group)
         self.scalar = LLVMMachine(self.b, None, home.home.target)
 
     def zero_row_ends(self) -> None:
@@ -212,11 +212,6 @@ class Gemv:
         at = b.add(b.mul(row, self.stride), b.sub(column, self.home.scratch.start(item, self.c.n)))
         return element_address(b, self.sums, at, item.dtype)
 
-    def _multiply_add(self, left: Value, value: Value, total: Value) -> Value:
-        if self.c.group is None:
-            return fma_step(self.machine, left, value, total, self.c.item)
-        return dot_step(self.machine, self.c.group, left, value, total)
-
     def _broadcast_left(self, row: Value, k: Value, count: int) -> list[Value]:
         """Return units of the left operand from k on, each broadcast."""
         units = (
@@ -244,7 +239,7 @@ class Gemv:
                 only or self._broadcast_left(i, k, len(values)), values, strict=True
             ):
                 totals = [
-                    self._multiply_add(left, x, total)
+                    self.multiply_add(left, x, total)
                     for x, total in zip(vectors, totals, strict=True)
                 ]
             for place, total in zip(places, totals, strict=True):
@@ -374,7 +369,7 @@ class Gemv:
             for k, value in enumerate(self._vectors(self._right_vector(row, at, mask))):
                 left = load_vector(m, self._left_address(number(0), at, k * lanes), c.unit, None)
                 total = b.load(places[first + k], typ=zero.type)
-                b.store(self._multiply_add(left, value, total), places[first + k])
+                b.store(self.multiply_add(left, value, total), places[first + k])
 
         def unrolled(at: Value) -> None:
             self._prefetch([row], at, (c.n, c.k), length=FEW_STREAMS * lanes)
@@ -433,7 +428,7 @@ class Gemv:
             for g, sums in enumerate(places):
                 left = load_vector(m, self._left_address(b.add(i, number(g)), at), c.unit, None)
                 for value, place in zip(values, sums, strict=True):
-                    b.store(self._multiply_add(left, value, b.load(place, typ=zero.type)), place)
+                    b.store(self.multiply_add(left, value, b.load(place, typ=zero.type)), place)
 
         def prefetching_put(at: Value) -> None:
             self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
@@ -572,16 +567,4 @@ class Gemv:
         return place
 
 
-def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
-    """Return a*b + c, fused if the processor can (software would cost a call).
-
-    With units, add the dot product of the units `a` and `b` to c.
-    """
-    if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
-        return dot_step(m, BF16_DOT, a, b, c)
-    if item.dtype.is_float and (m.target.has("fma") or m.target.isa == "neon"):
-        return m.fma(a, b, c)
-    return m.add(m.mul(a, b), c)
-
-
-__all__ = ["Gemv", "fma_step"]
+__all__ = ["Gemv"]

@@ -19,10 +19,10 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.pack_filter_pairs import FilterPairPacker, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import for_each_tile, outline_function
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
@@ -317,14 +317,9 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
         for v in range(tile.vectors)
     ]
     column = element_address(b, left, left_offset, unit)
-    following: list[Value] = []
-    for i in range(height):
-        place = element_address(b, column, b.mul(row_stride, number(i)), unit)
-        left_value = splat(b, load_scalar(scalar, place, unit, None), tile.lanes)
-        following += [
-            fma_step(m, left_value, right_vectors[v], total[i * tile.vectors + v], item)
-            for v in range(tile.vectors)
-        ]
+    rows = (element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(height))
+    weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
+    following = rank_one_update(multiply_add(m, item), weights, right_vectors, total)
     after = b.add(k, number(1))
     k.add_incoming(after, loop)
     if walk:

@@ -33,7 +33,7 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE, prefetch_packed_rows
 from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
@@ -523,14 +523,8 @@ class KBlockedGemm(TallSkinnyGemm):
         self, starts: list[Value], k: Value, nth: int, across: list[Value], totals: list[Value]
     ) -> list[Value]:
         """Return the sums with the products of one position added."""
-        sums: list[Value] = []
-        for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
-            value = self._broadcast(start, k, nth)
-            sums += [
-                fma_step(self.m, value, x, totals[i * len(across) + v], self.c.item)
-                for v, x in enumerate(across)
-            ]
-        return sums
+        left = (self._broadcast(start, k, nth) for start in starts)
+        return rank_one_update(multiply_add(self.m, self.c.item), left, across, totals)
 
     # ---- the epilogue from scratch ---------------------------------------------------------------
 

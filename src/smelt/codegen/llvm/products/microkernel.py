@@ -26,14 +26,13 @@ from smelt.codegen.llvm.instructions.counting import (
     start_counter,
     step_address,
 )
-from smelt.codegen.llvm.instructions.dot_product import dot_step
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.schedule.contract import Contraction
 from smelt.dataclass import dataclass
@@ -261,21 +260,11 @@ class Microkernel:
         self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]
     ) -> list[Value]:
         """Return the sums after one more position along k."""
-        b, place = self.b, self.left
+        b, place, lanes = self.b, self.left, self.c.tile.lanes
         scalar = LLVMMachine(b, None, self.home.home.target)
-        sums: list[Value] = []
-        for i, at in enumerate(rows):
-            value = load_scalar(scalar, at, place.unit or place.dtype, None)
-            value = splat(b, value, self.c.tile.lanes)
-            for v, right in enumerate(across):
-                total = totals[i * len(across) + v]
-                more = (
-                    fma_step(m, value, right, total, self.c.item)
-                    if self.c.group is None
-                    else dot_step(m, self.c.group, value, right, total)
-                )
-                sums.append(more)
-        return sums
+        unit = place.unit or place.dtype
+        left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
+        return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)
 
 
 __all__ = ["Microkernel", "OperandLayout"]

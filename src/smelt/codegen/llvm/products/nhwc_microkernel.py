@@ -12,8 +12,8 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.prefetch import PREFETCH_TYPES, prefetch_all, prefetch_at
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
 from smelt.codegen.llvm.schedule.contract import Tile
@@ -176,15 +176,12 @@ class _Tile:
             )
             for v in range(tile.vectors)
         ]
-        first, totals = element_address(b, input_address, k, c.image), list[Value]()
-        for i in range(tile.rows):
-            place = element_address(b, first, number(i * c.pitch), c.image)
-            value = self._broadcast(place)
-            totals += [
-                fma_step(self.m, value, across[v], sums[i * tile.vectors + v], c.item)
-                for v in range(tile.vectors)
-            ]
-        return totals
+        first = element_address(b, input_address, k, c.image)
+        pixels = (
+            self._broadcast(element_address(b, first, number(i * c.pitch), c.image))
+            for i in range(tile.rows)
+        )
+        return rank_one_update(multiply_add(self.m, c.item), pixels, across, sums)
 
 
 __all__ = ["BIT", "ENTRY_WORDS", "tile_function", "tile_type"]

@@ -29,8 +29,8 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, 
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.products.gemv import fma_step
 from smelt.codegen.llvm.products.prefetch import PrefetchStream, prefetch_in_loop
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutputs
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
@@ -462,17 +462,8 @@ class TallSkinnyGemm(TallPacker):
             if nth == 0:
                 self._prefetch_rows(starts, k, column)
                 prefetch_in_loop(self.b, self.prefetch_streams, k)
-            sums: list[Value] = []
-            for i, at in enumerate(self._rows_at(starts, k)):
-                # Broadcast just before use, to keep registers free.
-                value = splat(
-                    self.b, load_scalar(self.scalar, at, self.left_dtype, None), c.tile.lanes
-                )
-                sums += [
-                    fma_step(self.m, value, x, totals[i * vectors + v], c.item)
-                    for v, x in enumerate(across)
-                ]
-            return sums
+            rows = (self._splat_at(at) for at in self._rows_at(starts, k))
+            return rank_one_update(multiply_add(self.m, c.item), rows, across, totals)
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         if not c.wide or fits_one_run(self.home.s.local[c.k], c.item.dtype):
@@ -536,7 +527,10 @@ class TallSkinnyGemm(TallPacker):
 
     def _broadcast(self, start: Value, k: Value, nth: int) -> Value:
         """Broadcast an element of the left operand: of its row, at k + nth."""
-        at = self._advance(start, k, nth, self.left_strides[1], self.left_dtype)
+        return self._splat_at(self._advance(start, k, nth, self.left_strides[1], self.left_dtype))
+
+    def _splat_at(self, at: Value) -> Value:
+        """Broadcast an element of the left operand, from its address."""
         return splat(self.b, load_scalar(self.scalar, at, self.left_dtype, None), self.c.tile.lanes)
 
 

@@ -22,7 +22,7 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
-from smelt.codegen.llvm.products.gemv import fma_step
+from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import sum_in_runs
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
@@ -101,7 +101,7 @@ class _Tile:
 
     def _step(self, starts: list[Value], k: Value, nth: int, sums: list[Value]) -> list[Value]:
         """Return the sums with the products of position k + nth."""
-        b, dtype, lanes, following = self.b, self.c.item.dtype, self.c.tile.lanes, list[Value]()
+        b, dtype, lanes = self.b, self.c.item.dtype, self.c.tile.lanes
         if nth == 0 and self.c.direct:
             self._prefetch(k)
         step = number(self.c.tile.columns)
@@ -111,14 +111,13 @@ class _Tile:
             for v in range(self.vectors)
             for at in [nth * self.c.tile.columns + v * lanes]
         ]
-        for i, start in enumerate(starts):  # broadcast just before use, to keep registers free
+
+        def broadcast(start: Value) -> Value:
             at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
-            value = splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
-            following += [
-                fma_step(self.m, value, x, sums[i * self.vectors + v], self.c.item)
-                for v, x in enumerate(across)
-            ]
-        return following
+            return splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
+
+        step_left = (broadcast(start) for start in starts)
+        return rank_one_update(multiply_add(self.m, self.c.item), step_left, across, sums)
 
     def _prefetch(self, k: Value) -> None:
         """Prefetch some lines of the next columns."""
