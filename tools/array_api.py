@@ -33,7 +33,7 @@ def functions() -> list[str]:
     names: list[str] = []
     spaces: Any = (("", strict), ("linalg.", strict.linalg), ("fft.", strict.fft))
     for prefix, space in spaces:
-        # Setting a flag of the reference sorts its names: an order of our own does not depend on it.
+        # Setting a flag of the reference sorts its names; this order does not depend on that.
         for name in sorted(space.__all__):
             is_function = inspect.isfunction(getattr(space, name)) and "strict_flags" not in name
             if is_function and prefix + name not in LATER | _UNRECORDED:

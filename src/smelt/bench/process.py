@@ -70,13 +70,8 @@ def variables(threads: int, cache: Path | None, probe: str = "off") -> dict[str,
 
 
 def one_thread_variables() -> dict[str, str]:
-    """Return the environment of measured processes with one thread, on one core.
-
-    XLA's flags are one variable: those that are set already stay.
-    """
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    flags = " ".join([*flags, "--xla_cpu_multi_thread_eigen=false"])
-    return {**variables(1, None, "now"), "XLA_FLAGS": flags}
+    """Return the environment of measured processes with one thread, on one core."""
+    return {**variables(1, None, "now"), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
 
 
 def smelt_cache(cache: Path) -> Path:

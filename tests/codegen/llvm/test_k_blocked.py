@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -37,6 +38,7 @@ from smelt.blocks import (
 from smelt.codegen.build import build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.schedule.contract import register_tile
 from smelt.codegen.llvm.schedule.tall_skinny import k_blocked_task
 from smelt.graph.text import parse
 from smelt.runtime.loader import load
@@ -246,7 +248,7 @@ def test_blocks_are_larger_where_few_instructions_start() -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_numbers_in_larger_blocks(isa: str) -> None:
     """Whole numbers, whose sums are exact, at the borders of blocks as large as they become."""
-    plain, kernel = elsewhere(PLAIN, isa, **FEW_WAYS), elsewhere(PLAIN, isa, **NARROW)
+    plain, kernel = elsewhere(PLAIN, isa, **few_ways(isa)), elsewhere(PLAIN, isa, **narrow(isa))
     sizes = {"m": 3000, "n": 3000, "k": 700}
     few, more = (evaluate(x.built.functions[0].tasks, sizes) for x in (kernel, plain))
     assert few < more
@@ -311,8 +313,9 @@ def test_form_follows_from_the_second_cache(isa: str) -> None:
     target = replace(plain.target, l2_bytes=ROOMY, l1_bytes=48 << 10)
     variants = code_variants(plain.kernel, target)
     assert select_variant(variants, large) == "k_blocked"
-    assert select_variant(variants, {**large, "k": 385}) == "k_blocked"
-    assert select_variant(variants, {**large, "k": 384}) == "panels"
+    panel_rows = (48 << 10) // (register_tile(target, target.lanes(4)).columns * 4)
+    assert select_variant(variants, {**large, "k": panel_rows + 1}) == "k_blocked"
+    assert select_variant(variants, {**large, "k": panel_rows}) == "panels"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -334,9 +337,14 @@ def test_larger_blocks_where_the_second_cache_has_room(isa: str) -> None:
         assert np.array_equal(actual, x @ y), (m, n, k)
 
 
-FEW_WAYS, NARROW = {"l1_bytes": 32 << 10}, {"l1_bytes": 32 << 10, "cpu": "skylake-avx512"}
-"""Machines whose first cache holds fewer lines that lie whole pages apart than a tile has rows, and
-which start few instructions in a cycle as well."""
+def few_ways(isa: str) -> dict[str, Any]:
+    """A first cache that holds fewer lines that lie whole pages apart than a tile has rows."""
+    return {"l1_bytes": (32 if register_tile(Target.for_isa(isa), 1).rows > 8 else 16) << 10}
+
+
+def narrow(isa: str) -> dict[str, Any]:
+    """As `few_ways`, of a machine that starts few instructions in a cycle as well."""
+    return {**few_ways(isa), "cpu": "skylake-avx512"}
 
 
 def elsewhere(code: str, isa: str, **changed: Any) -> SingleKernel:
@@ -354,7 +362,7 @@ def test_form_follows_from_the_ways_of_the_first_cache(isa: str) -> None:
     copied first; few columns keep to the form that copies none."""
     plain = fuse(PLAIN, isa)
     large = {"m": SMALL + 1, "n": TALL_COLUMNS + 1, "k": WIDE_DEPTH}
-    variants = code_variants(plain.kernel, replace(plain.target, **FEW_WAYS))
+    variants = code_variants(plain.kernel, replace(plain.target, **few_ways(isa)))
     assert select_variant(code_variants(plain.kernel, plain.target), large) == "panels"
     assert select_variant(variants, large) == "k_blocked"
     assert select_variant(variants, {**large, "n": TALL_COLUMNS}) == "panels"
@@ -368,7 +376,7 @@ def test_rows_are_copied_that_share_a_set(isa: str, k: int, copied: bool) -> Non
     assert str(k) in code
     scratch = [
         evaluate(elsewhere(code, isa, **changed).built.functions[0].scratch, {"m": 288, "n": 384})
-        for changed in ({}, FEW_WAYS)
+        for changed in ({}, few_ways(isa))
     ]
     assert (scratch[1] > scratch[0]) is copied
 
@@ -379,10 +387,10 @@ def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     plain = fuse(PLAIN, isa)
     texts = [
         emit(plain.kernel, replace(plain.target, **changed), form="k_blocked").llvm
-        for changed in ({}, FEW_WAYS, NARROW)
+        for changed in ({}, few_ways(isa), narrow(isa))
     ]
-    open_, copied, narrow = (text.count("llvm.prefetch") for text in texts)
-    assert open_ < copied and narrow < copied
+    open_, copied, few = (text.count("llvm.prefetch") for text in texts)
+    assert open_ < copied and few < copied
     assert "192" in texts[1] and str(LONG_DEEP) in texts[2]
 
 
@@ -397,7 +405,7 @@ def test_narrow_machines_pack_the_rows_of_one_tile(isa: str) -> None:
             )
             for m in (48, 96)
         ]
-        for changed in (FEW_WAYS, NARROW)
+        for changed in (few_ways(isa), narrow(isa))
     ]
     (all_rows, tile) = (more - few for few, more in taken)
     assert 48 * 64 * 4 <= tile < 48 * 100 * 4 < 48 * DEEP_PITCH * 4 <= all_rows
@@ -414,7 +422,7 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
         f" a = cast(x) {{dtype={to}}}\n b = mul(a, s)\n c = sub(b, t)\n d = abs(c)\n"
         ' v = contract(d, y) {spec="m,k; k,n -> m,n"}\n return v\n}'
     )
-    kernel, rng = elsewhere(code, isa, **NARROW), np.random.default_rng(11)
+    kernel, rng = elsewhere(code, isa, **narrow(isa)), np.random.default_rng(11)
     for m, n, k in ((1, 1, 1), (13, 300, LONG_DEEP + 1), (50, 33, 3), (24, 64, 0), (12, 530, 700)):
         shapes = ((m, k), (m, 1), (k,), (k, n))
         inputs = [
@@ -426,18 +434,18 @@ def test_numbers_of_rows_that_narrow_machines_compute_while_packing(isa: str, dt
         assert np.array_equal(actual, wanted), (m, n, k)
 
 
-@pytest.mark.parametrize("changed", [FEW_WAYS, NARROW], ids=["ways", "narrow"])
+@pytest.mark.parametrize("changed", [few_ways, narrow])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("isa", ISAS)
 def test_numbers_where_rows_are_copied(
-    isa: str, layout: tuple[str, str], changed: dict[str, Any]
+    isa: str, layout: tuple[str, str], changed: Callable[[str], dict[str, Any]]
 ) -> None:
     """Sums of integers are exact across block borders in every direction.
 
     NaN reaches its own row and column only.
     """
     left, right = layout
-    kernel = elsewhere(matrices("f32", f"{left}; {right} -> m,n"), isa, **changed)
+    kernel = elsewhere(matrices("f32", f"{left}; {right} -> m,n"), isa, **changed(isa))
     rng = np.random.default_rng(8)
     for m, n, k in (
         (1, 1, 1),
@@ -469,7 +477,7 @@ def test_numbers_of_rows_of_known_stride(isa: str) -> None:
     rng = np.random.default_rng(9)
     for k in (1, 40, LONG_DEEP + 6):
         code = PLAIN.replace("f32[m,k]", f"f32[m,{k}]").replace("f32[k,n]", f"f32[{k},n]")
-        kernel = elsewhere(code, isa, **NARROW)
+        kernel = elsewhere(code, isa, **narrow(isa))
         for m, n in ((1, 1), (12, 32), (13, 33), (25, 300), (DEEP_ROWS + 11, 64)):
             x, y = (rng.integers(-5, 5, s).astype("f4") for s in ((m, k), (k, n)))
             x[m - 1, 0] = np.inf

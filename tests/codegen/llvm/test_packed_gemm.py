@@ -58,6 +58,8 @@ SIZES = (
     (40, TALL_COLUMNS, 300),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+MASKED = [isa for isa in ISAS if Target.for_isa(isa).registers >= 32]
+"""Those with mask registers: elsewhere "tall_skinny" begins with fewer rows."""
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -118,11 +120,12 @@ def test_few_rows_of_two_operands_that_are_packed(isa: str, right: str) -> None:
         assert select_variant(kernel.variants, kernel.sizes([x, w])) == "tall_skinny"
         assert np.array_equal(kernel(x, w)[0], kernel.expected(x, w)[0]), (m, n, k)
     sizes = {"b": 2, "m": THIN + 1, "n": THIN + 1, "k": TALL_DEPTH}
-    for name, other in (("m", THIN), ("n", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)):
+    others = [("m", THIN), ("k", TALL_DEPTH + 1), ("n", TALL_COLUMNS + 1)]
+    for name, other in [*others, *([("n", THIN)] if isa in MASKED else [])]:
         assert select_variant(kernel.variants, {**sizes, name: other}) != "tall_skinny"
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", MASKED)
 def test_few_rows_of_operands_in_place(isa: str) -> None:
     lines, transposed = (
         fuse(matrices("f32", f"b,m,k; {right} -> b,m,n"), isa).variants

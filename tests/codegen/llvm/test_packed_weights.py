@@ -17,8 +17,10 @@ from smelt.blocks import DEEP, PANEL_COLUMNS, PANEL_ROWS, SMALL, TALL_COLUMNS
 from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.optimize import assembly
+from smelt.codegen.llvm.products.k_blocked import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.contract import register_tile
 from smelt.graph.text import parse
 from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.text_print import text as kernel_text
@@ -79,31 +81,24 @@ def test_tiles_prefetch_the_next_panel():
     assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", loops[0])
 
 
-DEEP_ISAS = [
-    isa
-    for isa in runnable()
-    if "k_blocked" in dict(fuse(source(250, max(WIDTH[isa], 32)), isa).variants)
-]
-"""Those with registers for tall tiles."""
-
-
-@pytest.mark.parametrize("isa", DEEP_ISAS)
+@pytest.mark.parametrize("isa", runnable())
 def test_many_rows_meet_panels_block_by_block(isa):
-    kernel = fuse(source(250, 32), isa)
+    kernel = fuse(source(250, WIDTH[isa]), isa)
     least = {"m": SMALL + 1, "k": 7}
     assert select_variant(kernel.variants, least) == "k_blocked"
     assert select_variant(kernel.variants, {**least, "m": SMALL}) == ""
-    narrow = fuse(source(TALL_COLUMNS, 32), isa)
+    narrow = fuse(source(TALL_COLUMNS, WIDTH[isa]), isa)
     assert "k_blocked" not in dict(narrow.variants)
     assert "panels" not in dict(kernel.variants)  # it would pack them again
 
 
-@pytest.mark.parametrize("isa", DEEP_ISAS)
+@pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("columns", [129, 250, PANEL_COLUMNS + 40])
 def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
     """Whole numbers, whose sums are exact, at the end of what may be touched."""
-    kernel = forced(source(columns, 32), isa, "k_blocked")
-    count = -(-columns // 32)
+    width = WIDTH[isa]
+    kernel = forced(source(columns, width), isa, "k_blocked")
+    count = -(-columns // width)
     rng = np.random.default_rng(2)
     b = rng.integers(-9, 9, columns).astype("f4")
     for rows, depth in (
@@ -116,14 +111,14 @@ def test_blocks_of_panels_at_every_height_and_depth(isa, columns):
         (2 * PANEL_ROWS + 17, 31),
     ):
         x = rng.integers(-9, 9, (rows, depth)).astype("f4")
-        w = np.zeros((depth, count * 32), "f4")
+        w = np.zeros((depth, count * width), "f4")
         w[:, :columns] = rng.integers(-9, 9, (depth, columns))
-        packed = np.ascontiguousarray(w.reshape(depth, count, 32).transpose(1, 0, 2))
+        packed = np.ascontiguousarray(w.reshape(depth, count, width).transpose(1, 0, 2))
         (actual,) = run_guarded(kernel, [x, packed, b], at_end=True)
         assert np.array_equal(actual, np.maximum(x @ w[:, :columns] + b, 0)), (rows, depth)
 
 
-@pytest.mark.parametrize("isa", DEEP_ISAS)
+@pytest.mark.parametrize("isa", runnable())
 def test_products_side_by_side_meet_blocks_of_panels(isa):
     """One of them computes its left operand, which is packed; the other one's lies in rows."""
     plain = fuse(
@@ -144,28 +139,35 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     loaded = load(built.code, [f.symbol for f in built.functions])
     packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, variants=())
     x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
-    w, v = (rng.integers(-5, 5, (260, 256)).astype("f4") for _ in range(2))
+    width = WIDTH[isa]
+    count = -(-230 // width)
+    w, v = (rng.integers(-5, 5, (260, count * width)).astype("f4") for _ in range(2))
     w[:, 230:], v[:, 230:] = 0, 0
     inputs = {"w": w, "v": v}
     packed = {
-        n: np.ascontiguousarray(a.reshape(260, 8, 32).transpose(1, 0, 2)) for n, a in inputs.items()
+        n: np.ascontiguousarray(a.reshape(260, count, width).transpose(1, 0, 2))
+        for n, a in inputs.items()
     }
     read = [{"x": x, "z": z, **packed}[p.name] for p in kernel.inputs]
     (actual,) = run_guarded(packed_kernel, read, at_end=True, sizes={"m": 400})
     assert np.array_equal(actual, ((x @ w) * (-z @ v))[:, :230])
 
 
-@pytest.mark.parametrize("isa", DEEP_ISAS)
+@pytest.mark.parametrize("isa", runnable())
 def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     """Blocks of packed weights need no scratch memory.
 
     Tiles hold their sums in registers and prefetch the next block's panels.
     """
-    kernel = fuse(source(250, 32), isa)
+    kernel = fuse(source(250, WIDTH[isa]), isa)
     text = assembly(emit(kernel.kernel, kernel.target, form="k_blocked").llvm, kernel.target, 2)
-    (tile,) = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 96]
+    tile_size = register_tile(kernel.target, WIDTH[isa] // 2)
+    products = UNROLL * tile_size.rows * tile_size.vectors
+    multiply = "fmadd" if kernel.target.has("fma") else "mulps"
+    (tile,) = [x for x in inner_loops(text) if len(re.findall(multiply, x)) == products]
     assert tile.count("prefetch") == 1
-    assert not re.search(r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm", tile)
+    if multiply == "fmadd":  # else a product waits for its sum in a register more
+        assert not re.search(r"(?m)[xyz]mm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %[xyz]mm", tile)
     rows = {"m": 4000, "k": 500}
     least = PANEL_ROWS * PANEL_COLUMNS * 4
     assert evaluate(

@@ -54,9 +54,11 @@ SIZES = (
     (16, 33, 2 * FEW_DEEP + 1),
 )
 pytestmark = pytest.mark.skipif(not ISAS, reason="no set of instructions with enough registers")
+MASKED = [isa for isa in ISAS if Target.for_isa(isa).registers >= 32]
+"""Those with mask registers: elsewhere "tall_skinny" begins with fewer rows."""
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", MASKED)
 def test_form_follows_from_sizes(isa: str) -> None:
     variants = fuse(PLAIN, isa).variants
     panel = 2 * Target.for_isa(isa).vector_bytes // 4
@@ -73,7 +75,7 @@ def test_form_follows_from_sizes(isa: str) -> None:
     assert select_variant(variants, {**least, "m": SMALL + 1, "k": TALL_DEPTH}) == "tall_skinny"
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", MASKED)
 @pytest.mark.parametrize("spec", ["m,k; k,n -> m,n", "b,m,k; b,k,n -> b,m,n"])
 def test_operands_that_stay_near_are_not_packed(isa: str, spec: str) -> None:
     """Each of a batch would be packed anew, for fewer rows than that takes."""
