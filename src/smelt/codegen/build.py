@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 
 from smelt import progress
+from smelt.codegen.llvm.describe import schedule_text
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
@@ -240,6 +241,11 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
     return assembly(emit(kernel, target).llvm, target, opt_level)
 
 
+def described(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> str:
+    """Return how a kernel's products are computed, in the form for `sizes` or in every form."""
+    return schedule_text(kernel, target, code_variants(kernel, target, sizes), sizes)
+
+
 __all__ = [
     "CompiledKernel",
     "Function",
@@ -249,6 +255,7 @@ __all__ = [
     "build",
     "build_all",
     "code_variants",
+    "described",
     "llvm_text",
     "panels",
     "select_variant",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from smelt import knobs
 from smelt.backend import Machine, check_language
-from smelt.codegen.build import asm_text, build, build_all, code_variants, llvm_text
+from smelt.codegen.build import asm_text, build, build_all, code_variants, described, llvm_text
 from smelt.errors import InternalError
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants
 from smelt.kernel.ir import Kernel
@@ -20,7 +20,7 @@ class CpuBackend:
     """LLVM code for a CPU."""
 
     name = "cpu"
-    languages = ("llvm", "asm")
+    languages = ("schedule", "llvm", "asm")
 
     def serves(self, machine: Machine) -> bool:
         """Return whether a machine is a CPU."""
@@ -33,8 +33,10 @@ class CpuBackend:
     def text(
         self, kernel: Kernel, language: str, machine: Machine, sizes: Mapping[str, int] | None
     ) -> str:
-        """Return the LLVM module before optimisation, or the assembly."""
+        """Return the schedule in words, the LLVM module before optimisation, or the assembly."""
         check_language(self, language)
+        if language == "schedule":
+            return described(kernel, _cpu(machine), sizes)
         if language == "llvm":
             return llvm_text(kernel, _cpu(machine))
         return asm_text(kernel, _cpu(machine), knobs.OPT_LEVEL.get())

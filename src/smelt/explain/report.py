@@ -52,16 +52,31 @@ class KernelReport:
     A library call has empty texts.
     """
 
-    def __init__(self, data: KernelData, kernel: Kernel | None, target: Machine) -> None:
-        """Keep the data, in the source's names, and the kernel in its own."""
+    def __init__(
+        self,
+        data: KernelData,
+        kernel: Kernel | None,
+        target: Machine,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Keep the data, in the source's names, and the kernel and its sizes in their own."""
         self.data = data
         self.kernel = kernel
         self.target = target
+        self._sizes = sizes
 
     @cached_property
     def text(self) -> str:
         """The kernel's text form, with the names of the program's source."""
         return self.data.text or ""
+
+    @cached_property
+    def schedule(self) -> str:
+        """How products are computed: register tiles, packed operands, blocks and their limits.
+
+        In the form that the report's sizes take; empty for a GPU, whose reports show launches.
+        """
+        return self._text("schedule")
 
     @cached_property
     def llvm(self) -> str:
@@ -80,7 +95,8 @@ class KernelReport:
         backend = backend_of(self.target)
         if self.kernel is None or language not in backend.languages:
             return ""
-        return backend.text(self.kernel, language, self.target, None)
+        sizes = self._sizes if language == "schedule" else None
+        return backend.text(self.kernel, language, self.target, sizes)
 
     @property
     def source(self) -> str:
@@ -119,7 +135,7 @@ class Report:
         self.data = data = data if renaming is None else renaming.report(data)
         self.compiled = compiled
         self.entries: tuple[KernelReport, ...] = tuple(
-            KernelReport(entry, kernel, compiled.target)
+            KernelReport(entry, kernel, compiled.target, self._own_data.sizes)
             for entry, kernel in zip(data.kernels, compiled.kernels, strict=True)
         )
         """One per entry of `data.kernels`."""

@@ -63,6 +63,7 @@ from smelt.codegen.llvm.schedule.operands import (
     packing_scatters,
     plain_load,
 )
+from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.ops.combine import SUM_OF_PRODUCTS
@@ -227,6 +228,22 @@ class Contraction:
             and not (self.prepacked or self.m_contiguous)
         )
         return plain and is_strided_load(self.right, self.item.dtype, (self.k, self.n), (self.n,))
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        left, right = "packed in rows", packed_panels(self.tile.columns)
+        if self.reads_left_in_place() or self.units:
+            left = IN_PLACE
+        elif self.direct:
+            left = "stored once, multiplied there"
+        if self.is_gemv:
+            right = f"{IN_PLACE}, once, along {self.vector_axis}"
+        elif self.reads_right_in_place():
+            right = "in panels already" if self.prepacked else IN_PLACE
+        if self.group is not None:
+            right += f", {self.group_size} positions at a time"
+        axes = f"{self.m or 1} x {self.n} over {', '.join((*self.outer, self.k))}"
+        return PlanNotes(axes, left, right, f"in scratch, {self.depth} positions at a time")
 
     @property
     def by_panels(self) -> bool:

@@ -33,6 +33,7 @@ from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.schedule.contract import SKEW, Tile
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
 from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
+from smelt.codegen.llvm.schedule.plan_notes import PlanNotes, packed_panels
 from smelt.dataclass import dataclass
 from smelt.target import Target
 from smelt.types.affine import coefficient
@@ -191,6 +192,17 @@ class NhwcConvPlan:
     def unit(self) -> DType:
         """The element type of packed operands in scratch: of their elements, or of pairs."""
         return self.item.args[0].dtype
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        rows = ", ".join(c.axis for c in self.columns)
+        axes = f"{rows} x {self.n} over {', '.join(a for a in (*self.others, self.depth) if a)}"
+        image = "pixels packed once, found by a table of taps"
+        image += ", by transposes" * self.transposes_image
+        weights = "in panels already" if self.prepacked else packed_panels(self.tile.columns)
+        sums = f"in scratch between blocks of {self.block} channels"
+        sums += ", transposed when done" * self.transposes_result
+        return PlanNotes(axes, image, weights, sums)
 
     @property
     def image(self) -> DType:

@@ -54,6 +54,7 @@ from smelt.codegen.llvm.schedule.operands import (
     plain_load,
     shares_cache_lines,
 )
+from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import Target
@@ -136,6 +137,15 @@ class ConvPlan:
     def unit(self) -> DType:
         """The element type of packed operands in scratch: of their elements, or of pairs."""
         return self.item.args[0].dtype
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        columns = ", ".join(c.axis for c in self.columns)
+        axes = f"{self.m} x {columns} over {', '.join(a for a in (self.depth, *self.others) if a)}"
+        in_place = self.is_left_contiguous or self.strided_left is not None
+        weights = IN_PLACE if in_place else "packed in rows"
+        image = "pixels packed once, found by a table of positions"
+        return PlanNotes(axes, weights, image, f"in scratch between blocks of {self.block}")
 
     @property
     def packs_by_tap(self) -> bool:

@@ -37,6 +37,7 @@ from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
 from smelt.codegen.llvm.schedule.contract import Tile, stored_axis
+from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import Target
@@ -117,6 +118,14 @@ class DepthwisePlan:
     def unit(self) -> DType:
         """The element type of packed operands in scratch."""
         return self.item.dtype
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        rows = ", ".join(c.axis for c in self.columns)
+        image = IN_PLACE if self.rows_in_place else "packed with its padding"
+        image += ", by transposes" * (self.transposed_rows is not None)
+        weights = "in registers along the tile's axis"
+        return PlanNotes(f"{rows} over {', '.join(self.over)}", weights, image, "in registers")
 
     @property
     def m(self) -> None:

@@ -82,6 +82,7 @@ from smelt.codegen.llvm.schedule.operands import (
     panel_step,
     plain_load,
 )
+from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import CACHE_SHARE, Target
@@ -250,6 +251,27 @@ class TallSkinnyPlan:
     def pitch(self) -> int:
         """Elements between packed rows of a K block."""
         return FEW_PITCH if self.small_m else LONG_PITCH if self.issue_bound else DEEP_PITCH
+
+    def notes(self) -> PlanNotes:
+        """Return the policies of this plan in words."""
+        left = IN_PLACE if self.direct else "packed in rows"
+        if self.gathers_rows:
+            left += ", rows by computed positions"
+        elif self.packs_transposed:
+            left = f"packed in strips of {self.tile.lanes} rows"
+        right = packed_panels(self.tile.columns) if self.wide else "packed in rows"
+        if self.prepacked:
+            right = "in panels already"
+        elif self.small_m and not self.swapped:
+            right += ", by the tiles that multiply them first"
+        sums = "in registers"
+        if self.k_blocked:
+            sums += f", in scratch between blocks of {self.depth} positions"
+        if self.keeps_sums:
+            sums += ", kept for the epilogue of the last product"
+        else:
+            sums += "; the epilogue reads " + ("scratch" if self.stores_sums else "registers")
+        return PlanNotes(f"{self.m} x {self.n} over {self.k}", left, right, sums)
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -1,0 +1,112 @@
+"""Describe how a kernel's products are computed: register tiles, operands, blocks, and why.
+
+    kernel k0 on avx2: 32-byte vectors, 16 registers
+      form k_blocked: n0 >= 193, n2 >= 129
+        product n0 x n2 over n1, tiles of 6 x 16 in 12 registers
+          left   in place
+          right  packed in panels of 16 columns, by transposes
+          sums   in registers, in scratch between blocks of 192 positions; ...
+          task   n0 144, n2 256
+
+A kernel has several forms; a call takes the first whose limits hold at its sizes, else the usual
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from smelt.codegen.llvm.prepacked import packed_program
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import Schedule
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.kernel.artifact import SizeLimits, Variant, Variants
+from smelt.kernel.ir import Kernel
+from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.target import Target
+from smelt.types.expr import Index, build, evaluate, sizes_of, terms_of, text
+
+__all__ = ["condition", "schedule_text"]
+
+
+def schedule_text(
+    kernel: Kernel, target: Target, variants: Variants, sizes: Mapping[str, int] | None = None
+) -> str:
+    """Return the schedule of a kernel: of the form for `sizes`, or of every form without them."""
+    vectors = f"{target.vector_bytes}-byte vectors, {target.registers} registers"
+    lines = [f"kernel {kernel.name} on {target.isa}: {vectors}"]
+    forms: Variants = (*variants, ("", ()))
+    if sizes is not None:  # several forms may have one name, for different sizes
+        forms = (next(f for f in forms if all(evaluate(n, sizes) <= most for n, most in f[1])),)
+    for form, limits in forms:
+        plain, _, constants = form.partition("@")
+        name = f"{plain or 'usual'} with {constants}" if constants else plain or "usual"
+        lines.append(f"  form {name}: {_conditions(limits)}")
+        lines += (f"    {line}" for line in _form_lines(kernel, target, form, sizes))
+    return "\n".join(lines) + "\n"
+
+
+def _conditions(limits: SizeLimits) -> str:
+    """Return when a form is taken."""
+    return ", ".join(condition(n, most) for n, most in limits) or "all other sizes"
+
+
+def condition(n: Index, most: int) -> str:
+    """Return the condition `n <= most` without negative terms.
+
+    >>> from smelt.types.expr import mul, size, sub
+    >>> condition(size("m"), 192), condition(sub(17, size("m")), 0)
+    ('m <= 192', 'm >= 17')
+    >>> condition(sub(size("k"), mul(3, size("m"))), 0)
+    'k <= m*3'
+    """
+    terms = dict(terms_of(n))
+    limit = most - terms.pop((), 0)
+    left = build({m: c for m, c in terms.items() if c > 0})
+    right = build({m: -c for m, c in terms.items() if c < 0})
+    if left == 0:
+        return f"{text(right)} >= {-limit}"
+    bound = text(right) if right != 0 else str(limit)
+    if right != 0 and limit:
+        bound += f" {'+' if limit > 0 else '-'} {abs(limit)}"
+    return f"{text(left)} <= {bound}"
+
+
+def _form_lines(
+    kernel: Kernel, target: Target, form: Variant, sizes: Mapping[str, int] | None
+) -> Iterator[str]:
+    """Yield the lines of one form of a kernel."""
+    plain, _, numbers = form.partition("@")
+    fixed = {a: int(n) for a, _, n in (pair.partition("=") for pair in numbers.split(",") if pair)}
+    fixed_kernel = with_sizes(kernel, fixed) if fixed else kernel
+    packed = plain == "packed"
+    source = packed_program(fixed_kernel, target) if packed else program(fixed_kernel)
+    for phase in source.phases:
+        for schedule in build_schedules(phase, target, "" if packed else plain):
+            yield from _schedule_lines(schedule, sizes)
+
+
+def _schedule_lines(schedule: Schedule, sizes: Mapping[str, int] | None) -> Iterator[str]:
+    """Yield the lines of the loop nests of one phase."""
+    if not schedule.products:
+        loops = (
+            f"{' '.join(nest.order)} in vectors along {nest.vector}" for nest in schedule.nests
+        )
+        yield from (f"loops {line}" for line in loops)
+    for c in schedule.products.values():
+        notes, tile = c.notes(), c.tile
+        sums = tile.rows * tile.vectors
+        yield f"product {notes.axes}, tiles of {tile.rows} x {tile.columns} in {sums} registers"
+        yield f"  left   {notes.left}"
+        yield f"  right  {notes.right}"
+        yield f"  sums   {notes.sums}"
+    blocks = [f"{a} {n}" for a, n in _known_blocks(schedule, sizes)]
+    if blocks:
+        yield f"  task   {', '.join(blocks)}"
+
+
+def _known_blocks(schedule: Schedule, sizes: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
+    """Yield the axes that tasks take in blocks, where the positions of a block are known."""
+    for axis, n in schedule.block.items():
+        if set(sizes_of(n)) <= set(sizes or ()):
+            yield axis, int(evaluate(n, sizes or {}))
