@@ -242,7 +242,7 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
 
 
 def described(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> str:
-    """Return how a kernel's products are computed, in the form for `sizes` or in every form."""
+    """Return how a kernel's products are computed, for `sizes` or in every form."""
     return schedule_text(kernel, target, code_variants(kernel, target, sizes), sizes)
 
 

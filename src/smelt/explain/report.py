@@ -59,7 +59,7 @@ class KernelReport:
         target: Machine,
         sizes: Mapping[str, int] | None = None,
     ) -> None:
-        """Keep the data, in the source's names, and the kernel and its sizes in their own."""
+        """Keep data in the source's names, kernel and sizes in their own."""
         self.data = data
         self.kernel = kernel
         self.target = target

@@ -43,7 +43,7 @@ def test_the_form_is_the_one_that_runs(m: int, n: int, k: int) -> None:
 @pytest.mark.parametrize(
     ("x", "w", "groups", "words"),
     [
-        ((1, 16, 14, 14), (24, 16, 3, 3), 1, "taps"),
+        ((1, 16, 14, 14), (24, 16, 3, 3), 1, "table of positions"),
         ((1, 32, 14, 14), (32, 1, 3, 3), 32, "in registers"),
         ((1, 3, 30, 30), (8, 3, 5, 5), 1, "pixels packed once"),
     ],

@@ -343,7 +343,7 @@ def few_ways(isa: str) -> dict[str, Any]:
 
 
 def narrow(isa: str) -> dict[str, Any]:
-    """As `few_ways`, of a machine that starts few instructions in a cycle as well."""
+    """A machine with `few_ways` that starts few instructions in a cycle."""
     return {**few_ways(isa), "cpu": "skylake-avx512"}
 
 

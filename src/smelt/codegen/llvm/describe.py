@@ -106,7 +106,7 @@ def _schedule_lines(schedule: Schedule, sizes: Mapping[str, int] | None) -> Iter
 
 
 def _known_blocks(schedule: Schedule, sizes: Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
-    """Yield the axes that tasks take in blocks, where the positions of a block are known."""
+    """Yield the axes that tasks take in blocks of known size."""
     for axis, n in schedule.block.items():
         if set(sizes_of(n)) <= set(sizes or ()):
             yield axis, int(evaluate(n, sizes or {}))

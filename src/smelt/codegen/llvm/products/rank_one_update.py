@@ -26,7 +26,7 @@ MultiplyAdd = Callable[[Value, Value, Value], Value]
 def rank_one_update(
     step: MultiplyAdd, left: Iterable[Value], right: Sequence[Value], sums: Sequence[Value]
 ) -> list[Value]:
-    """Return the sums of a tile, row by row, with the products of one position added.
+    """Return a tile's sums, row by row, with the products of one position.
 
     `left` yields a broadcast for each row.  A generator emits it just before its use, which keeps
     registers free.
