@@ -26,6 +26,8 @@ __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 MOST_CANDIDATES = 8
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+LEAST_SPLIT = 4
+"""Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -51,6 +53,8 @@ class Candidate:
         parts += [f"{a} whole in {n}" for a, n in whole.items()]
         parts += [f"{a} looped by {n}" for a, n in self.lanes.items() if a in schedule.streams]
         parts.append(f"{self.warps} warp{'s' * (self.warps > 1)}")
+        if schedule.splits_loops:
+            parts.append("masks in cut blocks only")
         if schedule.streams:
             parts.append(f"{schedule.stages} stages")
         return ", ".join(parts)
@@ -240,6 +244,7 @@ FLOAT32_TILES: Sequence[Tile] = (
 )
 NARROW_STREAMS: Sequence[Tile] = (
     (128, 64, 64, 8, 3),
+    (128, 64, 64, 8, 2),
     (128, 128, 64, 8, 2),
     (128, 64, 64, 4, 3),
     (128, 128, 64, 4, 2),
@@ -279,17 +284,18 @@ def _tiles(
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
-        grid = {a: lanes.get(a, b) for a, b in base.grid.items()}
-        streams = {a: lanes.get(a, b) for a, b in base.streams.items()}
         kind = "product" if is_product else "stream of products"
-        yield replace(
+        tile = replace(
             base,
-            grid=grid,
-            streams=streams,
+            grid={a: lanes.get(a, b) for a, b in base.grid.items()},
+            streams={a: lanes.get(a, b) for a, b in base.streams.items()},
             warps=warps,
             stages=stages,
             reason=f"{kind}, {' x '.join(str(lanes[a]) for a in axes)} a program",
         )
+        if any(extents[a] >= LEAST_SPLIT * lanes.get(a, extents[a]) for a in work.masked):
+            yield replace(tile, splits_loops=True, reason=f"{tile.reason}, no masks in full blocks")
+        yield tile
 
 
 def _warps(base: Schedule) -> Iterator[Schedule]:

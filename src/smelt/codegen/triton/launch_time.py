@@ -18,6 +18,7 @@ from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.codegen.triton.schedule import Policy, Schedule
 from smelt.dataclass import dataclass
+from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
 from smelt.kernel.walk import loads, statements, stores, values_of, visit
 from smelt.types.expr import evaluate, product
@@ -41,6 +42,10 @@ SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+MASKED_BLOCKS = 1.08
+"""Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
+
+Masks take about four instructions a weight, beside two contractions and an exponential."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
 """Part of the tensor cores' rate by elements of a result's tile."""
 
@@ -66,8 +71,8 @@ class LaunchWork:
     """What a launch computes and moves, at given sizes.
 
     `bytes` are those of the elements that it reads and writes, once each. `values` are the axes of
-    all values of a program. `parts` has the axes of the grid that share the positions of a streamed
-    axis, by that axis.
+    all values of a program. `masked` are streamed axes with blocks that no mask cuts. `parts` has
+    the axes of the grid that share the positions of a streamed axis, by that axis.
     """
 
     extents: Mapping[str, int]
@@ -77,6 +82,7 @@ class LaunchWork:
     contractions: tuple[Contraction, ...]
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
+    masked: tuple[str, ...]
 
     @property
     def operand_bytes(self) -> int:
@@ -119,6 +125,11 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=dict(_parts(launch, names)),
+        masked=tuple(
+            full.axis
+            for s in statements(launch)
+            if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
+        ),
     )
 
 
@@ -192,9 +203,9 @@ def predict_ns(
     waves = count / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
-    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _preference(
-        work, lanes, warps, device
-    )
+    masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
+    busy = max(memory, caches, arithmetic) * spilling * masking
+    return HIDDEN_LAUNCH_NS + busy * _preference(work, lanes, warps, device)
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:

@@ -76,6 +76,8 @@ class Schedule:
     """Whether every contraction is one of two matrices, with lanes for a `tl.dot`."""
     warps: int | None = None
     stages: int = STAGES
+    splits_loops: bool = False
+    """Whether a stream with masks has loops of its own for blocks that no mask cuts."""
     reason: str = ""
 
     def warps_of(self, lanes: int) -> int:
