@@ -15,7 +15,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.schedule import EXACT, FAST
+from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
@@ -45,6 +45,16 @@ COLUMNS = """
 kernel columns(x: f32[r,c]) -> y: f32[c]
   grid c
   y[c] = sum(x[r,c] over r)
+"""
+PARTS = """
+kernel parts(x: f32[r,c]) -> y: f32[]
+  grid p in split(r, 2)
+  stream r/all of p with total = 0
+    m = max(x[r,c] over c)
+    e = log(sum(exp(x[r,c] - m) over c))
+    total' = total + sum(e + m over r)
+  merge p: (total)
+  y[] = total
 """
 
 
@@ -88,6 +98,21 @@ def test_a_row_is_in_registers_until_it_is_too_long():
 
 def test_short_rows_share_a_program():
     assert best(SOFTMAX, r=100_000, c=64).lanes == {"r": 8, "c": 64}
+
+
+def test_rows_of_a_loop_are_looped_over_one_by_one():
+    kernel = parse(PARTS)
+    sizes = {"r": 7, "c": 5000}
+    x = np.random.default_rng(0).standard_normal((7, 5000)).astype(np.float32)
+    (parts, merge) = candidates(kernel, sizes, H100, EXACT)
+    looped = [c for c in parts if c.schedule.streams["r"] == 1 and c.lanes.get("c", 1) < 5000]
+    assert looped
+    for c in looped:
+        stages = [print_stage(k.launch, k.schedule) for k in (c, merge[0])]
+        (y,) = launch(print_file(kernel, stages), [x])
+        np.testing.assert_allclose(y, run(kernel, [x])["y"], 1e-5)
+    base = choose_schedule(looped[0].launch, sizes)
+    assert math.prod(base.streams.values()) <= 4096
 
 
 def test_columns_are_read_in_whole_sectors():

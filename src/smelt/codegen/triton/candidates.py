@@ -14,7 +14,13 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import LaunchWork, floor_ns, launch_work, predict_ns
-from smelt.codegen.triton.schedule import LEAST_DOT, Policy, Schedule, choose_schedule
+from smelt.codegen.triton.schedule import (
+    LEAST_DOT,
+    Policy,
+    Schedule,
+    choose_schedule,
+    nested_streams,
+)
 from smelt.codegen.triton.source import prepare
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
@@ -147,7 +153,7 @@ def _schedules(
     elif any(s.join for s in stores(launch)) or dots_of(launch.body):
         return
     elif base.streams:
-        yield from _passes(base, extents, work)
+        yield from _passes(launch, base, extents, work)
     elif base.whole:
         yield from _rows(base, extents)
     elif base.grid:
@@ -185,9 +191,15 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
             yield replace(base, grid=grid, warps=warps, reason=reason)
 
 
-def _passes(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
-    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
+def _passes(
+    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+) -> Iterator[Schedule]:
+    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns.
+
+    A loop around them takes its rows one by one.
+    """
     axes = [a for a, n in base.streams.items() if n > 1]
+    around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
     for grid in _pass_grids(base):
@@ -201,7 +213,7 @@ def _passes(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Ite
             lanes = max(block // rest, 1)
             if lanes <= power_of_two(visited):
                 each = max(lanes * rest // (32 * warps), 1)
-                streams = {**base.streams, axes[-1]: lanes}
+                streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
 
