@@ -16,11 +16,13 @@ from typing import NamedTuple
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule
 from smelt.dataclass import dataclass
 from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
 from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
 __all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
@@ -59,11 +61,15 @@ class Access(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """A contraction: the axes of its result and those summed, the bytes of an operand's element."""
+    """A contraction: the axes of its result and those summed, the bytes of an operand's element.
+
+    It takes as many products as pairs of its operands' terms meet.
+    """
 
     result: Axes
     over: Axes
     nbytes: int
+    products: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +113,21 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         most[x.param] = max(most.get(x.param, 0), count)
     dots = dots_of(launch.body)
     values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
-    bytes_by_name = _widths(launch)
+    types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
-    widths = [_width(d, bytes_by_name, policy) for d in dots]
+    multiplied = [_multiplied(d, types, policy) for d in dots]
     return LaunchWork(
         extents=extents,
         bytes=sum(most.values()),
         accesses=tuple(accesses),
         operands=tuple(
             Access(width, axes_of_value(v, names))
-            for d, width in zip(dots, widths, strict=True)
+            for d, (width, _) in zip(dots, multiplied, strict=True)
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(axes, Axes(d.over), width)
-            for d, axes, width in zip(dots, of_dots, widths, strict=True)
+            Contraction(axes, Axes(d.over), width, products)
+            for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=dict(_parts(launch, names)),
@@ -141,32 +147,44 @@ def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axe
                 yield b.axis, axes_of_value(b.start, names) & axes_of_value(b.stop, names)
 
 
-def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
-    """Return the bytes of the elements that a contraction multiplies."""
-    wider, narrower = sorted((_bytes_of(v, widths) for v in (dot.left, dot.right)), reverse=True)
-    return min(wider, max(narrower, 2)) if policy.products == "narrow" else wider
+def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
+    """Return the bytes of the elements that a contraction multiplies, and its number of products.
+
+    Products of terms are in bfloat16.
+    """
+    pair = [_type_of(v, types) for v in (dot.left, dot.right)]
+    wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
+    if policy.products == "narrow":
+        return min(wider, max(narrower, 2)), 1
+    left, right = (t if t.itemsize < f32.itemsize else None for t in pair)
+    halves = {left, right} - {None}
+    if wider > f32.itemsize or not halves or left == right or not halves <= {bf16, f16}:
+        return wider, 1
+    if policy.products == "split" and f16 in halves:
+        return wider, 1
+    return bf16.itemsize, len(product_orders(left, right, policy))
 
 
-def _widths(launch: Kernel) -> dict[str, int]:
-    """Return the bytes that represent an element of parameters and of named values.
+def _types(launch: Kernel) -> dict[str, DType]:
+    """Return the types that represent an element of parameters and of named values.
 
     A wider type represents every number of the value that it was converted from.
     """
-    result = {p.name: p.dtype.itemsize for p in (*launch.inputs, *launch.outputs)}
+    result = {p.name: p.dtype for p in (*launch.inputs, *launch.outputs)}
     for s in statements(launch):
         if isinstance(s, Let):
-            result[s.name] = _bytes_of(s.value, result)
+            result[s.name] = _type_of(s.value, result)
     return result
 
 
-def _bytes_of(value: Value, widths: Mapping[str, int]) -> int:
+def _type_of(value: Value, types: Mapping[str, DType]) -> DType:
     match value:
         case Load(param=name) | Ref(name=name):
-            return widths.get(name, 4)
+            return types.get(name, f32)
         case Cast(arg=arg, dtype=dtype):
-            return min(_bytes_of(arg, widths), dtype.itemsize)
+            return min(_type_of(arg, types), dtype, key=lambda t: t.itemsize)
         case _:
-            return 4
+            return f32
 
 
 def predict_ns(
@@ -309,5 +327,5 @@ def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates)
             math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1)
             for a in c.result | c.over
         )
-        total += 2 * math.prod(padded) / (rate * 1e3 * part)
+        total += 2 * c.products * math.prod(padded) / (rate * 1e3 * part)
     return total
