@@ -15,6 +15,7 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
+from smelt.codegen.triton.launch_time import floor_ns, launch_work
 from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.interp import run
@@ -26,6 +27,8 @@ H100 = DeviceRates(
     limits=device_limits("sm_90"),
     processors=132,
     gbytes_per_second=3350.0,
+    cache_gbytes_per_second=5500.0,
+    launch_ns=2500.0,
     tensor_tflops=989.0,
     float32_tflops=67.0,
 )
@@ -118,6 +121,14 @@ def test_rows_of_a_loop_are_looped_over_one_by_one():
 def test_columns_are_read_in_whole_sectors():
     chosen = best(COLUMNS, r=8192, c=4096)
     assert chosen.lanes["c"] >= 32 and math.ceil(4096 / chosen.lanes["c"]) >= 64
+
+
+def test_an_access_of_few_bytes_does_not_lengthen_the_others():
+    """Sectors that one array wastes are counted for its bytes alone."""
+    one = parse("kernel k(x: f32[r,c]) -> y: f32[r]\n  grid r\n  y[r] = max(x[r,c] over c)")
+    work = launch_work(one, {"r": 4096, "c": 4096}, EXACT)
+    (of_launch,) = candidates(one, {"r": 4096, "c": 4096}, H100, EXACT)
+    assert of_launch[0].predicted_ns < 1.3 * floor_ns(work, H100)
 
 
 def test_small_products_have_small_tiles():

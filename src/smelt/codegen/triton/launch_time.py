@@ -27,12 +27,8 @@ from smelt.types.expr import evaluate, product
 
 __all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
 
-HIDDEN_LAUNCH_NS = 2000.0
-"""A launch by the driver, whose host side is hidden while the queue is full."""
 LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
-L2_RATIO = 2.0
-"""Bandwidth of the last cache, in that of the memory."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 2
@@ -58,6 +54,7 @@ class Access(NamedTuple):
     nbytes: int
     axes: Axes
     last: Axes = Axes()
+    param: str = ""
 
 
 class Contraction(NamedTuple):
@@ -76,19 +73,24 @@ class Contraction(NamedTuple):
 class LaunchWork:
     """What a launch computes and moves, at given sizes.
 
-    `bytes` are those of the elements that it reads and writes, once each. `values` are the axes of
+    `bytes` are those of the elements of each array that it reads or writes, once each. `values` are the axes of
     all values of a program. `masked` are streamed axes with blocks that no mask cuts. `parts` has
     the axes of the grid that share the positions of a streamed axis, by that axis.
     """
 
     extents: Mapping[str, int]
-    bytes: int
+    bytes_of: Mapping[str, int]
     accesses: tuple[Access, ...]
     operands: tuple[Access, ...]
     contractions: tuple[Contraction, ...]
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
     masked: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements that it reads and writes."""
+        return sum(self.bytes_of.values())
 
     @property
     def operand_bytes(self) -> int:
@@ -107,7 +109,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
         param = params[x.param]
         last = axes_of_index(x.index[-1], names) if x.index else Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last))
+        accesses.append(Access(param.dtype.itemsize, axes, last, x.param))
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
@@ -118,7 +120,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     multiplied = [_multiplied(d, types, policy) for d in dots]
     return LaunchWork(
         extents=extents,
-        bytes=sum(most.values()),
+        bytes_of=most,
         accesses=tuple(accesses),
         operands=tuple(
             Access(width, axes_of_value(v, names))
@@ -212,23 +214,23 @@ def predict_ns(
         return math.inf
     spilling = max(registers / most, 1.0) ** 2
     resident = min(held, math.ceil(count / device.processors))
-    moved = work.bytes * _sectors(work, lanes)
+    moved = _moved(work, lanes)
     flow = _flow(work, resident, warps, count, shared, device) * _vectors(
         work, lanes, warps, device
     )
     memory = moved / (device.gbytes_per_second * flow)
-    caches = _loaded(work, schedule, count) / (L2_RATIO * device.gbytes_per_second)
+    caches = _loaded(work, schedule, count) / device.cache_gbytes_per_second
     waves = count / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
     masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
     busy = max(memory, caches, arithmetic) * spilling * masking
-    return HIDDEN_LAUNCH_NS + busy * _preference(work, lanes, warps, device)
+    return device.launch_ns + busy * _preference(work, lanes, warps, device)
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
     """Return the time of a launch that only moves its bytes."""
-    return HIDDEN_LAUNCH_NS + work.bytes / device.gbytes_per_second
+    return device.launch_ns + work.bytes / device.gbytes_per_second
 
 
 def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
@@ -279,15 +281,16 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
     return total if count else 0.0
 
 
-def _sectors(work: LaunchWork, lanes: Mapping[str, int]) -> float:
-    """Return the bytes that memory moves for each byte of the worst access: whole sectors."""
-    worst = 1.0
+def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> float:
+    """Return the bytes that memory moves: whole sectors of the worst access of each array."""
+    worst = dict.fromkeys(work.bytes_of, 1.0)
     for x in work.accesses:
         extent = math.prod(work.extents[a] for a in x.last)
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
-            worst = max(worst, min(SECTOR_BYTES, x.nbytes * extent) / run)
-    return worst
+            factor = min(SECTOR_BYTES, x.nbytes * extent) / run
+            worst[x.param] = max(worst[x.param], factor)
+    return sum(n * worst[p] for p, n in work.bytes_of.items())
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
