@@ -143,6 +143,8 @@ class Gpu:
     matrix_gflops: tuple[tuple[str, float], ...]
     special_per_clock: int = 16
     """Special functions (exponential, reciprocal square root) of one processor per cycle."""
+    unconfirmed: tuple[str, ...] = ()
+    """Fields that no maker's document states: others measured them, or another card has them."""
     launch_ns: float = LAUNCH_NS
     dispatch_ns: float = DISPATCH_NS
 

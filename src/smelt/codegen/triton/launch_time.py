@@ -73,9 +73,9 @@ class Contraction(NamedTuple):
 class LaunchWork:
     """What a launch computes and moves, at given sizes.
 
-    `bytes` are those of the elements of each array that it reads or writes, once each. `values` are the axes of
-    all values of a program. `masked` are streamed axes with blocks that no mask cuts. `parts` has
-    the axes of the grid that share the positions of a streamed axis, by that axis.
+    `bytes_of` has those of the elements of each array that it reads or writes, once each. `values`
+    are the axes of all values of a program. `masked` are streamed axes with blocks that no mask
+    cuts. `parts` has the axes of the grid that share the positions of a streamed axis, by axis.
     """
 
     extents: Mapping[str, int]
