@@ -58,8 +58,14 @@ def test_rates_of_products_are_ordered_by_type(device: Gpu):
     ns = [device.product_ns(t, t, 128, 128) for t in (i8, f16, f32, f64)]
     assert ns == sorted(ns) and ns[1] < ns[2]
     assert device.product_ns(bf16, bf16, 128, 128) == ns[1]
-    mixed = device.product_ns(f32, bf16, 128, 128)
-    assert ns[1] < mixed == pytest.approx(min(2 * ns[1], ns[2]))
+    for half, terms in ((bf16, 3), (f16, 5)):
+        mixed = device.product_ns(f32, half, 128, 128)
+        assert ns[1] < mixed == pytest.approx(min(terms * ns[1], ns[2]))
+    assert device.product_ns(f32, i8, 128, 128) == ns[2]
+
+
+def test_unconfirmed_figures_are_figures(device: Gpu):
+    assert all(isinstance(getattr(device, name), int | float) for name in device.unconfirmed)
 
 
 def test_small_tiles_of_products_are_slower(device: Gpu):

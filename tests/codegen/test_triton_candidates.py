@@ -15,7 +15,8 @@ from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.candidates import MOST_CANDIDATES, candidates
 from smelt.codegen.triton.device_limits import DeviceRates, device_limits
-from smelt.codegen.triton.schedule import EXACT, FAST
+from smelt.codegen.triton.launch_time import floor_ns, launch_work
+from smelt.codegen.triton.schedule import EXACT, FAST, choose_schedule
 from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
@@ -26,6 +27,8 @@ H100 = DeviceRates(
     limits=device_limits("sm_90"),
     processors=132,
     gbytes_per_second=3350.0,
+    cache_gbytes_per_second=5500.0,
+    launch_ns=2500.0,
     tensor_tflops=989.0,
     float32_tflops=67.0,
 )
@@ -45,6 +48,16 @@ COLUMNS = """
 kernel columns(x: f32[r,c]) -> y: f32[c]
   grid c
   y[c] = sum(x[r,c] over r)
+"""
+PARTS = """
+kernel parts(x: f32[r,c]) -> y: f32[]
+  grid p in split(r, 2)
+  stream r/all of p with total = 0
+    m = max(x[r,c] over c)
+    e = log(sum(exp(x[r,c] - m) over c))
+    total' = total + sum(e + m over r)
+  merge p: (total)
+  y[] = total
 """
 
 
@@ -90,9 +103,32 @@ def test_short_rows_share_a_program():
     assert best(SOFTMAX, r=100_000, c=64).lanes == {"r": 8, "c": 64}
 
 
+def test_rows_of_a_loop_are_looped_over_one_by_one():
+    kernel = parse(PARTS)
+    sizes = {"r": 7, "c": 5000}
+    x = np.random.default_rng(0).standard_normal((7, 5000)).astype(np.float32)
+    (parts, merge) = candidates(kernel, sizes, H100, EXACT)
+    looped = [c for c in parts if c.schedule.streams["r"] == 1 and c.lanes.get("c", 1) < 5000]
+    assert looped
+    for c in looped:
+        stages = [print_stage(k.launch, k.schedule) for k in (c, merge[0])]
+        (y,) = launch(print_file(kernel, stages), [x])
+        np.testing.assert_allclose(y, run(kernel, [x])["y"], 1e-5)
+    base = choose_schedule(looped[0].launch, sizes)
+    assert math.prod(base.streams.values()) <= 4096
+
+
 def test_columns_are_read_in_whole_sectors():
     chosen = best(COLUMNS, r=8192, c=4096)
     assert chosen.lanes["c"] >= 32 and math.ceil(4096 / chosen.lanes["c"]) >= 64
+
+
+def test_an_access_of_few_bytes_does_not_lengthen_the_others():
+    """Sectors that one array wastes are counted for its bytes alone."""
+    one = parse("kernel k(x: f32[r,c]) -> y: f32[r]\n  grid r\n  y[r] = max(x[r,c] over c)")
+    work = launch_work(one, {"r": 4096, "c": 4096}, EXACT)
+    (of_launch,) = candidates(one, {"r": 4096, "c": 4096}, H100, EXACT)
+    assert of_launch[0].predicted_ns < 1.3 * floor_ns(work, H100)
 
 
 def test_small_products_have_small_tiles():

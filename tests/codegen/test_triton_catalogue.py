@@ -1,6 +1,7 @@
-"""Kernels of the catalogue, planned for large sizes, print and compute what the interpreter does.
+"""Kernels of the catalogue, planned for large sizes, print, compute and compile for a GPU.
 
-A program is printed for a row's own sizes, with the loops that they need, and runs at small ones.
+A program is printed for a row's own sizes, with the loops that they need, and runs at small ones,
+where it computes what the interpreter does. At its own sizes a schedule passes the gates.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import pytest
 from tests.catalogue import harness
 from tests.catalogue.rows import Row, varied
 from tests.codegen.checked_triton import launch
+from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import stored, with_lanes
 
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.select import select
 from smelt.codegen.triton.source import triton_source
 from smelt.kernel.interp import run
 from smelt.types.expr import evaluate
@@ -94,3 +98,35 @@ def test_kernels_of_every_row_print_and_compute_the_same(name, dtype):
     row = ROWS[name]
     if dtype == "f32" or dtype in row.dtypes:
         check(row, dtype)
+
+
+# ---- compiled ahead of time ----------------------------------------------------------------------
+
+NEEDS_TRITON = pytest.mark.skipif(
+    not has_triton(), reason="compiling ahead of time needs Triton: pip install triton==3.6.0"
+)
+
+
+def check_gates(row: Row, dtype: str) -> None:
+    built = harness.sketch(row, dtype)
+    for kernel in built.sketch.kernels:
+        if kernel is None:
+            continue
+        selection = select(kernel, built.sizes(row.sizes), rates("sm_90"), TritonCompiler())
+        assert [x.warning for x in selection.launches if x.warning is not None] == []
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("name", ["B1", "G1 softmax"])
+def test_a_schedule_of_a_row_compiles_and_passes_the_gates(name):
+    check_gates(ROWS[name], "f32")
+
+
+@NEEDS_TRITON
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_schedule_of_every_row_compiles_and_passes_the_gates(name, dtype):
+    row = ROWS[name]
+    if dtype == "f32" or dtype in row.dtypes:
+        check_gates(row, dtype)

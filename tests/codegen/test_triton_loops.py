@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from tests.codegen.checked_triton import launch
 from tests.codegen.test_triton_goldens import with_lanes
 
-from smelt.codegen.triton.source import prepare, triton_source
+from smelt.codegen.triton.schedule import choose_schedule
+from smelt.codegen.triton.source import prepare, print_file, print_stage, triton_source
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 
@@ -173,3 +177,54 @@ def test_passes_that_do_not_wait_are_one():
     assert len(looped.body) == 6  # one stream, five stores
     (looped,) = prepare(parse(KERNELS["softmax"].strip()), {"r": 1, "c": LONG})
     assert len(looped.body) == 3
+
+
+MASKED = """
+kernel k(x: f32[m,n]) -> y: f32[m], z: f32[m]
+  grid m/4
+  stream n/4 {ends} with top = -inf [m], s = 0 [m]
+    t = x[m,n] * 2
+    t = select((n <= m + {after}) & (n > m - {before}), t, -inf) if {cut} else t
+    top' = max(top, max(t over n))
+    s' = s + sum(select(t == -inf, 0, t) over n)
+  y[m] = top
+  z[m] = s
+"""
+CUTS = (
+    "partial((n <= m + {after}) & (n > m - {before}))",
+    "(last(n) > first(m) + {after}) | (first(n) + {before} <= last(m))",
+)
+ENDS = ("", "to last(m) + {after} + 1", "from first(m) - {before} to last(m) + {after} + 1")
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    cut=st.sampled_from(CUTS),
+    ends=st.sampled_from(ENDS),
+    before=st.integers(0, 40),
+    after=st.integers(0, 40),
+    rows=st.integers(1, 37),
+    columns=st.integers(1, 37),
+    lanes=st.sampled_from([(2, 2), (4, 8), (8, 2), (4, 4)]),
+)
+def test_loops_without_masks_visit_blocks_that_no_mask_cuts(
+    cut, ends, before, after, rows, columns, lanes
+):
+    text = MASKED.format(cut=cut, ends=ends, before="{before}", after="{after}")
+    kernel = parse(text.format(before=before, after=after).strip())
+    (prepared,) = prepare(kernel)
+    schedule = replace(
+        choose_schedule(prepared),
+        grid={"m": lanes[0]},
+        streams={"n": lanes[1]},
+        splits_loops=True,
+    )
+    stage = print_stage(prepared, schedule)
+    assert stage.program.text.count("for start_n in") == 3
+    x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+    try:
+        wanted = run(kernel, [x])
+    except ValueError:  # NumPy's maximum of a block without columns
+        assume(False)
+    for actual, name in zip(launch(print_file(kernel, [stage]), [x]), "yz", strict=True):
+        np.testing.assert_allclose(actual, wanted[name], 1e-5, 1e-5)

@@ -60,10 +60,10 @@ def test_rounded_values_and_selections_are_halves_too():
 @pytest.mark.parametrize(
     ("right", "products", "error", "text"),
     [
-        ("bf16", "exact", 2.0**-22, '"ieee"'),
+        ("bf16", "exact", 2.0**-22, ".to(tl.bfloat16)"),
         ("bf16", "split", 2.0**-16, ".to(tl.bfloat16)"),
         ("bf16", "narrow", 2.0**-8, ".to(tl.bfloat16)"),
-        ("f16", "exact", 2.0**-22, '"ieee"'),
+        ("f16", "exact", 2.0**-22, ".to(tl.bfloat16)"),
         ("f16", "split", 2.0**-20, '"tf32x3"'),
         ("f16", "narrow", 2.0**-11, ".to(tl.float16)"),
         ("f32", "exact", 2.0**-22, '"ieee"'),
@@ -79,14 +79,35 @@ def test_float32_beside_a_half_has_the_error_of_its_policy(right, products, erro
         assert (abs(y - wanted) > error * size / 2000).any()
 
 
-def test_two_terms_keep_infinities():
+@pytest.mark.parametrize(("right", "terms"), [("bf16", 3), ("f16", 5)])
+def test_float32_beside_a_half_is_exact_in_terms(right, terms):
+    """All 24 bits of one factor meet all bits of the other one."""
+    source, *_ = product("f32", right, Policy())
+    assert source.count("tl.dot(") == terms and "input_precision" not in source
+    kernel = parse(
+        PRODUCT.format(left="f32", right=right, result="f32", x="x[m,k]", w="w[k,n]").strip()
+    )
+    bits = np.random.default_rng(3).integers(1 << 23, 1 << 24, (16, 1))
+    x = np.ldexp(bits, -np.arange(16).reshape(16, 1)).astype(np.float32)
+    w = np.ldexp(np.arange(1025, 1057), -20).reshape(1, 32).astype(TYPES[right])
+    (y,) = launch(triton_source(kernel), [x, w])
+    wanted = x.astype(np.float64) * w.astype(np.float64)
+    np.testing.assert_allclose(y, wanted, 2.0**-22, 0)
+    if right == "bf16":
+        short = np.ldexp(np.ones((1, 32)), np.arange(32) - 16).astype(TYPES[right])
+        (y,) = launch(triton_source(kernel), [x, short])
+        np.testing.assert_array_equal(y, x.astype(np.float64) * short.astype(np.float64))
+
+
+@pytest.mark.parametrize("products", ["exact", "split"])
+def test_terms_keep_infinities(products):
     kernel = parse(
         PRODUCT.format(left="f32", right="bf16", result="f32", x="x[m,k]", w="w[k,n]").strip()
     )
     x = np.full((2, 3), 3.0, np.float32)
     x[0, 0], x[1, 1] = np.inf, np.nan
     w = np.ones((3, 2), ml_dtypes.bfloat16)
-    (y,) = launch(triton_source(kernel, policy=Policy(products="split")), [x, w])
+    (y,) = launch(triton_source(kernel, policy=Policy(products=products)), [x, w])
     assert np.isinf(y[0]).all()
     assert np.isnan(y[1]).all()
 

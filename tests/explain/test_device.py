@@ -98,6 +98,35 @@ def test_decisions_bytes_and_times_are_those_of_the_device():
     assert len(few.kernels) > 1 and "Kept in separate kernels" in str(few)
 
 
+def repeated(x):
+    return sm.scan(lambda c, _: (sm.exp(c @ x), None), x, None, length=3)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (softmax, [(4096, 4096)]),
+        (softmax, [(65536, 64)]),
+        (lambda x: sm.sum(x, axis=0), [(8192, 4096)]),
+        (cross_entropy, [(512, 1024), (1024, 32768)]),
+        (repeated, [(256, 256)]),
+    ],
+)
+def test_time_of_a_kernel_is_that_of_its_launches(function, shapes):
+    specs = [sm.spec(s, np.float32) for s in shapes]
+    with sm.config(device_code=False):
+        data = sm.explain(function, *specs, target="h100").data
+    for k in data.kernels:
+        if k.device.launches:
+            times = [x.schedule.predicted_ns for x in k.device.launches]
+            assert k.predicted_ns == pytest.approx(sum(times)) and min(times) > 0
+        if k.kind == "loop":
+            inside = [s.predicted_ns for s in data.kernels if s.within == k.id]
+            assert k.predicted_ns == pytest.approx(k.rounds * sum(inside)) and inside
+    whole = [k.predicted_ns for k in data.kernels if k.within is None]
+    assert data.total.predicted_ns == pytest.approx(sum(whole))
+
+
 def test_other_devices_predict_other_times():
     x = sm.spec((4096, 4096), np.float32)
     times = [

@@ -84,5 +84,21 @@ def test_it_is_explained_and_moves_no_more_than_its_operators(name: str) -> None
     assert total.bytes <= total.bytes_unfused, f"{total.bytes:,} of {total.bytes_unfused:,} bytes"
 
 
+@pytest.mark.parametrize("name", cases())
+def test_it_is_explained_for_a_gpu(name: str) -> None:
+    """Each kernel has a program, or a reason why not, and a predicted time."""
+    trace, sizes = MAKERS[name]()
+    if not any(n.inputs for n in trace.graph.nodes()):
+        pytest.skip("it computes nothing")
+    compiled = driver.compile(trace.graph, hints=sizes, target=MACHINE)
+    with sm.config(device_code=False):
+        device_report = report(compiled, sizes, target="h100")
+    assert "NVIDIA H100" in device_report.text(3)
+    for k in device_report.data.kernels:
+        assert k.device is not None and k.predicted_ns is not None
+        assert (k.device.source is None) == (k.device.refused is not None)
+        assert k.kind not in ("kernel", "check") or k.device.refused is None, k.device.refused
+
+
 def test_there_are_programs() -> None:
     assert len(CATALOGUE) > 40 and len(PROGRAMS) > 20

@@ -37,6 +37,8 @@ MATRIX_SHARE = 0.7
 """Share of the published rate of matrix units that programs with tiles of 128 x 128 reach."""
 MIN_MATRIX_SIDE = 16
 """Least positions along each axis of a tile for matrix units."""
+PRODUCTS_OF_TERMS = {"bf16": 3, "f16": 5}
+"""Products of bfloat16 terms that a float32 beside a half type takes."""
 FULL_TILE = 128
 """Positions along each axis of a product's tile from which matrix units reach their share."""
 KEPT_ROW_BYTES = 128 << 10
@@ -141,6 +143,8 @@ class Gpu:
     matrix_gflops: tuple[tuple[str, float], ...]
     special_per_clock: int = 16
     """Special functions (exponential, reciprocal square root) of one processor per cycle."""
+    unconfirmed: tuple[str, ...] = ()
+    """Fields that no maker's document states: others measured them, or another card has them."""
     launch_ns: float = LAUNCH_NS
     dispatch_ns: float = DISPATCH_NS
 
@@ -241,8 +245,9 @@ class Gpu:
     def product_ns(self, left: DType, right: DType, rows: int, columns: int) -> float:
         """Return the time of one multiply-add of a product whose tile has `rows` x `columns`.
 
-        A float32 beside a half type is two halves, hence two products. Operands without matrix
-        units, and tiles that are too small for them, use the vector lanes.
+        A float32 beside a half type is a sum of terms with 8 bits, which meet in 3 products beside
+        a bfloat16 and in 5 beside a float16. Operands without matrix units, and tiles that are too
+        small for them, use the vector lanes.
         """
         rates = dict(self.matrix_gflops)
         usable = [rates[t.name] for t in (left, right) if t.name in rates]
@@ -251,7 +256,13 @@ class Gpu:
         if not usable or wide.itemsize > f32.itemsize or min(rows, columns) < MIN_MATRIX_SIDE:
             return lanes
         fill = min(rows, FULL_TILE) * min(columns, FULL_TILE) / FULL_TILE**2
-        return min(lanes, (3 - len(usable)) * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5))
+        products = 1
+        if len(usable) < 2:
+            narrow = min(left, right, key=lambda t: t.itemsize)
+            if narrow.name not in PRODUCTS_OF_TERMS:
+                return lanes
+            products = PRODUCTS_OF_TERMS[narrow.name]
+        return min(lanes, products * 2.0 / (min(usable) * MATRIX_SHARE * fill**0.5))
 
     def idle(self, programs: int, *, is_product: bool = False) -> float:
         """Return the factor on the time for processors without work.

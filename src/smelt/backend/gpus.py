@@ -1,6 +1,7 @@
 """GPUs by name and architecture, with the figures that their makers publish.
 
-Rates are peaks for dense operands; the cost model takes shares of them. Shared memory, registers
+Rates are peaks for dense operands; the cost model takes shares of them. What no maker's document
+states is named in `unconfirmed`. Shared memory, registers
 and special functions per processor are those of the CUDA C++ Programming Guide (tables "Technical
 Specifications per Compute Capability" and "Throughput of Native Arithmetic Instructions") and of
 ROCm's "AMD GPU specifications".
@@ -45,6 +46,7 @@ _H100 = Gpu(
     vector_gflops=67_000.0,
     double_gflops=34_000.0,
     matrix_gflops=_matrix(989_000.0, 1_979_000.0),
+    unconfirmed=("cache_gbs",),
 )
 
 _TABLE = (
@@ -86,12 +88,14 @@ _TABLE = (
         vector_gflops=82_600.0,
         double_gflops=1_290.0,
         matrix_gflops=_matrix(165_200.0, 660_600.0),
+        unconfirmed=("cache_gbs",),
     ),
     _H100,
     # NVIDIA H200 data sheet: an H100 with other memory
     replace(_H100, key="h200", name="NVIDIA H200 SXM", memory_bytes=141 * GB, memory_gbs=4800.0),
     # NVIDIA Blackwell architecture technical brief (HGX B200) and Blackwell Tuning Guide; the rate
-    # of L2 is not published: as for H100, per cycle
+    # of L2 is not published: as for H100, per cycle. Memory is "up to 8 TB/s"; the bus width and
+    # clock that the driver reports give 7672 GB/s (pytorch/ao, pull request 4002)
     Gpu(
         key="b200",
         name="NVIDIA B200",
@@ -105,10 +109,11 @@ _TABLE = (
         cache_bytes=126 * MIB,
         cache_gbs=10_060.0,
         memory_bytes=180 * GB,
-        memory_gbs=8000.0,
+        memory_gbs=7672.0,
         vector_gflops=75_000.0,
         double_gflops=37_000.0,
         matrix_gflops=_matrix(2_250_000.0, 4_500_000.0),
+        unconfirmed=("cache_gbs", "memory_gbs"),
     ),
     # AMD Instinct MI300X data sheet and CDNA 3 white paper; the cache is the Infinity Cache
     Gpu(
@@ -147,6 +152,7 @@ _TABLE = (
         vector_gflops=157_300.0,
         double_gflops=78_600.0,
         matrix_gflops=_matrix(2_516_600.0, 5_033_200.0),
+        unconfirmed=("cache_gbs",),
     ),
 )
 GPUS = {g.key: g for g in _TABLE} | {g.arch: g for g in reversed(_TABLE)}

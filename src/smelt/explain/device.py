@@ -1,7 +1,7 @@
 """Show the kernels of a device's plan as programs of the device.
 
-Decisions, bytes and predicted times are those of the planner for the device
-(`smelt.explain.device_plan`); nothing runs on it.
+Decisions and bytes are those of the planner for the device (`smelt.explain.device_plan`); the time
+of a kernel is that of its launches, once they have schedules. Nothing runs on the device.
 """
 
 from __future__ import annotations
@@ -44,8 +44,29 @@ def _device_data(machine: Gpu) -> DeviceData:
 def with_device(data: ReportData, entries: Sequence[Entry], machine: Gpu) -> ReportData:
     """Return a report with the program of each kernel, or why there is none."""
     pairs = zip(data.kernels, entries, strict=True)
-    kernels = tuple(replace(k, device=_program(k, e, machine)) for k, e in pairs)
-    return replace(data, kernels=kernels, device=_device_data(machine))
+    kernels = [replace(k, device=_program(k, e, machine)) for k, e in pairs]
+    for number, k in reversed(list(enumerate(kernels))):
+        kernels[number] = replace(k, predicted_ns=_predicted(k, kernels))
+    times = [k.predicted_ns for k in kernels if k.within is None]
+    total = None if None in times else sum(t for t in times if t is not None)
+    return replace(
+        data,
+        kernels=tuple(kernels),
+        device=_device_data(machine),
+        total=replace(data.total, predicted_ns=total),
+    )
+
+
+def _predicted(kernel: KernelData, kernels: Sequence[KernelData]) -> float | None:
+    """Return the time of a kernel: that of its launches, or of a loop's kernels in all steps.
+
+    What has no launch with a predicted time has the planner's.
+    """
+    if kernel.kind == "loop" and kernel.rounds:
+        steps = [k.predicted_ns or 0.0 for k in kernels if k.within == kernel.id]
+        return kernel.rounds * sum(steps)
+    launches = () if kernel.device is None else kernel.device.launches
+    return sum(x.schedule.predicted_ns for x in launches) or kernel.predicted_ns
 
 
 def _program(data: KernelData, entry: Entry, machine: Gpu) -> DeviceKernelData:

@@ -53,6 +53,8 @@ def rates_of(machine: Gpu) -> DeviceRates:
         limits=device_limits(machine.arch),
         processors=machine.processors,
         gbytes_per_second=machine.memory_gbs,
+        cache_gbytes_per_second=machine.cache_gbs,
+        launch_ns=machine.launch_ns,
         tensor_tflops=dict(machine.matrix_gflops)["bf16"] / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
     )

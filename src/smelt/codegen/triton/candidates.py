@@ -14,7 +14,13 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.launch_time import LaunchWork, floor_ns, launch_work, predict_ns
-from smelt.codegen.triton.schedule import LEAST_DOT, Policy, Schedule, choose_schedule
+from smelt.codegen.triton.schedule import (
+    LEAST_DOT,
+    Policy,
+    Schedule,
+    choose_schedule,
+    nested_streams,
+)
 from smelt.codegen.triton.source import prepare
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
@@ -26,6 +32,8 @@ __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 MOST_CANDIDATES = 8
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
+LEAST_SPLIT = 4
+"""Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -51,6 +59,8 @@ class Candidate:
         parts += [f"{a} whole in {n}" for a, n in whole.items()]
         parts += [f"{a} looped by {n}" for a, n in self.lanes.items() if a in schedule.streams]
         parts.append(f"{self.warps} warp{'s' * (self.warps > 1)}")
+        if schedule.splits_loops:
+            parts.append("masks in cut blocks only")
         if schedule.streams:
             parts.append(f"{schedule.stages} stages")
         return ", ".join(parts)
@@ -143,7 +153,7 @@ def _schedules(
     elif any(s.join for s in stores(launch)) or dots_of(launch.body):
         return
     elif base.streams:
-        yield from _passes(base, extents, work)
+        yield from _passes(launch, base, extents, work)
     elif base.whole:
         yield from _rows(base, extents)
     elif base.grid:
@@ -181,9 +191,15 @@ def _rows(base: Schedule, extents: Mapping[str, int]) -> Iterator[Schedule]:
             yield replace(base, grid=grid, warps=warps, reason=reason)
 
 
-def _passes(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Iterator[Schedule]:
-    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns."""
+def _passes(
+    launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
+) -> Iterator[Schedule]:
+    """Yield schedules of loops over a row's blocks, or over those of neighbouring columns.
+
+    A loop around them takes its rows one by one.
+    """
     axes = [a for a, n in base.streams.items() if n > 1]
+    around = [a for a, inside in nested_streams(launch).items() if axes and axes[-1] in inside]
     parts = math.prod(extents[p] for a in axes[-1:] for p in work.parts.get(a, ()))
     visited = math.ceil(extents[axes[-1]] / max(parts, 1)) if axes else 1
     for grid in _pass_grids(base):
@@ -197,7 +213,7 @@ def _passes(base: Schedule, extents: Mapping[str, int], work: LaunchWork) -> Ite
             lanes = max(block // rest, 1)
             if lanes <= power_of_two(visited):
                 each = max(lanes * rest // (32 * warps), 1)
-                streams = {**base.streams, axes[-1]: lanes}
+                streams = {**base.streams, **dict.fromkeys(around, 1), axes[-1]: lanes}
                 reason = f"passes over blocks, {each} elements a thread"
                 yield replace(base, grid=grid, streams=streams, warps=warps, reason=reason)
 
@@ -240,10 +256,12 @@ FLOAT32_TILES: Sequence[Tile] = (
 )
 NARROW_STREAMS: Sequence[Tile] = (
     (128, 64, 64, 8, 3),
+    (128, 64, 64, 8, 2),
     (128, 128, 64, 8, 2),
     (128, 64, 64, 4, 3),
     (128, 128, 64, 4, 2),
     (64, 64, 64, 4, 3),
+    (128, 32, 64, 8, 2),
     (64, 128, 64, 4, 2),
     (64, 32, 64, 4, 3),
     (16, 64, 64, 4, 3),
@@ -279,17 +297,18 @@ def _tiles(
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
-        grid = {a: lanes.get(a, b) for a, b in base.grid.items()}
-        streams = {a: lanes.get(a, b) for a, b in base.streams.items()}
         kind = "product" if is_product else "stream of products"
-        yield replace(
+        tile = replace(
             base,
-            grid=grid,
-            streams=streams,
+            grid={a: lanes.get(a, b) for a, b in base.grid.items()},
+            streams={a: lanes.get(a, b) for a, b in base.streams.items()},
             warps=warps,
             stages=stages,
             reason=f"{kind}, {' x '.join(str(lanes[a]) for a in axes)} a program",
         )
+        if any(extents[a] >= LEAST_SPLIT * lanes.get(a, extents[a]) for a in work.masked):
+            yield replace(tile, splits_loops=True, reason=f"{tile.reason}, no masks in full blocks")
+        yield tile
 
 
 def _warps(base: Schedule) -> Iterator[Schedule]:

@@ -108,6 +108,10 @@ class DeviceRates:
     limits: DeviceLimits
     processors: int
     gbytes_per_second: float
+    cache_gbytes_per_second: float
+    """Of the cache that all processors share."""
+    launch_ns: float
+    """Between the starts of two launches."""
     tensor_tflops: float
     """Of products of bfloat16."""
     float32_tflops: float

@@ -9,8 +9,10 @@ from smelt.codegen.triton.block_axes import power_of_two
 from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.writer import Text, Writer
-from smelt.kernel.ir import Kernel
+from smelt.kernel.ir import Extreme, IndexValue, Kernel, Partial
+from smelt.kernel.walk import statements, values_of, visit
 from smelt.types.dtype import bool_, i32
+from smelt.types.expr import axes_of
 
 __all__ = ["Lanes"]
 
@@ -26,9 +28,10 @@ class Lanes:
         self.kernel, self.schedule, self.index_type = kernel, schedule, index_type
         self.index: dict[str, Text] = {}
         self.mask: dict[str, Text] = {}
-        self.starts: dict[str, tuple[str, str]] = {}
-        """The first index of a block of an axis, and the end of what blocks visit."""
+        self.ends: dict[str, tuple[str, str]] = {}
+        """The first index of a block of an axis, and one more than the last."""
         self.blocks: dict[str, int | None] = {}
+        self.with_ends = _with_ends(kernel)
 
     def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
         """Write the indices; the last axis of the grid is the fastest.
@@ -51,6 +54,9 @@ class Lanes:
             else:
                 self.blocks[axis] = lanes
                 start = f"{place if k == 0 else f'({place})'} * {self.block(axis)}"
+                if axis in self.with_ends:
+                    writer.line(f"start_{axis} = {start}")
+                    start = f"start_{axis}"
                 self.enter(writer, axis, start, extent.code)
             if k:
                 writer.line(f"program = program // {count}")
@@ -74,21 +80,31 @@ class Lanes:
             writer.line(f"i_{axis} = {place}")
         self.index[axis] = Text(f"i_{axis}", (), i32)
         self.mask.pop(axis, None)
-        self.starts.pop(axis, None)
+        self.ends.pop(axis, None)
 
     def enter(
-        self, writer: Writer, axis: str, first: str, stop: str, least: Text | None = None
+        self,
+        writer: Writer,
+        axis: str,
+        first: str,
+        stop: str,
+        least: Text | None = None,
+        *,
+        is_full: bool = False,
     ) -> None:
-        """Write a block of an axis: its indices from `first`, and which are in `least` .. stop."""
+        """Write a block of an axis: its indices from `first`, and which are in `least` .. stop.
+
+        All lanes of a full block are.
+        """
         lanes = self.typed(f"tl.arange(0, {self.block(axis)})")
         writer.line(f"i_{axis} = {first} + {lanes}" if first else f"i_{axis} = {lanes}")
         self.index[axis] = Text(f"i_{axis}", (axis,), i32)
         self.mask.pop(axis, None)
-        self.starts.pop(axis, None)
+        self.ends.pop(axis, None)
         if first:
             begin = first if least is None else f"tl.maximum({first}, {least.code})"
-            self.starts[axis] = begin, stop
-        if stop:
+            self.ends[axis] = begin, f"tl.minimum({first} + {self.block(axis)}, {stop})"
+        if stop and not is_full:
             inside = f"i_{axis} < {stop}"
             if least is not None:
                 inside = f"({inside}) & (i_{axis} >= {least.operand})"
@@ -99,22 +115,30 @@ class Lanes:
         """Return the distance of an index from the first one of its block."""
         if not self.index[axis].axes:
             return "0"
-        if axis not in self.starts:
+        if axis not in self.ends:
             return f"i_{axis}"
-        return f"(i_{axis} - ({self.starts[axis][0]}))"
+        return f"(i_{axis} - ({self.ends[axis][0]}))"
 
     def length_of_block(self, axis: str, extent: str) -> str:
         """Return the number of indices of a block."""
         if not self.index[axis].axes:
             return "1"
-        if axis not in self.starts:
+        if axis not in self.ends:
             return extent
-        first, stop = self.starts[axis]
-        return f"(tl.minimum({first} + {self.block(axis)}, {stop}) - ({first}))"
+        first, end = self.ends[axis]
+        return f"({end} - ({first}))"
 
     @contextmanager
     def scope(self) -> Generator[None]:
         """Forget the indices that are declared within."""
-        before = dict(self.index), dict(self.mask), dict(self.starts)
+        before = dict(self.index), dict(self.mask), dict(self.ends)
         yield
-        self.index, self.mask, self.starts = before
+        self.index, self.mask, self.ends = before
+
+
+def _with_ends(kernel: Kernel) -> frozenset[str]:
+    """Return the axes of whose blocks a kernel needs the first or the last index."""
+    values = (v for s in statements(kernel) for root in values_of(s) for v in visit(root))
+    ends = (v for v in values if isinstance(v, Extreme | Partial))
+    inside = (x.index for v in ends for x in visit(v) if isinstance(x, IndexValue))
+    return frozenset(a for e in inside for a in axes_of(e))

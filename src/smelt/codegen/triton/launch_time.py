@@ -16,20 +16,19 @@ from typing import NamedTuple
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.codegen.triton.narrow_products import product_orders
 from smelt.codegen.triton.schedule import Policy, Schedule
 from smelt.dataclass import dataclass
+from smelt.kernel.decided_blocks import decided_blocks
 from smelt.kernel.ir import Cast, Dot, Kernel, Let, Load, Ref, Stream, Value
 from smelt.kernel.walk import loads, statements, stores, values_of, visit
+from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
 __all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
 
-HIDDEN_LAUNCH_NS = 2000.0
-"""A launch by the driver, whose host side is hidden while the queue is full."""
 LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
-L2_RATIO = 2.0
-"""Bandwidth of the last cache, in that of the memory."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 2
@@ -41,6 +40,10 @@ SECTOR_BYTES = 32
 """Bytes that memory moves at least."""
 VECTOR_RATES = {1: 0.3, 2: 0.5, 4: 0.75, 8: 0.92}
 """Part of the bandwidth by bytes of a thread's access; 1 from 16 on."""
+MASKED_BLOCKS = 1.08
+"""Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
+
+Masks take about four instructions a weight, beside two contractions and an exponential."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
 """Part of the tensor cores' rate by elements of a result's tile."""
 
@@ -51,32 +54,43 @@ class Access(NamedTuple):
     nbytes: int
     axes: Axes
     last: Axes = Axes()
+    param: str = ""
 
 
 class Contraction(NamedTuple):
-    """A contraction: the axes of its result and those summed, the bytes of an operand's element."""
+    """A contraction: the axes of its result and those summed, the bytes of an operand's element.
+
+    It takes as many products as pairs of its operands' terms meet.
+    """
 
     result: Axes
     over: Axes
     nbytes: int
+    products: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWork:
     """What a launch computes and moves, at given sizes.
 
-    `bytes` are those of the elements that it reads and writes, once each. `values` are the axes of
-    all values of a program. `parts` has the axes of the grid that share the positions of a streamed
-    axis, by that axis.
+    `bytes_of` has those of the elements of each array that it reads or writes, once each. `values`
+    are the axes of all values of a program. `masked` are streamed axes with blocks that no mask
+    cuts. `parts` has the axes of the grid that share the positions of a streamed axis, by axis.
     """
 
     extents: Mapping[str, int]
-    bytes: int
+    bytes_of: Mapping[str, int]
     accesses: tuple[Access, ...]
     operands: tuple[Access, ...]
     contractions: tuple[Contraction, ...]
     values: tuple[Axes, ...]
     parts: Mapping[str, Axes]
+    masked: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all elements that it reads and writes."""
+        return sum(self.bytes_of.values())
 
     @property
     def operand_bytes(self) -> int:
@@ -95,30 +109,35 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         axes = Axes().union(*(axes_of_index(e, names) for e in x.index))
         param = params[x.param]
         last = axes_of_index(x.index[-1], names) if x.index else Axes()
-        accesses.append(Access(param.dtype.itemsize, axes, last))
+        accesses.append(Access(param.dtype.itemsize, axes, last, x.param))
         elements = int(evaluate(product(param.shape), sizes)) if not param.each else 1
         count = min(math.prod(extents[a] for a in axes), elements) * param.dtype.itemsize
         most[x.param] = max(most.get(x.param, 0), count)
     dots = dots_of(launch.body)
     values = [v for s in statements(launch) for root in values_of(s) for v in visit(root)]
-    bytes_by_name = _widths(launch)
+    types = _types(launch)
     of_dots = [axes_of_value(d, names) for d in dots]
-    widths = [_width(d, bytes_by_name, policy) for d in dots]
+    multiplied = [_multiplied(d, types, policy) for d in dots]
     return LaunchWork(
         extents=extents,
-        bytes=sum(most.values()),
+        bytes_of=most,
         accesses=tuple(accesses),
         operands=tuple(
             Access(width, axes_of_value(v, names))
-            for d, width in zip(dots, widths, strict=True)
+            for d, (width, _) in zip(dots, multiplied, strict=True)
             for v in (d.left, d.right)
         ),
         contractions=tuple(
-            Contraction(axes, Axes(d.over), width)
-            for d, axes, width in zip(dots, of_dots, widths, strict=True)
+            Contraction(axes, Axes(d.over), width, products)
+            for d, axes, (width, products) in zip(dots, of_dots, multiplied, strict=True)
         ),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in values)),
         parts=dict(_parts(launch, names)),
+        masked=tuple(
+            full.axis
+            for s in statements(launch)
+            if isinstance(s, Stream) and (full := decided_blocks(s)) is not None
+        ),
     )
 
 
@@ -130,32 +149,44 @@ def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axe
                 yield b.axis, axes_of_value(b.start, names) & axes_of_value(b.stop, names)
 
 
-def _width(dot: Dot, widths: Mapping[str, int], policy: Policy) -> int:
-    """Return the bytes of the elements that a contraction multiplies."""
-    wider, narrower = sorted((_bytes_of(v, widths) for v in (dot.left, dot.right)), reverse=True)
-    return min(wider, max(narrower, 2)) if policy.products == "narrow" else wider
+def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
+    """Return the bytes of the elements that a contraction multiplies, and its number of products.
+
+    Products of terms are in bfloat16.
+    """
+    pair = [_type_of(v, types) for v in (dot.left, dot.right)]
+    wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
+    if policy.products == "narrow":
+        return min(wider, max(narrower, 2)), 1
+    left, right = (t if t.itemsize < f32.itemsize else None for t in pair)
+    halves = {left, right} - {None}
+    if wider > f32.itemsize or not halves or left == right or not halves <= {bf16, f16}:
+        return wider, 1
+    if policy.products == "split" and f16 in halves:
+        return wider, 1
+    return bf16.itemsize, len(product_orders(left, right, policy))
 
 
-def _widths(launch: Kernel) -> dict[str, int]:
-    """Return the bytes that represent an element of parameters and of named values.
+def _types(launch: Kernel) -> dict[str, DType]:
+    """Return the types that represent an element of parameters and of named values.
 
     A wider type represents every number of the value that it was converted from.
     """
-    result = {p.name: p.dtype.itemsize for p in (*launch.inputs, *launch.outputs)}
+    result = {p.name: p.dtype for p in (*launch.inputs, *launch.outputs)}
     for s in statements(launch):
         if isinstance(s, Let):
-            result[s.name] = _bytes_of(s.value, result)
+            result[s.name] = _type_of(s.value, result)
     return result
 
 
-def _bytes_of(value: Value, widths: Mapping[str, int]) -> int:
+def _type_of(value: Value, types: Mapping[str, DType]) -> DType:
     match value:
         case Load(param=name) | Ref(name=name):
-            return widths.get(name, 4)
+            return types.get(name, f32)
         case Cast(arg=arg, dtype=dtype):
-            return min(_bytes_of(arg, widths), dtype.itemsize)
+            return min(_type_of(arg, types), dtype, key=lambda t: t.itemsize)
         case _:
-            return 4
+            return f32
 
 
 def predict_ns(
@@ -183,23 +214,23 @@ def predict_ns(
         return math.inf
     spilling = max(registers / most, 1.0) ** 2
     resident = min(held, math.ceil(count / device.processors))
-    moved = work.bytes * _sectors(work, lanes)
+    moved = _moved(work, lanes)
     flow = _flow(work, resident, warps, count, shared, device) * _vectors(
         work, lanes, warps, device
     )
     memory = moved / (device.gbytes_per_second * flow)
-    caches = _loaded(work, schedule, count) / (L2_RATIO * device.gbytes_per_second)
+    caches = _loaded(work, schedule, count) / device.cache_gbytes_per_second
     waves = count / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
-    return HIDDEN_LAUNCH_NS + max(memory, caches, arithmetic) * spilling * _preference(
-        work, lanes, warps, device
-    )
+    masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
+    busy = max(memory, caches, arithmetic) * spilling * masking
+    return device.launch_ns + busy * _preference(work, lanes, warps, device)
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
     """Return the time of a launch that only moves its bytes."""
-    return HIDDEN_LAUNCH_NS + work.bytes / device.gbytes_per_second
+    return device.launch_ns + work.bytes / device.gbytes_per_second
 
 
 def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
@@ -250,15 +281,16 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
     return total if count else 0.0
 
 
-def _sectors(work: LaunchWork, lanes: Mapping[str, int]) -> float:
-    """Return the bytes that memory moves for each byte of the worst access: whole sectors."""
-    worst = 1.0
+def _moved(work: LaunchWork, lanes: Mapping[str, int]) -> float:
+    """Return the bytes that memory moves: whole sectors of the worst access of each array."""
+    worst = dict.fromkeys(work.bytes_of, 1.0)
     for x in work.accesses:
         extent = math.prod(work.extents[a] for a in x.last)
         if x.axes and x.last and extent > 1:
             run = x.nbytes * min(_tile(x.last, lanes), extent)
-            worst = max(worst, min(SECTOR_BYTES, x.nbytes * extent) / run)
-    return worst
+            factor = min(SECTOR_BYTES, x.nbytes * extent) / run
+            worst[x.param] = max(worst[x.param], factor)
+    return sum(n * worst[p] for p, n in work.bytes_of.items())
 
 
 def _vectors(work: LaunchWork, lanes: Mapping[str, int], warps: int, device: DeviceRates) -> float:
@@ -298,5 +330,5 @@ def _arithmetic(work: LaunchWork, lanes: Mapping[str, int], device: DeviceRates)
             math.ceil(work.extents[a] / lanes.get(a, 1)) * lanes.get(a, 1)
             for a in c.result | c.over
         )
-        total += 2 * math.prod(padded) / (rate * 1e3 * part)
+        total += 2 * c.products * math.prod(padded) / (rate * 1e3 * part)
     return total

@@ -2,24 +2,31 @@
 
 A value is kept in float32 registers; where a half type represents all of its elements, converting
 it back loses nothing, and the product of two halves is exact in float32. So tensor cores give the
-sum that the kernel asks for, up to the order of additions. For a float32 beside a half, the policy
-decides:
+sum that the kernel asks for, up to the order of additions. Other operands beside a half are sums of
+bfloat16 terms, each of which has 8 bits: a float32 has three, a float16 two. The policy decides:
 
-    exact    in float32, without tensor cores
-    split    x = high + low with two bfloat16: what is left is 2^-16 of x
+    exact    all products of terms: what is left out is 2^-24 of a product (float16), or nothing
+    split    two terms of a float32 beside a bfloat16: 2^-16 of a product
     narrow   x rounded to the half type: 2^-8 of x for bfloat16, 2^-11 for float16
+
+G. Henry, P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
+Higher-Precision Computations", 2019.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
 from smelt.dataclass import dataclass
-from smelt.types.dtype import DType, bf16, f32
+from smelt.types.dtype import DType, bf16, f16, f32
 
-__all__ = ["Products", "narrow_products"]
+__all__ = ["Products", "narrow_products", "product_orders"]
+
+TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
+"""Terms of bfloat16 whose sum is a value of a type; None is float32."""
 
 Term = Callable[[Text], str]
 
@@ -41,21 +48,30 @@ def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
     """Return how two operands of a contraction are multiplied."""
     if left.dtype != f32:
         return Products([(_to(left.narrow), _to(right.narrow))], ", out_dtype=tl.int32")
-    half = left.narrow or right.narrow
-    is_mixed = left.narrow != right.narrow
-    if half is not None and (not is_mixed or policy.products == "narrow"):
-        return (
-            Products([(_to(left.narrow or half), _to(right.narrow or half))], "")
-            if (left.narrow in (None, half) and right.narrow in (None, half))
-            else _in_float32(policy)
-        )
-    if half == bf16 and policy.products == "split" and None in (left.narrow, right.narrow):
-        terms = [
-            tuple(_to(half) if x.narrow else term for x in (left, right))
-            for term in (_to(half), _rest)
-        ]
-        return Products([(a, b) for a, b in terms], "")
+    types = {left.narrow, right.narrow} - {None}
+    if not types:
+        return _in_float32(policy)
+    half = bf16 if bf16 in types else f16
+    if types == {half} and (left.narrow == right.narrow or policy.products == "narrow"):
+        return Products([(_to(half), _to(half))], "")
+    if policy.products == "exact" or (policy.products == "split" and types == {bf16}):
+        orders = product_orders(left.narrow, right.narrow, policy)
+        return Products([(_term(i), _term(j)) for i, j in orders], "")
     return _in_float32(policy)
+
+
+def product_orders(
+    left: DType | None, right: DType | None, policy: Policy
+) -> list[tuple[int, int]]:
+    """Return which terms of both operands meet: a term is 2^-8 of the one before.
+
+    >>> product_orders(None, bf16, EXACT)
+    [(0, 0), (1, 0), (2, 0)]
+    """
+    counts = [TERMS.get(t, TERMS[None]) for t in (left, right)]
+    most = 2 if policy.products == "exact" else 1
+    pairs = itertools.product(range(counts[0]), range(counts[1]))
+    return [(i, j) for i, j in pairs if i + j <= most]
 
 
 def _in_float32(policy: Policy) -> Products:
@@ -74,8 +90,15 @@ def _to(dtype: DType | None) -> Term:
     return term
 
 
-def _rest(x: Text) -> str:
-    """Return what rounding to bfloat16 leaves of finite numbers."""
-    high = f"{x.operand}.to(tl.bfloat16).to(tl.float32)"
-    is_finite = f'tl.abs({high}) < float("inf")'
-    return f"tl.where({is_finite}, {x.operand} - {high}, 0.0).to(tl.bfloat16)"
+def _term(order: int) -> Term:
+    """Return the bfloat16 that the terms before leave of finite numbers, the largest term first."""
+
+    def term(x: Text) -> str:
+        rest, high = x.operand, f"{x.operand}.to(tl.bfloat16)"
+        is_finite = f'tl.abs({high}.to(tl.float32)) < float("inf")'
+        for _ in range(order):
+            rest = f"({rest} - {high}.to(tl.float32))"
+            high = f"{rest}.to(tl.bfloat16)"
+        return f"tl.where({is_finite}, {rest}, 0.0).to(tl.bfloat16)" if order else high
+
+    return term

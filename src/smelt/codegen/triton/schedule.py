@@ -8,6 +8,7 @@ blocks; every other axis is in every program as a whole, padded to a power of tw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -19,7 +20,15 @@ from smelt.kernel.ir import Block, Dot, Kernel, Stream
 from smelt.kernel.walk import axes_used, statements, stores
 from smelt.types.expr import evaluate
 
-__all__ = ["ELEMENTS_PER_WARP", "EXACT", "FAST", "Policy", "Schedule", "choose_schedule"]
+__all__ = [
+    "ELEMENTS_PER_WARP",
+    "EXACT",
+    "FAST",
+    "Policy",
+    "Schedule",
+    "choose_schedule",
+    "nested_streams",
+]
 
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
@@ -76,6 +85,8 @@ class Schedule:
     """Whether every contraction is one of two matrices, with lanes for a `tl.dot`."""
     warps: int | None = None
     stages: int = STAGES
+    splits_loops: bool = False
+    """Whether a stream with masks has loops of its own for blocks that no mask cuts."""
     reason: str = ""
 
     def warps_of(self, lanes: int) -> int:
@@ -117,8 +128,23 @@ def choose_schedule(
     grid = _within(grid, max(limit, 1))
     for n in grid.values():
         limit //= n
-    streams = {a: min(n, max(limit, 1)) for a, n in streams.items()}
+    for axis, inside in reversed(nested_streams(kernel).items()):
+        together = math.prod(streams[a] for a in inside)
+        streams[axis] = min(streams[axis], max(limit // together, 1))
     return Schedule(grid, streams, least, policy)
+
+
+def nested_streams(kernel: Kernel) -> dict[str, list[str]]:
+    """Return the axes that streams visit, outer ones first, each with those visited inside."""
+    result: dict[str, list[str]] = {}
+    for s in statements(kernel):
+        if isinstance(s, Stream):
+            inner = [b.axis for t in statements(s.body) if isinstance(t, Stream) for b in t.blocks]
+            for k, b in enumerate(s.blocks):
+                later = [x.axis for x in s.blocks[k + 1 :]]
+                inside = result.setdefault(b.axis, [])
+                inside += [a for a in (*later, *inner) if a not in (*inside, b.axis)]
+    return result
 
 
 def _wide(lanes: Mapping[str, int]) -> list[str]:

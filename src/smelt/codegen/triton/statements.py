@@ -12,6 +12,7 @@ from smelt.codegen.triton.schedule import Schedule
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
 from smelt.dataclass import dataclass
+from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
 from smelt.kernel.ir import (
     PUT,
     Block,
@@ -151,20 +152,63 @@ def _stream(s: Stream, values: ValuePrinter) -> None:
     """
     for state in s.states:
         _begin_state(state, values)
+    full = decided_blocks(s) if values.lanes.schedule.splits_loops else None
+    if full is not None and full.axis in values.lanes.schedule.streams:
+        _loops(s, full, values)
+        return
     with values.scope():
         for block in s.blocks:
             _loop(block, values)
-        if s.where is not None:
-            condition = values.value(s.where)
-            if condition.axes:
-                refuse(values.kernel.name, "a condition of blocks that varies inside of them")
-            values.writer.line(f"if {condition.code}:")
-            values.writer.indent += 1
-        for statement in s.body:
-            print_statement(statement, values)
-        for state in s.states:
-            if state.name in values.new_states:
-                values.writer.line(f"s_{state.name} = {values.new_states[state.name].code}")
+        _visit(s, values)
+
+
+def _visit(s: Stream, values: ValuePrinter) -> None:
+    """Write what a stream does with one block, and its states' new values."""
+    if s.where is not None:
+        condition = values.value(s.where)
+        if condition.axes:
+            refuse(values.kernel.name, "a condition of blocks that varies inside of them")
+        values.writer.line(f"if {condition.code}:")
+        values.writer.indent += 1
+    for statement in s.body:
+        print_statement(statement, values)
+    for state in s.states:
+        if state.name in values.new_states:
+            values.writer.line(f"s_{state.name} = {values.new_states[state.name].code}")
+
+
+def _loops(s: Stream, full: DecidedBlocks, values: ValuePrinter) -> None:
+    """Write three loops: blocks before, in and after the range in which no mask cuts a block.
+
+    The ends of the range are whole blocks, so that the loop over it needs no masks of its own.
+    """
+    (block,), writer, lanes = s.blocks, values.writer, values.lanes
+    axis = block.axis
+    lanes.blocks[axis] = lanes.schedule.streams[axis]
+    size = lanes.block(axis)
+    start, stop = _ends(block, values)
+    before = "0" if start is None else f"tl.cdiv({start.code}, {size})"
+    after = f"{stop.code} // {size}"
+    for end in full.starts:
+        before = f"tl.maximum({before}, tl.cdiv({_end(end, stop, values).code}, {size}))"
+    for end in full.stops:
+        after = f"tl.minimum({after}, {_end(end, stop, values).code} // {size})"
+    first_full = f"full_{axis}" if before != "0" else "0"
+    if before != "0":
+        writer.line(f"full_{axis} = {before} * {size}")
+    writer.line(f"rest_{axis} = tl.maximum({after}, {before}) * {size}")
+    if before != "0":
+        first = "0" if start is None else f"{start.code} // {size} * {size}"
+        with values.scope():
+            end = f"tl.minimum(full_{axis}, {stop.code})"
+            _blocks(axis, first, writer.bind(end, (), i32).code, start, values)
+            _visit(s, values)
+    with values.scope(), values.decided(full.conditions):
+        _blocks(axis, first_full, f"rest_{axis}", None, values, is_full=True)
+        _visit(s, values)
+    with values.scope():
+        _blocks(axis, f"rest_{axis}", stop.code, None, values)
+        _visit(s, values)
 
 
 def _begin_state(state: State, values: ValuePrinter) -> None:
@@ -179,12 +223,17 @@ def _begin_state(state: State, values: ValuePrinter) -> None:
     values.names[state.name] = Text(f"s_{state.name}", axes, first.dtype)
 
 
+def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
+    """Return where the visits of an axis start, if that is not 0, and stop."""
+    extent = values.indices.text(values.kernel.axis(block.axis).extent)
+    stop = extent if block.stop is None else _end(block.stop, extent, values)
+    return None if block.start is None else _end(block.start, extent, values), stop
+
+
 def _loop(block: Block, values: ValuePrinter) -> None:
     """Open the loop over an axis; blocks begin at multiples of their size."""
     writer, lanes, axis = values.writer, values.lanes, block.axis
-    extent = values.indices.text(values.kernel.axis(axis).extent)
-    stop = extent if block.stop is None else _end(block.stop, extent, values)
-    start = None if block.start is None else _end(block.start, extent, values)
+    start, stop = _ends(block, values)
     count = 1 if block.size == 1 else lanes.schedule.streams[axis]
     first = "0" if start is None else start.code
     if count == 1:
@@ -197,13 +246,27 @@ def _loop(block: Block, values: ValuePrinter) -> None:
     name = lanes.block(axis)
     if start is not None:
         first = f"{first} // {name} * {name}"
-    writer.line(f"for start_{axis} in tl.range({first}, {stop.code}, {name}):")
+    _blocks(axis, first, stop.code, start, values)
+
+
+def _blocks(
+    axis: str,
+    first: str,
+    stop: str,
+    start: Text | None,
+    values: ValuePrinter,
+    *,
+    is_full: bool = False,
+) -> None:
+    """Open a loop over blocks, all of whose lanes exist if they are full."""
+    writer, lanes = values.writer, values.lanes
+    writer.line(f"for start_{axis} in tl.range({first}, {stop}, {lanes.block(axis)}):")
     writer.indent += 1
-    lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), stop.code, start)
+    lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), stop, start, is_full=is_full)
 
 
 def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
-    """Return an end of a loop as an index, clamped to the axis."""
+    """Return an end of a loop as an index, clamped to 0 .. extent."""
     x = full(values.cast(values.value(value), i64))
     if x.axes:
         refuse(values.kernel.name, "an end of a stream that varies along lanes")

@@ -38,6 +38,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
+from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import scalar
 from smelt.types.dtype import DType, bool_, f32, i8, i32, i64
 from smelt.types.expr import Atom, Index, product, sub
@@ -60,6 +61,8 @@ class ValuePrinter:
         """Names that are indices: as values they have 64 bits."""
         self.new_states: dict[str, Text] = {}
         self.conditions: list[Text] = []
+        self.failing: frozenset[Value] = frozenset()
+        """Conditions of the kernel that are known to fail here."""
         self.functions: dict[str, Function] = {}
         self.loads: dict[str, Text] = {}
         """Elements loaded before; no kernel loads what it has stored."""
@@ -144,7 +147,8 @@ class ValuePrinter:
             case Partial(condition=condition):
                 return self._any_fails(condition)
             case Extreme(arg=arg, largest=largest):
-                return self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
+                end = self._end_of_block(v)
+                return end or self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
 
     def _index_value(self, e: Index, dtype: DType) -> Text:
         index = self.indices.text(e)
@@ -226,8 +230,17 @@ class ValuePrinter:
             yield
         self.names, self.new_states, self.loads, self.writer.indent = before
 
+    @contextmanager
+    def decided(self, failing: frozenset[Value]) -> Generator[None]:
+        """Print what is within for lanes where conditions are known to fail."""
+        before, self.failing = self.failing, self.failing | failing
+        yield
+        self.failing = before
+
     def _if(self, v: If) -> Text:
         """Select by a condition, under which alone the loads of either side are done."""
+        if v.condition in self.failing:
+            return self.value(v.other)
         condition = self.bound(self.value(v.condition))
         self.conditions.append(condition)
         chosen = self.value(v.value)
@@ -335,6 +348,18 @@ class ValuePrinter:
         x = self.apply(negation, [self.value(condition)])
         x = self._masked(x, x.axes, COMBINES[row].identity(bool_))
         return self.bound(self._combined(COMBINES[row], x, x.axes, bool_)) if x.axes else x
+
+    def _end_of_block(self, v: Extreme) -> Text | None:
+        """Return the first or last index of a streamed axis; None for other values.
+
+        A block without lanes may have any.
+        """
+        name = bare_axis(v.arg.index) if isinstance(v.arg, IndexValue) else None
+        if name is None or name not in self.lanes.ends:
+            return None
+        first, end = self.lanes.ends[name]
+        place = f"{end} - 1" if v.largest else first
+        return self.writer.bind(f"tl.full([], {place}, tl.int64)", (), i64)
 
     def _extreme(self, x: Text, row: Combine) -> Text:
         if not x.axes:

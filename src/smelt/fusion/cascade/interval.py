@@ -14,7 +14,6 @@ follow by Kleene's logic, which for any operator on truth values is read off its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import product as every
 from typing import Any, TypeAlias
 
@@ -24,6 +23,7 @@ from smelt.dataclass import dataclass
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.kernel.ir import IndexValue, Load
 from smelt.ops.scalar import SCALARS
+from smelt.ops.truth_tables import Implicant, prime_implicants, sign_table
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
@@ -325,20 +325,10 @@ def _signs(t: Term, target: bool) -> frozenset[int] | None:
         return None
     if any(a.dtype.kind != "int" for a in t.args):
         return None
-    answers = _sign_table(t.op)
+    answers = sign_table(t.op)
     if len(answers) != len((-1, 0, 1)):
         return None
     return frozenset(sign for sign, answer in answers if answer == target)
-
-
-@cache
-def _sign_table(op: str) -> frozenset[tuple[int, bool]]:
-    """Return the results of an operator on two integers by the sign of their difference."""
-    row = SCALARS[op]
-    return frozenset(
-        (sign, bool(row.numpy(np.int64(sign * distance + base), np.int64(base))))
-        for sign, distance, base in every((-1, 0, 1), (1, 2, 9), (0, 7, -3))
-    )
 
 
 def implied_answer(t: Term, condition: Term, answer: bool) -> bool | None:
@@ -433,10 +423,8 @@ def _split_affine(e: Index, fixed: frozenset[str]) -> tuple[Index, dict[Atom, in
 
 # ---- operators on truth values -----------------------------------------------------------------
 
-_IMPLICANTS: dict[tuple[str, bool], list[tuple[tuple[int, bool], ...]]] = {}
 
-
-def _implicants(t: Term, target: bool) -> list[tuple[tuple[int, bool], ...]] | None:
+def _implicants(t: Term, target: bool) -> tuple[Implicant, ...] | None:
     """Return the prime implicants of a truth-valued operator being `target`; None for others.
 
     Each says which operands have which value; the operator is `target` if any of them holds.
@@ -445,24 +433,4 @@ def _implicants(t: Term, target: bool) -> list[tuple[tuple[int, bool], ...]] | N
         return None
     if any(a.dtype != bool_ for a in t.args):
         return None
-    key = t.op, target
-    if key not in _IMPLICANTS:
-        _IMPLICANTS[key] = list(_prime_implicants(t.op, len(t.args), target))
-    return _IMPLICANTS[key]
-
-
-def _prime_implicants(op: str, arity: int, target: bool) -> Iterator[tuple[tuple[int, bool], ...]]:
-    """Iterate over minimal operand assignments that imply the result and together cover it."""
-    row = SCALARS[op]
-    table = {
-        values: bool(row.numpy(*map(np.bool_, values)))
-        for values in every((False, True), repeat=arity)
-    }
-    covered: set[tuple[bool, ...]] = set()
-    for cube in sorted(every((None, False, True), repeat=arity), key=lambda c: c.count(None))[::-1]:
-        matching = [
-            v for v in table if all(c is None or c == x for c, x in zip(cube, v, strict=True))
-        ]
-        if all(table[v] == target for v in matching) and not covered.issuperset(matching):
-            covered.update(matching)
-            yield tuple((k, c) for k, c in enumerate(cube) if c is not None)
+    return prime_implicants(t.op, len(t.args), target)
