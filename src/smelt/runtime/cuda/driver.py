@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from array import array
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -280,6 +281,8 @@ class Device:
         self.arch = f"sm_{major}{minor}"
         self.multiprocessors = self.attribute(_MULTIPROCESSORS)
         self.shared_limit = self.attribute(SHARED_LIMIT)
+        self.words: array[int] | None = None
+        """The driver's functions and the context, for native code; see `native_call`."""
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -347,12 +350,17 @@ class Device:
             driver.call("cuStreamWaitEvent", second, event, 0)
             driver.call("cuEventDestroy_v2", event)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the object, rather than one that it was forked from."""
+        return self._process == os.getpid()
+
     def forget(self, call: str, *arguments: Any) -> None:
         """Make a call of a finalizer, whose failure nobody can act on.
 
         A forked child leaves its parent's objects alone.
         """
-        if self._process == os.getpid():
+        if self.is_ours:
             try:
                 with self.current():
                     self.driver.result(call, *arguments)
