@@ -114,20 +114,21 @@ def compile_for_device(
         simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
         plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
     kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
-    numbers, values = number_values(plan, simplified.inputs)
+    graph = plan.graph  # its outputs are the plan's, which may share what the passes left apart
+    numbers, values = number_values(plan, graph.inputs)
     steps = [_step(c, kernels[c], numbers, device, compiler, journal) for c in plan.clusters]
     ends = [
         add(s.offset, s.nbytes) for s in plan.slots if s.offset is not None and s.within is None
     ]
     executable = DeviceExecutable(
         device,
-        tuple(dict.fromkeys((*input_size_names(simplified), *all_size_names(simplified)))),
+        tuple(dict.fromkeys((*input_size_names(graph), *all_size_names(graph)))),
         values,
         [[steps[k] for k in group] for group in plan.launches],
         ends,
-        [numbers[n] for n in simplified.outputs],
+        [numbers[n] for n in graph.outputs],
     )
-    return DeviceProgram(simplified, plan, tuple(kernels.values()), executable, journal)
+    return DeviceProgram(graph, plan, tuple(kernels.values()), executable, journal)
 
 
 def nearest_gpu(arch: str) -> Gpu:

@@ -9,8 +9,14 @@ may read. Launches, allocations and frees are counted (`NativeDriver.count`).
 from __future__ import annotations
 
 import ctypes
+import timeit
 
-from smelt.runtime.cuda.driver import SIGNATURES
+import numpy as np
+from tests.runtime.cuda.fake_triton import FakeTriton
+
+import smelt as sm
+from smelt.device import use_compiler
+from smelt.runtime.cuda.driver import SIGNATURES, use_library
 from smelt.runtime.jit import compile_ir, link
 
 IR_TYPES = {"p": "ptr", "i": "i32", "u": "i32", "q": "i64", "b": "i8", "s": "ptr", "f": "float"}
@@ -102,3 +108,25 @@ class NativeDriver:
     def count(self, symbol: str) -> int:
         """How often a function of `COUNTED` was called."""
         return ctypes.c_int64.from_address(self._addresses[f"count_{symbol}"]).value
+
+
+def main() -> None:
+    """Print the host's time of repeated calls: `python -m tests.runtime.cuda.native_driver`."""
+    x, *more = (sm.asarray(np.ones((64, 100), np.float32), device="cuda:0") for _ in range(8))
+    double, total = sm.jit(lambda x: x * 2), sm.jit(lambda *xs: sum(xs[1:], xs[0]))
+    scans = sm.jit(
+        lambda x: sm.cumulative_sum(sm.cumulative_sum(sm.cumulative_sum(x, axis=0), axis=1), axis=0)
+    )
+    for name, function, arguments in (
+        ("1 array, 1 kernel", double, (x,)),
+        ("8 arrays, 1 kernel", total, (x, *more)),
+        ("1 array, 3 kernels", scans, (x,)),
+    ):
+        function(*arguments)
+        times = timeit.repeat(lambda f=function, a=arguments: f(*a), number=1000, repeat=9)
+        print(f"{name}: {min(times) * 1e3:.1f} us")
+
+
+if __name__ == "__main__":
+    with use_library(NativeDriver()), use_compiler(FakeTriton()):
+        main()

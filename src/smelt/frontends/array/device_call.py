@@ -59,8 +59,8 @@ class _KnownCall:
 
     recording: _Recording
     native: RecordedCall
-    more: list[int]
-    """Addresses of captured arrays and of inputs that pass sizes."""
+    size_count: int
+    """Inputs at the end that only pass a size."""
     outputs: tuple[int, ...]
     """By output of the graph: the number of the result."""
     flags: DeferredFlags
@@ -89,7 +89,11 @@ class KnownCalls:
         trace = known.recording.trace
         stream = leaves[0].buffer.stream
         addresses = [leaves[k].buffer.address for k in trace.arguments]
-        words = known.native.run(addresses + known.more, stream)
+        if trace.captured:
+            place = Place(leaves[0].buffer.device, stream, known.memory)
+            copies = [_captured(known.recording, k, place) for k in range(len(trace.captured))]
+            addresses += [b.address for b in copies]
+        words = known.native.run(addresses + [0] * known.size_count, stream)
         if words is None:
             return NotImplemented
         made = known.native.adopt(words, known.memory, stream)
@@ -115,7 +119,6 @@ class KnownCalls:
             key is None
             or not isinstance(place.memory, DriverMemory)
             or not trace.only_outputs
-            or any(value.shared for value in trace.captured)
             or not {*executable.outputs} <= {*computed}
             or not knobs.NATIVE_CALLS.get()
         ):
@@ -125,10 +128,10 @@ class KnownCalls:
             return
         if len(self._known) >= _KNOWN:
             self._known.clear()
-        more = [x.address for x in inputs[len(trace.arguments) :]]
+        size_count = len(trace.size_inputs)
         outputs = tuple(computed.index(v) for v in executable.outputs)
         flags = deferred_flags(place.device)
-        self._known[key] = _KnownCall(recording, native, more, outputs, flags, place.memory)
+        self._known[key] = _KnownCall(recording, native, size_count, outputs, flags, place.memory)
 
 
 def _exact_key(structure: Hashable, leaves: Sequence[Any]) -> Hashable:
@@ -172,13 +175,11 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
             hint="Record with sm.config(check_positions=False) what may be captured.",
         )
     in_order = _program_sizes(recording, sizes)
-    results = recording.program.executable.run(
-        inputs, in_order, place.stream, place.memory, labels
-    )
+    results = recording.program.executable.run(inputs, in_order, place.stream, place.memory, labels)
     _defer_flag(trace, results, place.stream, deferred_flags(place.device))
-    structure = bound.tree, bound.statics
-    jit.known_device_calls = jit.known_device_calls or KnownCalls()
-    jit.known_device_calls.note(structure, bound.leaves, recording, inputs, in_order, place)
+    known = jit.known_device_calls = jit.known_device_calls or KnownCalls()
+    structure = None if bound.is_flat else (bound.tree, bound.statics)
+    known.note(structure, bound.leaves, recording, inputs, in_order, place)
     return pack(trace, _leaves(trace, results, arguments, bound))
 
 
@@ -187,8 +188,8 @@ def _defer_flag(
 ) -> None:
     """Take the flag of positions out of bounds off the results, for a later call to read."""
     if trace.bounds.flag is not None:
-        checks = trace.bounds
-        flags.add(results.pop(), stream, lambda: _fail(checks))
+        checks, flag = trace.bounds, results.pop()  # it is freed after the copy is queued
+        flags.add(flag.address, stream, lambda: _fail(checks))
 
 
 def _check_places(bound: BoundCall, buffers: Sequence[DeviceBuffer | None], place: Place) -> None:

@@ -183,14 +183,17 @@ class Jit(Generic[P, R]):
 
     def _call_nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call with containers, numbers, keywords or options."""
-        out = None
+        out, known = None, self.known_device_calls
+        if known is not None and not kwargs and self._plain:
+            results = known.answer(None, args)
+            if results is not NotImplemented:
+                return results
         if "out" in kwargs and not self.options.takes_out:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         bound = self.options.bind(args, kwargs)
-        if self.known_device_calls is not None and out is None:
-            structure = bound.tree, bound.statics
-            results = self.known_device_calls.answer(structure, bound.leaves)
+        if known is not None and out is None:
+            results = known.answer((bound.tree, bound.statics), bound.leaves)
             if results is not NotImplemented:
                 return results
         if self.options.donate or (out is not None and out.__class__ is not np.ndarray):

@@ -119,7 +119,7 @@ class DeviceExecutable:
     def record(
         self, inputs: Sequence[DeviceBuffer], sizes: tuple[int, ...], *, allocates: bool
     ) -> RecordedCall | None:
-        """Return a call like one that was made with these inputs; None if results replace inputs.
+        """Return a record of a call with these inputs; None if results replace inputs.
 
         Calls under a limit of memory are not recorded: it may change.
         """

@@ -54,13 +54,13 @@ class _DriverBlock:
     def __init__(self, memory: DriverMemory, address: int, nbytes: int, stream: int) -> None:
         self._memory = memory
         self._stream = stream
-        self._others: set[int] = set()
+        self._others: set[int] | None = None
         self.address = address
         self.nbytes = nbytes
 
     def used_by(self, stream: int) -> None:
         if stream != self._stream:
-            self._others.add(stream)
+            self._others = {*(self._others or ()), stream}
 
     def __del__(self) -> None:
         self._memory.free(self.address, self.nbytes, self._stream, self._others)
@@ -120,12 +120,12 @@ class DriverMemory:
         pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
         driver.call("cuMemPoolTrimTo", pool, 0)
 
-    def free(self, address: int, nbytes: int, stream: int, others: set[int]) -> None:
+    def free(self, address: int, nbytes: int, stream: int, others: set[int] | None) -> None:
         """Free a block in its stream, after what other streams have queued."""
         self.held -= nbytes
         if not self.device.is_ours:
             return
-        for other in others:
+        for other in others or ():
             event = ctypes.c_uint64()
             self.device.forget("cuEventCreate", ctypes.byref(event), status.NO_TIMING)
             self.device.forget("cuEventRecord", event.value, other)

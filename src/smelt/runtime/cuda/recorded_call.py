@@ -9,6 +9,7 @@ table of launches, the frame of their arguments, where addresses go, the blocks 
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
 from typing import Final
@@ -75,7 +76,7 @@ class RecordedCall:
         patches = [*p.addresses, *((slot, arena, offset) for slot, offset in p.arena)]
         sizes = [max(n, 1) for *_, n in self.results] + [p.arena_bytes] * (p.arena_bytes > 0)
         self._owned = len(sizes) if allocates else 0
-        tables = frame, array("q", sum(map(list, patches), [])), array("q", sizes)
+        tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
         at_frame, at_patches, at_sizes = (t.buffer_info()[0] for t in tables)
         has_room = self._graphs is None and len(frame) <= STACK_WORDS
         self._room = 0 if has_room else words
@@ -103,14 +104,25 @@ class RecordedCall:
         if not self._room:
             failed = native_calls().call(self._address, at, stream, 0)
             if failed > 0:
+                self._release(words, stream, len(self.results))
                 raise launch_error(self._device, self._launches, failed)
             return None if failed == DECLINED else words
         frame = self._frame[:]
         if native_calls().call(self._address, at, stream, frame.buffer_info()[0]) == DECLINED:
             return None
-        with self._device.current():
-            launch_frame(self._device, self._launches, frame, stream, self._graphs)
+        try:
+            with self._device.current():
+                launch_frame(self._device, self._launches, frame, stream, self._graphs)
+        except Exception:
+            self._release(words, stream, self._owned)
+            raise
         return words
+
+    def _release(self, words: array[int], stream: int, count: int) -> None:
+        """Free the first blocks that a failed call has allocated."""
+        first = len(words) - self._owned
+        for address in words[first : first + count] if self._owned else ():
+            native_calls().free(self._address, address, stream)
 
     def adopt(self, words: array[int], memory: DriverMemory, stream: int) -> list[DeviceBuffer]:
         """Return the results of a call that allocated them."""
@@ -144,21 +156,19 @@ def launch_frame(
     Raises DriverCallError if a launch fails.
     """
     address, words = frame.buffer_info()
-    own = words - p.most_arguments
+    argument_words = words - p.most_arguments
     call = device.driver.address("cuLaunchKernel")
 
     def launch(in_stream: int) -> None:
-        room = address + 8 * own
-        failed = native_calls().launch(
-            p.rows.ctypes.data, p.count, address, room, in_stream, call
-        )
+        room = address + 8 * argument_words
+        failed = native_calls().launch(p.rows.ctypes.data, p.count, address, room, in_stream, call)
         if failed:
             raise launch_error(device, p, failed)
 
     if graphs is None:
         launch(stream)
     else:
-        graphs.run(frame[:own].tobytes(), launch, stream)
+        graphs.run(frame[:argument_words].tobytes(), launch, stream)
 
 
 def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:
