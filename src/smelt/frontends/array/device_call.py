@@ -82,8 +82,7 @@ class KnownCalls:
         OutsideError for a call before, and DriverCallError.
         """
         key = _exact_key(structure, leaves)
-        known = None if key is None else self._known.get(key)
-        if known is None:
+        if key is None or (known := self._known.get(key)) is None:
             return NotImplemented
         known.flags.check()
         trace = known.recording.trace
@@ -177,16 +176,16 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
     in_order = _program_sizes(recording, sizes)
     results = recording.program.executable.run(inputs, in_order, place.stream, place.memory, labels)
     _defer_flag(trace, results, place.stream, deferred_flags(place.device))
-    known = jit.known_device_calls = jit.known_device_calls or KnownCalls()
+    repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
     structure = None if bound.is_flat else (bound.tree, bound.statics)
-    known.note(structure, bound.leaves, recording, inputs, in_order, place)
+    repeats.note(structure, bound.leaves, recording, inputs, in_order, place)
     return pack(trace, _leaves(trace, results, arguments, bound))
 
 
 def _defer_flag(
     trace: Trace, results: list[DeviceBuffer], stream: int, flags: DeferredFlags
 ) -> None:
-    """Take the flag of positions out of bounds off the results, for a later call to read."""
+    """Take the flag of bad positions off the results, for a later call to read."""
     if trace.bounds.flag is not None:
         checks, flag = trace.bounds, results.pop()  # it is freed after the copy is queued
         flags.add(flag.address, stream, lambda: _fail(checks))

@@ -183,17 +183,17 @@ class Jit(Generic[P, R]):
 
     def _call_nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call with containers, numbers, keywords or options."""
-        out, known = None, self.known_device_calls
-        if known is not None and not kwargs and self._plain:
-            results = known.answer(None, args)
+        out, on_device = None, self.known_device_calls
+        if on_device is not None and not kwargs and self._plain:
+            results = on_device.answer(None, args)
             if results is not NotImplemented:
                 return results
         if "out" in kwargs and not self.options.takes_out:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         bound = self.options.bind(args, kwargs)
-        if known is not None and out is None:
-            results = known.answer((bound.tree, bound.statics), bound.leaves)
+        if on_device is not None and out is None:
+            results = on_device.answer((bound.tree, bound.statics), bound.leaves)
             if results is not NotImplemented:
                 return results
         if self.options.donate or (out is not None and out.__class__ is not np.ndarray):

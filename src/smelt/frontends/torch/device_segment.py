@@ -57,7 +57,7 @@ class DeviceSegment(Segment):
     """Compiled graph with tensors of a GPU in and out."""
 
     def _count_steps(self) -> int:
-        return len(self.compiled.plan.clusters)
+        return len(self.compiled.recipe.steps)
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> Any:
         """Refuse to view tensors as arrays: the host does not see their elements."""
@@ -106,7 +106,7 @@ class DeviceSegment(Segment):
 
 
 class _Repeats:
-    """Calls of one graph that are one native call each, by sizes and strides."""
+    """Native calls of one graph, by sizes and strides of the tensors."""
 
     def __init__(self, executable: Any, inputs: int, permutations: Permutations) -> None:
         self._executable = executable
@@ -118,7 +118,7 @@ class _Repeats:
     def run(
         self, tensors: tuple[Any, ...], sizes: tuple[int, ...], stream: int
     ) -> list[Any] | None:
-        """Return the results of a call that was noted; None if Python has to make it."""
+        """Return the results of a recorded call; None if Python has to make it."""
         native = self._known.get(self._key(tensors, sizes))
         if native is None:
             return None

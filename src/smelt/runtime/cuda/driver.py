@@ -200,8 +200,10 @@ class Driver:
         return place.value
 
     def error(self, call: str, code: int) -> DriverCallError:
-        """Return the error of a failed call."""
+        """Return the error of a failed call; it says so if an earlier kernel is to blame."""
         name, text = self._describe(code)
+        if code in status.LOST:
+            text += "; a kernel that was queued before has failed, and its context is lost"
         return DriverCallError(call=call, name=name, text=text)
 
     def _describe(self, code: int) -> tuple[str, str]:

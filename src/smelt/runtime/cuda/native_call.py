@@ -73,6 +73,7 @@ def _load(name: str, kind: str = "i64") -> str:
 
 _ENTER: Final = """
   %now = alloca i64
+  store i64 0, ptr %now
   %got = call i32 %cuCtxGetCurrent(ptr %now)
   %current = load i64, ptr %now
   %is_current = icmp eq i64 %current, %context
