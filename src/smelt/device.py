@@ -182,7 +182,7 @@ def _compiler_identity() -> str:
 def _plan_key(
     graph: Graph, hints: Mapping[str, int], device: Device, identity: str
 ) -> bytes | None:
-    """Return a digest of all that decides a plan; None for a graph that is not cached.
+    """Return a digest of all that decides a plan; None if it is not cached.
 
     Lines and names of the user's program decide where a setting names one.
     """

@@ -69,7 +69,7 @@ class CompiledForDevice:
 
 
 def default_compiler(arch: str) -> DeviceCompiler:
-    """Return Triton for an architecture where it is installed, else LLVM.
+    """Return Triton for an architecture if it is installed, else LLVM.
 
     Candidate schedules are compared for architectures whose rates are known.
     """
@@ -174,7 +174,10 @@ def _use(
     names: Mapping[str, str],
     numbers: Mapping[Node, int],
 ) -> KernelUse:
-    """Return the use of a kernel in a plan; `names` maps names of the text to the plan's."""
+    """Return the use of a kernel in a plan.
+
+    `names` maps names of the text to the plan's.
+    """
     originals = {name: short for short, name in names.items()}
     params = (*kernel.inputs, *kernel.outputs)
     places = [numbers[n] for n in (*cluster.inputs, *cluster.outputs)]

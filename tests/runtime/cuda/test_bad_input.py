@@ -1,4 +1,4 @@
-"""What a user may get wrong, or a machine, on a first call and on a repeated one."""
+"""Bad input and failing machines, on a first call and on a repeated one."""
 
 from __future__ import annotations
 

@@ -252,3 +252,58 @@ def test_repeated_calls_take_the_native_path(fake):
     np.testing.assert_array_equal(shifted[0].numpy(), first[0].numpy())
     gc.collect()
     fake.synchronize()
+
+
+def bert_step(x, qkv, out, up, down, gain):
+    """Loss and gradients of a block: attention, norm, GELU, residuals."""
+    b, n, d = x.shape
+    heads = (x @ qkv).view(b, n, 3, 2, d // 2).permute(2, 0, 3, 1, 4)
+    q, k, v = heads[0], heads[1], heads[2]
+    a = torch.softmax(q @ k.transpose(-1, -2) * (d // 2) ** -0.5, -1) @ v
+    h = torch.nn.functional.layer_norm(x + a.transpose(1, 2).reshape(b, n, d) @ out, (d,), gain)
+    y = h + torch.nn.functional.gelu(h @ up) @ down
+    return (y * y).mean()
+
+
+def gpt_step(x, table, w, gain):
+    """Loss and gradients of next-token prediction with a causal mask and tied weights."""
+    n, d = x.shape
+    scores = (x @ w) @ x.T * d**-0.5
+    mask = torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
+    a = torch.softmax(scores.masked_fill(~mask, float("-inf")), -1) @ x
+    h = torch.nn.functional.layer_norm(x + a, (d,), gain)
+    return -torch.log_softmax(h @ table.T, -1).diagonal().mean()
+
+
+def conv_step(x, w, gain, head):
+    """Loss and gradients of a convolution, a norm of channels, ReLU, pooling, a linear layer."""
+    y = torch.nn.functional.conv2d(x, w, padding=1)
+    mean, var = y.mean((0, 2, 3), keepdim=True), y.var((0, 2, 3), keepdim=True)
+    y = torch.relu((y - mean) * torch.rsqrt(var + 1e-5) * gain.view(1, -1, 1, 1))
+    return torch.nn.functional.cross_entropy(y.mean((2, 3)) @ head, y.mean((2, 3)) @ head * 0 + 0.5)
+
+
+STEPS = {
+    "bert": (bert_step, [(1, 5, 8), (8, 24), (8, 8), (8, 12), (12, 8), (8,)]),
+    "gpt": (gpt_step, [(6, 8), (6, 8), (8, 8), (8,)]),
+    "conv": (conv_step, [(2, 3, 6, 6), (4, 3, 3, 3), (4,), (4, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_gives_torch_s_loss_and_gradients(fake, name):
+    """Forward and backward as one graph, whose programs the emulation executes."""
+    loss_of, shapes = STEPS[name]
+
+    def step(*tensors):
+        tensors = [t.detach().requires_grad_() for t in tensors]
+        loss = loss_of(*tensors)
+        return (loss.detach(), *torch.autograd.grad(loss, tensors))
+
+    random = np.random.default_rng(7)
+    arrays = [(random.standard_normal(s) * 0.5).astype(np.float32) for s in shapes]
+    wanted = step(*[torch.from_numpy(a) for a in arrays])
+    results = call(traced(step, *shapes), *arrays)
+    assert fake.launches
+    for y, w in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(y.numpy(), w.numpy(), 2e-4, 2e-5)

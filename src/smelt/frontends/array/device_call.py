@@ -82,22 +82,22 @@ class KnownCalls:
         OutsideError for a call before, and DriverCallError.
         """
         key = _exact_key(structure, leaves)
-        if key is None or (known := self._known.get(key)) is None:
+        if key is None or (repeat := self._known.get(key)) is None:
             return NotImplemented
-        known.flags.check()
-        trace = known.recording.trace
+        repeat.flags.check()
+        trace = repeat.recording.trace
         stream = leaves[0].buffer.stream
         addresses = [leaves[k].buffer.address for k in trace.arguments]
         if trace.captured:
-            place = Place(leaves[0].buffer.device, stream, known.memory)
-            copies = [_captured(known.recording, k, place) for k in range(len(trace.captured))]
+            place = Place(leaves[0].buffer.device, stream, repeat.memory)
+            copies = [_captured(repeat.recording, k, place) for k in range(len(trace.captured))]
             addresses += [b.address for b in copies]
-        words = known.native.run(addresses + [0] * known.size_count, stream)
+        words = repeat.native.run(addresses + [0] * repeat.size_count, stream)
         if words is None:
             return NotImplemented
-        made = known.native.adopt(words, known.memory, stream)
-        results = [made[k] for k in known.outputs]
-        _defer_flag(trace, results, stream, known.flags)
+        computed = repeat.native.adopt(words, repeat.memory, stream)
+        results = [computed[k] for k in repeat.outputs]
+        _defer_flag(trace, results, stream, repeat.flags)
         arrays = [DeviceArray.of(b) for b in results]
         return arrays[0] if trace.single else pack(trace, arrays)
 
@@ -134,7 +134,7 @@ class KnownCalls:
 
 
 def _exact_key(structure: Hashable, leaves: Sequence[Any]) -> Hashable:
-    """Return what decides a call of arrays of one stream; None if there are other leaves."""
+    """Return what decides a call of arrays on a device; None for other leaves."""
     key: list[Any] = [structure, fingerprint()]
     for x in leaves:
         if x.__class__ is not DeviceArray:

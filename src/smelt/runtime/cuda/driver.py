@@ -32,7 +32,7 @@ __all__ = ["Device", "Driver", "Library", "Module", "system_driver", "use_librar
 REQUIRED_VERSION: Final = 12_000
 """Oldest version of the driver's interface: 1000 times the major plus 10 times the minor one."""
 
-_TYPES: Final[dict[str, Any]] = {
+TYPES: Final[dict[str, Any]] = {
     "p": ctypes.c_void_p,
     "i": ctypes.c_int,
     "u": ctypes.c_uint,
@@ -92,7 +92,7 @@ SIGNATURES: Final = {
     "cuDeviceGetDefaultMemPool": "pi",
     "cuMemPoolTrimTo": "pq",
 }
-"""The functions called, with a letter of `_TYPES` per argument."""
+"""The functions called, with a letter of `TYPES` per argument."""
 
 SHARED_ON_REQUEST: Final = 8
 """Attribute of a function: bytes of dynamic shared memory that a launch may have."""
@@ -167,7 +167,7 @@ class Driver:
             address = self._library.address(name)
             if not address:
                 raise OldDriverError(f"the driver has no function {name}")
-            kinds = [_TYPES[kind] for kind in SIGNATURES[name]]
+            kinds = [TYPES[kind] for kind in SIGNATURES[name]]
             function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(address)
             self._functions[name], self.addresses[name] = function, address
         return int(function(*arguments))
@@ -200,7 +200,7 @@ class Driver:
         return place.value
 
     def error(self, call: str, code: int) -> DriverCallError:
-        """Return the error of a failed call; it says so if an earlier kernel is to blame."""
+        """Return the error of a failed call; an earlier kernel may be to blame."""
         name, text = self._describe(code)
         if code in status.LOST:
             text += "; a kernel that was queued before has failed, and its context is lost"
