@@ -59,9 +59,9 @@ def test_a_training_step_gives_the_cpu_s_loss_and_gradients(fake, name):
     wanted, gradients = step(*arrays)
     with use_compiler(FakeTriton()), sm.config(cache=False):
         for _ in range(2):  # the second call is native code's
-            value, found = step(*[sm.asarray(x, device="cuda:0") for x in arrays])
+            value, computed = step(*[sm.asarray(x, device="cuda:0") for x in arrays])
             np.testing.assert_allclose(float(value), float(wanted), 1e-4)
-            for g, w in zip(found, gradients, strict=True):
+            for g, w in zip(computed, gradients, strict=True):
                 np.testing.assert_allclose(np.asarray(g.to_device("cpu")), w, 2e-3, 2e-5)
 
 
