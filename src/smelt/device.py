@@ -1,70 +1,54 @@
-"""Compile a graph for a GPU: plan, kernels, programs, and an executable on one device.
+"""Compile a graph for a GPU, or load its stored plan: an executable on one device.
 
     program = compile_for_device(graph, {"n": 1000}, device)
     program.executable.run([buffer], (1000,), stream, memory)
 
-Programs are compiled when a call first
-needs them: their constants depend on sizes, and kernels that differ in names alone share code. The
-default compiler is Triton where it is installed; else LLVM, which needs nothing else and prints
-maps and simple reductions.
+Plans and code are cached by the CPU's rules (`smelt.warm`): a process that finds both imports
+neither planner nor printers, and no compiler. Code is found when a call first needs it: by the
+kernel's text, the call's sizes, and everything that decides what a compiler makes of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
+import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Final, cast
+from contextvars import ContextVar, copy_context
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from smelt import fusion, knobs, lower, passes
-from smelt.backend.gpus import GPUS, Gpu
-from smelt.codegen.nvptx.source import ThreadCompiler
-from smelt.codegen.triton.ahead import TritonCompiler, has_triton
-from smelt.codegen.triton.device_source import KernelCompiler
-from smelt.codegen.triton.select import SelectingCompiler
-from smelt.dataclass import dataclass
-from smelt.driver import number_values
-from smelt.errors import DeviceKernelError, UnsupportedError
-from smelt.explain.device_code import policy_in_force, rates_of
-from smelt.fusion.plan import Cluster, Plan
-from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import all_size_names, input_size_names
-from smelt.journal import Journal
-from smelt.kernel.canonical import canonical_kernel
+import llvmlite
+
+from smelt import knobs
+from smelt.cached_property import cached_property
+from smelt.errors import SmeltError
+from smelt.graph.ir import Graph
+from smelt.graph.text import text
+from smelt.imports import fork_safe_import
+from smelt.journal import CacheHit, CacheMiss, CacheStored, Journal
+from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.device_code import DeviceCompiler
-from smelt.kernel.ir import Kernel
-from smelt.kernel.verify import verify as verify_kernel
 from smelt.runtime.cache import Cache
-from smelt.runtime.cuda.code import find_or_compile
+from smelt.runtime.code_identity import package_identity
+from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
+from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.frames import with_frame_room
-from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
-from smelt.tiling import Tiling
-from smelt.types.expr import add
+
+if TYPE_CHECKING:
+    from smelt.device_compiler import CompiledForDevice
+    from smelt.fusion.plan import Plan
+    from smelt.kernel.ir import Kernel
 
 __all__ = ["DeviceProgram", "compile_for_device", "use_compiler"]
 
 _COMPILER: Final[ContextVar[DeviceCompiler | None]] = ContextVar("smelt_gpu", default=None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceProgram:
-    """A graph compiled for a device."""
-
-    graph: Graph
-    plan: Plan
-    kernels: tuple[Kernel, ...]
-    executable: DeviceExecutable
-    journal: Journal
-
-    @property
-    def size_names(self) -> tuple[str, ...]:
-        """Names of the sizes that `DeviceExecutable.run` takes."""
-        return self.executable.size_names
 
 
 @contextmanager
@@ -77,28 +61,11 @@ def use_compiler(compiler: DeviceCompiler) -> Generator[None]:
         _COMPILER.reset(token)
 
 
-def current_compiler(arch: str) -> DeviceCompiler:
-    """Return the compiler of programs for an architecture.
-
-    The default is Triton where it is installed, else LLVM. Candidate schedules are compared for
-    architectures whose rates are known.
-    """
-    compiler = _COMPILER.get()
-    if compiler is not None:
-        return compiler
-    if not has_triton():
-        return ThreadCompiler()
-    triton = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
-    if arch in GPUS:
-        return SelectingCompiler(rates_of(GPUS[arch]), triton, policy_in_force())
-    return KernelCompiler(cast("Any", triton))  # its cached property is a protocol's property
-
-
 @with_frame_room
 def compile_for_device(
     graph: Graph, hints: Mapping[str, int], device: Device, journal: Journal | None = None
 ) -> DeviceProgram:
-    """Plan a graph and return its executable on a device.
+    """Return a graph's executable on a device, from the cache or planned now.
 
     `hints` are sizes of the first call.
 
@@ -106,92 +73,146 @@ def compile_for_device(
     call, which name the user's line.
     """
     journal = Journal() if journal is None else journal
-    compiler = current_compiler(device.arch)
-    # A GPU's plans stream and split rows; without such programs, those of a CPU have whole ones.
-    machine = nearest_gpu(device.arch) if compiler.has_streams else host()
-    sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
-    with knobs.config(constants=0):
-        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
-        plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
-    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
-    numbers, values = number_values(plan, simplified.inputs)
-    steps = [_step(c, kernels[c], numbers, device, compiler, journal) for c in plan.clusters]
-    ends = [
-        add(s.offset, s.nbytes) for s in plan.slots if s.offset is not None and s.within is None
-    ]
-    executable = DeviceExecutable(
-        device,
-        tuple(dict.fromkeys((*input_size_names(simplified), *all_size_names(simplified)))),
-        values,
-        [[steps[k] for k in group] for group in plan.launches],
-        ends,
-        [numbers[n] for n in simplified.outputs],
-    )
-    return DeviceProgram(simplified, plan, tuple(kernels.values()), executable, journal)
+    identity = _compiler_identity()
+    usable = knobs.CACHE.get() and not knobs.VERIFY.get()
+    store = Cache.default() if usable else None
+    key = None if store is None else _plan_key(graph, hints, device, identity)
+    recipe = None if store is None or key is None else _stored_recipe(store, key, journal)
+    program = DeviceProgram(graph, hints, device, identity, journal, recipe)
+    if recipe is None and store is not None and key is not None:
+        store.put(key, {"what": "plan", "recipe": program.recipe.to_data()}, b"")
+        journal.record(CacheStored(key.hex(), 0))
+    return program
 
 
-def nearest_gpu(arch: str) -> Gpu:
-    """Return the GPU whose figures plans use: the newest that is not newer than `arch`.
+class DeviceProgram:
+    """A graph compiled for a device.
 
-    >>> nearest_gpu("sm_86").arch, nearest_gpu("sm_120").arch, nearest_gpu("sm_75").arch
-    ('sm_80', 'sm_100', 'sm_80')
+    `graph`, `plan` and `kernels` of a stored plan are computed again when they are accessed.
     """
-    if arch in GPUS:
-        return GPUS[arch]
-    listed = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
-    older = [a for a in listed if int(a[3:]) <= int(arch.removeprefix("sm_"))]
-    return GPUS[older[-1] if older else listed[0]]
 
-
-def _lower(cluster: Cluster, sizes: Mapping[str, int], tiling: Tiling) -> Kernel:
-    """Return the kernel of a cluster; raise for what no program of a device does."""
-    last = cluster.nodes[-1]
-    if cluster.body is not None:
-        raise DeviceKernelError(
-            kernel=cluster.name, missing="chunks of rows, a loop of the host", origin=last.origin
+    def __init__(
+        self,
+        source: Graph,
+        hints: Mapping[str, int],
+        device: Device,
+        identity: str,
+        journal: Journal,
+        recipe: Recipe | None,
+    ) -> None:
+        """Link a stored plan, or plan the graph now if `recipe` is None."""
+        self._source, self._hints, self._device = source, hints, device
+        self._identity = identity
+        self._context = copy_context()  # the settings it is compiled under
+        self.journal = journal
+        self.recipe = self._compiled.recipe if recipe is None else recipe
+        self.executable = DeviceExecutable(
+            device,
+            self.recipe.size_names,
+            self.recipe.values,
+            [[self._step(k) for k in group] for group in self.recipe.launches],
+            self.recipe.arena,
+            self.recipe.outputs,
         )
-    if cluster.inner_plan is not None:
-        raise DeviceKernelError(
-            kernel=cluster.name, missing="steps of a loop, a plan of the host", origin=last.origin
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Names of the sizes that `DeviceExecutable.run` takes."""
+        return self.recipe.size_names
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self._compiled.graph
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with every decision."""
+        return self._compiled.plan
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernel of each cluster."""
+        return self._compiled.kernels
+
+    @cached_property
+    def _compiled(self) -> CompiledForDevice:
+        """The plan and its kernels, computed now."""
+        compiler = fork_safe_import("smelt.device_compiler")
+        result: CompiledForDevice = self._context.copy().run(
+            compiler.plan_for_device,
+            self._source,
+            self._hints,
+            self._device.arch,
+            _COMPILER.get(),
+            self.journal,
         )
-    for node in cluster.nodes:
-        if not node.op.fusible:
-            raise UnsupportedError(
-                f"{node.op.name} calls a library of the CPU, and its operand is on a GPU",
-                origin=node.origin,
-                hint="Compute it by torch or CuPy outside of the function, or move the array with"
-                ' x.to_device("cpu").',
-            )
-    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, tiling)
-    if knobs.VERIFY.get():
-        verify_kernel(kernel)
-    return kernel
+        return result
+
+    def _step(self, number: int) -> DeviceStep:
+        """Return a step, whose code is found or compiled for the sizes of calls."""
+        use = self.recipe.steps[number]
+        assert isinstance(use, KernelUse)
+        device, journal = self._device, self.journal
+
+        def code_at(sizes: Sizes) -> LoadedCode:
+            # A compiler may choose by the sizes, so code is named by all of them.
+            named = "".join(f" {n}={s}" for n, s in sorted(sizes.items()))
+            parts = f"{use.stem.hex()}{named} {self._identity} {device.arch} {package_identity()}"
+            name = hashlib.sha256(f"smelt gpu code 1\0{parts} {self._settings}".encode()).digest()
+            return find_loaded(device, name, lambda: self._compiled.code(number, sizes), journal)
+
+        return DeviceStep(use.name, code_at, use.names, use.values)
+
+    @cached_property
+    def _settings(self) -> str:
+        return self._context.copy().run(knobs.fingerprint)
 
 
-def _step(
-    cluster: Cluster,
-    kernel: Kernel,
-    numbers: Mapping[Node, int],
-    device: Device,
-    compiler: DeviceCompiler,
-    journal: Journal,
-) -> DeviceStep:
-    """Return the step of a kernel, whose programs are compiled for the sizes of calls."""
-    plain, names = canonical_kernel(kernel)
-    originals = {name: short for short, name in names.items()}
-    params = (*kernel.inputs, *kernel.outputs)
-    places = [numbers[n] for n in (*cluster.inputs, *cluster.outputs)]
-    values = {originals.get(p.name, p.name): n for p, n in zip(params, places, strict=True)}
-    origin = cluster.nodes[-1].origin
+def _compiler_identity() -> str:
+    """Return the compiler in force with its version; no compiler is imported."""
+    compiler = _COMPILER.get()
+    if compiler is not None:
+        return compiler.identity
+    if importlib.util.find_spec("triton") is None:
+        return f"llvm {llvmlite.__version__}"
+    return f"triton {importlib.metadata.version('triton')}"
 
-    def code_at(sizes: Sizes) -> LoadedCode:
-        try:
-            text, compile_for = compiler.prepare(plain.kernel, sizes)
-        except DeviceKernelError as error:
-            error.origin = origin or error.origin
-            raise
-        parts = f"smelt gpu 1\0{compiler.identity}\0{device.arch}\0{text}"
-        key = hashlib.sha256(parts.encode()).digest()
-        return find_or_compile(device, key, lambda: compile_for(device.arch), journal)
 
-    return DeviceStep(kernel.name, code_at, names, values)
+def _plan_key(
+    graph: Graph, hints: Mapping[str, int], device: Device, identity: str
+) -> bytes | None:
+    """Return a digest of all that decides a plan; None if it is not cached.
+
+    Lines and names of the user's program decide where a setting names one.
+    """
+    if knobs.MUST_FUSE.get() or knobs.NEVER_FUSE.get() or knobs.REQUIRE_FUSED.get():
+        return None
+    try:
+        program = text(replace(graph, name="program"))
+    except SmeltError:
+        return None
+    parts = {
+        "program": program,
+        "sizes": sorted(hints.items()),
+        "settings": f"{knobs.fingerprint()} strict={knobs.STRICT.get()}",
+        "version": f"{package_identity()} abi {ABI_VERSION}",
+        "compiler": identity,
+        "device": device.arch,
+    }
+    return hashlib.sha256(json.dumps(["smelt gpu plan 1", parts]).encode()).digest()
+
+
+def _stored_recipe(store: Cache, key: bytes, journal: Journal) -> Recipe | None:
+    """Return a stored plan, or None if it is missing or of another form."""
+    entry = store.get(key)
+    if entry is None:
+        journal.record(CacheMiss(key.hex(), store.miss_reason(key)))
+        return None
+    try:
+        recipe = Recipe.from_data(entry.meta["recipe"])
+    except (KeyError, TypeError, ValueError, SmeltError):
+        journal.record(CacheMiss(key.hex(), "a plan of another form"))
+        return None
+    journal.record(CacheHit(key.hex(), "disk"))
+    return recipe

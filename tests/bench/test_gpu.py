@@ -12,6 +12,7 @@ import smelt as sm
 from smelt.bench import gpu
 from smelt.bench.__main__ import main
 from smelt.device import use_compiler
+from smelt.runtime.cuda import code
 from smelt.runtime.cuda.driver import use_library
 
 
@@ -70,3 +71,20 @@ def test_a_wrong_result_fails_the_command(tmp_path, monkeypatch, capsys):
     arguments = ["--gpu", "--small", "--section", "correct", "--out", str(tmp_path / "gpu.json")]
     assert main(arguments) == 1
     assert "wrong or failed: map" in capsys.readouterr().out
+
+
+def test_what_a_run_needs_is_compiled_without_a_device(tmp_path, monkeypatch):
+    """A run on the device that was prepared for compiles nothing that it times."""
+    engine = FakeTriton()
+    monkeypatch.setattr(gpu, "CORRECT", {"map": gpu.CORRECT["map"]})
+    sections = [x for name in gpu.SECTIONS if name != "correct" for x in ("--section", name)]
+    common = ["--gpu", "--small", *sections, "--out", str(tmp_path / "gpu.json")]
+    settings = {"cache": True, "cache_dir": str(tmp_path / "cache"), "verify": False}
+    with use_compiler(engine), sm.config(**settings):
+        assert main([*common, "--prepare", "sm_90"]) == 0
+        assert engine.compiled and {arch for _, arch in engine.compiled} == {"sm_90"}
+        assert not (tmp_path / "gpu.json").exists()
+        engine.compiled.clear()
+        code._ALIVE.clear()
+        assert main(common) == 0
+    assert not engine.compiled

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from smelt.bench.gpu import SECTIONS, Settings, run
+from smelt.bench.dry_driver import DryDriver
+from smelt.bench.gpu import SECTIONS, Settings, all_rows, run
+from smelt.runtime.cuda.driver import use_library
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,7 +23,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--section", action="append", default=[], choices=list(SECTIONS))
     parser.add_argument("--seconds", type=float, default=540.0, help="begin no section after this")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the run itself")
+    parser.add_argument(
+        "--prepare",
+        metavar="ARCH",
+        help="without a GPU: compile what a run on sm_90, say, will find in the cache",
+    )
     options = parser.parse_args(arguments)
+    if options.prepare is not None:
+        with TemporaryDirectory() as folder, use_library(DryDriver(options.prepare)):
+            dry = Settings(Path(folder) / "dry.json", budget_s=math.inf, is_dry=True)
+            results = run(replace(dry, only=tuple(options.section), is_small=options.small))
+        return 1 if any("failed" in row for row in all_rows(results)) else 0
     settings = Settings(
         options.out, options.device, options.seconds, tuple(options.section), options.small
     )

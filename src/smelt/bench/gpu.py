@@ -9,25 +9,28 @@ events; every row is the median of several runs after one that compiles.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import itertools
 import json
 import math
 import statistics
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 import smelt as sm
 from smelt.dataclass import dataclass
 from smelt.frontends.array.device_array import DeviceArray, to_device
+from smelt.imports import fork_safe_import
 from smelt.runtime.cuda.driver import Device, system_driver
 from smelt.runtime.cuda.memory import driver_memory
 
-__all__ = ["SECTIONS", "Settings", "run"]
+__all__ = ["SECTIONS", "Settings", "all_rows", "run"]
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
@@ -45,11 +48,13 @@ class Settings:
     budget_s: float = 540.0
     only: tuple[str, ...] = ()
     is_small: bool = False
+    is_dry: bool = False
+    """Whether programs are compiled alone, for a device that is not there."""
 
     @property
     def runs(self) -> int:
         """Timed runs of each row."""
-        return 2 if self.is_small else 11
+        return 1 if self.is_dry else 2 if self.is_small else 11
 
 
 # ---- programs ------------------------------------------------------------------------------------
@@ -96,13 +101,17 @@ CORRECT: Final[dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
     "block": (block, ((20, 64), (64,), (64, 96), (96, 64))),
 }
 """Programs whose results are compared with the CPU's, with the shapes of their arrays."""
+DTYPES: Final[Mapping[str, Any]] = {"bf16": ml_dtypes.bfloat16, "f32": np.float32}
+"""Types of the operands of products and attention, the one with tensor cores first."""
 TOLERANCE: Final = 1e-4
 """Largest difference to the CPU, relative to the largest result."""
 
 
-def _arrays(shapes: Sequence[tuple[int, ...]], scale: float = 1.0) -> list[Array]:
+def _arrays(
+    shapes: Sequence[tuple[int, ...]], scale: float = 1.0, dtype: Any = np.float32
+) -> list[Array]:
     random = np.random.default_rng(11)
-    return [(random.standard_normal(s) * scale).astype(np.float32) for s in shapes]
+    return [(random.standard_normal(s, np.float32) * scale).astype(dtype) for s in shapes]
 
 
 # ---- timing --------------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ def _machine(device: Device, s: Settings) -> list[Row]:
     double = sm.jit(lambda x: x * 2)
     double(x)
     device.synchronize(0)
-    calls = 20 if s.is_small else 1000
+    calls = 20 if s.is_small or s.is_dry else 1000
     start = time.perf_counter()
     for _ in range(calls):
         double(x)
@@ -219,13 +228,12 @@ def _products(device: Device, s: Settings) -> list[Row]:
     """Rates of a linear layer with GELU."""
     shapes = ((16, 32, 16),) if s.is_small else ((4096, 4096, 4096), (4096, 1024, 4096))
     rows: list[Row] = []
-    for m, k, n in shapes:
-        arrays = _on_device(_arrays([(m, k), (k, n), (n,)], k**-0.5), device)
-        rows.append(
-            _timed(
-                "linear_gelu", device, s, linear_gelu, arrays, flops=2 * m * k * n, shape=(m, k, n)
-            )
+    for (m, k, n), (name, dtype) in itertools.product(shapes, DTYPES.items()):
+        arrays = _on_device(_arrays([(m, k), (k, n), (n,)], k**-0.5, dtype), device)
+        row = _timed(
+            "linear_gelu", device, s, linear_gelu, arrays, flops=2 * m * k * n, shape=(m, k, n)
         )
+        rows.append(row | {"dtype": name})
     return rows
 
 
@@ -233,12 +241,11 @@ def _attention(device: Device, s: Settings) -> list[Row]:
     """Rates of causal attention; half of the products are counted."""
     shapes = ((1, 1, 40, 16),) if s.is_small else ((4, 16, 4096, 64), (4, 16, 4096, 128))
     rows: list[Row] = []
-    for b, h, n, d in shapes:
-        arrays = _on_device(_arrays([(b, h, n, d)] * 3), device)
+    for (b, h, n, d), (name, dtype) in itertools.product(shapes, DTYPES.items()):
+        arrays = _on_device(_arrays([(b, h, n, d)] * 3, dtype=dtype), device)
         flops = 2 * b * h * n * n * d
-        rows.append(
-            _timed("attention", device, s, attention, arrays, flops=flops, shape=(b, h, n, d))
-        )
+        row = _timed("attention", device, s, attention, arrays, flops=flops, shape=(b, h, n, d))
+        rows.append(row | {"dtype": name})
     return rows
 
 
@@ -250,9 +257,10 @@ def _models(device: Device, s: Settings) -> list[Row]:
     rows = [
         _timed("block", device, s, block, _on_device(arrays, device), flops=flops, shape=(m, d))
     ]
-    torch = sys.modules.get("torch")
+    has_torch = not s.is_dry and importlib.util.find_spec("torch") is not None
+    torch = fork_safe_import("torch") if has_torch else None
     if torch is None or not torch.cuda.is_available():
-        return [*rows, {"name": "torch", "skipped": "torch is not imported, or sees no GPU"}]
+        return [*rows, {"name": "torch", "skipped": "torch is not installed, or sees no GPU"}]
     return rows + _torch_rows(torch, device, s, arrays)
 
 
@@ -346,6 +354,12 @@ def run(settings: Settings, say: Callable[[str], None] = print) -> dict[str, Any
         settings.path.write_text(json.dumps(results, indent=1), encoding="utf-8")
         say(f"{name}: {_summary(entry)}")
     return results
+
+
+def all_rows(results: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of all sections, and the sections that failed as a whole."""
+    failed = [entry for entry in results.values() if "failed" in entry]
+    return [*failed, *(row for entry in results.values() for row in entry.get("rows", ()))]
 
 
 def _stored(path: Path) -> dict[str, Any]:

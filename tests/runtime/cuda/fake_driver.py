@@ -103,6 +103,8 @@ class FakeDriver:
         self.failing: dict[str, int] = {}
         """Status that a function returns instead of working."""
         self.missing: set[str] = set()
+        self.lost = 0
+        """Status that every call returns once a kernel has failed, as a driver's do."""
         self.live: dict[int, Block] = {}
         self.retired: dict[int, Block] = {}
         """Blocks whose free is queued."""
@@ -131,6 +133,8 @@ class FakeDriver:
 
             def callback(*arguments: Any) -> int:
                 self.calls.append(symbol)
+                if self.lost and not symbol.startswith("cuGetError"):
+                    return self.lost
                 if symbol in self.failing:
                     return self.failing[symbol]
                 try:

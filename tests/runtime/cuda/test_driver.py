@@ -140,15 +140,15 @@ def test_flags_are_read_without_waiting(fake, device):
     memory, flags = driver_memory(device), deferred_flags(device)
     unset, flag = (copy_to_device(np.array(x), bool_, memory, 0) for x in (False, True))
     fake.calls.clear()
-    flags.add(unset, 0, fail)
-    flags.add(flag, 0, fail)
+    flags.add(unset.address, 0, fail)
+    flags.add(flag.address, 0, fail)
     flags.check()  # nothing has arrived
     assert "cuStreamSynchronize" not in fake.calls and "cuEventSynchronize" not in fake.calls
     fake.drain()
     with pytest.raises(OutsideError, match="position 7"):
         flags.check()
     flags.check()
-    flags.add(flag, 0, fail)
+    flags.add(flag.address, 0, fail)
     with pytest.raises(OutsideError, match="position 7"):
         flags.check(wait=True)
 
@@ -157,7 +157,7 @@ def test_more_flags_than_slots_wait_for_the_first_ones(fake, device):
     flags = deferred_flags(device)
     unset = copy_to_device(np.array(False), bool_, driver_memory(device), 0)
     for _ in range(MOST_PENDING + 3):
-        flags.add(unset, 0, lambda: pytest.fail("a flag that is not set fails"))
+        flags.add(unset.address, 0, lambda: pytest.fail("a flag that is not set fails"))
     flags.check(wait=True)
     assert not fake.events
 

@@ -9,7 +9,8 @@ from time import perf_counter_ns
 import numpy as np
 import pytest
 
-from smelt.runtime.cuda.launch_loop import ROW_WORDS, launch_loop
+from smelt.runtime.cuda.launch_loop import ROW_WORDS
+from smelt.runtime.cuda.native_call import native_calls
 from smelt.runtime.jit import compile_ir, link
 
 STUB = """
@@ -32,7 +33,7 @@ def table(launches: int, arguments: int) -> tuple[np.ndarray, array]:
 def call(rows: np.ndarray, frame: array, arguments: int, stream: int, address: int) -> int:
     start, words = frame.buffer_info()
     room = start + 8 * (words - arguments)
-    return launch_loop()(rows.ctypes.data, len(rows), start, room, stream, address)
+    return native_calls().launch(rows.ctypes.data, len(rows), start, room, stream, address)
 
 
 def test_every_launch_gets_its_row_and_its_arguments():

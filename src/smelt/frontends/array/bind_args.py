@@ -17,7 +17,7 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import ArgumentError, StaticArgError
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
+from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 
 __all__ = ["BoundCall", "Options"]
 
@@ -46,6 +46,12 @@ class BoundCall:
         slots = [k for k in range(self.count) if k not in fixed]
         _, _, names, children = named
         return "mapping", dict, (*slots, *names), (*positional[3], *children)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether each argument is positional, dynamic and a leaf."""
+        _, _, _, (positional, named) = self.tree  # type: ignore[misc]
+        return not self.statics and not named[3] and all(c is LEAF for c in positional[3])
 
     @property
     def donated(self) -> tuple[int, ...]:

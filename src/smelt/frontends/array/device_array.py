@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DeviceError, UnsupportedError
+from smelt.errors import ArgumentError, DeviceError, DTypeError, UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.creation import asarray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
@@ -237,7 +237,8 @@ def ordinal_of(device: Any) -> int:
 def to_device(x: Any, device: Any, dtype: DTypeLike = None) -> Any:
     """Return an array-like object on a GPU; what is there already is not copied.
 
-    Raises DeviceError, NoDriverError, OldDriverError and DeviceMemoryError.
+    Raises DeviceError, NoDriverError, OldDriverError, DeviceMemoryError, and DTypeError for complex
+    elements.
     """
     target = system_driver().device(ordinal_of(device))
     if isinstance(x, DeviceArray) or _torch_tensor(x) is not None or _is_on_device(x):
@@ -248,6 +249,11 @@ def to_device(x: Any, device: Any, dtype: DTypeLike = None) -> Any:
         kind = None if dtype is None else as_dtype(dtype)
         return array if kind in (None, buffer.dtype) else _converted(array, kind)
     host = asarray(x, dtype=dtype)
+    if host.dtype.kind == "complex":
+        raise DTypeError(
+            f"elements of {host.dtype.name} on {target.name}: a device has no complex arrays",
+            hint="Move sm.real(x) and sm.imag(x); the function computes with both.",
+        )
     data = np.asarray(host)
     return DeviceArray.of(copy_to_device(data, host.dtype, driver_memory(target), 0))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from smelt import knobs
 from smelt.dataclass import dataclass
 from smelt.device import DeviceProgram, compile_for_device
 from smelt.errors import CaptureError, DeviceError, OutsideError, UnsupportedError
@@ -26,16 +27,20 @@ from smelt.frontends.array.trace import Argument, Result, Trace, record_call
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.knobs import fingerprint
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
-from smelt.runtime.cuda.flags import deferred_flags
+from smelt.runtime.cuda.flags import DeferredFlags, deferred_flags
+from smelt.runtime.cuda.memory import DriverMemory
+from smelt.runtime.cuda.recorded_call import RecordedCall
 from smelt.types.dtype import bool_, from_numpy
 
 if TYPE_CHECKING:
     from smelt.frontends.array.jit import Jit
 
-__all__ = ["call_on_device"]
+__all__ = ["KnownCalls", "call_on_device"]
 
 _KEPT = 256
 """Most recordings that a function keeps for one structure of arguments."""
+_KNOWN = 512
+"""Most calls, by types and shapes of their arrays, that a function repeats natively."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +51,97 @@ class _Recording:
     program: DeviceProgram
     uploads: dict[int, DeviceBuffer]
     """Captured arrays of the CPU that nobody writes to, by number, on the device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KnownCall:
+    """A call that repeats: what it runs, and what it adds to the arguments' addresses."""
+
+    recording: _Recording
+    native: RecordedCall
+    size_count: int
+    """Inputs at the end that only pass a size."""
+    outputs: tuple[int, ...]
+    """By output of the graph: the number of the result."""
+    flags: DeferredFlags
+    memory: DriverMemory
+
+
+class KnownCalls:
+    """Calls of one function that are repeated natively, by types and shapes of their arrays."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, _KnownCall] = {}
+
+    def answer(self, structure: Hashable, leaves: Sequence[Any]) -> Any:
+        """Return the results of a call, or `NotImplemented` if it is not known.
+
+        `structure` describes the nest of the arguments; None: each argument is a leaf. Raises
+        OutsideError for a call before, and DriverCallError.
+        """
+        key = _exact_key(structure, leaves)
+        if key is None or (repeat := self._known.get(key)) is None:
+            return NotImplemented
+        repeat.flags.check()
+        trace = repeat.recording.trace
+        stream = leaves[0].buffer.stream
+        addresses = [leaves[k].buffer.address for k in trace.arguments]
+        if trace.captured:
+            place = Place(leaves[0].buffer.device, stream, repeat.memory)
+            copies = [_captured(repeat.recording, k, place) for k in range(len(trace.captured))]
+            addresses += [b.address for b in copies]
+        words = repeat.native.run(addresses + [0] * repeat.size_count, stream)
+        if words is None:
+            return NotImplemented
+        computed = repeat.native.adopt(words, repeat.memory, stream)
+        results = [computed[k] for k in repeat.outputs]
+        _defer_flag(trace, results, stream, repeat.flags)
+        arrays = [DeviceArray.of(b) for b in results]
+        return arrays[0] if trace.single else pack(trace, arrays)
+
+    def note(
+        self,
+        structure: Hashable,
+        leaves: Sequence[Any],
+        recording: _Recording,
+        inputs: Sequence[DeviceBuffer],
+        sizes: tuple[int, ...],
+        place: Place,
+    ) -> None:
+        """Remember a call that was made with `inputs`, if it can be repeated natively."""
+        key, trace = _exact_key(structure, leaves), recording.trace
+        executable = recording.program.executable
+        computed = [n for n, v in enumerate(executable.values) if v.place == "output"]
+        if (
+            key is None
+            or not isinstance(place.memory, DriverMemory)
+            or not trace.only_outputs
+            or not {*executable.outputs} <= {*computed}
+            or not knobs.NATIVE_CALLS.get()
+        ):
+            return
+        native = executable.record(inputs, sizes, allocates=True)
+        if native is None:
+            return
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        size_count = len(trace.size_inputs)
+        outputs = tuple(computed.index(v) for v in executable.outputs)
+        flags = deferred_flags(place.device)
+        self._known[key] = _KnownCall(recording, native, size_count, outputs, flags, place.memory)
+
+
+def _exact_key(structure: Hashable, leaves: Sequence[Any]) -> Hashable:
+    """Return what decides a call of arrays on a device; None for other leaves."""
+    key: list[Any] = [structure, fingerprint()]
+    for x in leaves:
+        if x.__class__ is not DeviceArray:
+            return None
+        b = x.buffer
+        key += b.shape, b.strides, b.dtype, b.device, b.stream
+    return tuple(key) if leaves else None
 
 
 def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
@@ -77,13 +173,22 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
             reason="positions are checked by the host",
             hint="Record with sm.config(check_positions=False) what may be captured.",
         )
-    results = recording.program.executable.run(
-        inputs, _program_sizes(recording, sizes), place.stream, place.memory, labels
-    )
-    if trace.bounds.flag is not None:
-        checks = trace.bounds
-        deferred_flags(place.device).add(results.pop(), place.stream, lambda: _fail(checks))
+    in_order = _program_sizes(recording, sizes)
+    results = recording.program.executable.run(inputs, in_order, place.stream, place.memory, labels)
+    _defer_flag(trace, results, place.stream, deferred_flags(place.device))
+    repeats = jit.known_device_calls = jit.known_device_calls or KnownCalls()
+    structure = None if bound.is_flat else (bound.tree, bound.statics)
+    repeats.note(structure, bound.leaves, recording, inputs, in_order, place)
     return pack(trace, _leaves(trace, results, arguments, bound))
+
+
+def _defer_flag(
+    trace: Trace, results: list[DeviceBuffer], stream: int, flags: DeferredFlags
+) -> None:
+    """Take the flag of bad positions off the results, for a later call to read."""
+    if trace.bounds.flag is not None:
+        checks, flag = trace.bounds, results.pop()  # it is freed after the copy is queued
+        flags.add(flag.address, stream, lambda: _fail(checks))
 
 
 def _check_places(bound: BoundCall, buffers: Sequence[DeviceBuffer | None], place: Place) -> None:

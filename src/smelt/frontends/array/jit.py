@@ -47,6 +47,7 @@ from smelt.runtime.overlap import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
+    from smelt.frontends.array.device_call import KnownCalls
     from smelt.runtime.call_cache import Record
 
 P = ParamSpec("P")
@@ -80,6 +81,7 @@ class Jit(Generic[P, R]):
         """All recordings, by structure, dtypes, ranks and layouts of the arguments."""
         self.device_recordings: dict[Hashable, list[Any]] = {}
         """Recordings for arrays on GPUs, by the same and the device."""
+        self.known_device_calls: KnownCalls | None = None
         self._exact: dict[Hashable, ExactCall] = {}
         self.line = None
         self.records: tuple[Record, ...] = ()
@@ -181,11 +183,19 @@ class Jit(Generic[P, R]):
 
     def _call_nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call with containers, numbers, keywords or options."""
-        out = None
+        out, on_device = None, self.known_device_calls
+        if on_device is not None and not kwargs and self._plain:
+            results = on_device.answer(None, args)
+            if results is not NotImplemented:
+                return results
         if "out" in kwargs and not self.options.takes_out:
             kwargs = dict(kwargs)
             out = kwargs.pop("out")
         bound = self.options.bind(args, kwargs)
+        if on_device is not None and out is None:
+            results = on_device.answer((bound.tree, bound.statics), bound.leaves)
+            if results is not NotImplemented:
+                return results
         if self.options.donate or (out is not None and out.__class__ is not np.ndarray):
             return self._call_general(bound, None, out)
         key: list[Any] = [fingerprint(), bound.tree, bound.statics]

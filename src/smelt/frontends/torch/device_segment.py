@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from smelt import knobs
 from smelt.device import DeviceProgram, compile_for_device
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.dtypes import to_torch
@@ -24,12 +25,18 @@ from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.graph.ir import Graph
 from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device, system_driver
-from smelt.runtime.cuda.executable import VECTOR_BYTES
 from smelt.runtime.cuda.flags import deferred_flags
 from smelt.runtime.cuda.memory import TorchMemory
+from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall
+from smelt.types.dtype import DType, u8
 from smelt.types.expr import Index, evaluate, size
 
 __all__ = ["DeviceSegment", "compile_plan"]
+
+_KNOWN: Final = 1024
+"""Most calls of a graph, by sizes and strides, that are repeated natively."""
+_RAW_STREAM: Final[Any] = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""Torch's way to a stream without an object for it, which generated code of torch takes too."""
 
 
 def compile_plan(
@@ -50,7 +57,7 @@ class DeviceSegment(Segment):
     """Compiled graph with tensors of a GPU in and out."""
 
     def _count_steps(self) -> int:
-        return len(self.compiled.plan.clusters)
+        return len(self.compiled.recipe.steps)
 
     def arrays(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> Any:
         """Refuse to view tensors as arrays: the host does not see their elements."""
@@ -65,10 +72,15 @@ class DeviceSegment(Segment):
         inputs = [v for v in executable.values if v.place == "input"]
         flags, checks = deferred_flags(device), self.bounds_checks
         fail = partial(refuse_out_of_bounds, checks.readers)
+        repeats = _Repeats(executable, len(inputs), permutations)
 
         def run(tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Sequence[Any]:
             flags.check()
             stream = current_stream(device)
+            repeated = repeats.run(tensors, sizes, stream)
+            if repeated is not None:
+                flag = repeated[-1].data_ptr() if checks.flag is not None else 0
+                return finished(repeated, tensors, flag, stream)
             buffers = [
                 _buffer(t, permutations.get(k), inputs[k].dtype, device, stream)
                 for k, t in enumerate(tensors)
@@ -78,19 +90,85 @@ class DeviceSegment(Segment):
                 shape = tuple(int(evaluate(n, named)) for n in v.shape)
                 buffers.append(DeviceBuffer(0, shape, (1,), v.dtype, device, stream, None))
             computed = executable.compute(buffers, sizes, stream, memory)
-            results: Sequence[Any] = [as_tensor(b, device) for b in computed]
+            repeats.note(tensors, buffers, sizes)
+            flag = computed[-1].address if checks.flag is not None else 0
+            return finished([as_tensor(b, device) for b in computed], tensors, flag, stream)
+
+        def finished(
+            results: Sequence[Any], tensors: Sequence[Any], flag: int, stream: int
+        ) -> Sequence[Any]:
+            if flag:
+                flags.add(flag, stream, fail)
             results = results if finish is None else finish(results, tensors)
-            if checks.flag is None:
-                return results
-            flags.add(computed[-1], stream, fail)
-            return [*results[:-1], False]
+            return [*results[:-1], False] if flag else results
 
         return run
 
 
+class _Repeats:
+    """Native calls of one graph, by sizes and strides of the tensors."""
+
+    def __init__(self, executable: Any, inputs: int, permutations: Permutations) -> None:
+        self._executable = executable
+        self._inputs = inputs
+        self._permuted = tuple(permutations)
+        """Tensors whose strides are compared; others have to be contiguous."""
+        self._known: dict[tuple[Any, ...], RecordedCall] = {}
+
+    def run(
+        self, tensors: tuple[Any, ...], sizes: tuple[int, ...], stream: int
+    ) -> list[Any] | None:
+        """Return the results of a recorded call; None if Python has to make it."""
+        native = self._known.get(self._key(tensors, sizes))
+        if native is None:
+            return None
+        device: Device = self._executable.device
+        addresses = [t.data_ptr() for t in tensors]
+        addresses += [0] * (self._inputs - len(addresses))
+        results = [
+            new_tensor(shape, strides, dtype, device) for shape, strides, dtype, _ in native.results
+        ]
+        addresses += [t.data_ptr() for t in results]
+        if native.arena_bytes:  # it belongs to the stream, and so may be released at the end
+            arena = new_tensor((native.arena_bytes,), (1,), u8, device)
+            addresses.append(arena.data_ptr())
+        return None if native.run(addresses, stream) is None else results
+
+    def note(
+        self, tensors: tuple[Any, ...], buffers: Sequence[DeviceBuffer], sizes: tuple[int, ...]
+    ) -> None:
+        """Remember a call that Python has made."""
+        key = self._key(tensors, sizes)
+        if key is None or not knobs.NATIVE_CALLS.get():
+            return
+        native = self._executable.record(buffers, sizes, allocates=False)
+        if native is not None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[key] = native
+
+    def _key(self, tensors: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
+        permuted = self._permuted
+        for k, t in enumerate(tensors):
+            if not t.is_contiguous() and k not in permuted:
+                return None
+        return (*sizes, *[tensors[k].stride() for k in permuted]) if permuted else sizes
+
+
 def current_stream(device: Device) -> int:
     """Return the handle of torch's current stream of a device."""
+    if _RAW_STREAM is not None:
+        return int(_RAW_STREAM(device.ordinal))
     return int(torch.cuda.current_stream(device.ordinal).cuda_stream)
+
+
+def new_tensor(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device
+) -> Any:
+    """Return a tensor of torch's allocator, in the current stream; elements are not set."""
+    return torch.empty_strided(
+        shape, strides, dtype=to_torch(dtype), device=torch.device("cuda", device.ordinal)
+    )
 
 
 def _buffer(

@@ -18,7 +18,7 @@ __all__ = ["DeviceBuffer", "copy_to_device", "copy_to_host", "is_contiguous"]
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: every call makes some, and that takes three times
 class DeviceBuffer:
     """Elements on a device: address, shape, strides in elements, dtype; `owner` keeps the memory.
 

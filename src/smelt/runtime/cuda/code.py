@@ -8,8 +8,8 @@ atomically.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from smelt import knobs
@@ -19,40 +19,72 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.tables import LoadedCode
 
-__all__ = ["find_or_compile"]
+__all__ = ["find_loaded"]
 
 _LOCK: Final = threading.Lock()
 _ALIVE: Final = WeakValueDictionary[tuple[int, bytes], LoadedCode]()
 """Code in use by any plan, by the context it is loaded in and its key."""
 
 
-def find_or_compile(
-    device: Device, key: bytes, compile_code: Callable[[], DeviceCode], journal: Journal
+def find_loaded(
+    device: Device,
+    name: bytes,
+    prepare: Callable[[], tuple[bytes, Callable[[], DeviceCode]]],
+    journal: Journal,
 ) -> LoadedCode:
-    """Return loaded code by its key; compile it unless it is cached.
+    """Return loaded code by a name for its source; compile it unless cached.
 
-    The journal records where it came from. Raises the compiler's errors, and DriverCallError for
-    an image that the driver refuses.
+    A name is a digest of all that `prepare` reads, which returns the key and what compiles the
+    code: many names (sizes) may have one key, and a name that is known needs no source printed.
+    The journal records where the code came from. Raises what `prepare` and the compiler raise,
+    and DriverCallError for an image that the driver refuses.
     """
-    place = id(device), key
-    with _LOCK:
-        loaded = _ALIVE.get(place)
-    if loaded is not None and loaded.modules[0].device is device:
-        journal.record(CacheHit(key.hex(), "memory"))
-        return loaded
     store = Cache.default() if knobs.CACHE.get() else None
-    code = None if store is None else _stored(store, key)
-    if code is None:
+    named = None if store is None else store.get(name)
+    if named is not None and (key := _key_of(named.meta)) is not None:
+        loaded = _find(device, key, store, journal)
+        if loaded is not None:
+            return loaded
+    key, compile_code = prepare()
+    loaded = _find(device, key, store, journal)
+    if loaded is None:
         journal.record(CacheMiss(key.hex(), "no cache" if store is None else "not stored"))
         code = compile_code()
         if store is not None:
             store.put(key, code.to_data(), b"".join(code.images))
             journal.record(CacheStored(key.hex(), sum(map(len, code.images))))
-    else:
-        journal.record(CacheHit(key.hex(), "disk"))
+        loaded = _load(device, key, code)
+    if store is not None:
+        store.put(name, {"what": "name of code for a GPU", "key": key.hex()}, b"")
+    return loaded
+
+
+def _key_of(meta: Mapping[str, Any]) -> bytes | None:
+    """Return the key that a name stands for; None for an entry of another form."""
+    try:
+        return bytes.fromhex(meta["key"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _find(device: Device, key: bytes, store: Cache | None, journal: Journal) -> LoadedCode | None:
+    """Return code that is loaded, or stored and loaded now."""
+    with _LOCK:
+        loaded = _ALIVE.get((id(device), key))
+    if loaded is not None and loaded.modules[0].device is device:
+        journal.record(CacheHit(key.hex(), "memory"))
+        return loaded
+    code = None if store is None else _stored(store, key)
+    if code is None:
+        return None
+    journal.record(CacheHit(key.hex(), "disk"))
+    return _load(device, key, code)
+
+
+def _load(device: Device, key: bytes, code: DeviceCode) -> LoadedCode:
     loaded = LoadedCode(code, tuple(device.load(image) for image in code.images))
     with _LOCK:
-        _ALIVE[place] = loaded
+        _ALIVE[id(device), key] = loaded
     return loaded
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from array import array
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -31,7 +32,7 @@ __all__ = ["Device", "Driver", "Library", "Module", "system_driver", "use_librar
 REQUIRED_VERSION: Final = 12_000
 """Oldest version of the driver's interface: 1000 times the major plus 10 times the minor one."""
 
-_TYPES: Final[dict[str, Any]] = {
+TYPES: Final[dict[str, Any]] = {
     "p": ctypes.c_void_p,
     "i": ctypes.c_int,
     "u": ctypes.c_uint,
@@ -91,7 +92,7 @@ SIGNATURES: Final = {
     "cuDeviceGetDefaultMemPool": "pi",
     "cuMemPoolTrimTo": "pq",
 }
-"""The functions called, with a letter of `_TYPES` per argument."""
+"""The functions called, with a letter of `TYPES` per argument."""
 
 SHARED_ON_REQUEST: Final = 8
 """Attribute of a function: bytes of dynamic shared memory that a launch may have."""
@@ -166,7 +167,7 @@ class Driver:
             address = self._library.address(name)
             if not address:
                 raise OldDriverError(f"the driver has no function {name}")
-            kinds = [_TYPES[kind] for kind in SIGNATURES[name]]
+            kinds = [TYPES[kind] for kind in SIGNATURES[name]]
             function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(address)
             self._functions[name], self.addresses[name] = function, address
         return int(function(*arguments))
@@ -199,8 +200,10 @@ class Driver:
         return place.value
 
     def error(self, call: str, code: int) -> DriverCallError:
-        """Return the error of a failed call."""
+        """Return the error of a failed call; an earlier kernel may be to blame."""
         name, text = self._describe(code)
+        if code in status.LOST:
+            text += "; a kernel that was queued before has failed, and its context is lost"
         return DriverCallError(call=call, name=name, text=text)
 
     def _describe(self, code: int) -> tuple[str, str]:
@@ -280,6 +283,8 @@ class Device:
         self.arch = f"sm_{major}{minor}"
         self.multiprocessors = self.attribute(_MULTIPROCESSORS)
         self.shared_limit = self.attribute(SHARED_LIMIT)
+        self.words: array[int] | None = None
+        """The driver's functions and the context, for native code; see `native_call`."""
         self._process = os.getpid()
 
     def __repr__(self) -> str:
@@ -347,12 +352,17 @@ class Device:
             driver.call("cuStreamWaitEvent", second, event, 0)
             driver.call("cuEventDestroy_v2", event)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the object, rather than one that it was forked from."""
+        return self._process == os.getpid()
+
     def forget(self, call: str, *arguments: Any) -> None:
         """Make a call of a finalizer, whose failure nobody can act on.
 
         A forked child leaves its parent's objects alone.
         """
-        if self._process == os.getpid():
+        if self.is_ours:
             try:
                 with self.current():
                     self.driver.result(call, *arguments)

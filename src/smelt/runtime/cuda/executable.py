@@ -20,8 +20,8 @@ from smelt.knobs.values import show_bytes
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
-from smelt.runtime.cuda.launch_loop import launch_loop
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
+from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall, launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, PreparedLaunches, prepare_launches
 from smelt.runtime.steps import Value
 from smelt.types.expr import Index
@@ -30,8 +30,6 @@ __all__ = ["DeviceExecutable"]
 
 MAX_PREPARED: Final = 256
 """Tables kept, one per tuple of sizes; the oldest is evicted first."""
-VECTOR_BYTES: Final = 16
-"""Alignment in bytes of inputs that are read in vectors."""
 
 
 class DeviceExecutable:
@@ -110,12 +108,27 @@ class DeviceExecutable:
             self._wait_for_inputs(inputs, stream)
             block, results = self._allocate(p, inputs, stream, memory)
             frame = _fill_frame(p, inputs, results, block)
-            self._launch(p, sizes, frame, stream, capturing)
+            direct = p.count < LEAST_LAUNCHES or capturing
+            launch_frame(self.device, p, frame, stream, None if direct else self._graphs[sizes])
         return results
 
     def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
         """Return the table for calls with these sizes."""
         return self._prepared.get(sizes) or self._prepare(sizes)
+
+    def record(
+        self, inputs: Sequence[DeviceBuffer], sizes: tuple[int, ...], *, allocates: bool
+    ) -> RecordedCall | None:
+        """Return a record of a call with these inputs; None if results replace inputs.
+
+        Calls under a limit of memory are not recorded: it may change.
+        """
+        p = self._prepared.get(sizes)
+        is_limited = knobs.MAX_EXTRA_MEMORY.get() is not None
+        if p is None or is_limited or any(over >= 0 for *_, over in p.results):
+            return None
+        graphs = self._graphs[sizes]
+        return RecordedCall(p, graphs, inputs, self.device, allocates=allocates)
 
     # ---- one call --------------------------------------------------------------------------------
 
@@ -135,31 +148,6 @@ class DeviceExecutable:
             )
         block = memory.allocate(p.arena_bytes, stream) if p.arena_bytes else None
         return block, results
-
-    def _launch(
-        self,
-        p: PreparedLaunches,
-        sizes: tuple[int, ...],
-        frame: array[int],
-        stream: int,
-        capturing: bool,
-    ) -> None:
-        driver, loop = self.device.driver, launch_loop()
-        address, words = frame.buffer_info()
-        room = address + 8 * (words - p.most_arguments)
-        call = driver.address("cuLaunchKernel")
-
-        def launch(in_stream: int) -> None:
-            failed = loop(p.rows.ctypes.data, p.count, address, room, in_stream, call)
-            if failed:
-                name = p.names[(failed >> 32) - 1]
-                raise driver.error(f"cuLaunchKernel of {name}", failed & 0xFFFFFFFF)
-
-        if p.count < LEAST_LAUNCHES or capturing:
-            launch(stream)
-        else:
-            arguments = frame[: words - p.most_arguments].tobytes()
-            self._graphs[sizes].run(arguments, launch, stream)
 
     def _wait_for_inputs(self, inputs: Sequence[DeviceBuffer], stream: int) -> None:
         """Order the stream after those that write the inputs."""

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from smelt.runtime.cuda import status
-from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device
 
 __all__ = ["DeferredFlags", "deferred_flags"]
@@ -41,8 +40,11 @@ class DeferredFlags:
         self._pending: deque[_Pending] = deque()
         self._slots: list[int] = []
 
-    def add(self, flag: DeviceBuffer, stream: int, fail: Callable[[], NoReturn]) -> None:
-        """Copy a flag (one byte) to the host in stream order; `fail` raises its error."""
+    def add(self, flag: int, stream: int, fail: Callable[[], NoReturn]) -> None:
+        """Copy a byte of the device to the host in stream order.
+
+        `fail` raises its error.
+        """
         driver = self._device.driver
         with self._device.current():
             if not self._slots and not self._pending:
@@ -52,7 +54,7 @@ class DeferredFlags:
                 self.check(wait=True)
             with self._lock:
                 slot = self._slots.pop()
-            driver.call("cuMemcpyDtoHAsync_v2", slot, flag.address, 1, stream)
+            driver.call("cuMemcpyDtoHAsync_v2", slot, flag, 1, stream)
             event = driver.word("cuEventCreate", status.NO_TIMING)
             driver.call("cuEventRecord", event, stream)
         self._pending.append(_Pending(slot, event, fail))

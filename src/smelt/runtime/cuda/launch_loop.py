@@ -1,6 +1,6 @@
 """Native loop that launches the kernels of a plan, without Python in between.
 
-The loop is LLVM IR, compiled once per machine and kept in the object cache like the thread pool's.
+The loop is LLVM IR, which `native_call` compiles with what surrounds it.
 It has no undefined symbols: it gets the address of `cuLaunchKernel` as an argument.
 
 A table has a row of `ROW_WORDS` 64-bit words per launch: function, grid (three), threads, bytes of
@@ -15,20 +15,9 @@ True
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
-import llvmlite
-
-from smelt.imports import fork_safe_import
-from smelt.kernel.abi import ABI_VERSION
-from smelt.runtime.cache import Cache
-from smelt.runtime.loader import load
-from smelt.runtime.native_code import generic_target
-
-__all__ = ["IR", "ROW_WORDS", "launch_loop"]
+__all__ = ["IR", "ROW_WORDS"]
 
 ROW_WORDS: Final = 8
 
@@ -100,35 +89,3 @@ done:
   ret i64 0
 }
 """
-
-_SYMBOL: Final = "smelt_launch"
-LaunchLoop = Callable[[Any, int, Any, Any, int, int], int]
-"""Function of table, count, frame, room for argument pointers, stream, address of the call."""
-
-
-@cache
-def launch_loop() -> LaunchLoop:
-    """Return the loop for this machine, from the object cache or compiled now.
-
-    Calling it releases the GIL.
-    """
-    triple, cpu = generic_target()
-    key = f"smelt launches 1 {(ABI_VERSION, triple, cpu, llvmlite.__version__, IR)}".encode()
-    store = Cache.default()
-    entry = store.get(key)
-    if entry is None:
-        jit: Any = fork_safe_import("smelt.runtime.jit")
-        code = jit.compile_ir(IR, 2, cpu, "")
-        store.put(key, {"what": "launches of a GPU"}, code)
-    else:
-        code = entry.code
-    loaded = load(code, [_SYMBOL])
-    pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    kind = ctypes.CFUNCTYPE(integer, pointer, integer, pointer, pointer, pointer, pointer)
-    function = kind(loaded.address(_SYMBOL))
-
-    def call(rows: Any, count: int, frame: Any, pointers: Any, stream: int, address: int) -> int:
-        _ = loaded  # owns the code
-        return function(rows, count, frame, pointers, stream, address)
-
-    return call

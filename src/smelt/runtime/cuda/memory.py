@@ -18,6 +18,7 @@ from smelt.imports import fork_safe_import
 from smelt.knobs.values import show_bytes
 from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.native_call import device_words, native_calls
 
 __all__ = ["DeviceBlock", "DriverMemory", "Memory", "TorchMemory", "driver_memory"]
 
@@ -53,13 +54,13 @@ class _DriverBlock:
     def __init__(self, memory: DriverMemory, address: int, nbytes: int, stream: int) -> None:
         self._memory = memory
         self._stream = stream
-        self._others: set[int] = set()
+        self._others: set[int] | None = None
         self.address = address
         self.nbytes = nbytes
 
     def used_by(self, stream: int) -> None:
         if stream != self._stream:
-            self._others.add(stream)
+            self._others = {*(self._others or ()), stream}
 
     def __del__(self) -> None:
         self._memory.free(self.address, self.nbytes, self._stream, self._others)
@@ -74,7 +75,8 @@ class DriverMemory:
         self.device = device
         self.held = 0
         """Bytes of blocks that are referenced; a plain sum."""
-        self.peak = 0
+        self._words = device_words(device)
+        self._free = native_calls().free
 
     def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
         """Return a block of at least one byte; see `Memory.allocate`.
@@ -95,9 +97,12 @@ class DriverMemory:
             raise self.shortage(nbytes)
         if code:
             raise driver.error("cuMemAllocAsync", code)
-        self.held += size
-        self.peak = max(self.peak, self.held)
-        return _DriverBlock(self, place.value, size, stream)
+        return self.adopt(place.value, size, stream)
+
+    def adopt(self, address: int, nbytes: int, stream: int) -> DeviceBlock:
+        """Return the block of memory that native code has allocated from the pool."""
+        self.held += nbytes
+        return _DriverBlock(self, address, nbytes, stream)
 
     def shortage(self, nbytes: int) -> DeviceMemoryError:
         """Return the error of an allocation that does not fit."""
@@ -115,16 +120,18 @@ class DriverMemory:
         pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
         driver.call("cuMemPoolTrimTo", pool, 0)
 
-    def free(self, address: int, nbytes: int, stream: int, others: set[int]) -> None:
+    def free(self, address: int, nbytes: int, stream: int, others: set[int] | None) -> None:
         """Free a block in its stream, after what other streams have queued."""
         self.held -= nbytes
-        for other in others:
+        if not self.device.is_ours:
+            return
+        for other in others or ():
             event = ctypes.c_uint64()
             self.device.forget("cuEventCreate", ctypes.byref(event), status.NO_TIMING)
             self.device.forget("cuEventRecord", event.value, other)
             self.device.forget("cuStreamWaitEvent", stream, event.value, 0)
             self.device.forget("cuEventDestroy_v2", event.value)
-        self.device.forget("cuMemFreeAsync", address, stream)
+        self._free(self._words.buffer_info()[0], address, stream)
 
 
 class _TorchBlock:

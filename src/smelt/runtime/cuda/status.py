@@ -16,3 +16,5 @@ NO_TIMING: Final = 2
 """Flag of an event that orders streams and is not timed."""
 NON_BLOCKING: Final = 1
 """Flag of a stream that does not wait for the legacy default stream."""
+LOST: Final = frozenset({214, 219, 700, 702, 709, *range(710, 720), 721})
+"""Statuses of kernels that fail: the context is lost, and every later call returns them."""

@@ -1,0 +1,186 @@
+"""Plan a graph for a GPU: kernels, the recipe of an executable, and code for sizes.
+
+Programs are compiled when a call first needs them: their constants depend on sizes, and kernels
+that differ in names alone share code. The default compiler is Triton where it is installed; else
+LLVM, which needs nothing else and prints maps and simple reductions. `smelt.device` keeps what is
+made here in the cache, and imports this module when something is missing there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from smelt import fusion, knobs, lower, passes
+from smelt.backend.gpus import GPUS, Gpu
+from smelt.codegen.nvptx.source import ThreadCompiler
+from smelt.codegen.triton.ahead import TritonCompiler, has_triton
+from smelt.codegen.triton.device_source import KernelCompiler
+from smelt.codegen.triton.select import SelectingCompiler
+from smelt.dataclass import dataclass
+from smelt.driver import number_values
+from smelt.errors import DeviceKernelError, UnsupportedError
+from smelt.explain.device_code import policy_in_force, rates_of
+from smelt.fusion.plan import Cluster, Plan
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import all_size_names, input_size_names
+from smelt.journal import Journal
+from smelt.kernel.canonical import canonical_kernel
+from smelt.kernel.device_code import DeviceCode, DeviceCompiler
+from smelt.kernel.ir import Kernel
+from smelt.kernel.verify import verify as verify_kernel
+from smelt.runtime.cache import Cache
+from smelt.runtime.executable_format import KernelUse, Recipe
+from smelt.runtime.host import host
+from smelt.runtime.steps import Sizes
+from smelt.tiling import Tiling
+from smelt.types.expr import add
+
+__all__ = ["CompiledForDevice", "plan_for_device"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledForDevice:
+    """A graph planned for a device, with its kernels."""
+
+    graph: Graph
+    plan: Plan
+    kernels: tuple[Kernel, ...]
+    recipe: Recipe
+    """The executable as serialisable data; a kernel's stem is the digest of its text."""
+    compiler: DeviceCompiler
+    arch: str
+    plain: tuple[Kernel, ...]
+    """The kernels with canonical names, which programs are printed from."""
+
+    def code(self, number: int, sizes: Sizes) -> tuple[bytes, Callable[[], DeviceCode]]:
+        """Return the key of a kernel's code at these sizes, and what compiles it.
+
+        Raises DeviceKernelError for a kernel without a program.
+        """
+        try:
+            text, compile_for = self.compiler.prepare(self.plain[number], sizes)
+        except DeviceKernelError as error:
+            error.origin = self.plan.clusters[number].nodes[-1].origin or error.origin
+            raise
+        parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
+        return hashlib.sha256(parts.encode()).digest(), lambda: compile_for(self.arch)
+
+
+def default_compiler(arch: str) -> DeviceCompiler:
+    """Return Triton for an architecture if it is installed, else LLVM.
+
+    Candidate schedules are compared for architectures whose rates are known.
+    """
+    if not has_triton():
+        return ThreadCompiler()
+    triton = TritonCompiler(Cache.default() if knobs.CACHE.get() else None)
+    if arch in GPUS:
+        return SelectingCompiler(rates_of(GPUS[arch]), triton, policy_in_force())
+    return KernelCompiler(cast("Any", triton))  # its cached property is a protocol's property
+
+
+def plan_for_device(
+    graph: Graph,
+    hints: Mapping[str, int],
+    arch: str,
+    compiler: DeviceCompiler | None,
+    journal: Journal,
+) -> CompiledForDevice:
+    """Plan a graph and lower its kernels; see `smelt.device.compile_for_device`.
+
+    Without a compiler the default one is taken.
+    """
+    compiler = default_compiler(arch) if compiler is None else compiler
+    # A GPU's plans stream and split rows; without such programs, those of a CPU have whole ones.
+    machine = nearest_gpu(arch) if compiler.has_streams else host()
+    sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
+    with knobs.config(constants=0):
+        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+        plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
+    kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
+    graph = plan.graph  # its outputs are the plan's, which may share what the passes left apart
+    numbers, values = number_values(plan, graph.inputs)
+    named = [canonical_kernel(kernels[c]) for c in plan.clusters]
+    ends = [
+        add(s.offset, s.nbytes) for s in plan.slots if s.offset is not None and s.within is None
+    ]
+    recipe = Recipe(
+        tuple(dict.fromkeys((*input_size_names(graph), *all_size_names(graph)))),
+        tuple(values),
+        tuple(
+            _use(c, kernels[c], plain.text, names, numbers)
+            for c, (plain, names) in zip(plan.clusters, named, strict=True)
+        ),
+        tuple(map(tuple, plan.launches)),
+        tuple(ends),
+        tuple(numbers[n] for n in graph.outputs),
+        0,
+    )
+    return CompiledForDevice(
+        graph,
+        plan,
+        tuple(kernels.values()),
+        recipe,
+        compiler,
+        arch,
+        tuple(plain.kernel for plain, _ in named),
+    )
+
+
+def nearest_gpu(arch: str) -> Gpu:
+    """Return the GPU whose figures plans use: the newest that is not newer than `arch`.
+
+    >>> nearest_gpu("sm_86").arch, nearest_gpu("sm_120").arch, nearest_gpu("sm_75").arch
+    ('sm_80', 'sm_100', 'sm_80')
+    """
+    if arch in GPUS:
+        return GPUS[arch]
+    listed = sorted((a for a in GPUS if a.startswith("sm_")), key=lambda a: int(a[3:]))
+    older = [a for a in listed if int(a[3:]) <= int(arch.removeprefix("sm_"))]
+    return GPUS[older[-1] if older else listed[0]]
+
+
+def _lower(cluster: Cluster, sizes: Mapping[str, int], tiling: Tiling) -> Kernel:
+    """Return the kernel of a cluster; raise for what no program of a device does."""
+    last = cluster.nodes[-1]
+    if cluster.body is not None:
+        raise DeviceKernelError(
+            kernel=cluster.name, missing="chunks of rows, a loop of the host", origin=last.origin
+        )
+    if cluster.inner_plan is not None:
+        raise DeviceKernelError(
+            kernel=cluster.name, missing="steps of a loop, a plan of the host", origin=last.origin
+        )
+    for node in cluster.nodes:
+        if not node.op.fusible:
+            raise UnsupportedError(
+                f"{node.op.name} calls a library of the CPU, and its operand is on a GPU",
+                origin=node.origin,
+                hint="Compute it by torch or CuPy outside of the function, or move the array with"
+                ' x.to_device("cpu").',
+            )
+    kernel = lower.run(cluster, knobs.ROUNDING.get(), sizes, tiling)
+    if knobs.VERIFY.get():
+        verify_kernel(kernel)
+    return kernel
+
+
+def _use(
+    cluster: Cluster,
+    kernel: Kernel,
+    plain_text: str,
+    names: Mapping[str, str],
+    numbers: Mapping[Node, int],
+) -> KernelUse:
+    """Return the use of a kernel in a plan.
+
+    `names` maps names of the text to the plan's.
+    """
+    originals = {name: short for short, name in names.items()}
+    params = (*kernel.inputs, *kernel.outputs)
+    places = [numbers[n] for n in (*cluster.inputs, *cluster.outputs)]
+    values = {originals.get(p.name, p.name): n for p, n in zip(params, places, strict=True)}
+    stem = hashlib.sha256(plain_text.encode()).digest()
+    return KernelUse(kernel.name, stem, "", (), names, values)

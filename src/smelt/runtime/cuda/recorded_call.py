@@ -1,0 +1,177 @@
+"""Repeat a call of a plan on a device: one native call with the addresses of its arrays.
+
+A `RecordedCall` holds for sizes, strides and a source of memory. It fixes everything else: the
+table of launches, the frame of their arguments, where addresses go, the blocks to allocate.
+
+    call = RecordedCall(prepared, graphs, inputs, device, allocates=True)
+    words = call.run([x.address for x in inputs], stream)      # None: call the executable
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
+from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
+from smelt.runtime.cuda.memory import DriverMemory
+from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
+from smelt.runtime.cuda.tables import PreparedLaunches
+from smelt.types.dtype import DType
+
+__all__ = ["VECTOR_BYTES", "RecordedCall"]
+
+VECTOR_BYTES: Final = 16
+"""Alignment in bytes of inputs that are read in vectors."""
+STACK_WORDS: Final = 4096
+"""Largest frame that native code puts on the stack: 32 KiB."""
+
+
+class RecordedCall:
+    """A call that repeats; safe to run from several threads.
+
+    With `allocates`, results come from the driver's pool in the call; else the caller passes
+    their addresses, and the arena's, after those of the inputs.
+    """
+
+    __slots__ = (
+        "_address",
+        "_aligned",
+        "_device",
+        "_frame",
+        "_graphs",
+        "_kept",
+        "_launches",
+        "_owned",
+        "_room",
+        "arena_bytes",
+        "results",
+    )
+
+    def __init__(
+        self,
+        p: PreparedLaunches,
+        graphs: LaunchGraphs,
+        inputs: Sequence[DeviceBuffer],
+        device: Device,
+        *,
+        allocates: bool,
+    ) -> None:
+        """Record a call whose inputs have the shapes and strides of `inputs`."""
+        self._device, self._launches = device, p
+        self._graphs = graphs if p.count >= LEAST_LAUNCHES else None
+        self._aligned = tuple(p.aligned)
+        self.arena_bytes = p.arena_bytes
+        self.results: list[tuple[tuple[int, ...], tuple[int, ...], DType, int]] = [
+            (shape, row_major(shape), dtype, nbytes) for _, shape, dtype, nbytes, _ in p.results
+        ]
+        """By result: shape, strides, dtype, bytes."""
+        frame, words = p.frame[:], len(p.frame) - p.most_arguments
+        for slot, source, dimension in p.strides:
+            frame[slot] = inputs[source].strides[dimension]
+        arena = len(inputs) + len(p.results)
+        patches = [*p.addresses, *((slot, arena, offset) for slot, offset in p.arena)]
+        sizes = [max(n, 1) for *_, n in self.results] + [p.arena_bytes] * (p.arena_bytes > 0)
+        self._owned = len(sizes) if allocates else 0
+        tables = frame, array("q", itertools.chain(*patches)), array("q", sizes)
+        at_frame, at_patches, at_sizes = (t.buffer_info()[0] for t in tables)
+        has_room = self._graphs is None and len(frame) <= STACK_WORDS
+        self._room = 0 if has_room else words
+        self._frame = frame
+        description = array("q", device_words(device))
+        description.extend([p.rows.ctypes.data, p.count, at_frame, words, p.most_arguments])
+        description.extend([at_patches, len(patches), at_sizes, self._owned, len(inputs)])
+        description.append(int(allocates and p.arena_bytes > 0))
+        self._kept = description, tables
+        self._address = description.buffer_info()[0]
+
+    def run(self, addresses: Sequence[int], stream: int) -> array[int] | None:
+        """Queue the kernels and return all addresses; None if Python has to make the call.
+
+        Raises DriverCallError if a launch fails.
+        """
+        for k in self._aligned:
+            if addresses[k] % VECTOR_BYTES:
+                return None
+        if not self._device.is_ours:
+            return None
+        words = array("q", addresses)
+        words.extend([0] * self._owned)
+        at = words.buffer_info()[0]
+        if not self._room:
+            failed = native_calls().call(self._address, at, stream, 0)
+            if failed > 0:
+                self._release(words, stream, len(self.results))
+                raise launch_error(self._device, self._launches, failed)
+            return None if failed == DECLINED else words
+        frame = self._frame[:]
+        if native_calls().call(self._address, at, stream, frame.buffer_info()[0]) == DECLINED:
+            return None
+        try:
+            with self._device.current():
+                launch_frame(self._device, self._launches, frame, stream, self._graphs)
+        except Exception:
+            self._release(words, stream, self._owned)
+            raise
+        return words
+
+    def _release(self, words: array[int], stream: int, count: int) -> None:
+        """Free the first blocks that a failed call has allocated."""
+        first = len(words) - self._owned
+        for address in words[first : first + count] if self._owned else ():
+            native_calls().free(self._address, address, stream)
+
+    def adopt(self, words: array[int], memory: DriverMemory, stream: int) -> list[DeviceBuffer]:
+        """Return the results of a call that allocated them."""
+        device = self._device
+        first = len(words) - self._owned
+        if self._room and self.arena_bytes:  # native code has not freed it
+            memory.adopt(words[-1], self.arena_bytes, stream)
+        return [
+            DeviceBuffer(
+                words[first + k],
+                shape,
+                strides,
+                dtype,
+                device,
+                stream,
+                memory.adopt(words[first + k], max(nbytes, 1), stream),
+            )
+            for k, (shape, strides, dtype, nbytes) in enumerate(self.results)
+        ]
+
+
+def launch_frame(
+    device: Device,
+    p: PreparedLaunches,
+    frame: array[int],
+    stream: int,
+    graphs: LaunchGraphs | None,
+) -> None:
+    """Launch the kernels of a table, or replay their graph; the context must be current.
+
+    Raises DriverCallError if a launch fails.
+    """
+    address, words = frame.buffer_info()
+    argument_words = words - p.most_arguments
+    call = device.driver.address("cuLaunchKernel")
+
+    def launch(in_stream: int) -> None:
+        room = address + 8 * argument_words
+        failed = native_calls().launch(p.rows.ctypes.data, p.count, address, room, in_stream, call)
+        if failed:
+            raise launch_error(device, p, failed)
+
+    if graphs is None:
+        launch(stream)
+    else:
+        graphs.run(frame[:argument_words].tobytes(), launch, stream)
+
+
+def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:
+    """Return the error of a launch that failed, with its kernel's name."""
+    name = p.names[(failed >> 32) - 1]
+    return device.driver.error(f"cuLaunchKernel of {name}", failed & 0xFFFFFFFF)
