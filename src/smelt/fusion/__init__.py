@@ -1,6 +1,7 @@
 """Fusion: partition a graph into kernels (graph -> plan), with the reasons."""
 
 from smelt.fusion.compose import plan
+from smelt.fusion.library_products import choose_products, use_library
 from smelt.fusion.loop_neighbors import fuse_loop_neighbors
 from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.traffic import traffic
@@ -10,9 +11,11 @@ __all__ = [
     "Cluster",
     "Plan",
     "Slot",
+    "choose_products",
     "fuse_loop_neighbors",
     "is_contraction",
     "is_library",
     "plan",
     "traffic",
+    "use_library",
 ]

@@ -1,0 +1,88 @@
+"""Measure a library's products against ours: one of each shape class and type.
+
+The whole program is timed, from call to result, alternating, since a machine's speed varies: that
+includes handing over from one pool of threads to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter, perf_counter_ns
+
+from smelt import knobs
+from smelt.graph.ir import Graph
+from smelt.graph.text import parse
+from smelt.ops.library_product import DTYPES, Provider, limited_threads
+from smelt.runtime.library_figures import Figures
+from smelt.target import Target
+from smelt.tune.arrays import random_array
+from smelt.tune.race import Contender
+
+__all__ = ["SHAPES", "measure_products"]
+
+Build = Callable[[Graph], Contender]
+
+SHAPES: Mapping[str, tuple[int, int, int]] = {
+    "square": (512, 512, 512),
+    "few rows": (4, 1024, 1024),
+    "skinny": (4096, 64, 64),
+}
+"""Rows, columns and terms of the product that stands for each class, of a millisecond or two."""
+ROUNDS = 5
+"""Alternations of a product: the best of each side counts."""
+SECONDS = 1.5
+"""Time in which all products are measured, without their compilation."""
+
+
+def measure_products(build: Build, target: Target, library: Provider) -> Figures:
+    """Return the times of our products and of a library's, for one thread and for all.
+
+    `build` compiles a graph under the settings in force. What the time does not suffice for is left
+    out, and is ours.
+    """
+    by_threads: dict[str, dict[str, tuple[float, float]]] = {}
+    cases = [(name, shape, d.name) for d in DTYPES for name, shape in SHAPES.items()]
+    counts = [target.cores]
+    if target.cores > 1 and library.get_threads() is not None:
+        counts.append(1)
+    share = SECONDS / (len(cases) * len(counts))
+    for threads in counts:
+        rows = by_threads[str(threads)] = {}
+        with (
+            limited_threads(library, threads),
+            knobs.config(threads=threads, library_products="never", tune="off"),
+        ):
+            for name, shape, dtype in cases:
+                rows[f"{name} {dtype}"] = _times(build, library, shape, dtype, share)
+    return {library.name: by_threads}
+
+
+def _times(
+    build: Build, library: Provider, shape: tuple[int, int, int], dtype: str, seconds: float
+) -> tuple[float, float]:
+    """Return the best nanoseconds of our product and of the library's."""
+    m, n, k = shape
+    graph = parse(
+        f"graph product(x: {dtype}[{m},{k}], w: {dtype}[{k},{n}]) {{\n"
+        '  v0 = contract(x, w) {spec="m,k; k,n -> m,n"}\n  return v0\n}'
+    )
+    own = build(graph)
+    with knobs.config(library_products="always"):
+        other = build(graph)
+    arrays = [random_array(x.type, {}, number) for number, x in enumerate(graph.inputs)]
+    best = [float("inf"), float("inf")]
+    for _ in _rounds(seconds):
+        for side, contender in enumerate((own, other)):
+            start = perf_counter_ns()
+            contender.run(arrays, ())
+            best[side] = min(best[side], max(perf_counter_ns() - start, 1))
+    return best[0], best[1]
+
+
+def _rounds(seconds: float) -> Iterator[int]:
+    """Count alternations: one to warm up and one to time at least, then until the time is up."""
+    end = perf_counter() + seconds
+    for number in range(ROUNDS + 1):
+        yield number
+        if number and perf_counter() > end:
+            return
