@@ -270,8 +270,12 @@ def _plan_products(
     decisions = fusion.choose_products(rest, plan, target, sizes, wish, library)
     changed = fusion.use_library(rest, decisions, library.provider)
     if changed is not rest:
-        constants, facts = replace(constants, graph=changed), Journal(full=journal.full)
-        plan = planned(changed, facts)
+        new_facts = Journal(full=journal.full)
+        other = planned(changed, new_facts)
+        if fusion.calls_in_chunks(other):
+            decisions = fusion.stay_own(decisions)
+        else:
+            constants, plan, facts = replace(constants, graph=changed), other, new_facts
     for decision in decisions.values():
         facts.record(decision)
     return constants, plan, facts

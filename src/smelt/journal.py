@@ -177,6 +177,7 @@ LIBRARY_REASONS: Mapping[str, str] = {
     "slower": "measured not to be faster here for products of this shape",
     "fused": "its kernel computes other operators too, which a call would separate",
     "unmeasured": "the library was not measured for this shape and type",
+    "chunks": "it would be called for one chunk of rows after another",
     "threads": "the library would take more threads than a call may",
     "setting": "chosen by the setting `library_products`, or in a race of whole programs",
 }

@@ -13,6 +13,7 @@ Other choices are for `tune`, which races whole programs: the setting `library_p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from smelt.backend.machine import Machine
@@ -27,7 +28,15 @@ from smelt.graph.walk import rebuild_from
 from smelt.journal import LibraryProduct
 from smelt.ops.library_product import Library, Provider, Wish, product_form
 
-__all__ = ["FEW_ROWS", "SKINNY", "choose_products", "class_of", "use_library"]
+__all__ = [
+    "FEW_ROWS",
+    "SKINNY",
+    "calls_in_chunks",
+    "choose_products",
+    "class_of",
+    "stay_own",
+    "use_library",
+]
 
 ShapeClass: TypeAlias = Literal["square", "few rows", "skinny"]
 
@@ -67,7 +76,7 @@ def choose_products(
     forms = {
         (k, node): form
         for k, cluster in enumerate(plan.clusters)
-        if cluster.inner_plan is None and cluster.loop is None
+        if cluster.loop is None
         for node in cluster.nodes
         if node in names and (form := product_form(node.op, *(x.type for x in node.inputs)))
     }
@@ -77,7 +86,7 @@ def choose_products(
         m, n, terms = (at_hints(x, hints) for x in (form.rows, form.columns, form.terms))
         ratio = library.ratios.get(f"{class_of(m, n, terms)} {node.type.dtype.name}")
         plain = _is_alone(plan.clusters[k], node)
-        reason = _reason(wish, plain, ratio, library)
+        reason = "chunks" if plan.clusters[k].body else _reason(wish, plain, ratio, library)
         own_ns = predicted[k].total if plain else None
         decisions[node] = LibraryProduct(
             names[node],
@@ -112,6 +121,19 @@ def _is_alone(cluster: Cluster, node: Node) -> bool:
     """Return whether a product has a kernel of its own that stores nothing but its result."""
     others = [x for x in cluster.nodes if x is not node and not is_free(x)]
     return not others and cluster.outputs == (node,)
+
+
+def stay_own(decisions: Mapping[Node, LibraryProduct]) -> dict[Node, LibraryProduct]:
+    """Return the decisions with all products ours, since chunks of rows would call a library."""
+    return {n: replace(d, taken=False, reason="chunks") for n, d in decisions.items()}
+
+
+def calls_in_chunks(plan: Plan) -> bool:
+    """Return whether a plan calls a library for one chunk of rows after another."""
+    return any(
+        cluster.body is not None and any(c.is_extern for c in cluster.body.plan.clusters)
+        for cluster in plan.clusters
+    )
 
 
 def use_library(

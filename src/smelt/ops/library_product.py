@@ -2,7 +2,8 @@
 
 Which contractions a library's matrix product computes (`product_form`), the library call in their
 place, and the libraries that may be called. NumPy's product, which is that of its BLAS, is always
-there; a front end whose arrays belong to another library registers that one's (`use`).
+there; a front end whose arrays belong to another library adds that one (`add_provider`), and
+compiles its programs `using` it.
 
 >>> from smelt.types.dtype import f32
 >>> x, w = TensorType(f32, (4, 8)), TensorType(f32, (16, 8))
@@ -18,6 +19,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -41,10 +43,11 @@ __all__ = [
     "ProductForm",
     "Provider",
     "Wish",
+    "add_provider",
     "limited_threads",
     "product_form",
     "provider",
-    "use",
+    "using",
 ]
 
 Wish: TypeAlias = Literal["auto", "never", "plain", "always"]
@@ -79,20 +82,29 @@ class Library:
 
 
 PROVIDERS: dict[str, Provider] = {}
-_in_use: list[str] = []
+_IN_USE: ContextVar[str] = ContextVar("smelt_library", default="numpy")
 
 
-def use(library: Provider) -> None:
-    """Register a library, whose products are called from now on."""
-    if library.name not in PROVIDERS:
-        PROVIDERS[library.name] = library
-        register(_row(library))
-    _in_use.append(library.name)
+def add_provider(library: Provider) -> Provider:
+    """Register a library, with the row of its calls."""
+    PROVIDERS[library.name] = library
+    register(_row(library))
+    return library
+
+
+@contextmanager
+def using(library: Provider) -> Iterator[None]:
+    """Call the products of a library in the programs that are compiled meanwhile."""
+    token = _IN_USE.set(library.name)
+    try:
+        yield
+    finally:
+        _IN_USE.reset(token)
 
 
 def provider() -> Provider:
-    """Return the library whose products are called: the last one registered."""
-    return PROVIDERS[_in_use[-1]]
+    """Return the library whose products are called."""
+    return PROVIDERS[_IN_USE.get()]
 
 
 @contextmanager
@@ -269,4 +281,6 @@ def _set_openblas_threads(threads: int) -> None:
     _openblas().scipy_openblas_set_num_threads64_(threads)
 
 
-use(Provider("numpy", "NumPy", _numpy_matmul, _openblas_threads, _set_openblas_threads))
+add_provider(
+    Provider("numpy", "NumPy", _numpy_matmul, _openblas_threads, _set_openblas_threads)
+)

@@ -12,7 +12,7 @@ from time import perf_counter, perf_counter_ns
 from smelt import knobs
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
-from smelt.ops.library_product import DTYPES, Provider, limited_threads
+from smelt.ops.library_product import DTYPES, Provider, limited_threads, using
 from smelt.runtime.library_figures import Figures
 from smelt.target import Target
 from smelt.tune.arrays import random_array
@@ -49,6 +49,7 @@ def measure_products(build: Build, target: Target, library: Provider) -> Figures
     for threads in counts:
         rows = by_threads[str(threads)] = {}
         with (
+            using(library),
             limited_threads(library, threads),
             knobs.config(threads=threads, library_products="never", tune="off"),
         ):
