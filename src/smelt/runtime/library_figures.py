@@ -50,7 +50,7 @@ def _load(place: Path, machine: str) -> Figures:
         if data["format"] != FORMAT or data["machine"] != machine:
             return {}
         return _checked(data["figures"])
-    except (Refused, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (Refused, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
 
