@@ -252,7 +252,7 @@ def _plan_products(
     journal: Journal,
     target: Target,
 ) -> tuple[Split, Plan, Journal]:
-    """Plan the rest of a graph, and once more if a library computes some of its products.
+    """Plan a graph, and once more if a library computes some products.
 
     Returns the rest as it was planned, the plan, and its facts, which are in `journal` already if
     that is what is returned.

@@ -181,8 +181,8 @@ def _library_reason(fact: journal.LibraryProduct) -> str:
     sentence = journal.LIBRARY_REASONS[fact.reason]
     if fact.own_ns is None or fact.library_ns is None:
         return sentence
-    own, library = (_time(ns * 1e-9) for ns in (fact.own_ns, fact.library_ns))
-    return f"{sentence} [{own} ours, {library} by {fact.library}]"
+    ours, library = (_time(ns * 1e-9) for ns in (fact.own_ns, fact.library_ns))
+    return f"{sentence} [{ours} ours, {library} by {fact.library}]"
 
 
 def _decision(fact: journal.Decision) -> str:

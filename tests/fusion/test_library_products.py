@@ -51,9 +51,7 @@ def decided(c: driver.Compiled) -> list[tuple[bool, str]]:
     return [(d.taken, d.reason) for d in c.journal.of(LibraryProduct)]
 
 
-def figures(
-    monkeypatch: pytest.MonkeyPatch, ratio: float, name: str = "square f32"
-) -> None:
+def figures(monkeypatch: pytest.MonkeyPatch, ratio: float, name: str = "square f32") -> None:
     """Let the library take `ratio` times as long as we do for products of a class."""
 
     def usable(_: Target) -> Library:
@@ -140,8 +138,8 @@ def test_products_in_chunks_of_rows_stay_ours(any_threads: None) -> None:
       return v2, v3
     }""")
     small = replace(AVX2, l3_bytes=8 << 20)
-    own = compiled(graph, {"n": 1 << 17}, small, library_products="never")
-    assert any(c.body is not None for c in own.plan.clusters), "the test needs chunks"
+    unforced = compiled(graph, {"n": 1 << 17}, small, library_products="never")
+    assert any(c.body is not None for c in unforced.plan.clusters), "the test needs chunks"
     result = compiled(graph, {"n": 1 << 17}, small, library_products="always")
     assert calls(result) == 0
     assert {reason for _, reason in decided(result)} == {"chunks"}
@@ -259,10 +257,9 @@ def test_programs_of_products_have_the_values_of_ours(any_threads: None) -> None
             want = sm.jit(program)(*program.arrays)
         with sm.config(library_products="always"):
             f = sm.jit(program)
-            for _ in range(3):  # from the third call on, native code dispatches it
-                result = f(*program.arrays)
+            results = [f(*program.arrays) for _ in range(3)]  # the last by a native call
             called += "library call" in str(sm.explain(f, *program.arrays))
-        for a, b in zip(want, result, strict=True):
+        for a, b in zip(want, results[-1], strict=True):
             one, other = np.asarray(a, "f8"), np.asarray(b, "f8")
             finite = np.isfinite(one)
             assert np.array_equal(finite, np.isfinite(other)), program.text
@@ -296,7 +293,8 @@ def test_a_failing_library_is_an_error_of_ours(
         add_provider(PROVIDERS["numpy"]._replace(name=name, matmul=broken))
     with using(PROVIDERS[name]):
         c = compiled(TWO, {"n": 5}, library_products="always")
-    arrays = [np.ones([d if isinstance(d, int) else 5 for d in x.type.shape], "f4")
-              for x in TWO.inputs]
+    arrays = [
+        np.ones([d if isinstance(d, int) else 5 for d in x.type.shape], "f4") for x in TWO.inputs
+    ]
     with pytest.raises(ExternError, match="no more threads"):
         c.run(arrays, (5,))

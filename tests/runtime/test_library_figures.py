@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from smelt import driver, knobs
-from smelt.journal import Journal, LibraryProduct
 from smelt.graph.text import parse
+from smelt.journal import Journal, LibraryProduct
 from smelt.ops.library_product import DTYPES, PROVIDERS
 from smelt.runtime import library_choice, library_figures
 from smelt.runtime.cache import Cache

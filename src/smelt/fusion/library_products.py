@@ -118,7 +118,7 @@ def _reason(wish: Wish, plain: bool, ratio: float | None, library: Library) -> s
 
 
 def _is_alone(cluster: Cluster, node: Node) -> bool:
-    """Return whether a product has a kernel of its own that stores nothing but its result."""
+    """Return whether a product has a kernel that stores nothing but its result."""
     others = [x for x in cluster.nodes if x is not node and not is_free(x)]
     return not others and cluster.outputs == (node,)
 

@@ -17,7 +17,7 @@ True
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
@@ -93,7 +93,7 @@ def add_provider(library: Provider) -> Provider:
 
 
 @contextmanager
-def using(library: Provider) -> Iterator[None]:
+def using(library: Provider) -> Generator[None]:
     """Call the products of a library in the programs that are compiled meanwhile."""
     token = _IN_USE.set(library.name)
     try:
@@ -108,7 +108,7 @@ def provider() -> Provider:
 
 
 @contextmanager
-def limited_threads(library: Provider, threads: int) -> Iterator[None]:
+def limited_threads(library: Provider, threads: int) -> Generator[None]:
     """Limit a library's threads for a measurement, if it can be done."""
     before = library.get_threads()
     if before is None:
@@ -245,7 +245,8 @@ def _layout(spec: str) -> _Layout:
         and (len(columns), len(summed)) == (1, 1)
         and bool(rows)
         # rows of several axes are one axis of memory if they follow one another
-        and [first.index(n) for n in rows] == [*range(first.index(rows[0]), first.index(rows[-1]) + 1)]
+        and [first.index(n) for n in rows]
+        == [*range(first.index(rows[0]), first.index(rows[-1]) + 1)]
     )
     if not is_product:
         return _Layout(batch, rows, columns, summed, False, swapped, (), ())
@@ -281,6 +282,4 @@ def _set_openblas_threads(threads: int) -> None:
     _openblas().scipy_openblas_set_num_threads64_(threads)
 
 
-add_provider(
-    Provider("numpy", "NumPy", _numpy_matmul, _openblas_threads, _set_openblas_threads)
-)
+add_provider(Provider("numpy", "NumPy", _numpy_matmul, _openblas_threads, _set_openblas_threads))

@@ -24,7 +24,7 @@ def library_wish() -> Wish:
 
 
 def usable_library(target: Target) -> Library:
-    """Return the library in use, with its figures for as many threads as a call takes.
+    """Return the library in use, with its figures for the threads of a call.
 
     A library of more threads than a call may take is not called: it would take the others' cores.
     """

@@ -33,7 +33,7 @@ Figures: TypeAlias = Mapping[str, Mapping[str, Mapping[str, tuple[float, float]]
 def ratios(figures: Figures, library: str, threads: int) -> dict[str, float]:
     """Return a library's times as shares of ours, by class and type."""
     measured = figures.get(library, {}).get(str(threads), {})
-    return {name: theirs / own for name, (own, theirs) in measured.items()}
+    return {name: theirs / ours for name, (ours, theirs) in measured.items()}
 
 
 def load(target: Target) -> Figures:

@@ -28,14 +28,14 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
     "skinny": (4096, 64, 64),
 }
 """Rows, columns and terms of the product that stands for each class, of a millisecond or two."""
-ROUNDS = 5
+ALTERNATIONS = 5
 """Alternations of a product: the best of each side counts."""
 SECONDS = 1.5
 """Time in which all products are measured, without their compilation."""
 
 
 def measure_products(build: Build, target: Target, library: Provider) -> Figures:
-    """Return the times of our products and of a library's, for one thread and for all.
+    """Return the times of products, ours and a library's, by number of threads.
 
     `build` compiles a graph under the settings in force. What the time does not suffice for is left
     out, and is ours.
@@ -67,13 +67,13 @@ def _times(
         f"graph product(x: {dtype}[{m},{k}], w: {dtype}[{k},{n}]) {{\n"
         '  v0 = contract(x, w) {spec="m,k; k,n -> m,n"}\n  return v0\n}'
     )
-    own = build(graph)
+    ours = build(graph)
     with knobs.config(library_products="always"):
         other = build(graph)
     arrays = [random_array(x.type, {}, number) for number, x in enumerate(graph.inputs)]
     best = [float("inf"), float("inf")]
     for _ in _rounds(seconds):
-        for side, contender in enumerate((own, other)):
+        for side, contender in enumerate((ours, other)):
             start = perf_counter_ns()
             contender.run(arrays, ())
             best[side] = min(best[side], max(perf_counter_ns() - start, 1))
@@ -83,7 +83,7 @@ def _times(
 def _rounds(seconds: float) -> Iterator[int]:
     """Count alternations: one to warm up and one to time at least, then until the time is up."""
     end = perf_counter() + seconds
-    for number in range(ROUNDS + 1):
+    for number in range(ALTERNATIONS + 1):
         yield number
         if number and perf_counter() > end:
             return

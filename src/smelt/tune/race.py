@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from smelt.errors import SmeltError
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text
 from smelt.journal import Decision, Journal, LibraryProduct, Measured
+from smelt.knobs.values import Pairs
 from smelt.ops.library_product import product_form, provider
 from smelt.ops.spec import dims_at
 from smelt.runtime.library_choice import library_wish
@@ -99,7 +100,8 @@ class Flip:
     """The predicted time that is at stake."""
 
     def apply_to(self, settings: Settings) -> Settings:
-        return {**settings, self.wish: (*settings[self.wish], self.pair)}
+        pairs = cast("Pairs", settings[self.wish])
+        return {**settings, self.wish: (*pairs, self.pair)}
 
     @property
     def title(self) -> str:
@@ -118,7 +120,10 @@ def choose(
     remembered = recall(program, target)
     if remembered is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
         return remembered or {}
-    user_settings: Settings = {"must_fuse": knobs.MUST_FUSE.get(), "never_fuse": knobs.NEVER_FUSE.get()}
+    user_settings: Settings = {
+        "must_fuse": knobs.MUST_FUSE.get(),
+        "never_fuse": knobs.NEVER_FUSE.get(),
+    }
     winner = Race(program, build, journal).run(user_settings)
     if winner is None:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -17,12 +19,13 @@ def _matmul(out: Array, left: Array, right: Array) -> None:
 
 
 def _tensor(x: Array) -> torch.Tensor:
-    """Return an array as a tensor of the same memory; copy one that PyTorch cannot describe."""
+    """Return an array as a tensor, without a copy if PyTorch can describe it."""
     if min(x.strides, default=0) < 0 or not x.flags.writeable:
         x = np.array(x)
     return torch.from_numpy(x)  # pyright: ignore[reportUnknownMemberType]
 
 
+_threads: Any = torch
 TORCH = add_provider(
-    Provider("torch", "PyTorch", _matmul, torch.get_num_threads, torch.set_num_threads)
+    Provider("torch", "PyTorch", _matmul, _threads.get_num_threads, _threads.set_num_threads)
 )
