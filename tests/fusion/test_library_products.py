@@ -24,7 +24,14 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.journal import Journal, LibraryProduct
 from smelt.ops.contract import Contract
-from smelt.ops.library_product import PROVIDERS, Library, add_provider, product_form, using
+from smelt.ops.library_product import (
+    PROVIDERS,
+    Library,
+    add_provider,
+    product_call,
+    product_form,
+    using,
+)
 from smelt.runtime import library_choice
 from smelt.target import Target
 from smelt.types.dtype import bf16, f32
@@ -217,7 +224,7 @@ def test_every_form_has_the_values_of_the_contraction(data: st.DataObject) -> No
         return
     assert form is not None
     want = np.einsum(f"{''.join(left)},{''.join(right)}->{out}", x, w)
-    call = form.call(PROVIDERS["numpy"])
+    call = product_call(form, PROVIDERS["numpy"])
     assert np.allclose(call.reference({}, x, w), want)
     strided = np.empty((*want.shape, 2))[..., 0]
     assert np.allclose(call.compute_into(strided, {}, x, w), want)

@@ -1,4 +1,4 @@
-"""Choose which products of a plan a numerical library computes.
+"""Choose which products and convolutions of a plan a numerical library computes.
 
 A library's product may be faster than ours on a machine, but a call fuses with nothing: operators
 around it store what they would have kept in registers. So by default only a product that has a
@@ -23,10 +23,11 @@ from smelt.fusion.predict import costs
 from smelt.fusion.units import is_free
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
+from smelt.graph.library_form import library_form
 from smelt.graph.text import name_values
 from smelt.graph.walk import rebuild_from
 from smelt.journal import LibraryProduct
-from smelt.ops.library_product import Library, Provider, Wish, product_form
+from smelt.ops.library_product import Library, Provider, Wish
 
 __all__ = [
     "FEW_ROWS",
@@ -78,13 +79,14 @@ def choose_products(
         for k, cluster in enumerate(plan.clusters)
         if cluster.loop is None
         for node in cluster.nodes
-        if node in names and (form := product_form(node.op, *(x.type for x in node.inputs)))
+        if node in names and (form := library_form(node, library.provider))
     }
     predicted = costs(plan, machine, sizes) if forms else []
     decisions: dict[Node, LibraryProduct] = {}
     for (k, node), form in forms.items():
         m, n, terms = (at_hints(x, hints) for x in (form.rows, form.columns, form.terms))
-        ratio = library.ratios.get(f"{class_of(m, n, terms)} {node.type.dtype.name}")
+        name = class_of(m, n, terms) if form.kind == "product" else form.kind
+        ratio = library.ratios.get(f"{name} {node.type.dtype.name}")
         plain = _is_alone(plan.clusters[k], node)
         reason = "chunks" if plan.clusters[k].body else _reason(wish, plain, ratio, library)
         own_ns = predicted[k].total if plain else None
@@ -144,9 +146,9 @@ def use_library(
     def change(new: Node, old: Node) -> Node:
         form = None
         if old in decisions and decisions[old].taken:
-            form = product_form(new.op, *(x.type for x in new.inputs))
+            form = library_form(new, provider)
         if form is None:
             return new
-        return build.apply(form.call(provider), *new.inputs, origin=new.origin)
+        return build.apply(form.op, *form.operands, origin=new.origin)
 
     return rebuild_from(graph, change)

@@ -1,4 +1,4 @@
-"""Matrix products that a numerical library computes: an alternative to a kernel of our own.
+"""Products and convolutions that a numerical library computes instead of a kernel of ours.
 
 Which contractions a library's matrix product computes (`product_form`), the library call in their
 place, and the libraries that may be called. NumPy's product, which is that of its BLAS, is always
@@ -8,7 +8,7 @@ compiles its programs `using` it.
 >>> from smelt.types.dtype import f32
 >>> x, w = TensorType(f32, (4, 8)), TensorType(f32, (16, 8))
 >>> form = product_form(Contract.parse("m,k; n,k -> m,n"), x, w)
->>> form.call(PROVIDERS["numpy"]).infer(x, w).shape, form.rows, form.columns, form.terms
+>>> product_call(form, PROVIDERS["numpy"]).infer(x, w).shape, form.rows, form.columns, form.terms
 ((4, 16), 4, 16, 8)
 >>> product_form(Contract.parse("m,k; n,k -> m"), x, w) is None
 True
@@ -33,7 +33,7 @@ from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.ops.spec import Array, TensorOp
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, product
+from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType
 
 __all__ = [
@@ -42,9 +42,12 @@ __all__ = [
     "Library",
     "ProductForm",
     "Provider",
+    "WindowedProduct",
     "Wish",
     "add_provider",
+    "convolution_call",
     "limited_threads",
+    "product_call",
     "product_form",
     "provider",
     "using",
@@ -68,6 +71,22 @@ class Provider(NamedTuple):
     get_threads: Callable[[], int | None]
     """Returns the threads that a call takes; None if unknown."""
     set_threads: Callable[[int], object]
+    convolve: Callable[[Array, Array, Array, WindowedProduct], object] | None = None
+    """Computes a convolution: (result, images, filters), with axes in the library's order."""
+
+
+class WindowedProduct(NamedTuple):
+    """How a convolution's arrays are stored, and how its windows slide."""
+
+    image_axes: tuple[int, ...]
+    """The axes of the images, as batch, channels and positions."""
+    filter_axes: tuple[int, ...]
+    """The axes of the filters, as results, channels and positions."""
+    result_axes: tuple[int, ...]
+    steps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    padding: tuple[int, ...]
+    """Zeros on either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +107,9 @@ _IN_USE: ContextVar[str] = ContextVar("smelt_library", default="numpy")
 def add_provider(library: Provider) -> Provider:
     """Register a library, with the row of its calls."""
     PROVIDERS[library.name] = library
-    register(_row(library))
+    register(_product_row(library))
+    if library.convolve is not None:
+        register(_convolution_row(library, library.convolve))
     return library
 
 
@@ -121,16 +142,13 @@ def limited_threads(library: Provider, threads: int) -> Generator[None]:
         library.set_threads(before)
 
 
-def _row(library: Provider) -> ExternRow:
+def _product_row(library: Provider) -> ExternRow:
     name = f"{library.name}_product"
 
     def into(out: Array, left: Array, right: Array, spec: str) -> None:
         a, b, shape = _layout(spec).matrices(out, left, right)
         target = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        try:
-            library.matmul(target.reshape(shape), a, b)
-        except Exception as error:
-            raise ExternError(op=name, reason=str(error)) from error
+        _checked(name, library.matmul, target.reshape(shape), a, b)
         if target is not out:
             out[...] = target
 
@@ -145,6 +163,48 @@ def _row(library: Provider) -> ExternRow:
         return Contract.parse(spec).infer(left, right)
 
     return ExternRow(name, f"a matrix product by {library.title}", infer, call, into=into)
+
+
+def _convolution_row(
+    library: Provider, convolve: Callable[[Array, Array, Array, WindowedProduct], object]
+) -> ExternRow:
+    name = f"{library.name}_convolution"
+
+    def into(out: Array, images: Array, filters: Array, **options: tuple[int, ...]) -> None:
+        w = WindowedProduct(**options)
+        if not out.size:
+            return
+        views = out.transpose(w.result_axes), images.transpose(w.image_axes)
+        _checked(name, convolve, *views, filters.transpose(w.filter_axes), w)
+
+    def call(images: Array, filters: Array, **options: tuple[int, ...]) -> Array:
+        types = (TensorType(_DTYPES[x.dtype], x.shape) for x in (images, filters))
+        shape = infer(*types, **options).shape
+        out = np.empty([int(n) for n in shape if isinstance(n, int)], images.dtype)
+        into(out, images, filters, **options)
+        return out
+
+    def infer(images: TensorType, filters: TensorType, **options: tuple[int, ...]) -> TensorType:
+        w = WindowedProduct(**options)
+        image = [images.shape[a] for a in w.image_axes]
+        extents = [filters.shape[a] for a in w.filter_axes]
+        sizes = [image[0], extents[0]]
+        for k, (step, dilation, margin) in enumerate(zip(w.steps, w.dilations, w.padding)):
+            reach = add(mul(sub(extents[k + 2], 1), dilation), 1)
+            padded = add(add(margin, image[k + 2]), margin)
+            sizes.append(add(floordiv(sub(padded, reach), step), 1))
+        order = [w.result_axes.index(a) for a in range(len(sizes))]
+        return TensorType(images.dtype, tuple(sizes[a] for a in order))
+
+    return ExternRow(name, f"a convolution by {library.title}", infer, call, into=into)
+
+
+def _checked(name: str, function: Callable[..., object], *arguments: Any) -> None:
+    """Call a library's function; raise its exceptions as ExternError."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        raise ExternError(op=name, reason=str(error)) from error
 
 
 _DTYPES = {d.numpy: d for d in DTYPES}
@@ -163,9 +223,15 @@ class ProductForm(NamedTuple):
     terms: Index
     """Products that are added up for each result."""
 
-    def call(self, library: Provider) -> Extern:
-        """Return the call of a library that computes it."""
-        return Extern(f"{library.name}_product", (("spec", self.spec),))
+
+def product_call(form: ProductForm, library: Provider) -> Extern:
+    """Return the call of a library that computes a stack of matrix products."""
+    return Extern(f"{library.name}_product", (("spec", form.spec),))
+
+
+def convolution_call(window: WindowedProduct, library: Provider) -> Extern:
+    """Return the call of a library that computes a convolution."""
+    return Extern(f"{library.name}_convolution", tuple(window._asdict().items()))
 
 
 def product_form(op: TensorOp, *inputs: TensorType) -> ProductForm | None:

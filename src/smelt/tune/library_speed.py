@@ -18,16 +18,31 @@ from smelt.target import Target
 from smelt.tune.arrays import random_array
 from smelt.tune.race import Contender
 
-__all__ = ["SHAPES", "measure_products"]
+__all__ = ["PROGRAMS", "measure_products"]
 
 Build = Callable[[Graph], Contender]
 
-SHAPES: Mapping[str, tuple[int, int, int]] = {
-    "square": (512, 512, 512),
-    "few rows": (4, 1024, 1024),
-    "skinny": (4096, 64, 64),
+PROGRAMS: Mapping[str, str] = {
+    **{
+        name: f"""graph product(x: DTYPE[{m},{k}], w: DTYPE[{k},{n}]) {{
+          v0 = contract(x, w) {{spec="m,k; k,n -> m,n"}}
+          return v0
+        }}"""
+        for name, m, n, k in (
+            ("square", 512, 512, 512),
+            ("few rows", 4, 1024, 1024),
+            ("skinny", 4096, 64, 64),
+        )
+    },
+    "convolution": """graph convolution(x: DTYPE[4,64,28,28], w: DTYPE[64,64,3,3]) {
+      v0 = pad(x) {low=(0,0,1,1), high=(0,0,1,1), value=0.0}
+      v1 = window(v0) {axis=2, extent=3, step=1, dilation=1}
+      v2 = window(v1) {axis=3, extent=3, step=1, dilation=1}
+      v3 = contract(v2, w) {spec="b,c,x,y,u,v; o,c,u,v -> b,o,x,y"}
+      return v3
+    }""",
 }
-"""Rows, columns and terms of the product that stands for each class, of a millisecond or two."""
+"""The program that stands for each class, of a few milliseconds; the type is filled in."""
 ALTERNATIONS = 5
 """Alternations of a product: the best of each side counts."""
 SECONDS = 1.5
@@ -37,11 +52,15 @@ SECONDS = 1.5
 def measure_products(build: Build, target: Target, library: Provider) -> Figures:
     """Return the times of products, ours and a library's, by number of threads.
 
-    `build` compiles a graph under the settings in force. What the time does not suffice for is left
-    out, and is ours.
+    `build` compiles a graph under the settings in force.
     """
     by_threads: dict[str, dict[str, tuple[float, float]]] = {}
-    cases = [(name, shape, d.name) for d in DTYPES for name, shape in SHAPES.items()]
+    cases = {
+        f"{name} {d.name}": program.replace("DTYPE", d.name)
+        for d in DTYPES
+        for name, program in PROGRAMS.items()
+        if name != "convolution" or library.convolve is not None
+    }
     counts = [target.cores]
     if target.cores > 1 and library.get_threads() is not None:
         counts.append(1)
@@ -53,20 +72,13 @@ def measure_products(build: Build, target: Target, library: Provider) -> Figures
             limited_threads(library, threads),
             knobs.config(threads=threads, library_products="never", tune="off"),
         ):
-            for name, shape, dtype in cases:
-                rows[f"{name} {dtype}"] = _times(build, library, shape, dtype, share)
+            for name, program in cases.items():
+                rows[name] = _times(build, parse(program), share)
     return {library.name: by_threads}
 
 
-def _times(
-    build: Build, library: Provider, shape: tuple[int, int, int], dtype: str, seconds: float
-) -> tuple[float, float]:
+def _times(build: Build, graph: Graph, seconds: float) -> tuple[float, float]:
     """Return the best nanoseconds of our product and of the library's."""
-    m, n, k = shape
-    graph = parse(
-        f"graph product(x: {dtype}[{m},{k}], w: {dtype}[{k},{n}]) {{\n"
-        '  v0 = contract(x, w) {spec="m,k; k,n -> m,n"}\n  return v0\n}'
-    )
     ours = build(graph)
     with knobs.config(library_products="always"):
         other = build(graph)

@@ -19,9 +19,10 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text
+from smelt.graph.library_form import library_form
 from smelt.journal import Decision, Journal, LibraryProduct, Measured
 from smelt.knobs.values import Pairs
-from smelt.ops.library_product import product_form, provider
+from smelt.ops.library_product import provider
 from smelt.ops.spec import dims_at
 from smelt.runtime.library_choice import library_wish
 from smelt.runtime.prelude import Run
@@ -163,7 +164,7 @@ def library_changes(contender: Contender) -> list[LibraryChange]:
         return []
     nodes = contender.plan.graph.nodes()
     decided = contender.journal.of(LibraryProduct)
-    if not decided and not any(product_form(n.op, *(x.type for x in n.inputs)) for n in nodes):
+    if not decided and not any(library_form(n, provider()) for n in nodes):
         return []
     wishes = ["plain", "always"]
     if any(d.taken for d in decided):
