@@ -58,7 +58,7 @@ def decided(c: driver.Compiled) -> list[tuple[bool, str]]:
     return [(d.taken, d.reason) for d in c.journal.of(LibraryProduct)]
 
 
-def figures(monkeypatch: pytest.MonkeyPatch, ratio: float, name: str = "square f32") -> None:
+def figures(monkeypatch: pytest.MonkeyPatch, ratio: float, name: str = "large f32") -> None:
     """Let the library take `ratio` times as long as we do for products of a class."""
 
     def usable(_: Target) -> Library:
@@ -113,7 +113,7 @@ def test_figures_decide_on_products_that_stand_alone(
 
 
 def test_a_class_that_was_not_measured_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures(monkeypatch, 0.5, "square f64")
+    figures(monkeypatch, 0.5, "large f64")
     assert decided(compiled(TWO, {"n": 500}, AVX2)) == [(False, "unmeasured"), (False, "fused")]
 
 
@@ -155,7 +155,7 @@ def test_products_in_chunks_of_rows_stay_ours(any_threads: None) -> None:
 @pytest.mark.parametrize(
     ("shape", "name"),
     [
-        ((512, 512, 512), "square"),
+        ((512, 512, 512), "large"),
         ((1, 4096, 4096), "few rows"),
         ((4096, 1, 4096), "few rows"),
         ((4096, 64, 512), "skinny"),

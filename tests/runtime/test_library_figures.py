@@ -20,7 +20,7 @@ from smelt.target import Target
 from smelt.tune.library_speed import PROGRAMS, measure_products
 
 MACHINE = Target.for_isa("avx2")
-FIGURES = {"numpy": {"2": {"square f32": (200.0, 100.0)}}}
+FIGURES = {"numpy": {"2": {"large f32": (200.0, 100.0)}}}
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_figures_are_stored_for_a_machine_and_a_library() -> None:
     assert library_figures.load(MACHINE) == {}
     assert library_figures.store(MACHINE, FIGURES) is not None
-    library_figures.store(MACHINE, {"other": {"2": {"square f32": (1.0, 2.0)}}})
+    library_figures.store(MACHINE, {"other": {"2": {"large f32": (1.0, 2.0)}}})
     stored = library_figures.load(MACHINE)
     assert stored["numpy"] == FIGURES["numpy"] and set(stored) == {"numpy", "other"}
     assert library_figures.load(Target.for_isa("portable")) == {}
-    assert library_figures.ratios(stored, "numpy", 2) == {"square f32": 0.5}
+    assert library_figures.ratios(stored, "numpy", 2) == {"large f32": 0.5}
     assert library_figures.ratios(stored, "numpy", 1) == {}
     assert library_figures.ratios(stored, "none", 2) == {}
 
@@ -48,10 +48,10 @@ def test_figures_are_stored_for_a_machine_and_a_library() -> None:
         "",
         "[]",
         '{"format": 0}',
-        {"numpy": {"2": {"square f32": [0.0, 1.0]}}},
-        {"numpy": {"2": {"square f32": [1.0]}}},
+        {"numpy": {"2": {"large f32": [0.0, 1.0]}}},
+        {"numpy": {"2": {"large f32": [1.0]}}},
         {"numpy": {"2": []}},
-        {"numpy": {"2": {"square f32": ["fast", 1.0]}}},
+        {"numpy": {"2": {"large f32": ["fast", 1.0]}}},
     ],
 )
 def test_a_damaged_file_is_no_file(folder: Path, broken: Any) -> None:
@@ -81,7 +81,7 @@ def test_figures_of_this_number_of_threads_decide() -> None:
     target = driver.host()
     library = PROVIDERS["numpy"]
     threads = library.get_threads() or 1
-    library_figures.store(target, {"numpy": {str(threads): {"square f32": (200.0, 100.0)}}})
+    library_figures.store(target, {"numpy": {str(threads): {"large f32": (200.0, 100.0)}}})
 
     def decided(**settings: Any) -> list[bool]:
         with knobs.config(**settings):
@@ -93,4 +93,4 @@ def test_figures_of_this_number_of_threads_decide() -> None:
     assert decided(threads=threads, library_products="never") == []
     assert library_choice.library_identity(target) == "" or threads == target.cores
     with knobs.config(threads=threads):
-        assert "square f32:0.5" in library_choice.library_identity(target)
+        assert "large f32:0.5" in library_choice.library_identity(target)

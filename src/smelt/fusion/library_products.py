@@ -7,7 +7,7 @@ kernel of its own anyway is handed over, and only where this machine's figures, 
 Other choices are for `tune`, which races whole programs: the setting `library_products`.
 
 >>> class_of(512, 512, 512), class_of(4, 1024, 1024), class_of(4096, 64, 64)
-('square', 'few rows', 'skinny')
+('large', 'few rows', 'skinny')
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "use_library",
 ]
 
-ShapeClass: TypeAlias = Literal["square", "few rows", "skinny"]
+ShapeClass: TypeAlias = Literal["large", "few rows", "skinny"]
 
 FEW_ROWS = 16
 """Most rows of a product that reads its second operand once, from memory."""
@@ -54,7 +54,7 @@ def class_of(rows: int, columns: int, terms: int) -> ShapeClass:
     """Return the class of shapes of which all products are assumed to compare alike."""
     if min(rows, columns) <= FEW_ROWS:
         return "few rows"
-    return "skinny" if min(columns, terms) <= SKINNY else "square"
+    return "skinny" if min(columns, terms) <= SKINNY else "large"
 
 
 def choose_products(

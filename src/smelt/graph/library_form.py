@@ -36,7 +36,7 @@ __all__ = ["LibraryForm", "convolution_form", "library_form"]
 
 
 class LibraryForm(NamedTuple):
-    """A node as a call of a library, with its sizes as a stack of matrix products."""
+    """A call of a library, with its sizes as a matrix product."""
 
     op: Extern
     operands: tuple[Node, ...]
@@ -55,7 +55,7 @@ class ConvolutionForm(NamedTuple):
 
 
 def library_form(node: Node, library: Provider) -> LibraryForm | None:
-    """Return a node as a call of a library; None if that has no function for it."""
+    """Return the library call that computes a node, or None."""
     types = tuple(x.type for x in node.inputs)
     form = product_form(node.op, *types)
     if form is not None:
@@ -125,7 +125,7 @@ def convolution_form(node: Node) -> ConvolutionForm | None:
 
 
 def _equal_margins(pad: Pad) -> dict[int, int] | None:
-    """Return the zeros on both sides of each padded axis; None if they differ or are not zero."""
+    """Return the zeros on both sides of each axis, or None if they differ."""
     if isinstance(pad.value, bool) or pad.value != 0:
         return None
     margins: dict[int, int] = {}

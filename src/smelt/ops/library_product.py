@@ -95,7 +95,7 @@ class Library:
 
     provider: Provider
     ratios: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Its time divided by ours, by shape class and type, as `square f32`."""
+    """Its time divided by ours, by shape class and type, as `large f32`."""
     may_run: bool = True
     """False if it would take more threads than a call may."""
 

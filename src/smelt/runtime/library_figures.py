@@ -4,8 +4,8 @@
 them every product is ours. They are stored in a file of their own next to the machine's, by
 library, number of threads, shape class and type, as the nanoseconds of both.
 
->>> ratios({"numpy": {"2": {"square f32": (200.0, 100.0)}}}, "numpy", 2)
-{'square f32': 0.5}
+>>> ratios({"numpy": {"2": {"large f32": (200.0, 100.0)}}}, "numpy", 2)
+{'large f32': 0.5}
 """
 
 from __future__ import annotations

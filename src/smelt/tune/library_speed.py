@@ -29,7 +29,7 @@ PROGRAMS: Mapping[str, str] = {
           return v0
         }}"""
         for name, m, n, k in (
-            ("square", 512, 512, 512),
+            ("large", 512, 512, 512),
             ("few rows", 4, 1024, 1024),
             ("skinny", 4096, 64, 64),
         )

@@ -18,7 +18,7 @@ from smelt.ops.library_product import provider, using
 
 @pytest.fixture(autouse=True)
 def one_number_of_threads() -> Any:
-    """As many threads as a call of ours takes, so that PyTorch may be called."""
+    """Limit PyTorch to one thread, no more than a call of ours takes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch._dynamo.reset()
