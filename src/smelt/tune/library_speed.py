@@ -6,13 +6,14 @@ includes handing over from one pool of threads to the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter, perf_counter_ns
 
 from smelt import knobs
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.ops.library_product import DTYPES, Provider, limited_threads, using
+from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.library_figures import Figures
 from smelt.target import Target
 from smelt.tune.arrays import random_array
@@ -43,8 +44,8 @@ PROGRAMS: Mapping[str, str] = {
     }""",
 }
 """The program that stands for each class, of a few milliseconds; the type is filled in."""
-ALTERNATIONS = 5
-"""Alternations of a product: the best of each side counts."""
+LEAST_RUNS, MOST_RUNS = 4, 12
+"""Alternations of a product, whatever the time, and with time left."""
 SECONDS = 1.5
 """Time in which all products are measured, without their compilation."""
 
@@ -73,29 +74,44 @@ def measure_products(build: Build, target: Target, library: Provider) -> Figures
             knobs.config(threads=threads, library_products="never", tune="off"),
         ):
             for name, program in cases.items():
-                rows[name] = _times(build, parse(program), share)
+                times = _times(build, parse(program), share)
+                if times is not None:
+                    rows[name] = times
     return {library.name: by_threads}
 
 
-def _times(build: Build, graph: Graph, seconds: float) -> tuple[float, float]:
-    """Return the best nanoseconds of our product and of the library's."""
+def _times(build: Build, graph: Graph, seconds: float) -> tuple[float, float] | None:
+    """Return the best nanoseconds of our product and of the library's.
+
+    None if the two best runs of a side do not confirm one another: a busy machine may make either
+    look many times slower than it is.
+    """
     ours = build(graph)
     with knobs.config(library_products="always"):
         other = build(graph)
     arrays = [random_array(x.type, {}, number) for number, x in enumerate(graph.inputs)]
-    best = [float("inf"), float("inf")]
-    for _ in _rounds(seconds):
-        for side, contender in enumerate((ours, other)):
+    times: tuple[list[float], list[float]] = [], []
+    end = perf_counter() + seconds
+    for number in range(MOST_RUNS):
+        for side, contender in zip(times, (ours, other), strict=True):
             start = perf_counter_ns()
             contender.run(arrays, ())
-            best[side] = min(best[side], max(perf_counter_ns() - start, 1))
+            side.append(max(perf_counter_ns() - start, 1))
+        if number + 1 >= LEAST_RUNS and perf_counter() > end:
+            break
+    return confirmed(*times)
+
+
+def confirmed(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float] | None:
+    """Return the best time of each side if its second best is close.
+
+    >>> confirmed([5.0, 2.0, 2.1], [1.0, 1.1, 9.0]), confirmed([5.0, 2.0, 9.0], [1.0, 1.1, 9.0])
+    ((2.0, 1.0), None)
+    """
+    best: list[float] = []
+    for times in (ours, other):
+        first, second = sorted(times)[:2]
+        if second > first * (1 + AGREEMENT):
+            return None
+        best.append(first)
     return best[0], best[1]
-
-
-def _rounds(seconds: float) -> Iterator[int]:
-    """Count alternations: one to warm up and one to time at least, then until the time is up."""
-    end = perf_counter() + seconds
-    for number in range(ALTERNATIONS + 1):
-        yield number
-        if number and perf_counter() > end:
-            return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,13 +21,13 @@ def one_number_of_threads() -> Any:
     """Limit PyTorch to one thread, no more than a call of ours takes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
     torch.set_num_threads(before)
 
 
 @contextmanager
-def always() -> Iterator[list[LibraryProduct]]:
+def always() -> Generator[list[LibraryProduct]]:
     """Compile with every product PyTorch's; yields what was decided."""
     decisions: list[LibraryProduct] = []
 
