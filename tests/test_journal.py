@@ -30,6 +30,7 @@ PLAIN = {
     "float | None": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "Origin | None": st.none() | ORIGINS,
     "tuple[str, ...]": st.lists(st.text(max_size=5), max_size=3).map(tuple),
+    "tuple[int, ...]": st.lists(st.integers(0, 2**63), max_size=3).map(tuple),
     "Mapping[str, Any]": st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=4)),
     "Verdict": st.sampled_from(["fused", "split"]),
 }

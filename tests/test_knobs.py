@@ -31,6 +31,7 @@ OTHER = {
     "log": ("fusion,-tune", "fusion,-tune"),
     "rounding": ("exact", "exact"),
     "fuse": ("0", False),
+    "library_products": ("plain", "plain"),
     "must_fuse": ("exp+sum, a+b", (("exp", "sum"), ("a", "b"))),
     "require_fused": ("a+b+c", (("a", "b"), ("b", "c"))),
     "tune": ("race", "race"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -49,6 +50,7 @@ from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, Loop
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
+from smelt.runtime.library_choice import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.runtime.proofs import persist_claims
@@ -230,14 +232,8 @@ def _plan_with_prelude(
         constants = (
             split_constant_subgraph(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
         )
-        plan_journal = Journal(full=journal.full) if constants.parts else journal
-        plan = fusion.plan(
-            constants.graph,
-            target,
-            plan_journal,
-            sizes,
-            fuse=knobs.FUSE.get(),
-            donated=_donated(constants.graph, graph, donate),
+        constants, plan, plan_journal = _plan_products(
+            graph, constants, sizes, donate, journal, target
         )
         room = constant_budget(graph, plan, sizes, program.allowance)
         over_budget = values_over_budget(constants, room.total_bytes)
@@ -246,6 +242,43 @@ def _plan_with_prelude(
                 journal.facts += plan_journal.facts
             return plan, PreludeBuilder(graph, constants, room)
         refused += over_budget
+
+
+def _plan_products(
+    graph: Graph,
+    constants: Split,
+    sizes: Mapping[str, int],
+    donate: Donate,
+    journal: Journal,
+    target: Target,
+) -> tuple[Split, Plan, Journal]:
+    """Plan a graph, and once more if a library computes some products.
+
+    Returns the rest as it was planned, the plan, and its facts, which are in `journal` already if
+    that is what is returned.
+    """
+
+    def planned(rest: Graph, facts: Journal) -> Plan:
+        donated = _donated(rest, graph, donate)
+        return fusion.plan(rest, target, facts, sizes, fuse=knobs.FUSE.get(), donated=donated)
+
+    wish, library = library_wish(), usable_library(target)
+    undecided = wish == "never" or (wish == "auto" and not library.ratios)
+    facts = journal if undecided and not constants.parts else Journal(full=journal.full)
+    rest = constants.graph
+    plan = planned(rest, facts)
+    decisions = fusion.choose_products(rest, plan, target, sizes, wish, library)
+    changed = fusion.use_library(rest, decisions, library.provider)
+    if changed is not rest:
+        new_facts = Journal(full=journal.full)
+        other = planned(changed, new_facts)
+        if fusion.calls_in_chunks(other):
+            decisions = fusion.stay_own(decisions)
+        else:
+            constants, plan, facts = replace(constants, graph=changed), other, new_facts
+    for decision in decisions.values():
+        facts.record(decision)
+    return constants, plan, facts
 
 
 def _donated(planned: Graph, graph: Graph, donate: Donate) -> Donated:

@@ -172,6 +172,38 @@ class ConstantWeighed(Fact):
     room_bytes: int
 
 
+LIBRARY_REASONS: Mapping[str, str] = {
+    "faster": "measured to be faster here for products of this shape",
+    "slower": "measured not to be faster here for products of this shape",
+    "fused": "its kernel computes other operators too, which a call would separate",
+    "unmeasured": "the library was not measured for this shape and type",
+    "chunks": "it would be called for one chunk of rows after another",
+    "threads": "the library would take more threads than a call may",
+    "setting": "chosen by the setting `library_products`, or in a race of whole programs",
+}
+"""Why a product is computed by a library or by a kernel of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProduct(Fact):
+    """Whether a numerical library computes a product instead of a kernel, and why.
+
+    `shape` is the stack, rows, columns and summed terms; `reason` a key of `LIBRARY_REASONS`. The
+    predicted times of the product alone, by our kernel and by the library, are None where they are
+    not known: of a product that shares a kernel, and of a library that was not measured.
+    """
+
+    topic: ClassVar[str] = "fusion"
+    value: str
+    library: str
+    shape: tuple[int, ...]
+    taken: bool
+    reason: str
+    own_ns: float | None = None
+    library_ns: float | None = None
+    origin: Origin | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class KernelLowered(Fact):
     """A cluster was lowered to a kernel, with its operators in execution order.

@@ -153,6 +153,10 @@ def _text(fact: Fact) -> str:
             verdict = "kept" if fact.kept else "not kept"
             gain = f"saves {_time(fact.saves_ns * 1e-9)} a call"
             return f"{fact.value}: {size} {fact.what}, {verdict}, {gain}, {room} of room"
+        case journal.LibraryProduct():
+            maker = fact.library if fact.taken else "a kernel"
+            shape = "x".join(map(str, fact.shape))
+            return f"{fact.value}, product {shape}, by {maker}: {_library_reason(fact)}"
         case journal.KernelLowered():
             again = f", {len(fact.recomputed)} recomputed" if fact.recomputed else ""
             return f"{fact.name}: {len(fact.operators)} operators{again}, {_time(fact.seconds)}"
@@ -171,6 +175,14 @@ def _text(fact: Fact) -> str:
             return f"{fact.what}: {fact.value:.4g} {fact.unit}{prediction}"
         case _:
             return repr(fact)
+
+
+def _library_reason(fact: journal.LibraryProduct) -> str:
+    sentence = journal.LIBRARY_REASONS[fact.reason]
+    if fact.own_ns is None or fact.library_ns is None:
+        return sentence
+    ours, library = (_time(ns * 1e-9) for ns in (fact.own_ns, fact.library_ns))
+    return f"{sentence} [{ours} ours, {library} by {fact.library}]"
 
 
 def _decision(fact: journal.Decision) -> str:

@@ -46,6 +46,7 @@ from smelt.runtime.executable import Executable, reference_executable
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.host import host
+from smelt.runtime.library_choice import library_identity
 from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.reference import is_recoverable, warn_fallback
 from smelt.target import Target
@@ -195,6 +196,7 @@ def _key_parts(
         f"{' proofs' * has_system()}",
         "processor": target.fingerprint(),
         "figures of this machine": target.to_json(),
+        "library of products": library_identity(target),
     }
 
 

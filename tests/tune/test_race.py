@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import smelt as sm
 from smelt import driver, knobs, warm
 from smelt.graph.text import parse
-from smelt.journal import Decision, Journal, Measured
+from smelt.journal import Decision, Journal, LibraryProduct, Measured
 from smelt.runtime import code
 from smelt.runtime.cache import Cache
 from smelt.target import Target
@@ -125,6 +126,53 @@ def test_a_raced_plan_is_found_by_the_next_process(
             assert isinstance(again, warm.CachedProgram) and kernels(again) == actual
     with knobs.config(tune="off"):
         assert kernels(warm.compile(GRAPH, hints=SIZES)) == 1
+
+
+PRODUCT = parse("""graph f(x: f32[n,300], w: f32[200,300], b: f32[200]) {
+  v0 = contract(x, w) {spec="m,k; j,k -> m,j"}
+  v1 = add(v0, b)
+  return v1
+}""")
+
+
+def test_a_library_is_raced_in_the_whole_program_and_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def calls(**settings: Any) -> int:
+        with knobs.config(**settings):
+            c = driver.compile(PRODUCT, hints={"n": 100}, journal=Journal())
+        return sum(cluster.is_extern for cluster in c.plan.clusters)
+
+    usable = driver.usable_library
+    monkeypatch.setattr(
+        driver, "usable_library", lambda target: replace(usable(target), may_run=True)
+    )
+    monkeypatch.setattr(race, "compare", lambda one, other, ends: 0.5)
+    with knobs.config(tune="race"):
+        c = driver.compile(PRODUCT, hints={"n": 100}, journal=Journal())
+    measured = [m for m in c.journal.of(Measured) if "NumPy" in m.what]
+    assert [(m.what, m.value) for m in measured] == [("products by NumPy: always", 0.5)]
+    assert [d.reason for d in c.journal.of(LibraryProduct)] == ["setting"]
+    assert calls() == calls(tune="race") == 1
+    assert calls(tune="off") == 0 == calls(library_products="never")
+
+
+def test_a_library_that_loses_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "compare", lambda one, other, ends: 1.5)
+    with knobs.config(tune="race"):
+        c = driver.compile(PRODUCT, hints={"n": 100}, journal=Journal())
+        assert recall(Program(PRODUCT, {"n": 100}), driver.host()) == {
+            "must_fuse": (),
+            "never_fuse": (),
+        }
+    assert not any(cluster.is_extern for cluster in c.plan.clusters)
+
+
+def test_the_users_own_choice_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "compare", lambda one, other, ends: 0.5)
+    with knobs.config(tune="race", library_products="never"):
+        c = driver.compile(PRODUCT, hints={"n": 100}, journal=Journal())
+    assert not any(cluster.is_extern for cluster in c.plan.clusters)
 
 
 def decision(verdict: Any, fused: float | None, split: float | None) -> Decision:

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
 
 import click
 from rich.text import Text
 
-from smelt import knobs
+from smelt import driver, knobs
 from smelt.cli.checks import Check, all_checks
 from smelt.cli.terminal import MARKS, console, print_json, table
-from smelt.runtime import figures, host, probe
+from smelt.imports import fork_safe_import
+from smelt.ops.library_product import PROVIDERS
+from smelt.runtime import figures, host, library_figures, probe
+from smelt.tune import library_speed
 
 
 @click.command("doctor")
 @click.option("--knobs", "show_knobs", is_flag=True, help="Print every setting instead.")
-@click.option("--probe", "measure", is_flag=True, help="Measure this machine first (about 2 s).")
+@click.option("--probe", "measure", is_flag=True, help="Measure this machine first (about 5 s).")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(show_knobs: bool, measure: bool, as_json: bool) -> None:
     """Check the installation, and show what Smelt detects on this machine.
@@ -52,8 +58,22 @@ def _probe() -> None:
         )
     measured = figures.target_of(host.usable_host(), samples)
     assert measured is not None
-    if host.store(measured, samples=samples) is None:
+    stored = host.store(measured, samples=samples)
+    click.echo("measuring products, ours and a library's ...", err=True)
+    if stored is None or library_figures.store(host.host(), _product_figures()) is None:
         click.echo("the figures could not be stored: the cache directory is not usable", err=True)
+
+
+def _product_figures() -> library_figures.Figures:
+    """Measure the products of NumPy and, where it is installed, of PyTorch."""
+    if find_spec("torch") is not None:
+        fork_safe_import("smelt.frontends.torch.library")
+    target = host.host()
+    build = partial(driver.compile, target=target)
+    measured: dict[str, Any] = {}
+    for library in PROVIDERS.values():
+        measured |= library_speed.measure_products(build, target, library)
+    return measured
 
 
 def _print_checks(checks: list[Check]) -> None:

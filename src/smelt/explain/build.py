@@ -24,6 +24,7 @@ from smelt.explain.data import (
     DecisionData,
     EdgeData,
     KernelData,
+    LibraryData,
     MemoryData,
     NodeData,
     NodeKind,
@@ -47,6 +48,7 @@ from smelt.graph.ir import Node
 from smelt.graph.text import operator_text
 from smelt.graph.text import text as graph_text
 from smelt.journal import (
+    LIBRARY_REASONS,
     CacheHit,
     CacheMiss,
     ConstantWeighed,
@@ -55,6 +57,7 @@ from smelt.journal import (
     Journal,
     KernelEmitted,
     KernelLowered,
+    LibraryProduct,
     OrderChosen,
     PassRan,
     Planned,
@@ -119,6 +122,18 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         orders=tuple(
             OrderData(windows=f.windows, last=f.last, first_ns=f.first_ns, last_ns=f.last_ns)
             for f in journal.of(OrderChosen)
+        ),
+        libraries=tuple(
+            LibraryData(
+                value=f.value,
+                library=f.library,
+                shape=f.shape,
+                taken=f.taken,
+                reason=LIBRARY_REASONS[f.reason],
+                own_ns=f.own_ns,
+                library_ns=f.library_ns,
+            )
+            for f in journal.of(LibraryProduct)
         ),
         checks=tuple(labels.number[n] for n in plan.graph.check_outputs),
     )

@@ -19,7 +19,7 @@ from smelt.dataclass import dataclass
 from smelt.explain.page_data import PageData
 
 FORMAT = "smelt-report"
-VERSION = "1.10"
+VERSION = "1.11"
 """Version of the JSON form: an incompatible change raises the first number, an addition the second.
 """
 
@@ -297,6 +297,23 @@ class OrderData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryData:
+    """Whether `library` computes the product `value` instead of a kernel, and why in words.
+
+    `shape` is the stack, rows, columns and summed terms. `own_ns` and `library_ns` are the
+    predicted times of the product alone, where they are known.
+    """
+
+    value: str
+    library: str
+    shape: tuple[int, ...]
+    taken: bool
+    reason: str
+    own_ns: float | None
+    library_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionData:
     """A candidate fusion, in the planner's order.
 
@@ -433,6 +450,7 @@ class ReportData:
     checks: tuple[int, ...] = ()
     """Nodes computed only to check the inputs, in addition to `outputs`."""
     orders: tuple[OrderData, ...] = ()
+    libraries: tuple[LibraryData, ...] = ()
     page: PageData | None = None
     """What only the page shows; None unless it was requested."""
     device: DeviceData | None = None

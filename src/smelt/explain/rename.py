@@ -78,6 +78,7 @@ class Renaming:
             kernels=kernels,
             decisions=tuple(self._decision(d, data.nodes) for d in data.decisions),
             constants=_renamed(data.constants, graph_words),
+            libraries=_renamed(data.libraries, graph_words),
         )
 
     def page(self, page: PageData, data: ReportData) -> PageData:

@@ -1,6 +1,12 @@
 """Fusion: partition a graph into kernels (graph -> plan), with the reasons."""
 
 from smelt.fusion.compose import plan
+from smelt.fusion.library_products import (
+    calls_in_chunks,
+    choose_products,
+    stay_own,
+    use_library,
+)
 from smelt.fusion.loop_neighbors import fuse_loop_neighbors
 from smelt.fusion.plan import Cluster, Plan, Slot
 from smelt.fusion.traffic import traffic
@@ -10,9 +16,13 @@ __all__ = [
     "Cluster",
     "Plan",
     "Slot",
+    "calls_in_chunks",
+    "choose_products",
     "fuse_loop_neighbors",
     "is_contraction",
     "is_library",
     "plan",
+    "stay_own",
     "traffic",
+    "use_library",
 ]

@@ -185,6 +185,17 @@ FUSE = _switch(
     "off gives every operator a kernel of its own: to compare, or to find a bug.",
     changes="plan",
 )
+LIBRARY_PRODUCTS: Knob[Literal["auto", "never", "plain", "always"]] = Knob(
+    "library_products",
+    values.choice("auto", "never", "plain", "always"),
+    "auto",
+    "Matrix products that a library (NumPy, PyTorch) computes instead of a kernel: those with "
+    "nothing fused to them where `smelt doctor --probe` measured the library to be faster (auto), "
+    "none (never), all with nothing fused to them (plain), or all that a library can compute "
+    "(always). Never under rounding=exact or strict.",
+    values="auto | never | plain | always",
+    changes="plan",
+)
 MUST_FUSE: Knob[values.Pairs] = Knob(
     "must_fuse",
     values.pairs,

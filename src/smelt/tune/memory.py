@@ -24,17 +24,20 @@ from smelt.graph.text import text
 from smelt.graph.walk import input_size_names
 from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
+from smelt.ops.library_product import provider
 from smelt.runtime.cache import Cache
 from smelt.runtime.host import machine_id
 from smelt.runtime.prelude import Allowance
 from smelt.target import Target
 
 FORMAT = "smelt tuned plan 1"
+LIBRARY = knobs.LIBRARY_PRODUCTS.name
 GUESS = 64
 """Default of a size without a hint."""
 
-Settings: TypeAlias = Mapping[str, Pairs]
-"""`must_fuse` and `never_fuse`, including the user's own."""
+Settings: TypeAlias = Mapping[str, Pairs | str]
+"""`must_fuse` and `never_fuse`, including the user's own, and `library_products` if it was raced.
+"""
 
 
 class Program:
@@ -63,7 +66,9 @@ class Program:
         magnitudes = " ".join(f"{n}:{s.bit_length()}" for n, s in sorted(self.sizes.items()))
         with knobs.config(tune="off"):
             settings = knobs.fingerprint()
-        parts = FORMAT, self.text, magnitudes, settings, machine_id(target)
+        parts = [FORMAT, self.text, magnitudes, settings, machine_id(target)]
+        if provider().name != "numpy":
+            parts.append(provider().name)
         return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
@@ -80,14 +85,22 @@ def recall(program: Program, target: Target) -> Settings | None:
         return None
     if entry is None or entry.meta.get("format") != FORMAT:
         return None
-    return {name: read_pairs(entry.meta[name]) for name in ("must_fuse", "never_fuse")}
+    settings: dict[str, Pairs | str] = {
+        name: read_pairs(entry.meta[name]) for name in ("must_fuse", "never_fuse")
+    }
+    if (wish := entry.meta.get(LIBRARY)) is not None:
+        settings[LIBRARY] = str(wish)
+    return settings
 
 
 def remember(program: Program, target: Target, settings: Settings, gain: float) -> None:
     """Store the winning settings; `gain` is the speed-up over the first plan."""
     if not knobs.CACHE.get():
         return
-    meta: dict[str, object] = {name: list(map(list, pairs)) for name, pairs in settings.items()}
+    meta: dict[str, object] = {
+        name: value if isinstance(value, str) else list(map(list, value))
+        for name, value in settings.items()
+    }
     meta |= {"what": "race", "format": FORMAT, "gain": round(gain, 3)}
     with suppress(SmeltError):
         Cache.default().put(program.key(target), meta, b"")

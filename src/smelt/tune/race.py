@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -19,12 +19,16 @@ from smelt.dataclass import dataclass
 from smelt.errors import SmeltError
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import text as plan_text
-from smelt.journal import Decision, Journal, Measured
+from smelt.graph.library_form import library_form
+from smelt.journal import Decision, Journal, LibraryProduct, Measured
+from smelt.knobs.values import Pairs
+from smelt.ops.library_product import provider
 from smelt.ops.spec import dims_at
+from smelt.runtime.library_choice import library_wish
 from smelt.runtime.prelude import Run
 from smelt.target import Target
 from smelt.tune.arrays import Array, agree, random_array
-from smelt.tune.memory import Program, Settings, recall, remember
+from smelt.tune.memory import LIBRARY, Program, Settings, recall, remember
 
 _LOG = logging.getLogger("smelt.tune")
 
@@ -46,6 +50,8 @@ class Contender(Protocol):
     @property
     def plan(self) -> Plan: ...
     @property
+    def journal(self) -> Journal: ...
+    @property
     def size_names(self) -> tuple[str, ...]: ...
 
     def run_prelude(self, arrays: Sequence[Array]) -> Run | None: ...
@@ -58,6 +64,33 @@ class Contender(Protocol):
     ) -> list[Array]: ...
 
 
+class Change(Protocol):
+    """What one plan of a race does differently from another."""
+
+    def apply_to(self, settings: Settings) -> Settings:
+        """Return the settings with this change."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The change in words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryChange:
+    """Other products that a library computes: a value of the setting `library_products`."""
+
+    wish: str
+
+    def apply_to(self, settings: Settings) -> Settings:
+        return {**settings, LIBRARY: self.wish}
+
+    @property
+    def title(self) -> str:
+        return f"products by {provider().title}: {self.wish}"
+
+
 @dataclass(frozen=True, slots=True)
 class Flip:
     """A flipped decision."""
@@ -68,8 +101,13 @@ class Flip:
     """The predicted time that is at stake."""
 
     def apply_to(self, settings: Settings) -> Settings:
-        """Return the settings with this flip."""
-        return {**settings, self.wish: (*settings[self.wish], self.pair)}
+        pairs = cast("Pairs", settings[self.wish])
+        return {**settings, self.wish: (*pairs, self.pair)}
+
+    @property
+    def title(self) -> str:
+        verb = "apart" if self.wish == "never_fuse" else "together"
+        return f"{' and '.join(self.pair)} {verb}"
 
 
 def choose(
@@ -83,7 +121,10 @@ def choose(
     remembered = recall(program, target)
     if remembered is not None or knobs.TUNE.get() != "race" or not knobs.FUSE.get():
         return remembered or {}
-    user_settings = {"must_fuse": knobs.MUST_FUSE.get(), "never_fuse": knobs.NEVER_FUSE.get()}
+    user_settings: Settings = {
+        "must_fuse": knobs.MUST_FUSE.get(),
+        "never_fuse": knobs.NEVER_FUSE.get(),
+    }
     winner = Race(program, build, journal).run(user_settings)
     if winner is None:
         return {}
@@ -113,6 +154,24 @@ def close_calls(decisions: Sequence[Decision]) -> list[Flip]:
     return sorted(flips.values(), key=lambda f: -f.ns)[:CONTENDERS]
 
 
+def library_changes(contender: Contender) -> list[LibraryChange]:
+    """Return the other values of `library_products` that are worth a race.
+
+    The user's own value stands. Which products gain depends on what is fused around them, so whole
+    programs race.
+    """
+    if knobs.LIBRARY_PRODUCTS.source != "default" or library_wish() == "never":
+        return []
+    nodes = contender.plan.graph.nodes()
+    decided = contender.journal.of(LibraryProduct)
+    if not decided and not any(library_form(n, provider()) for n in nodes):
+        return []
+    wishes = ["plain", "always"]
+    if any(d.taken for d in decided):
+        wishes.insert(0, "never")
+    return [LibraryChange(wish) for wish in wishes]
+
+
 class Race:
     """Plans of one program racing each other."""
 
@@ -124,7 +183,7 @@ class Race:
         best = self.build_contender(initial)
         if best is None:
             return None
-        flips = close_calls(best.plan.decisions)
+        flips: list[Change] = [*library_changes(best), *close_calls(best.plan.decisions)]
         sizes = {n: max(self.program.sizes.get(n, 1), 0) for n in best.size_names}
         if not flips or self._nbytes(sizes) > MAX_INPUT_BYTES:
             return initial, 1.0
@@ -140,8 +199,13 @@ class Race:
             if contender is None or plan_text(contender.plan) in seen:
                 continue
             seen.add(plan_text(contender.plan))
-            if not all(map(agree, expected, contender.run(*call))):
-                _LOG.warning("a plan gives other numbers and is left out: %s %s", *flip.pair)
+            try:
+                results = contender.run(*call)
+            except SmeltError as error:
+                _LOG.warning("a plan fails and is left out: %s: %s", flip.title, error)
+                continue
+            if not all(map(agree, expected, results)):
+                _LOG.warning("a plan gives other numbers and is left out: %s", flip.title)
                 continue
             ratio = compare(_prepared_call(best, *call), _prepared_call(contender, *call), ends)
             self._note(flip, ratio)
@@ -164,9 +228,8 @@ class Race:
         inputs = self.program.graph.inputs
         return sum(prod(dims_at(x.type.shape, sizes)) * x.type.dtype.itemsize for x in inputs)
 
-    def _note(self, flip: Flip, ratio: float) -> None:
-        verb = "apart" if flip.wish == "never_fuse" else "together"
-        self.journal.record(Measured(f"{' and '.join(flip.pair)} {verb}", ratio, "of the time"))
+    def _note(self, change: Change, ratio: float) -> None:
+        self.journal.record(Measured(change.title, ratio, "of the time"))
 
 
 def compare(one: Callable[[], Any], other: Callable[[], Any], ends: float) -> float:

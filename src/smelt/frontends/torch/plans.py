@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from smelt import knobs, warm
+from smelt.frontends.torch.library import TORCH
 from smelt.graph.ir import Graph
 from smelt.graph.is_instance import match_instance
 from smelt.ops.create import Constant, Input, SizeOf
+from smelt.ops.library_product import using
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Reshape
 from smelt.runtime.prelude import Allowance
@@ -118,7 +120,8 @@ def make_plan(
     def near(stored: CachedProgram) -> bool:
         return _serves(_entry_for(stored, program), hints, allowance)
 
-    plan = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
+    with using(TORCH):
+        plan = warm.compile(graph, hints=hints, donate=donate, program=program, near=near)
     _PLANS[program.text, knobs.fingerprint(), donate] = _entry_for(plan, program)
     return plan, {n: size(n) for n in plan.size_names}
 

@@ -1,0 +1,51 @@
+"""The library whose products a program may call, as the settings and this machine allow.
+
+>>> with knobs.config(library_products="always", rounding="exact"):
+...     library_wish()
+'never'
+"""
+
+from __future__ import annotations
+
+from smelt import knobs
+from smelt.ops.library_product import Library, Wish, provider
+from smelt.runtime import library_figures
+from smelt.runtime.threads import default_threads
+from smelt.target import Target
+
+__all__ = ["library_identity", "library_wish", "usable_library"]
+
+
+def library_wish() -> Wish:
+    """Return the setting in force: a library rounds otherwise, and is no code of ours."""
+    if knobs.ROUNDING.get() == "exact" or knobs.STRICT.get() or not knobs.FUSE.get():
+        return "never"
+    return knobs.LIBRARY_PRODUCTS.get()
+
+
+def usable_library(target: Target) -> Library:
+    """Return the library in use, with its figures for the threads of a call.
+
+    A library of more threads than a call may take is not called: it would take the others' cores.
+    """
+    library = provider()
+    allowed = knobs.THREADS.get() or default_threads()
+    threads = library.get_threads()
+    figures = library_figures.ratios(library_figures.load(target), library.name, allowed)
+    return Library(
+        library,
+        figures if threads in (None, allowed) else {},
+        threads is None or threads <= allowed,
+    )
+
+
+def library_identity(target: Target) -> str:
+    """Return what a plan depends on besides the setting; empty if it calls no library."""
+    wish = library_wish()
+    if wish == "never":
+        return ""
+    library = usable_library(target)
+    if wish == "auto" and not library.ratios:
+        return ""
+    figures = " ".join(f"{name}:{ratio:.3g}" for name, ratio in sorted(library.ratios.items()))
+    return f"{library.provider.name} {library.may_run} {figures}"
