@@ -10,7 +10,7 @@ import ctypes
 import json
 import platform
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -101,21 +101,25 @@ def test_memory_tasks_and_streams(name: str, isa: str) -> None:
         assert is_same(past(*arrays), actual)
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize("name", ["map", "narrow", "two results", "rows", "one turned"])
-def test_streams_start_anywhere(name: str) -> None:
-    """Stores past the caches need whole lines: what lies before the first one is stored normally,
-    and so are short rows and results that do not lie alike."""
-    kernel, past = fuse(FAMILY[name]), fuse(FAMILY[name], streaming=True)
+def test_streams_start_anywhere(name: str, isa: str) -> None:
+    """Results may begin within cache lines, each elsewhere, and nothing beside them is written."""
+    kernel, past = fuse(FAMILY[name], isa), fuse(FAMILY[name], isa, streaming=True)
     arrays = arrays_for(kernel, 16, 640)
     wanted = kernel(*arrays)
-    for skip in (0, 1, 2, 13, 16, 63, 64):
-        out = []
-        for w in wanted:
-            raw = np.zeros(w.nbytes + 1024, np.uint8)
-            start = -raw.ctypes.data % 64 + skip * w.itemsize
-            out.append(raw[start : start + w.nbytes].view(w.dtype).reshape(w.shape))
+    starts = [(skip, apart) for skip in (0, 1, 2, 13, 16, 63, 64) for apart in (0, 4, 8, 1)]
+    for skip, apart in starts:
+        raw = [np.full(w.nbytes + 2048, 85, np.uint8) for w in wanted]
+        out: list[Array] = []
+        for k, (memory, w) in enumerate(zip(raw, wanted, strict=True)):
+            start = 64 + -memory.ctypes.data % 64 + (skip + k * apart) * w.itemsize
+            out.append(memory[start : start + w.nbytes].view(w.dtype).reshape(w.shape))
         past(*arrays, out=out)
-        assert is_same(out, wanted), skip
+        assert is_same(out, wanted), (skip, apart)
+        for memory, result in zip(raw, out, strict=True):
+            result[...] = 0
+            assert int((memory != 85).sum()) <= result.nbytes, (skip, apart)
 
 
 IN_PERIODS = {
@@ -173,6 +177,26 @@ def test_no_store_past_the_caches_claims_more_than_it_is_aligned() -> None:
     code = emit(kernel, Target.for_isa("avx512"), streaming=True).llvm
     matches = re.findall(r"store <(\d+) x i16>.* align (\d+), !nontemporal", code)
     assert {(int(n) * 2, int(align)) for n, align in matches} == {(128, 64), (32, 32)}
+
+
+@pytest.mark.parametrize(("isa", "line"), [("avx512", 64), ("avx2", 32)])
+def test_results_at_different_distances_from_lines_are_stored_in_pieces(
+    isa: Literal["avx512", "avx2"], line: int
+) -> None:
+    """Several results have a version whose stores need malloc's alignment only; one needs none."""
+
+    def alignments(graph: str) -> set[int]:
+        kernel = lower.run(one_cluster(parse(graph)), "eager", {})
+        code = emit(kernel, Target.for_isa(isa), streaming=True).llvm
+        return {int(n) for n in re.findall(r"store <.* align (\d+), !nontemporal", code)}
+
+    one = "graph f(x: f32[n]) {\n y = add(x, 1.0:f32)\n return y\n}"
+    two = "graph f(x: f32[n]) {\n y = add(x, 1.0:f32)\n z = mul(x, x)\n return y, z\n}"
+    long = "graph f(x: f32[n]) {\n y = erf(x)\n z = sin(y)\n w = tanh(z)\n return w\n}"
+    assert 16 not in alignments(one)
+    assert min(alignments(one)) == line
+    assert alignments(two) == alignments(one) | {16}
+    assert 16 in alignments(long), "longer than memory takes: the same version serves all results"
 
 
 NARROWED = {

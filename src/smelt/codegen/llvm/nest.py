@@ -118,7 +118,7 @@ class NestEmitter:
         self.s, self.storage = home.s, home.storage
         self.positions = {i: n for n, i in self.s.phase.positions.items()}
         self.nest = self.s.nests[0]
-        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = False, False, True
+        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
         self.tree: Tree | None = None
         self.together = 1
         """Rows that are read together in the code that is being emitted."""

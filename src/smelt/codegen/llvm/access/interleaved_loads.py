@@ -155,7 +155,7 @@ def _select_offset(
         }
         if not element_at:
             continue
-        piece = _load_piece(m, address, v, step, teeth, dtype, mask, far)
+        piece = _load_piece(m, address, v, step, teeth, dtype, mask, 0 if tooth else far)
         if result is None:
             result, lane_at = piece, element_at
             continue
@@ -183,11 +183,15 @@ def _load_piece(
 ) -> Value:
     """Load the `v`-th contiguous vector of a load group, masking elements of no load.
 
-    Masked loads do not train AMD's hardware prefetcher, so lines `far` bytes away are prefetched.
+    Lines `far` bytes away are prefetched: masked loads do not train AMD's hardware prefetcher, and
+    LLVM reorders the others so that addresses go back and forth.
     """
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     at = element_address(b, address, I64(v * lanes), dtype) if v else address
+    if mask is None and far:  # in a main loop
+        for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
+            prefetch(b, b.gep(at, [I64(far + k)], source_etype=ir.IntType(8)), near=True)
     if mask is None and len(teeth) == step:
         return b.load(at, align=dtype.itemsize, typ=kind)
     no_lanes = ir.Constant(ir.VectorType(I1, lanes), None)
@@ -196,9 +200,6 @@ def _load_piece(
     mask_lanes = [p // step if p % step in teeth else lanes for p in element_numbers]
     part = b.shuffle_vector(all_lanes if mask is None else mask, no_lanes, lane_numbers(mask_lanes))
     part = part if mask is None else opaque_mask(m, part)
-    if mask is None and far:  # in a main loop
-        for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
-            prefetch(b, b.gep(at, [I64(far + k)], source_etype=ir.IntType(8)), near=True)
     return intrinsic(
         b,
         f"llvm.masked.load.{kind.intrinsic_name}.p0",

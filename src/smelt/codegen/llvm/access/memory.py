@@ -156,9 +156,9 @@ def store_vector(
     dtype: DType,
     mask: Value | None,
     *,
-    bypass: bool = False,
+    bypass: int = 0,
 ) -> None:
-    """Store consecutive elements; with `bypass`, by a non-temporal store of a full vector."""
+    """Store consecutive elements; non-temporally where an alignment of `bypass` bytes is known."""
     b = m.builder
     raw = m.store_convert(value, dtype)
     if isinstance(mask, ir.Constant):
@@ -172,8 +172,8 @@ def store_vector(
             [raw, address, I32(dtype.itemsize), mask],
         )
         return
-    alignment = min(64, raw.type.count * dtype.itemsize)
-    stored = b.store(raw, address, align=alignment if bypass else dtype.itemsize)
+    alignment = min(bypass, raw.type.count * dtype.itemsize)
+    stored = b.store(raw, address, align=alignment or dtype.itemsize)
     if bypass:
         stored.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 

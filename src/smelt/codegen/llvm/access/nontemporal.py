@@ -1,13 +1,15 @@
 """Non-temporal stores: results too large for the caches do not evict what is still needed.
 
-Only full aligned cache lines are stored that way, in a version of the loop chosen at its start.  If
-results begin within a line, as NumPy's large arrays do, a peeled loop stores what is before the
-next one.
+The version of a loop is chosen at its start.  Vectors that are full aligned cache lines are stored
+best.  If all results begin equally far from a line, as NumPy's large arrays often do, a peeled loop
+stores what is before the next one.  Several results that begin at different distances cannot be
+aligned together: their vectors are stored in pieces of 16 bytes, for which malloc's alignment
+suffices.  Write-combining buffers, one for each result, join pieces into full lines again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Value = ir.Value
 MIN_PEEL_ITERATIONS = 8
 """Fewest iterations of a loop that is peeled to the next cache line: peeling costs one."""
+PIECE_BYTES = 16
+"""Size and alignment of the smallest non-temporal vector store (SSE's, and NEON's pairs)."""
 MAX_PEEL_UNROLL = 4
 """Unroll factor of loops unless their operators are one long chain."""
 
@@ -41,14 +45,21 @@ def main_loop(
     if not stores:
         walk()
         return
-    misaligned: Value = number(0)
-    for address in _addresses(home, stores, low, scope):
-        misaligned = b.or_(misaligned, b.and_(address, number(CACHE_LINE - 1)))
-    with b.if_else(b.icmp_signed("==", misaligned, number(0))) as (aligned, otherwise):
+    alignment = PIECE_BYTES if _is_compute_bound(home) else CACHE_LINE
+    addresses = _addresses(home, stores, low, scope)
+    with b.if_else(_are_aligned(b, addresses, alignment)) as (aligned, otherwise):
         with aligned:
-            _run_nontemporal(home, walk)
+            _run_nontemporal(home, walk, alignment)
         with otherwise:
             _run_prefetching(home, walk)
+
+
+def _are_aligned(b: ir.IRBuilder, addresses: Iterable[Value], alignment: int) -> Value:
+    """Return whether all addresses are multiples of an alignment."""
+    misaligned: Value = number(0)
+    for address in addresses:
+        misaligned = b.or_(misaligned, b.and_(address, number(alignment - 1)))
+    return b.icmp_signed("==", misaligned, number(0))
 
 
 Loop = Callable[[Value, Value], None]
@@ -95,12 +106,12 @@ def align_peel(
             singly(low, start, True)
             middle = whole(start)
             ended = whole(middle, home.s.lanes)
-            _run_nontemporal(home, lambda: walk(start, middle))
-            _run_nontemporal(home, lambda: singly(middle, ended, False))
+            _run_nontemporal(home, lambda: walk(start, middle), CACHE_LINE)
+            _run_nontemporal(home, lambda: singly(middle, ended, False), CACHE_LINE)
             past = b.block
         with no:
             middle = whole(low)
-            _run_prefetching(home, lambda: walk(low, middle))
+            _run_unequal(home, (first, *others), lambda: walk(low, middle))
             usual = b.block
     end = b.phi(I64)
     end.add_incoming(ended, past)
@@ -108,10 +119,28 @@ def align_peel(
     return end
 
 
-def _run_nontemporal(home: NestEmitter, walk: Callable[[], None]) -> None:
-    home.nontemporal = True
+def _run_unequal(home: NestEmitter, addresses: Sequence[Value], walk: Callable[[], None]) -> None:
+    """Emit a loop that cannot be peeled to full cache lines.
+
+    Its stores are not equally far from a line, or it is too short.  A single store would be in
+    pieces only for short rows, which is not worth a version.
+    """
+    b = home.b
+    if len(addresses) == 1:
+        _run_prefetching(home, walk)
+        return
+    with b.if_else(_are_aligned(b, addresses, PIECE_BYTES)) as (in_pieces, otherwise):
+        with in_pieces:
+            _run_nontemporal(home, walk, PIECE_BYTES)
+        with otherwise:
+            _run_prefetching(home, walk)
+
+
+def _run_nontemporal(home: NestEmitter, walk: Callable[[], None], alignment: int) -> None:
+    """Emit a loop whose stores are non-temporal, to addresses of a known alignment."""
+    home.nontemporal = alignment
     walk()
-    home.nontemporal = False
+    home.nontemporal = 0
 
 
 def _is_compute_bound(home: NestEmitter) -> bool:

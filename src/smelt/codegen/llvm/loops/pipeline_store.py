@@ -229,7 +229,7 @@ class PipelinedStoreRow:
             late_lanes = Lanes(lanes.axis, lanes.base, lanes.count, lanes.mask, lanes.alignment)
             inner = Scope(self.row, {lanes.axis: lanes.base}, lanes=late_lanes)
             late.enter(inner, len(late.nest.order))
-            late.nontemporal = lanes.mask is None and full_lines
+            late.nontemporal = CACHE_LINE if lanes.mask is None and full_lines else 0
             late.body(inner)
             if self.ahead.row_shares and lanes.mask is None:
                 self.ahead.emit(late.b.sub(lanes.base, self.low))

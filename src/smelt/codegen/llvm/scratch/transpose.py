@@ -444,7 +444,7 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
         otherwise,
     ):
         with direct:
-            home.nontemporal = True
+            home.nontemporal = CACHE_LINE
             emit_transposed(
                 home,
                 item,
@@ -453,7 +453,7 @@ def emit_transposed_loops(home: NestEmitter, scope: Scope, loops: Callable[[], N
                 across=True,
                 full_squares=True,
             )
-            home.nontemporal = False
+            home.nontemporal = 0
         with otherwise:
             by_tiles()
 
