@@ -7,13 +7,14 @@ array([2., 2., 2.], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm import emulate
 from tests.codegen.llvm.guard_pages import KERNEL, Guarded
 
 from smelt.codegen.build import CompiledKernel, Variant, build
@@ -38,7 +39,7 @@ class Native:
     kernel: ir.Kernel
     target: Target
     built: CompiledKernel
-    loaded: Loaded
+    loaded: Loaded | emulate.Machine
 
     def __call__(
         self,
@@ -51,8 +52,10 @@ class Native:
         """Every array, partial results and scratch memory stand at forbidden pages;
         `one_by_one`: each task is a call of its own, last first.
 
-        Skips the test where this processor cannot run the code: it was compiled all the same."""
-        if reason := unsupported_reason(self.target):
+        Code for AArch64 is emulated elsewhere. Skips the test where this processor cannot run the
+        code: it was compiled all the same."""
+        emulated = isinstance(self.loaded, emulate.Machine)
+        if not emulated and (reason := unsupported_reason(self.target)):
             pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
         inputs = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
         named = sizes_of_call(self.kernel, inputs, sizes or {})
@@ -72,11 +75,17 @@ class Native:
             for f in self.built.functions:
                 tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
                 scratch_address = memory.block(scratch, at_end=True) if scratch else 0
-                call = KERNEL(self.loaded.address(f.symbol))
+                call = self._function(f.symbol, memory)
                 ranges = [(t, t + 1) for t in reversed(range(tasks))]
                 for begin, end in ranges if one_by_one else [(0, tasks)]:
                     call(frame.ctypes.data, begin, end, scratch_address)
             return {p.name: places[p.name].copy() for p in self.kernel.outputs}
+
+    def _function(self, symbol: str, memory: Guarded) -> Callable[..., Any]:
+        if isinstance(self.loaded, emulate.Machine):
+            self.loaded.map(emulate.pages(memory.maps))
+            return partial(self.loaded.call, symbol)
+        return KERNEL(self.loaded.address(symbol))
 
     def block_sizes(self) -> dict[str, int]:
         """How many positions the back end takes together along each axis that is cut."""
@@ -92,7 +101,8 @@ def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(verify(kernel), target, form=variant)
-    return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
+    loader = emulate.Machine if emulate.is_foreign(target) else load
+    return Native(kernel, target, built, loader(built.code, [f.symbol for f in built.functions]))
 
 
 @lru_cache(maxsize=128)
