@@ -7,9 +7,9 @@ array([2., 2., 2.], dtype=float32)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
 from smelt.runtime.host import unsupported_reason
-from smelt.runtime.loader import Loaded, load
+from smelt.runtime.loader import Loaded
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -54,11 +54,10 @@ class Native:
 
         Code for AArch64 is emulated elsewhere. Skips the test where this processor cannot run the
         code: it was compiled all the same."""
-        emulated = isinstance(self.loaded, emulate.Machine)
-        if not emulated and (reason := unsupported_reason(self.target)):
+        if not emulate.is_foreign(self.target) and (reason := unsupported_reason(self.target)):
             pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
         inputs = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
-        named = sizes_of_call(self.kernel, inputs, sizes or {})
+        named = dict(sizes_of_call(self.kernel, inputs, sizes or {}))
         with Guarded() as memory:
             places = {
                 n: memory.copy(np.ascontiguousarray(a), at_end=at_end) for n, a in inputs.items()
@@ -69,23 +68,19 @@ class Native:
             for name, nbytes in self.built.partials:
                 whole = int(evaluate(nbytes, named))
                 places[name] = memory.array((whole,), np.dtype("u1"), at_end=at_end)
+            for stride, name, d in self.built.strides:
+                named[stride] = places[name].strides[d] // places[name].itemsize
             words = [places[b].ctypes.data for b in self.built.buffers]
             words += [named[s] for s in self.built.sizes]
             frame = memory.copy(np.array(words, np.int64), at_end=True)
             for f in self.built.functions:
                 tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
                 scratch_address = memory.block(scratch, at_end=True) if scratch else 0
-                call = self._function(f.symbol, memory)
+                call = emulate.function(self.loaded.address(f.symbol), KERNEL)
                 ranges = [(t, t + 1) for t in reversed(range(tasks))]
                 for begin, end in ranges if one_by_one else [(0, tasks)]:
                     call(frame.ctypes.data, begin, end, scratch_address)
             return {p.name: places[p.name].copy() for p in self.kernel.outputs}
-
-    def _function(self, symbol: str, memory: Guarded) -> Callable[..., Any]:
-        if isinstance(self.loaded, emulate.Machine):
-            self.loaded.map(emulate.pages(memory.maps))
-            return partial(self.loaded.call, symbol)
-        return KERNEL(self.loaded.address(symbol))
 
     def block_sizes(self) -> dict[str, int]:
         """How many positions the back end takes together along each axis that is cut."""
@@ -101,8 +96,8 @@ def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(verify(kernel), target, form=variant)
-    loader = emulate.Machine if emulate.is_foreign(target) else load
-    return Native(kernel, target, built, loader(built.code, [f.symbol for f in built.functions]))
+    loaded = emulate.load(built.code, [f.symbol for f in built.functions])
+    return Native(kernel, target, built, loaded)
 
 
 @lru_cache(maxsize=128)

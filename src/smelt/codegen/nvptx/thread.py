@@ -42,6 +42,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
+from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import scalar
 from smelt.types.dtype import DType, bool_, f64, i64
@@ -61,9 +62,11 @@ _EVERYONE: Final = -1
 class _Gpu:
     """Properties that `LLVMMachine` asks of a processor."""
 
-    isa = "portable"
+    facts = INSTRUCTION_SETS["portable"]
     registers = 255
     has_fast_division = True
+    has_half_conversions = False
+    has_fma = True
 
     def has(self, feature: str) -> bool:
         return False
