@@ -9,11 +9,12 @@ array([2., 2., 2.], dtype=float32)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from tests.codegen.llvm import emulate
@@ -50,14 +51,19 @@ ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")
 
 
 def runnable() -> tuple[Isa, ...]:
-    """The instruction sets that this processor can run, widest first."""
+    """The instruction sets that this processor can run, widest first.
+
+    `SMELT_TEST_EMULATED=neon` has an emulator run that set instead.
+    """
+    if emulated := os.environ.get("SMELT_TEST_EMULATED"):
+        return (cast("Isa", emulated),)
     host = Target.host()
     levels = {"avx512": 3, "avx2": 2, "portable": 1}
     level = levels.get(host.isa, 0)
     return tuple(isa for isa in ISAS if levels[isa] <= level)
 
 
-RUNNABLE = runnable() if "NEON" not in __import__("os").environ else ("neon",)
+RUNNABLE = runnable()
 
 
 def one_cluster(graph: Graph) -> Cluster:

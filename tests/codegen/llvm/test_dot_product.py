@@ -74,7 +74,7 @@ def wanted(x: Array, y: Array) -> Array:
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_size_up_to_two_tiles(pair: str, isa: str) -> None:
     kernel = product_kernel(pair, isa=isa)
-    rows, columns = {"avx512": (12, 32), "avx2": (6, 16), "portable": (6, 8)}[isa]
+    rows, columns = {"avx512": (12, 32), "avx2": (6, 16), "portable": (6, 8), "neon": (12, 8)}[isa]
     first, second = pair.split()
     for k in (0, 1, 2, 3, 4, 5, 17) if isa == RUNNABLE[0] else (1, 6, 7):
         x, y = drawn(first, (2 * rows + 1, k), k), drawn(second, (k, 2 * columns + 1), k + 1)
