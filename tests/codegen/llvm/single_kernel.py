@@ -53,9 +53,9 @@ ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")
 def runnable() -> tuple[Isa, ...]:
     """The instruction sets that this processor can run, widest first.
 
-    `SMELT_TEST_EMULATED=neon` has an emulator run that set instead.
+    `EMULATED_ISA=neon` has an emulator run that set instead.
     """
-    if emulated := os.environ.get("SMELT_TEST_EMULATED"):
+    if emulated := os.environ.get("EMULATED_ISA"):
         return (cast("Isa", emulated),)
     host = Target.host()
     levels = {"avx512": 3, "avx2": 2, "portable": 1}
