@@ -3,7 +3,7 @@
 A decision of the planner or of the code generator asks for a fact; only this table knows which set
 has it, so that a new set is a new row.
 
->>> [name for name, row in INSTRUCTION_SETS.items() if row.masked_memory == "all"]
+>>> [name for name, row in INSTRUCTION_SETS.items() if row.masked_memory == "every"]
 ['avx512']
 """
 
@@ -30,8 +30,8 @@ class InstructionSet:
     vector_bytes: int
     registers: int
     """Vector registers."""
-    masked_memory: Literal["none", "words", "all"]
-    """Elements whose masked loads and stores are one instruction: none, 32 and 64 bits, or all."""
+    masked_memory: Literal["none", "words", "every"]
+    """Elements whose masked loads and stores are one instruction: none, those of 32 and 64 bits, or every one."""
     has_mask_registers: bool = False
     """Whether comparisons of any width give a bit a lane, in registers of their own."""
     has_float_parts: bool = False
@@ -39,7 +39,7 @@ class InstructionSet:
     has_vector_floor: bool = True
     """Whether one instruction rounds the lanes of a vector to integers."""
     has_slow_division: bool = False
-    """Whether division is slower than an exact multiplication by a reciprocal on most processors."""
+    """Whether most processors multiply by an exact reciprocal faster than they divide."""
     permutes: Permutes = "fixed"
     """Whether lanes are picked by positions in a register, from one or two others."""
     register_constraint: str = ""
@@ -50,7 +50,7 @@ class InstructionSet:
     @property
     def summary(self) -> str:
         """The facts in words."""
-        masks = {"none": "no masked memory", "words": "masked words", "all": "masked memory"}
+        masks = {"none": "no masked memory", "words": "masked words", "every": "masked memory"}
         parts = [
             f"{self.vector_bytes * 8}-bit vectors",
             f"{self.registers} registers",
@@ -78,7 +78,7 @@ INSTRUCTION_SETS: dict[Isa, InstructionSet] = {
         features=tuple(sorted((*_V3, *_AVX512))),
         vector_bytes=64,
         registers=32,
-        masked_memory="all",
+        masked_memory="every",
         has_mask_registers=True,
         has_float_parts=True,
         has_slow_division=True,

@@ -432,7 +432,9 @@ class Target:
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
         """Return a generic machine of an instruction set with default figures, for tests."""
         if isa not in INSTRUCTION_SETS:
-            raise ValueError(f"unknown instruction set {isa!r}: choose from {', '.join(INSTRUCTION_SETS)}")
+            raise ValueError(
+                f"unknown instruction set {isa!r}: choose from {', '.join(INSTRUCTION_SETS)}"
+            )
         row = INSTRUCTION_SETS[isa]
         sizes = CacheSizes(48 << 10, 1 << 20, 32 << 20, 64)
         target = cls(

@@ -162,5 +162,8 @@ def gpu(name: str, also: tuple[str, ...] = ()) -> Gpu:
         return GPUS[name.lower()]
     except KeyError:
         raise ArgumentError(
-            op="explain", argument="target", value=name, expected=f"one of {', '.join((*GPUS, *also))}"
+            op="explain",
+            argument="target",
+            value=name,
+            expected=f"one of {', '.join((*GPUS, *also))}",
         ) from None

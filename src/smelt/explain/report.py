@@ -281,8 +281,10 @@ def report(
 
 def _machine(name: str) -> Machine:
     """Return the generic CPU of an instruction set, or a GPU."""
-    known = next((isa for isa in INSTRUCTION_SETS if isa == name), None)
-    return gpu(name, also=tuple(INSTRUCTION_SETS)) if known is None else Target.for_isa(known)
+    for isa in INSTRUCTION_SETS:
+        if isa == name:
+            return Target.for_isa(isa)
+    return gpu(name, also=tuple(INSTRUCTION_SETS))
 
 
 def _report_elsewhere(

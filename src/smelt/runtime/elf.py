@@ -167,9 +167,7 @@ class Image:
 
     __slots__ = ("addresses", "ends", "memory", "nbytes")
 
-    def __init__(
-        self, addresses: dict[str, int], ends: Sequence[int], memory: mmap.mmap
-    ) -> None:
+    def __init__(self, addresses: dict[str, int], ends: Sequence[int], memory: mmap.mmap) -> None:
         self.addresses = addresses
         self.ends = tuple(ends)
         """Where code, constants and data end, in bytes from the first."""
@@ -214,9 +212,7 @@ def _host() -> _Architecture | None:
     return next((a for a in _ARCHITECTURES if a.name == platform.machine()), None)
 
 
-def link(
-    code: bytes, symbols: Sequence[str], resolve: Callable[[str], int] | None = None
-) -> Image:
+def link(code: bytes, symbols: Sequence[str], resolve: Callable[[str], int] | None = None) -> Image:
     """Place `code` in memory and resolve its defined `symbols`.
 
     Undefined symbols are given by `resolve`, by default those of the process. Raises

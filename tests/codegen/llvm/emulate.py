@@ -15,7 +15,7 @@ import mmap
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -35,6 +35,8 @@ _RETURN, _STACK, _STACK_BYTES = 0x8000, 0x100000, 1 << 20
 _RET = b"\xc0\x03\x5f\xd6"
 _FPEN = 3 << 20
 """Bits of CPACR_EL1 that let vector instructions run."""
+_PAGE, _MOST_LENT = mmap.PAGESIZE, 1 << 20
+"""Bytes that are lent at once, at most: each range slows the next one down."""
 _ENGINES = 8
 """Emulators that exist at once: each reserves a gigabyte of addresses."""
 
@@ -69,7 +71,8 @@ class Machine:
         self.image = elf.link(object_code, symbols, self._resolve)
         self.nbytes = self.image.nbytes
         self.engine: Any = None
-        self.lent: list[int] = []
+        self.lent: dict[int, int] = {}
+        """Runs of pages that the emulator may use during a call: address to bytes."""
         for address in self.image.addresses.values():
             _FUNCTIONS[address] = self
 
@@ -88,8 +91,8 @@ class Machine:
         try:
             engine.emu_start(address, _RETURN)
         finally:
-            for page in self.lent:
-                engine.mem_unmap(page, mmap.PAGESIZE)
+            for page, nbytes in self.lent.items():
+                engine.mem_unmap(page, nbytes)
             self.lent.clear()
         assert engine.reg_read(arm.UC_ARM64_REG_SP) == top, "the stack is as it was"
         return int(engine.reg_read(arm.UC_ARM64_REG_X0))
@@ -122,13 +125,18 @@ class Machine:
         return engine
 
     def _lend(self, engine: Any, _: int, address: int, size: int, __: int, ___: Any) -> bool:
-        """Map the pages of an access, if this process may read them."""
-        for page in {x // mmap.PAGESIZE * mmap.PAGESIZE for x in (address, address + size - 1)}:
-            if page not in self.lent:
-                if not _is_readable(page):
-                    return False
-                engine.mem_map_ptr(page, mmap.PAGESIZE, 3, page)
-                self.lent.append(page)
+        """Map the pages of an access and those behind it, if this process may read them."""
+        for page in sorted({x // _PAGE * _PAGE for x in (address, address + size - 1)}):
+            if any(start <= page < start + nbytes for start, nbytes in self.lent.items()):
+                continue
+            limit = min((x for x in self.lent if x > page), default=page + _MOST_LENT)
+            end = page
+            while end < min(limit, page + _MOST_LENT) and _is_readable(end):
+                end += _PAGE
+            if end == page:
+                return False
+            engine.mem_map_ptr(page, end - page, 3, page)
+            self.lent[page] = end - page
         return True
 
     def _resolve(self, name: str) -> int:
@@ -194,7 +202,7 @@ def function(address: int, native: Callable[[int], Callable[..., Any]]) -> Calla
 
 
 @contextmanager
-def programs() -> Iterator[None]:
+def programs() -> Generator[None]:
     """Load code for AArch64 into machines meanwhile, and run launches in this thread."""
     native = Pool.run_addresses
 

@@ -50,7 +50,8 @@ def grouped(kernel: SingleKernel) -> bool:
 def product_kernel(pair: str, spec: str = PLAIN, isa: str = RUNNABLE[0]) -> SingleKernel:
     more = MORE if isa == "avx512" else ()
     kernel = fuse(source(pair, spec), isa, usual=True, features=more)
-    short = pair != "bf16 bf16" or "avx512bf16" in kernel.target.features
+    has_dot = {"bf16 bf16": kernel.target.has_fast_bf16_dot, "i16 i16": kernel.target.has_word_dot}
+    short = has_dot.get(pair, True)
     assert grouped(kernel) == short
     return kernel
 

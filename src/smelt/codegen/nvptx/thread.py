@@ -24,6 +24,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.dataclass import dataclass
 from smelt.errors import DeviceKernelError
+from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
     Apply,
@@ -42,7 +43,6 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
-from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import scalar
 from smelt.types.dtype import DType, bool_, f64, i64

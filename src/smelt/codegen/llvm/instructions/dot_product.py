@@ -326,9 +326,7 @@ def dot_step(
     x, y = b.bitcast(left, kind), b.bitcast(right, kind)
     signs = group.left_unsigned, group.right_unsigned
     row = next(
-        row
-        for row in _rows(m.target, group.step)
-        if signs in row.signs and row.bits in (0, width)
+        row for row in _rows(m.target, group.step) if signs in row.signs and row.bits in (0, width)
     )
     name = row.intrinsic.format(bits=width, lanes=width // 32, factors=kind.count)
     if group.left_unsigned < group.right_unsigned:

@@ -42,9 +42,9 @@ from smelt.blocks import (
     unfolded_rows,
 )
 from smelt.codegen.llvm.instructions.dot_product import (
-    word_dot,
     DotInstruction,
     choose_dot_instruction,
+    word_dot,
 )
 from smelt.codegen.llvm.loopir.items import (
     Item,

@@ -315,7 +315,7 @@ class _DepthwiseWindows:
     def is_whole(self, target: Target) -> bool:
         """Return whether vectors are full, or partial ones cost nothing."""
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        is_free = target.facts.masked_memory == "all"
+        is_free = target.facts.masked_memory == "every"
         return is_free or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
 
     def rewritten(self, target: Target, form: Variant) -> DepthwisePlan:

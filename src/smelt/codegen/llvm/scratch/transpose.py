@@ -91,7 +91,7 @@ def emit_transposed(
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
     read = squares.load_full if full_squares else squares.load_any
-    masks = home.home.target.facts.masked_memory == "all"
+    masks = home.home.target.facts.masked_memory == "every"
     if not full_squares and across and masks and not squares.limits:
         read = squares.load_masked
 
