@@ -31,7 +31,7 @@ class InstructionSet:
     registers: int
     """Vector registers."""
     masked_memory: Literal["none", "words", "every"]
-    """Elements whose masked loads and stores are one instruction: none, those of 32 and 64 bits, or every one."""
+    """Elements that one instruction loads or stores under a mask: `words` have 32 or 64 bits."""
     has_mask_registers: bool = False
     """Whether comparisons of any width give a bit a lane, in registers of their own."""
     has_float_parts: bool = False
