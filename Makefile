@@ -11,16 +11,18 @@ TORCH := $(VENV)/torch.stamp
 TORCH_PACKAGE := torch==2.13.0+cpu
 TRITON := $(VENV)/triton.stamp
 TRITON_PACKAGE := triton==3.6.0
+EMULATOR := $(VENV)/emulator.stamp
+EMULATOR_PACKAGE := unicorn>=2.1
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model torch triton format check-format lint words types layers static tests clock docs pages counters \
+.PHONY: help setup model torch triton emulator format check-format lint words types layers static tests clock docs pages counters \
         test nightly demo bench gpu wheel clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(SETUP) $(TRITON) ## a virtual environment with everything the other targets need
+setup: $(SETUP) $(TRITON) $(EMULATOR) ## a virtual environment with everything the other targets need
 
 # The stamps are as old as pyproject.toml allows: change a dependency and it is installed.
 $(SETUP): pyproject.toml
@@ -61,6 +63,14 @@ $(TRITON): $(SETUP)
 	  || echo 'Triton could not be installed: tests that compile GPU programs will be skipped.' >&2
 	@touch $@
 
+# An emulator as a library (16 MB): code for AArch64 runs in tests on any machine.
+emulator: $(EMULATOR) ## the emulator, for the tests that run code for AArch64
+
+$(EMULATOR): $(SETUP)
+	@$(BIN)/python -c 'import unicorn' 2>/dev/null || $(PIP) install '$(EMULATOR_PACKAGE)' 2>/dev/null \
+	  || echo 'The emulator could not be installed: tests that run code for AArch64 will be skipped.' >&2
+	@touch $@
+
 format: $(SETUP) ## rewrite the sources in the house style
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -77,7 +87,7 @@ types: $(SETUP) $(TORCH) ## pyright, strict
 layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
-tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## pytest with doctests, without the nightly forms and the clock
+tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## pytest with doctests, without the nightly forms and the clock
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
 # A bound on a time is met if it is met once: what else the machine does can only slow a program down.
@@ -98,7 +108,7 @@ docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 
 static: check-format lint words types layers docs ## what runs no test: each takes one processor at most
 
-test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## everything that must be green
+test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(EMULATOR) ## everything that must be green
 	$(MAKE) --jobs $(JOBS) static
 	$(MAKE) tests
 	$(MAKE) clock
@@ -106,7 +116,7 @@ test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) ## everything that must be green
 # The suite of the array API standard, if there is a clone of it beside this one.
 ARRAY_API_TESTS ?= ../array-api-tests
 
-nightly: $(SETUP) $(TRITON) ## the long forms: whole float32 sweeps, tens of thousands of random programs
+nightly: $(SETUP) $(TRITON) $(EMULATOR) ## the long forms: whole float32 sweeps, tens of thousands of random programs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -q -n $(JOBS) -m nightly --timeout 3600
 	! test -d $(ARRAY_API_TESTS) || $(BIN)/python -m tools.array_api_suite $(ARRAY_API_TESTS)
 

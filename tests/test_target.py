@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,10 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.processor import CacheSizes, cache_sizes, cpu_model, usable_cores
+import smelt
+from smelt.instruction_sets import INSTRUCTION_SETS
+from smelt.processor import (
+    CacheSizes,
+    arm_features,
+    cache_sizes,
+    cpu_model,
+    processor_identity,
+    usable_cores,
+)
 from smelt.target import LEVELS, Isa, Target, classify, default_bandwidth
 
-ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")
+ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon", "neon-bf16")
 
 
 @pytest.mark.parametrize(
@@ -22,7 +32,8 @@ ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable", "neon")
         ("avx512", 64, 32, "avx512f"),
         ("avx2", 32, 16, "fma"),
         ("portable", 16, 16, "sse2"),
-        ("neon", 16, 32, "neon"),
+        ("neon", 16, 32, "dotprod"),
+        ("neon-bf16", 16, 32, "bf16"),
     ],
 )
 def test_isa_rows(isa: Isa, vector_bytes: int, registers: int, feature: str) -> None:
@@ -297,3 +308,77 @@ def test_processors_that_start_few_instructions(cpu: str, few: bool) -> None:
 @pytest.mark.parametrize(("nbytes", "ways"), [(48 << 10, 12), (32 << 10, 8), (1 << 10, 1)])
 def test_first_caches_have_a_page_for_each_way(nbytes: int, ways: int) -> None:
     assert replace(Target.for_isa("avx512"), l1_bytes=nbytes).l1_ways == ways
+
+
+SOURCE = Path(smelt.__file__).parent
+TABLES = {"instruction_sets.py", "target.py"}
+"""Modules that may know which instruction set has what."""
+FEATURES = {"instructions/dot_product.py", "instructions/machine.py", "bench", "cli/checks.py"}
+"""Modules that ask for features: of the instructions that they emit, to show them."""
+
+
+def named_sets(tree: ast.AST) -> list[int]:
+    """Lines that compare something with the name of an instruction set."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for x in ast.walk(node)
+        if isinstance(x, ast.Constant) and x.value in INSTRUCTION_SETS
+    ]
+
+
+def named_features(tree: ast.AST) -> list[int]:
+    """Lines that ask a target for a feature by its name."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "has"
+        and any(isinstance(x, ast.Constant) for x in node.args)
+    ]
+
+
+def test_decisions_ask_for_facts_not_for_names() -> None:
+    """Which instruction set has what is in the table alone."""
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).as_posix()
+        if name in TABLES:
+            continue
+        tree = ast.parse(path.read_text())
+        assert not named_sets(tree), name
+        assert not named_features(tree) or any(x in name for x in FEATURES), name
+
+
+def test_the_search_for_names_finds_them() -> None:
+    assert named_sets(ast.parse('x = 1 if target.isa in ("avx512", "neon") else 2'))
+    assert named_features(ast.parse('target.has("fma")'))
+
+
+def test_every_instruction_set_prints_its_facts() -> None:
+    assert INSTRUCTION_SETS["neon"].summary == "128-bit vectors, 32 registers, no masked memory"
+    assert len({row.summary for row in INSTRUCTION_SETS.values()}) == 4  # two are Arm's
+
+
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes crc32 atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp{more}
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+"""
+
+
+def test_what_linux_says_about_an_arm_processor(tmp_path: Path) -> None:
+    """Graviton2 and 3: their dot products, and an identity by which LLVM's answer is cached."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(ARM.format(more=""))
+    second.write_text(ARM.format(more=" bf16 i8mm"))
+    assert set(arm_features(first)) == {"dotprod", "rdm", "lse"}
+    assert set(arm_features(second)) == {"dotprod", "rdm", "lse", "bf16", "i8mm"}
+    assert processor_identity(first) and processor_identity(first) != processor_identity(second)
+    arm = "aarch64-unknown-linux-gnu"
+    assert classify(arm, frozenset(arm_features(first))) == "neon"
+    assert classify(arm, frozenset(arm_features(second))) == "neon-bf16"

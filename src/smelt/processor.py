@@ -145,9 +145,11 @@ def processor_identity(cpuinfo: Path = _CPUINFO) -> str:
     The flags are those that processor, hypervisor and kernel together allow.
     """
     pairs = _cpuinfo(cpuinfo)
-    if "flags" not in pairs:
-        return ""
     keys = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+    if "Features" in pairs:  # Arm's Linux
+        keys = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
+    elif "flags" not in pairs:
+        return ""
     return json.dumps([pairs.get(name, "") for name in keys])
 
 
@@ -198,11 +200,23 @@ def permitted_processor(cpu: Processor) -> Processor:
     return replace(cpu, features=allowed, disabled=tuple(sorted((*cpu.disabled, *tiles))))
 
 
+_ARM_FEATURES: Mapping[str, str] = {"asimddp": "dotprod", "asimdrdm": "rdm", "atomics": "lse"} | {
+    name: name for name in ("bf16", "i8mm")
+}
+"""LLVM's names of features by those of Linux, which LLVM itself leaves out."""
+
+
+def arm_features(cpuinfo: Path = _CPUINFO) -> dict[str, bool]:
+    """Return the features of Arm processors that Linux reports; empty on others."""
+    reported = set(_cpuinfo(cpuinfo).get("Features", "").split())
+    return {llvm_name: True for name, llvm_name in _ARM_FEATURES.items() if name in reported}
+
+
 @cache
 def processor() -> Processor:
     """Detect this processor with LLVM, which the first call imports."""
     llvm: Any = fork_safe_import("smelt.llvm").llvm  # which guards LLVM against forks
-    flags = cast("Mapping[str, bool]", llvm.get_host_cpu_features())
+    flags = {**cast("Mapping[str, bool]", llvm.get_host_cpu_features()), **arm_features()}
     isa_flags = {k: on for k, on in flags.items() if not k.startswith(_TUNING_PREFIXES)}
     return Processor(
         str(llvm.get_process_triple()),

@@ -25,6 +25,14 @@ from typing import Any, Literal, cast, get_args
 
 from smelt import knobs
 from smelt.dataclass import dataclass
+from smelt.instruction_sets import (
+    INSTRUCTION_SETS,
+    PROCESSORS,
+    InstructionSet,
+    Isa,
+    ProcessorFacts,
+    classify,
+)
 from smelt.processor import (
     CacheSizes,
     Processor,
@@ -36,12 +44,13 @@ from smelt.processor import (
 )
 from smelt.tiling import CPU_TILING, Tiling
 
-Isa = Literal["avx512", "avx2", "portable", "neon"]
 HostIsa = Literal["auto", "avx2", "portable"]
+TargetChoice = Literal["auto", "avx512", "avx2", "portable", "neon", "neon-bf16"]
 Level = Literal["l1", "l2", "l3", "dram"]
 Kind = Literal["read", "write", "copy"]
 
 LEVELS: tuple[Level, ...] = get_args(Level)
+_USUAL = ProcessorFacts()
 CACHE_SHARE = 0.6
 """Share of a cache level that one kernel's working set may use: conflict misses, the stack,
 hardware prefetching and other programs take the rest."""
@@ -69,50 +78,6 @@ class Bandwidth:
         """Return the rates of one level."""
         return cast(Rates, getattr(self, level))
 
-
-@dataclass(frozen=True)
-class _IsaSpec:
-    """An instruction set: the features that code may use, and LLVM's generic CPU for it."""
-
-    cpu: str
-    arch: str
-    features: tuple[str, ...]
-    vector_bytes: int
-    registers: int
-
-
-_V1 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
-_V3 = (
-    *_V1,
-    *("avx", "avx2", "bmi", "bmi2", "crc32", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt"),
-    *("sahf", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave"),
-)
-_AVX512 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
-
-_ISAS: dict[Isa, _IsaSpec] = {
-    "avx512": _IsaSpec("x86-64-v4", "x86_64", tuple(sorted((*_V3, *_AVX512))), 64, 32),
-    "avx2": _IsaSpec("x86-64-v3", "x86_64", tuple(sorted(_V3)), 32, 16),
-    "neon": _IsaSpec("generic", "aarch64", ("fp-armv8", "neon"), 16, 32),
-    "portable": _IsaSpec("x86-64", "x86_64", _V1, 16, 16),
-}
-
-_SLOW_PAIRS = frozenset(
-    ("cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
-)
-"""LLVM names of processors that issue one vdpbf16ps every other cycle but two FMAs per cycle, so
-that bfloat16 dot products are no faster than float32. Their fast bfloat16 path is AMX, which a
-virtual machine may hide."""
-
-_FAST_DIVISIONS = frozenset(("znver5",))
-"""LLVM names of processors whose vector division is cheaper than the ten or more instructions of an
-exact multiplication by a reciprocal. Elsewhere a division has a much lower throughput, above all
-with subnormal operands."""
-
-_SKYLAKE = frozenset(("skylake-avx512", "cascadelake", "cooperlake"))
-"""LLVM names of the Skylake server family. Four instructions issue per cycle, two of which may be
-512-bit FMAs: other instructions of a microkernel, such as prefetches of lines that are in L2
-already, displace FMAs. Their hardware prefetcher stops at page boundaries: a single stream
-stalls at each."""
 
 PAGE = 4096
 """Bytes of a page. An x86 L1 cache has as many pages as ways, so that its set index does not depend
@@ -191,9 +156,29 @@ class Target:
         return feature in self.features
 
     @property
+    def facts(self) -> InstructionSet:
+        """The row of the instruction set."""
+        return INSTRUCTION_SETS[self.isa]
+
+    @property
+    def _processor(self) -> ProcessorFacts:
+        return PROCESSORS.get(self.cpu, _USUAL)
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether one instruction multiplies and adds; in software that is a call."""
+        return self.has("fma") or self.has("fp-armv8")
+
+    @property
+    def has_half_conversions(self) -> bool:
+        """Whether instructions convert between float16 and float32."""
+        return self.has("f16c") or self.has("fp-armv8")
+
+    @property
     def has_fast_bf16_dot(self) -> bool:
         """Whether a bfloat16 dot-product instruction is faster than float32 FMAs."""
-        return self.isa == "avx512" and self.has("avx512bf16") and self.cpu not in _SLOW_PAIRS
+        has_dot = self.has("bf16") or (self.has("avx512bf16") and self.has("avx512f"))
+        return has_dot and not self._processor.has_slow_bf16_dot
 
     @property
     def has_word_dot(self) -> bool:
@@ -201,19 +186,24 @@ class Target:
         return self.has("sse2")
 
     @property
+    def has_byte_dot(self) -> bool:
+        """Whether one instruction multiplies bytes and adds them in fours."""
+        return any(map(self.has, ("avx512vnni", "avxvnni", "dotprod")))
+
+    @property
     def has_fast_division(self) -> bool:
         """Whether dividing vectors is cheaper than multiplying by an exact reciprocal."""
-        return self.cpu in _FAST_DIVISIONS
+        return self._processor.has_fast_division
 
     @property
     def is_issue_bound(self) -> bool:
         """Whether instruction issue, and not the number of FMAs, limits matrix products."""
-        return self.cpu in _SKYLAKE
+        return self._processor.is_issue_bound
 
     @property
     def prefetches_across_pages(self) -> bool:
         """Whether hardware prefetching crosses pages: one stream is as fast as several."""
-        return self.cpu not in _SKYLAKE
+        return self._processor.prefetches_across_pages
 
     @property
     def l1_ways(self) -> int:
@@ -410,7 +400,7 @@ class Target:
 
     def check(self) -> None:
         """Raise ValueError if a figure is missing, not a number, or not above zero."""
-        if self.isa not in _ISAS:
+        if self.isa not in INSTRUCTION_SETS:
             raise ValueError(f"unknown instruction set {self.isa!r}")
         flat = {f.name: getattr(self, f.name) for f in fields(self) if f.type in ("int", "float")}
         for side in ("one_thread", "all_threads"):
@@ -441,9 +431,11 @@ class Target:
     @classmethod
     def for_isa(cls, isa: Isa, cores: int = 2) -> Target:
         """Return a generic machine of an instruction set with default figures, for tests."""
-        if isa not in _ISAS:
-            raise ValueError(f"unknown instruction set {isa!r}: choose from {', '.join(_ISAS)}")
-        row = _ISAS[isa]
+        if isa not in INSTRUCTION_SETS:
+            raise ValueError(
+                f"unknown instruction set {isa!r}: choose from {', '.join(INSTRUCTION_SETS)}"
+            )
+        row = INSTRUCTION_SETS[isa]
         sizes = CacheSizes(48 << 10, 1 << 20, 32 << 20, 64)
         target = cls(
             name=isa,
@@ -483,15 +475,6 @@ def default_bandwidth(vector_bytes: int, threads: int) -> Bandwidth:
     return Bandwidth(*rows)
 
 
-def classify(triple: str, features: frozenset[str]) -> Isa:
-    """Return the widest instruction set of `Isa` for these LLVM features."""
-    if triple.startswith(("aarch64", "arm64")):
-        return "neon"
-    if features.issuperset({"avx2", "fma", *_AVX512}):
-        return "avx512"
-    return "avx2" if features.issuperset({"avx2", "fma", "f16c"}) else "portable"
-
-
 def limit_isa(cpu: Processor, widest: HostIsa) -> Processor:
     """Disable the features that an x86 instruction set lacks; `auto` keeps all.
 
@@ -504,9 +487,9 @@ def limit_isa(cpu: Processor, widest: HostIsa) -> Processor:
     >>> limit_isa(arm, "avx2") is arm
     True
     """
-    if widest == "auto" or not cpu.triple.startswith(_ISAS[widest].arch):
+    if widest == "auto" or not cpu.triple.startswith(INSTRUCTION_SETS[widest].arch):
         return cpu
-    enabled = tuple(name for name in cpu.features if name in _ISAS[widest].features)
+    enabled = tuple(name for name in cpu.features if name in INSTRUCTION_SETS[widest].features)
     lost = set(cpu.features) - set(enabled)
     return replace(cpu, features=enabled, disabled=tuple(sorted((*cpu.disabled, *lost))))
 
@@ -514,7 +497,7 @@ def limit_isa(cpu: Processor, widest: HostIsa) -> Processor:
 @cache
 def _of_processor(cpu: Processor, cores: int) -> Target:
     isa = classify(cpu.triple, frozenset(cpu.features))
-    row = _ISAS[isa]
+    row = INSTRUCTION_SETS[isa]
     target = Target(
         name=cpu_model(),
         triple=cpu.triple,

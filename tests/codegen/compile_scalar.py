@@ -25,6 +25,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.registers import memory_type
+from smelt.instruction_sets import INSTRUCTION_SETS, InstructionSet, Isa
 from smelt.ops.scalar import cast
 from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType
@@ -45,8 +46,21 @@ _ARM = "aarch64-unknown-linux-gnu"
 class FakeTarget:
     """An instruction set level; enough of a target for the LLVM machine."""
 
-    isa: str
+    isa: Isa
     has_fast_division: bool = False
+    registers: int = 16
+
+    @property
+    def facts(self) -> InstructionSet:
+        return INSTRUCTION_SETS[self.isa]
+
+    @property
+    def has_fma(self) -> bool:
+        return self.isa != "portable"
+
+    @property
+    def has_half_conversions(self) -> bool:
+        return self.has_fma
 
     def has(self, feature: str) -> bool:
         return self.isa != "portable" and feature in ("f16c", "fma", "avx2")

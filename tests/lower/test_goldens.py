@@ -45,10 +45,14 @@ class Case(NamedTuple):
     out: str
 
     def whole(self) -> SingleKernel:
+        return fuse(self.source, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Rounding and likely sizes, as `fuse` takes them."""
         words = re.findall(r"[\w=]+", self.head)
         rounding = words[words.index("rounding") + 1] if "rounding" in words else "eager"
         hints = {name: int(n) for name, _, n in (w.partition("=") for w in words) if n}
-        return fuse(self.source, rounding=rounding, **hints)
+        return {"rounding": rounding, **hints}
 
     def spelled(self) -> str:
         """The case as its file has it."""

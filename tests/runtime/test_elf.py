@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm import emulate
 from tests.golden.test_golden import FOLDER, inputs, read
 from tests.strategies.comparison import same_bits
 
 import smelt as sm
 from smelt import driver, knobs
+from smelt.codegen.llvm.optimize import object_code
 from smelt.graph.text import parse
 from smelt.graph.walk import all_size_names
 from smelt.runtime import code, elf
 from smelt.runtime.jit import compile_ir
 from smelt.runtime.loader import Loaded, load, load_by_llvm
+from smelt.target import Target
 
 PROBE = compile_ir("define i64 @value() { ret i64 3 }")
 pytestmark = pytest.mark.skipif(not elf.can_link(PROBE), reason="this system's objects are LLVM's")
@@ -230,3 +235,82 @@ def test_linking_a_damaged_object_never_kills_the_process(everything: bytes) -> 
         except (elf.MalformedObject, elf.UnsupportedObject):
             refused += 1
     assert refused > 1000
+
+
+# ---- AArch64 -------------------------------------------------------------------------------------
+
+NEON = Target.for_isa("neon")
+
+
+def arm_object(text: str) -> bytes:
+    """A module for AArch64 as machine code that nothing was folded in."""
+    return object_code(text, NEON, 0)
+
+
+@emulate.needed
+def test_objects_for_arm_run_in_an_emulator() -> None:
+    """Addresses in pages, slots, tables, calls of what is near and of what is not."""
+    machine = emulate.Machine(arm_object(EVERYTHING), NAMES)
+    at = machine.address
+
+    def run(name: str, *arguments: int) -> int:
+        return machine.call(at(name), *arguments)
+
+    assert [run("through_table", k) for k in (0, 1)] == [2, 3]
+    assert [run("through_slot") for _ in range(3)] == [41, 42, 43]
+    assert run("cleared") == 0x0101010101010101
+    assert [run("lanes", k) for k in range(4)] == [1, 2, 3, 4]
+    assert at("number") % 8 == 0
+
+
+def test_an_unknown_relocation_is_named() -> None:
+    """Thread-local storage through descriptors, and a kind that does not exist."""
+    code = bytearray(arm_object(EVERYTHING))
+    at = code.index(struct.pack("<I", 283), 0)  # CALL26, in the lower half of `info`
+    code[at : at + 4] = struct.pack("<I", 999)
+    with pytest.raises(elf.UnsupportedObject, match="kind 999 of aarch64"):
+        elf.link(bytes(code), NAMES)
+
+
+RELOCATIONS = next(a for a in elf._ARCHITECTURES if a.name == "aarch64").relocations  # type: ignore[attr-defined]
+BASE = 0x7F0000001000
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "target", "wanted"),
+    [
+        (275, 0x90000000, BASE + 0x5123, 0xB0000020),  # adrp x0, 5 pages on
+        (275, 0x90000000, BASE - 0x1000, 0xF0FFFFE0),  # adrp x0, one page back
+        (277, 0x91000000, BASE + 0x123, 0x91048C00),  # add x0, x0, #0x123
+        (286, 0xF9400000, BASE + 0x128, 0xF9409400),  # ldr x0, [x0, #0x128]
+        (299, 0x3DC00000, BASE + 0x130, 0x3DC04C00),  # ldr q0, [x0, #0x130]
+        (283, 0x94000000, BASE + 0x40, 0x94000010),  # bl, 16 instructions on
+        (283, 0x94000000, BASE - 4, 0x97FFFFFF),  # bl, one back
+        (261, 0, BASE - 8, 0xFFFFFFF8),
+        (257, 0, BASE + 8, BASE + 8),
+    ],
+)
+def test_addresses_are_encoded_as_the_manual_says(
+    kind: int, word: int, target: int, wanted: int
+) -> None:
+    assert RELOCATIONS[kind].encode(word, target, BASE) == wanted
+
+
+@pytest.mark.parametrize(("kind", "distance"), [(283, 1 << 27), (282, 1 << 30), (275, 1 << 33)])
+def test_what_is_too_far_away_is_left_to_llvm(kind: int, distance: int) -> None:
+    encode = RELOCATIONS[kind].encode
+    with pytest.raises(elf.UnsupportedObject, match="too far"):
+        encode(0, BASE + distance, BASE)
+    with pytest.raises(elf.UnsupportedObject, match="too far"):
+        encode(0, BASE - distance - (1 << 12), BASE)
+
+
+def test_a_misaligned_access_is_refused() -> None:
+    with pytest.raises(elf.MalformedObject, match="multiple of 16"):
+        RELOCATIONS[299].encode(0, BASE + 8, BASE)
+
+
+def test_damaged_objects_for_arm_are_harmless() -> None:
+    for bad in mutants(arm_object(EVERYTHING), 1000):
+        with suppress(elf.MalformedObject, elf.UnsupportedObject):
+            elf.link(bad, NAMES)

@@ -159,11 +159,17 @@ GPUS = {g.key: g for g in _TABLE} | {g.arch: g for g in reversed(_TABLE)}
 """Every GPU by its name; an architecture stands for its first GPU."""
 
 
-def gpu(name: str) -> Gpu:
-    """Return the GPU of a name or an architecture; raise ArgumentError for an unknown one."""
+def gpu(name: str, also: tuple[str, ...] = ()) -> Gpu:
+    """Return the GPU of a name or an architecture; raise ArgumentError for an unknown one.
+
+    The message lists `also`, which are names that the caller knows.
+    """
     try:
         return GPUS[name.lower()]
     except KeyError:
         raise ArgumentError(
-            op="explain", argument="target", value=name, expected=f"one of {', '.join(GPUS)}"
+            op="explain",
+            argument="target",
+            value=name,
+            expected=f"one of {', '.join((*GPUS, *also))}",
         ) from None

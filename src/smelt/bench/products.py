@@ -222,7 +222,7 @@ def floor_ns(case: Case) -> float:
     """Return the minimum ns on one core, for the arithmetic or for reading the operands."""
     target = driver.host()
     pairs = case.dtype == bf16 and (target.has_fast_bf16_dot or target.has("amx-bf16"))
-    fours = case.dtype == i8 and (target.has("avx512vnni") or target.has("avxvnni"))
+    fours = case.dtype == i8 and target.has_byte_dot
     rate = target.fma_gflops * (4 if fours else 2 if pairs or case.dtype == i8 else 1)
     nbytes = case.dtype.itemsize * (int(np.prod(case.left)) + int(np.prod(case.right)))
     level = target.level(nbytes * case.operand_count, 1)

@@ -77,9 +77,9 @@ def processor() -> Iterator[Check]:
     """The target of code generation, and the caches that block sizes depend on."""
     host = Target.host()
     yield Check("processor", "name", f"{host.name} (LLVM: {host.cpu})")
-    wide = host.isa in ("avx512", "avx2", "neon")
+    wide = host.has_fma
     note = "" if wide else "no wide vectors: kernels will be slow"
-    vectors = f"{host.isa}, {host.vector_bytes * 8}-bit vectors, {host.registers} registers"
+    vectors = f"{host.isa}, {host.facts.summary}"
     yield Check("processor", "instructions", vectors, "ok" if wide else "warn", note)
     setting = knobs.TARGET.get()
     if setting != "auto":
@@ -94,7 +94,7 @@ def processor() -> Iterator[Check]:
 def _notable(host: Target) -> list[str]:
     features = (
         "sse4.2 avx avx2 fma f16c bmi2 avx512f avx512bw avx512vl avx512bf16 avx512vnni"
-        " amx-bf16 amx-int8 neon sve"
+        " amx-bf16 amx-int8 neon dotprod bf16 i8mm sve"
     )
     return [name for name in features.split() if host.has(name)]
 

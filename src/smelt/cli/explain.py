@@ -62,7 +62,7 @@ SUFFIX = ".smelt"
     "--target",
     "device",
     metavar="NAME",
-    help="A GPU (sm_90, h100, gfx942, ..): plan for it and show Triton programs; nothing runs.",
+    help="A GPU (sm_90, h100, ..) or a CPU (neon, avx2, ..) to plan for instead; nothing runs.",
 )
 @click.option("--predict", is_flag=True, help="Do not run: times are the model's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

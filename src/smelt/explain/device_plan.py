@@ -1,4 +1,4 @@
-"""Plan and lower a compiled graph again, for a GPU that need not be there.
+"""Plan and lower a compiled graph again, for a machine that need not be there.
 
 The graph is the one that the CPU's plan is for: after the passes, without what constants decide.
 """

@@ -38,7 +38,9 @@ from smelt.explain.repeats import find_repeats
 from smelt.explain.text import page
 from smelt.explain.why import Why, why
 from smelt.graph.ir import Node
+from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.kernel.ir import Kernel
+from smelt.target import Target
 
 register(CpuBackend())
 register(GpuBackend())
@@ -275,7 +277,8 @@ def report(
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.
-        target: a GPU to plan for instead, such as "sm_90"; nothing runs on it.
+        target: a GPU or a CPU's instruction set to plan for instead, such as "sm_90" or "neon";
+            nothing runs on it.
         size_names: names to show for sizes, by the graph's own.
 
     Raises:
@@ -284,7 +287,7 @@ def report(
     """
     named = named_sizes(compiled, sizes)
     if target is not None:
-        return _device_report(compiled, gpu(target), named, size_names or {})
+        return _report_elsewhere(compiled, _machine(target), named, size_names or {})
     if arrays is not None and compiled.executable is not None:
         times = measure(compiled.executable, arrays, named)
     data = build(compiled, named, times)
@@ -292,13 +295,22 @@ def report(
     return Report(data, compiled, source_renaming(compiled, listed, size_names or {}))
 
 
-def _device_report(
-    compiled: Compiled, machine: Gpu, sizes: Mapping[str, int], size_names: Mapping[str, str]
+def _machine(name: str) -> Machine:
+    """Return the generic CPU of an instruction set, or a GPU."""
+    for isa in INSTRUCTION_SETS:
+        if isa == name:
+            return Target.for_isa(isa)
+    return gpu(name, also=tuple(INSTRUCTION_SETS))
+
+
+def _report_elsewhere(
+    compiled: Compiled, machine: Machine, sizes: Mapping[str, int], size_names: Mapping[str, str]
 ) -> Report:
-    """Return the report of a compiled graph that is planned for a GPU."""
+    """Return the report of a compiled graph that is planned for another machine."""
     planned = plan_for_device(compiled, machine, sizes)
     data, listed = build(planned, sizes), entries(planned, sizes)
-    data = with_device(data, listed, machine)
+    if isinstance(machine, Gpu):
+        data = with_device(data, listed, machine)
     return Report(data, planned, source_renaming(planned, listed, size_names))
 
 

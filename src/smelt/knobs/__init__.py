@@ -274,12 +274,12 @@ CONSTANTS_EXTRA: Knob[int | None] = Knob(
     show=values.show_bytes,
 )
 HUGE_PAGES = _switch("huge_pages", True, "Back large arrays with huge pages.")
-TARGET: Knob[Literal["auto", "avx512", "avx2", "portable"]] = Knob(
+TARGET: Knob[Literal["auto", "avx512", "avx2", "portable", "neon", "neon-bf16"]] = Knob(
     "target",
-    values.choice("auto", "avx512", "avx2", "portable"),
+    values.choice("auto", "avx512", "avx2", "portable", "neon", "neon-bf16"),
     "auto",
     "Instructions to generate code for; auto takes the best this processor has.",
-    values="auto | avx512 | avx2 | portable",
+    values="auto | avx512 | avx2 | portable | neon | neon-bf16",
     changes="code",
 )
 HOST_ISA: Knob[Literal["auto", "avx2", "portable"]] = Knob(

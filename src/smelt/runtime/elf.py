@@ -2,12 +2,15 @@
 
 LLVM's linker can load anything, but importing it costs more than the rest of a process that finds
 its kernels in the cache. Kernels are simple objects: a few sections, calls of the C library,
-PC-relative addresses. `link` places their sections, applies the relocations of the x86-64 psABI
-(System V ABI, AMD64 supplement, 4.4) that such objects have, and raises `UnsupportedObject` for
-everything else; the caller then uses LLVM.
+PC-relative addresses. `link` places their sections, applies the relocations that such objects have
+(System V ABI, AMD64 supplement, 4.4; ELF for the Arm 64-bit Architecture, 5.7), and raises
+`UnsupportedObject` for everything else; the caller then uses LLVM. An architecture is a row of
+`_ARCHITECTURES`, and objects of one are placed on any host: tests run those of AArch64 in an
+emulator.
 
 Pages are written first, then code becomes executable and read-only, constants read-only: no page
-is ever both writable and executable.
+is ever both writable and executable. An Arm core may still hold what was at these addresses in its
+instruction cache, which is flushed last.
 
     image = link(code, ["k0"])
     image.addresses["k0"]
@@ -20,9 +23,9 @@ import mmap
 import platform
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 __all__ = ["Image", "MalformedObject", "UnsupportedObject", "can_link", "link"]
 
@@ -46,7 +49,6 @@ _RELA: Final = struct.Struct("<QQq")
 _IDENT: Final = b"\x7fELF\x02\x01\x01"
 """Magic number, 64 bits, little endian, version 1."""
 _RELOCATABLE: Final = 1
-_X86_64: Final = 62
 
 # Section types and flags.
 _PROGBITS, _SYMTAB, _STRTAB, _RELA_KIND, _NOBITS = 1, 2, 3, 4, 8
@@ -58,24 +60,118 @@ _UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
 _FUNCTION_OR_LESS: Final = 4
 """Largest plain symbol type: none, object, function, section, file."""
 
-# Relocation types.
-_ABS64, _PC32, _PLT32, _GOTPCREL, _PC64 = 1, 2, 4, 9, 24
-_GOTPCRELX, _REX_GOTPCRELX = 41, 42
-_GOT: Final = frozenset({_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX})
-_KNOWN: Final = frozenset({_ABS64, _PC32, _PLT32, _PC64}) | _GOT
+_STUB_BYTES: Final = 16
 
-_STUB: Final = b"\xff\x25\x00\x00\x00\x00" + bytes(8) + b"\xcc\xcc"
-"""Stub for calls farther than 2 GiB: jmp *0(%rip), target address, padding."""
+
+class _Relocation(NamedTuple):
+    """How an address is written into the bytes that need it."""
+
+    nbytes: int
+    encode: Callable[[int, int, int], int]
+    """Returns the new bytes, from the old ones, the address referred to, and their own address."""
+    via: Literal["", "stub", "slot"] = ""
+    """A call goes to functions of the process by a stub; a slot is in the table of addresses."""
+
+
+class _Architecture(NamedTuple):
+    """What the loader knows about an architecture's objects."""
+
+    name: str
+    number: int
+    relocations: Mapping[int, _Relocation]
+    stub: tuple[bytes, bytes]
+    """Code before and after the target's address, which jumps there."""
+
+
+def _absolute(_: int, target: int, __: int) -> int:
+    return target
+
+
+def _relative(_: int, target: int, at: int) -> int:
+    return target - at
+
+
+def _relative32(_: int, target: int, at: int) -> int:
+    return _within(target - at, 32) & 0xFFFFFFFF
+
+
+def _page(word: int, target: int, at: int) -> int:
+    """Encode the distance in pages of 4 KiB, in the parts that `adrp` has."""
+    pages = _within((target >> 12) - (at >> 12), 21)
+    return word & 0x9F00001F | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+
+
+def _in_page(scale: int) -> Callable[[int, int, int], int]:
+    """Return the encoder of an offset in a page, in units of 2**scale bytes."""
+
+    def encode(word: int, target: int, _: int) -> int:
+        if target & (1 << scale) - 1:
+            raise MalformedObject(f"an address that is no multiple of {1 << scale}")
+        return word & ~(0xFFF << 10) | (target & 0xFFF) >> scale << 10
+
+    return encode
+
+
+def _branch(word: int, target: int, at: int) -> int:
+    """Encode the distance of a branch, in instructions."""
+    return word & 0xFC000000 | _within(target - at, 28) >> 2 & 0x3FFFFFF
+
+
+def _within(distance: int, bits: int) -> int:
+    """Return a distance that fits a signed field; raise UnsupportedObject for a longer one."""
+    if not -(1 << bits - 1) <= distance < 1 << bits - 1:
+        raise UnsupportedObject(f"a symbol too far away for {bits} bits")
+    return distance
+
+
+_GOT_LOAD: Final = _Relocation(4, _relative32, "slot")
+_ARCHITECTURES: Final = (
+    _Architecture(
+        "x86_64",
+        62,
+        {
+            1: _Relocation(8, _absolute),  # 64
+            2: _Relocation(4, _relative32),  # PC32
+            4: _Relocation(4, _relative32, "stub"),  # PLT32
+            **dict.fromkeys((9, 41, 42), _GOT_LOAD),  # GOTPCREL, GOTPCRELX, REX_GOTPCRELX
+            24: _Relocation(8, _relative),  # PC64
+        },
+        (b"\xff\x25\x00\x00\x00\x00", b"\xcc\xcc"),  # jmp *0(%rip)
+    ),
+    _Architecture(
+        "aarch64",
+        183,
+        {
+            257: _Relocation(8, _absolute),  # ABS64
+            260: _Relocation(8, _relative),  # PREL64
+            261: _Relocation(4, _relative32),  # PREL32
+            275: _Relocation(4, _page),  # ADR_PREL_PG_HI21
+            277: _Relocation(4, _in_page(0)),  # ADD_ABS_LO12_NC
+            278: _Relocation(4, _in_page(0)),  # LDST8_ABS_LO12_NC
+            282: _Relocation(4, _branch, "stub"),  # JUMP26
+            283: _Relocation(4, _branch, "stub"),  # CALL26
+            284: _Relocation(4, _in_page(1)),  # LDST16_ABS_LO12_NC
+            285: _Relocation(4, _in_page(2)),  # LDST32_ABS_LO12_NC
+            286: _Relocation(4, _in_page(3)),  # LDST64_ABS_LO12_NC
+            299: _Relocation(4, _in_page(4)),  # LDST128_ABS_LO12_NC
+            311: _Relocation(4, _page, "slot"),  # ADR_GOT_PAGE
+            312: _Relocation(4, _in_page(3), "slot"),  # LD64_GOT_LO12_NC
+        },
+        (b"\x50\x00\x00\x58\x00\x02\x1f\xd6", b""),  # ldr x16, #8; br x16
+    ),
+)
 
 
 class Image:
     """Linked code in memory, unmapped with this object."""
 
-    __slots__ = ("addresses", "memory", "nbytes")
+    __slots__ = ("addresses", "ends", "memory", "nbytes")
 
-    def __init__(self, addresses: dict[str, int], nbytes: int, memory: mmap.mmap) -> None:
+    def __init__(self, addresses: dict[str, int], ends: Sequence[int], memory: mmap.mmap) -> None:
         self.addresses = addresses
-        self.nbytes = nbytes
+        self.ends = tuple(ends)
+        """Where code, constants and data end, in bytes from the first."""
+        self.nbytes = ends[-1]
         self.memory = memory
 
 
@@ -100,27 +196,31 @@ class _Symbol(NamedTuple):
 
 
 def can_link(code: bytes) -> bool:
-    """Return whether `link` may load this object here: x86-64 Linux."""
+    """Return whether `link` may load this object to be run here: Linux on its architecture."""
+    host = _host()
     return (
-        _is_supported_host()
+        host is not None
         and code[:7] == _IDENT
-        and code[16:20] == struct.pack("<HH", 1, _X86_64)
+        and code[16:20] == struct.pack("<HH", _RELOCATABLE, host.number)
     )
 
 
 @cache
-def _is_supported_host() -> bool:
-    return sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 1 << 32
+def _host() -> _Architecture | None:
+    if sys.platform != "linux" or sys.maxsize <= 1 << 32:
+        return None
+    return next((a for a in _ARCHITECTURES if a.name == platform.machine()), None)
 
 
-def link(code: bytes, symbols: Sequence[str]) -> Image:
+def link(code: bytes, symbols: Sequence[str], resolve: Callable[[str], int] | None = None) -> Image:
     """Place `code` in memory and resolve its defined `symbols`.
 
-    Undefined symbols resolve to those of the process. Raises Unfamiliar for what only a full
-    linker can do, Malformed if the object is damaged or a symbol is missing.
+    Undefined symbols are given by `resolve`, by default those of the process. Raises
+    UnsupportedObject for what only a full linker can do, MalformedObject if the object is damaged
+    or a symbol is missing.
     """
     try:
-        return _Linker(code).image(symbols)
+        return _Linker(code, resolve or _process_symbol).image(symbols)
     except (struct.error, LookupError, ValueError, OverflowError, OSError) as error:
         raise MalformedObject(f"not a whole object: {error}") from error
 
@@ -128,8 +228,10 @@ def link(code: bytes, symbols: Sequence[str]) -> Image:
 class _Linker:
     """Object being linked into memory."""
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, resolve: Callable[[str], int]) -> None:
         self.code = code
+        self.resolve = cache(resolve)
+        self.architecture = self._read_architecture()
         self.sections = self._read_sections()
         self.symbols = self._read_symbols()
         self.relocations = self._read_relocations()
@@ -137,14 +239,20 @@ class _Linker:
         """Offset of the stub that jumps to a symbol of the process, by symbol index."""
         self.slots: dict[int, int] = {}
         """Offset of the GOT slot of a symbol, by symbol index."""
-        self._process_addresses: dict[str, int] = {}
 
     # ---- reading ---------------------------------------------------------------------------------
 
+    def _read_architecture(self) -> _Architecture:
+        ident, kind, machine, *_ = _HEADER.unpack_from(self.code)
+        if ident[:7] == _IDENT and kind == _RELOCATABLE:
+            for architecture in _ARCHITECTURES:
+                if architecture.number == machine:
+                    return architecture
+        names = " or ".join(a.name for a in _ARCHITECTURES)
+        raise UnsupportedObject(f"not a relocatable object for {names}")
+
     def _read_sections(self) -> list[_Section]:
-        ident, kind, machine, *rest = _HEADER.unpack_from(self.code)
-        if ident[:7] != _IDENT or kind != _RELOCATABLE or machine != _X86_64:
-            raise UnsupportedObject("not a relocatable object for x86-64")
+        rest = _HEADER.unpack_from(self.code)[3:]
         table, entry, count = rest[3], rest[8], rest[9]
         if entry != _SECTION.size or not 0 < count < _RESERVED:
             raise MalformedObject("a section table of an unknown format")
@@ -199,9 +307,10 @@ class _Linker:
             changes = [(at, info & 0xFFFFFFFF, info >> 32, addend) for at, info, addend in rows]
             if any(number >= len(self.symbols) for _, _, number, _ in changes):
                 raise MalformedObject("a relocation of no symbol")
-            unknown = {kind for _, kind, _, _ in changes} - _KNOWN
+            unknown = {kind for _, kind, _, _ in changes}.difference(self.architecture.relocations)
             if unknown:
-                raise UnsupportedObject(f"relocations of the kinds {sorted(unknown)}")
+                kinds = ", ".join(map(str, sorted(unknown)))
+                raise UnsupportedObject(f"relocations of kind {kinds} of {self.architecture.name}")
             relocations.append((home, changes))
         return relocations
 
@@ -222,14 +331,17 @@ class _Linker:
         for home, changes in self.relocations:
             self._relocate(home, changes, memory, base)
         _protect(base, ends)
+        if self.architecture is _host():
+            _flush_instructions(base, ends[0])
         addresses = {name: self._address_of(defined[name], base) for name in symbols}
-        return Image(addresses, ends[-1], memory)
+        return Image(addresses, ends, memory)
 
     def _place_sections(self) -> list[int]:
         """Assign offsets to all sections; return the page-aligned ends of code, constants, data."""
-        changes = [(kind, number) for _, rows in self.relocations for _, kind, number, _ in rows]
-        called = {n for kind, n in changes if kind == _PLT32 and self._is_undefined(n)}
-        tabled = {n for kind, n in changes if kind in _GOT}
+        rows_of = self.architecture.relocations
+        uses = [(rows_of[kind].via, n) for _, rows in self.relocations for _, kind, n, _ in rows]
+        called = {n for via, n in uses if via == "stub" and self._is_undefined(n)}
+        tabled = {n for via, n in uses if via == "slot"}
         top, ends = 0, list[int]()
         for group in (_EXEC, 0, _WRITE):
             for s in self.sections:
@@ -240,7 +352,7 @@ class _Linker:
                     top = s.at + s.size
             for number in sorted(called if group == _EXEC else tabled if not group else ()):
                 (self.stubs if group else self.slots)[number] = top = -(-top // 16) * 16
-                top += 16
+                top += _STUB_BYTES
             top = -(-top // PAGE) * PAGE
             ends.append(top)
         if any(s.flags & _EXEC and s.flags & _WRITE for s in self.sections):
@@ -258,29 +370,27 @@ class _Linker:
         self, home: _Section, changes: list[tuple[int, int, int, int]], memory: mmap.mmap, base: int
     ) -> None:
         for offset, kind, number, addend in changes:
-            width = 8 if kind in (_ABS64, _PC64) else 4
-            if offset + width > home.size:
+            row = self.architecture.relocations[kind]
+            if offset + row.nbytes > home.size:
                 raise MalformedObject("a relocation outside of its section")
-            at = home.at + offset
-            value = self._target_address(kind, number, memory, base) + addend
-            if kind != _ABS64:
-                value -= base + at
-            if width == 4 and not -(1 << 31) <= value < 1 << 31:
-                raise UnsupportedObject("a symbol farther away than 2 GiB")
-            memory[at : at + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "little")
+            at, end = home.at + offset, home.at + offset + row.nbytes
+            target = self._target_address(row.via, number, memory, base) + addend
+            before = int.from_bytes(memory[at:end], "little")
+            bits = row.encode(before, target, base + at) & (1 << 8 * row.nbytes) - 1
+            memory[at:end] = bits.to_bytes(row.nbytes, "little")
 
-    def _target_address(self, kind: int, number: int, memory: mmap.mmap, base: int) -> int:
+    def _target_address(self, via: str, number: int, memory: mmap.mmap, base: int) -> int:
         """Return the address that a relocation refers to: the symbol, its stub or its slot."""
         symbol = self.symbols[number]
         target = self._address_of(symbol, base)
-        if kind in _GOT:
+        if via == "slot":
             slot = self.slots[number]
             memory[slot : slot + 8] = target.to_bytes(8, "little")
             return base + slot
-        if number in self.stubs and kind == _PLT32:
+        if number in self.stubs and via == "stub":
             stub = self.stubs[number]
-            content = _STUB[:6] + target.to_bytes(8, "little") + _STUB[14:]
-            memory[stub : stub + len(_STUB)] = content
+            content = target.to_bytes(8, "little").join(self.architecture.stub)
+            memory[stub : stub + len(content)] = content
             return base + stub
         return target
 
@@ -292,10 +402,7 @@ class _Linker:
             if at < 0:
                 raise MalformedObject(f"{symbol.name} is in no section that is loaded")
             return base + at + symbol.value
-        address = self._process_addresses.get(symbol.name)
-        if address is None:
-            address = self._process_addresses[symbol.name] = _process_symbol(symbol.name)
-        return address
+        return self.resolve(symbol.name)
 
 
 def _is_loaded(s: _Section) -> bool:
@@ -318,7 +425,7 @@ def _process() -> Any:
 def _process_symbol(name: str) -> int:
     """Return the address of a function of the process.
 
-    Raises Malformed where there is none.
+    Raises MalformedObject where there is none.
     """
     try:
         address = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
@@ -337,7 +444,7 @@ def _address(memory: mmap.mmap) -> int:
 def _protect(base: int, ends: Sequence[int]) -> None:
     """Make code executable and constants read-only.
 
-    Raises Unfamiliar if the system forbids that.
+    Raises UnsupportedObject if the system forbids that.
     """
     code, constants, _ = ends
     rights: Mapping[tuple[int, int], int] = {
@@ -349,3 +456,17 @@ def _protect(base: int, ends: Sequence[int]) -> None:
         start = ctypes.c_void_p(base + begin)
         if size and _process().mprotect(start, ctypes.c_size_t(size), right) != 0:
             raise UnsupportedObject("memory of this process cannot be made executable")
+
+
+def _flush_instructions(base: int, nbytes: int) -> None:
+    """Make new code visible to instruction fetch, which x86 does by itself.
+
+    `__clear_cache` is in libgcc, whose shared library exports it on AArch64.
+    """
+    if platform.machine() == "x86_64":
+        return
+    try:
+        flush = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    except (OSError, AttributeError) as error:
+        raise UnsupportedObject("no way to flush the instruction cache") from error
+    flush(ctypes.c_void_p(base), ctypes.c_void_p(base + nbytes))

@@ -19,7 +19,7 @@ import time
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import llvmlite
 
@@ -38,7 +38,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.cache_files import Folder, Refused
 from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
-from smelt.target import HostIsa, Target, limit_isa
+from smelt.target import HostIsa, Target, TargetChoice, limit_isa
 
 __all__ = [
     "Record",
@@ -83,7 +83,7 @@ def host() -> Target:
 
 
 @lru_cache(maxsize=8)
-def _host(choice: Literal["auto", "avx512", "avx2", "portable"], host_isa: HostIsa) -> Target:
+def _host(choice: TargetChoice, host_isa: HostIsa) -> Target:
     del host_isa  # `host_target` reads it; here it is part of the cache's key
     if choice != "auto":
         return Target.for_isa(choice)

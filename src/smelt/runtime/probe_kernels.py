@@ -375,7 +375,7 @@ def _splat(value: float, lanes: int) -> str:
 def _fused(out: str, a: str, b: str, c: str, lanes: int, target: Target) -> list[str]:
     """Emit `out = a * b + c`, as one FMA if possible."""
     vector = f"<{lanes} x float>"
-    if target.has("fma") or target.isa == "neon":
+    if target.has_fma:
         call = f"call {vector} @llvm.fma.v{lanes}f32({vector} {a}, {vector} {b}, {vector} {c})"
         return [f"  {out} = {call}"]
     return [f"  {out}p = fmul {vector} {a}, {b}", f"  {out} = fadd {vector} {out}p, {c}"]

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from tests.codegen.llvm import emulate
 from tests.codegen.llvm.single_kernel import SingleKernel
 
 from smelt.types.expr import evaluate
@@ -107,7 +108,7 @@ def run_guarded(
         for f in built.functions:
             tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
             scratch_address = memory.block(scratch, at_end=True) if scratch else 0
-            call = KERNEL(loaded.address(f.symbol))
+            call = emulate.function(loaded.address(f.symbol), KERNEL)
             ranges = [(t, t + 1) for t in reversed(range(tasks))] if one_by_one else [(0, tasks)]
             for begin, end in ranges:
                 call(frame.ctypes.data, begin, end, scratch_address)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm import emulate
 from tests.codegen.llvm.guard_pages import KERNEL, Guarded
 
 from smelt.codegen.build import CompiledKernel, Variant, build
@@ -24,7 +25,7 @@ from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
 from smelt.runtime.host import unsupported_reason
-from smelt.runtime.loader import Loaded, load
+from smelt.runtime.loader import Loaded
 from smelt.target import Target
 from smelt.types.expr import evaluate
 
@@ -38,7 +39,7 @@ class Native:
     kernel: ir.Kernel
     target: Target
     built: CompiledKernel
-    loaded: Loaded
+    loaded: Loaded | emulate.Machine
 
     def __call__(
         self,
@@ -51,11 +52,12 @@ class Native:
         """Every array, partial results and scratch memory stand at forbidden pages;
         `one_by_one`: each task is a call of its own, last first.
 
-        Skips the test where this processor cannot run the code: it was compiled all the same."""
-        if reason := unsupported_reason(self.target):
+        Code for AArch64 is emulated elsewhere. Skips the test where this processor cannot run the
+        code: it was compiled all the same."""
+        if not emulate.is_foreign(self.target) and (reason := unsupported_reason(self.target)):
             pytest.skip(f"compiled for {self.target.name}, not run: {reason}")
         inputs = {p.name: np.asarray(arrays[p.name]) for p in self.kernel.inputs}
-        named = sizes_of_call(self.kernel, inputs, sizes or {})
+        named = dict(sizes_of_call(self.kernel, inputs, sizes or {}))
         with Guarded() as memory:
             places = {
                 n: memory.copy(np.ascontiguousarray(a), at_end=at_end) for n, a in inputs.items()
@@ -66,13 +68,15 @@ class Native:
             for name, nbytes in self.built.partials:
                 whole = int(evaluate(nbytes, named))
                 places[name] = memory.array((whole,), np.dtype("u1"), at_end=at_end)
+            for stride, name, d in self.built.strides:
+                named[stride] = places[name].strides[d] // places[name].itemsize
             words = [places[b].ctypes.data for b in self.built.buffers]
             words += [named[s] for s in self.built.sizes]
             frame = memory.copy(np.array(words, np.int64), at_end=True)
             for f in self.built.functions:
                 tasks, scratch = (int(evaluate(e, named)) for e in (f.tasks, f.scratch))
                 scratch_address = memory.block(scratch, at_end=True) if scratch else 0
-                call = KERNEL(self.loaded.address(f.symbol))
+                call = emulate.function(self.loaded.address(f.symbol), KERNEL)
                 ranges = [(t, t + 1) for t in reversed(range(tasks))]
                 for begin, end in ranges if one_by_one else [(0, tasks)]:
                     call(frame.ctypes.data, begin, end, scratch_address)
@@ -92,7 +96,8 @@ def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(verify(kernel), target, form=variant)
-    return Native(kernel, target, built, load(built.code, [f.symbol for f in built.functions]))
+    loaded = emulate.load(built.code, [f.symbol for f in built.functions])
+    return Native(kernel, target, built, loaded)
 
 
 @lru_cache(maxsize=128)

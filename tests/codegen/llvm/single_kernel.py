@@ -9,12 +9,15 @@ array([2., 2., 2.], dtype=float32)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from tests.codegen.llvm import emulate
 
 from smelt import driver, lower
 from smelt.ahead import ConstantBudget, PreludeBuilder
@@ -40,7 +43,7 @@ from smelt.ops.create import Input
 from smelt.passes.constant_subgraph import Split
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import Executable
-from smelt.runtime.loader import Loaded, load
+from smelt.runtime.loader import Loaded
 from smelt.target import Isa, Target
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +51,12 @@ ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")
 
 
 def runnable() -> tuple[Isa, ...]:
-    """The instruction sets that this processor can run, widest first."""
+    """The instruction sets that this processor can run, widest first.
+
+    `EMULATED_ISA=neon` has an emulator run that set instead.
+    """
+    if emulated := os.environ.get("EMULATED_ISA"):
+        return (cast("Isa", emulated),)
     host = Target.host()
     levels = {"avx512": 3, "avx2": 2, "portable": 1}
     level = levels.get(host.isa, 0)
@@ -92,7 +100,8 @@ class SingleKernel:
         """The native code's results."""
         named = self.sizes(arrays)
         order = tuple(named[n] for n in self.size_names)
-        return self.executable.run(arrays, order, out)
+        with self._loading():
+            return self.executable.run(arrays, order, out)
 
     def code(self, sizes: Mapping[str, int]) -> tuple[CompiledKernel, Loaded]:
         """What runs for these sizes: the kernel's usual code, or a form of it."""
@@ -101,12 +110,18 @@ class SingleKernel:
 
     def variant_code(self, variant: Variant) -> tuple[CompiledKernel, Loaded]:
         """The code of a form, made once: `executable` has it from the same place."""
-        code = driver.code_of(self.named, self.target, Journal(), variant)
+        with self._loading():
+            code = driver.code_of(self.named, self.target, Journal(), variant)
         return code.compiled, code.loaded
 
     def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """Return the native code's results for known sizes."""
-        return self.executable.run(list(arrays), tuple(sizes[n] for n in self.size_names))
+        with self._loading():
+            return self.executable.run(list(arrays), tuple(sizes[n] for n in self.size_names))
+
+    def _loading(self) -> AbstractContextManager[None]:
+        """Emulates what this processor does not run."""
+        return emulate.programs() if emulate.is_foreign(self.target) else nullcontext()
 
     def expected(self, *arrays: Array) -> list[Array]:
         """The graph interpreter's results."""
@@ -133,7 +148,7 @@ def fuse_graph(
     likely = dict.fromkeys(driver.input_size_names(graph), hint) | dict(hints or {})
     kernel = verify(lower.run(cluster, rounding, likely))
     built = build(kernel, target, streaming=streaming)
-    loaded = load(built.code, [f.symbol for f in built.functions])
+    loaded = emulate.load(built.code, [f.symbol for f in built.functions])
     plan = Plan(graph, (cluster,), ((0,),))
     variants = () if usual else code_variants(kernel, target, likely)
     plain = CanonicalKernel(kernel, kernel_text(kernel))  # its own names

@@ -22,7 +22,7 @@ from smelt.types.dtype import bf16
 
 Array = np.ndarray[Any, Any]
 DEPTHS = (0, 1, 2, 15, 16, 17, 255, 256, 257)
-TILES = {"avx512": (8, 32), "avx2": (4, 16), "portable": (4, 8)}
+TILES = {"avx512": (8, 32), "avx2": (4, 16), "portable": (4, 8), "neon": (12, 8)}
 
 
 def matrices(dtype: str, spec: str) -> str:

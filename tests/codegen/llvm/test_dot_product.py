@@ -50,7 +50,8 @@ def grouped(kernel: SingleKernel) -> bool:
 def product_kernel(pair: str, spec: str = PLAIN, isa: str = RUNNABLE[0]) -> SingleKernel:
     more = MORE if isa == "avx512" else ()
     kernel = fuse(source(pair, spec), isa, usual=True, features=more)
-    short = pair != "bf16 bf16" or "avx512bf16" in kernel.target.features
+    has_dot = {"bf16 bf16": kernel.target.has_fast_bf16_dot, "i16 i16": kernel.target.has_word_dot}
+    short = has_dot.get(pair, True)
     assert grouped(kernel) == short
     return kernel
 
@@ -74,7 +75,7 @@ def wanted(x: Array, y: Array) -> Array:
 @pytest.mark.parametrize("isa", RUNNABLE)
 def test_every_size_up_to_two_tiles(pair: str, isa: str) -> None:
     kernel = product_kernel(pair, isa=isa)
-    rows, columns = {"avx512": (12, 32), "avx2": (6, 16), "portable": (6, 8)}[isa]
+    rows, columns = {"avx512": (12, 32), "avx2": (6, 16), "portable": (6, 8), "neon": (12, 8)}[isa]
     first, second = pair.split()
     for k in (0, 1, 2, 3, 4, 5, 17) if isa == RUNNABLE[0] else (1, 6, 7):
         x, y = drawn(first, (2 * rows + 1, k), k), drawn(second, (k, 2 * columns + 1), k + 1)

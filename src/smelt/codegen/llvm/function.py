@@ -206,9 +206,8 @@ class FunctionEmitter:
 
     def _fence(self) -> None:
         """Emit the fence after which non-temporal stores are visible."""
-        if self.target.triple.startswith(("x86_64", "i686")):
+        if name := self.target.facts.store_fence:
             kind = ir.FunctionType(ir.VoidType(), [])
-            name = "llvm.x86.sse.sfence"
             module = self.b.module
             self.b.call(module.globals.get(name) or ir.Function(module, kind, name), [])
         else:

@@ -24,6 +24,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.dataclass import dataclass
 from smelt.errors import DeviceKernelError
+from smelt.instruction_sets import INSTRUCTION_SETS
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
     Apply,
@@ -61,9 +62,11 @@ _EVERYONE: Final = -1
 class _Gpu:
     """Properties that `LLVMMachine` asks of a processor."""
 
-    isa = "portable"
+    facts = INSTRUCTION_SETS["portable"]
     registers = 255
     has_fast_division = True
+    has_half_conversions = False
+    has_fma = True
 
     def has(self, feature: str) -> bool:
         return False

@@ -29,8 +29,8 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
         function: a plain function or one made by `sm.jit`; it is compiled if need be.
         *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
         **kwargs: keyword arguments of the call.  `target` names a GPU, such as "sm_90" or "h100",
-            unless the function has an argument of that name: the report then shows each kernel as a
-            Triton program, and nothing runs.
+            or an instruction set, such as "neon", unless the function has an argument of that name:
+            the report is then for that machine, with Triton programs for a GPU; nothing runs.
 
     Returns:
         A report: `print` it, query it with `why(a, b)`, or use `to_json()` and `kernels[i].text`.
@@ -61,7 +61,7 @@ def explain(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Repor
 
 
 def _names_target(function: Callable[..., Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether the keyword `target` is a GPU's name, not an argument of the function."""
+    """Whether the keyword `target` names a machine, and is not an argument of the function."""
     if not isinstance(keywords.get("target"), str):
         return False
     return "target" not in signature(function).parameters

@@ -65,7 +65,7 @@ def opaque_mask(m: LLVMMachine, mask: Value) -> Value:
     permutes it in memory instead (x86 with AVX-512).  Such an instruction reads all lanes, those
     outside of the mask too (Intel's manual, exceptions of type E4NF), and those may be unmapped.
     """
-    if m.target.isa != "avx512":
+    if not m.target.facts.has_mask_registers:
         return mask
     b = m.builder
     none = b.trunc(opaque(b, I64(0)), I1)
@@ -111,7 +111,7 @@ def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: i
     It compares short integers, to which the bounds are clamped.
     """
     b = m.builder
-    bits = 16 if m.target.isa == "avx512" else 32
+    bits = 16 if m.target.facts.has_mask_registers else 32
     kind = ir.VectorType(ir.IntType(bits), lanes)
     most = 1 << 14
     steps = ir.Constant(kind, [i * step for i in range(lanes)])

@@ -48,7 +48,7 @@ PAIRS = {16: "d", 8: "q"}
 
 def can_permute(target: Target, lanes: int) -> bool:
     """Return whether there are instructions that permute so many lanes freely."""
-    return target.isa == "avx512" and lanes in KINDS
+    return target.facts.permutes == "two registers" and lanes in KINDS
 
 
 def lane_period(home: NestEmitter, e: Index, scope: Scope) -> PeriodicIndex | None:

@@ -6,16 +6,19 @@ as it would walk float32 numbers; its step is a dot product of two units in ever
 
     instruction        factors         where              what it computes
     vdpbf16ps          2 bfloat16      avx512bf16         float32 sums, denormals are zero
+    bfdot              2 bfloat16      Armv8.6            the same
     vpdpwssd           2 int16         avx512vnni         exact in int32 (which wraps)
     vpmaddwd, vpaddd   2 int16         SSE2 and later     the same
     vpdpbusd           4 uint8, int8   avx512vnni, avxvnni  exact in int32
+    sdot, udot         4 bytes         Armv8.2            exact in int32, for factors of one sign
+    usdot              4 uint8, int8   i8mm of Armv8.6    exact in int32
     tdpbf16ps          2 bfloat16      amx-bf16             as vdpbf16ps, for 16 × 16 sums at once
     tdpb{s,u}{s,u}d    4 bytes         amx-int8             exact in int32, for 16 × 16 sums at once
 
-AMX needs both operands packed (`smelt.codegen.llvm.products.amx`).  vpdpbusd needs one unsigned and
-one signed operand.  If both are alike, the left one is packed with its highest bit flipped, which
-offsets it by 128 into the other range; tiles start from the right operand's column sums times 128
-to correct that.
+AMX needs both operands packed (`smelt.codegen.llvm.products.amx`).  The others take operands of
+certain signs.  If there is none for the signs at hand, the left operand is packed with its highest
+bit flipped, which offsets it by 128 into the other range; tiles start from the right operand's
+column sums times 128 to correct that.
 
 Convolutions use units as numbers from the start (`smelt.codegen.llvm.loopir.pack_k_pairs`).
 
@@ -38,7 +41,7 @@ import numpy as np
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import vector_of
+from smelt.codegen.llvm.instructions.registers import Isa, vector_of
 from smelt.codegen.llvm.loopir.items import Access, Conversion, Item
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
@@ -57,7 +60,8 @@ class DotInstruction:
     step: Step
     dtype: DType
     left_unsigned: bool = False
-    """For bytes: whether the unsigned operand is the left one."""
+    right_unsigned: bool = False
+    """For bytes: how each packed operand is read."""
     left_offset: int = 0
     """Offset of the packed left operand: 128, -128 or 0."""
     matrix: str = ""
@@ -77,6 +81,50 @@ _AMX_BYTES = {
     (False, False): "tdpbuud",
 }
 """AMX instructions for bytes, by signedness of the left and the right factors."""
+_AMX_BFLOATS_FEATURES = ("avx512bf16", "amx-bf16", "amx-tile", "avx512f")
+_AMX_BYTES_FEATURES = ("amx-int8", "amx-tile", "avx512f")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An instruction that LLVM has an intrinsic for, and the features that it needs."""
+
+    step: Step
+    features: tuple[str, ...]
+    intrinsic: str
+    """Name, with `bits` of a register, its 32-bit `lanes` and how many `factors` it has."""
+    signs: frozenset[tuple[bool, bool]] = frozenset({(False, False)})
+    """Whether the factors of bytes are unsigned: of the left and of the right operand."""
+    bits: int = 0
+    """Width of registers if there is one name for it alone."""
+    accumulates: bool = True
+    """Whether the sum so far is an operand."""
+
+
+_MIXED = frozenset({(True, False), (False, True)})
+_ROWS = (
+    _Row("bfloats", ("avx512bf16",), "x86.avx512bf16.dpbf16ps.{bits}"),
+    _Row("bfloats", ("bf16",), "aarch64.neon.bfdot.v{lanes}f32.v{factors}bf16"),
+    _Row("words", ("avx512vnni", "avx512f"), "x86.avx512.vpdpwssd.{bits}"),
+    _Row("words", ("avx512bw",), "x86.avx512.pmaddw.d.512", bits=512, accumulates=False),
+    _Row("words", ("avx2",), "x86.avx2.pmadd.wd", bits=256, accumulates=False),
+    _Row("words", ("sse2",), "x86.sse2.pmadd.wd", bits=128, accumulates=False),
+    _Row("bytes", ("avx512vnni", "avx512f"), "x86.avx512.vpdpbusd.{bits}", _MIXED),
+    _Row("bytes", ("avxvnni",), "x86.avx512.vpdpbusd.{bits}", _MIXED),
+    _Row("bytes", ("dotprod",), "aarch64.neon.sdot.v{lanes}i32.v{factors}i8"),
+    _Row(
+        "bytes",
+        ("dotprod",),
+        "aarch64.neon.udot.v{lanes}i32.v{factors}i8",
+        frozenset({(True, True)}),
+    ),
+    _Row("bytes", ("i8mm",), "aarch64.neon.usdot.v{lanes}i32.v{factors}i8", _MIXED),
+)
+"""The first row that fits is taken."""
+
+
+def _rows(target: Isa, step: Step) -> list[_Row]:
+    return [row for row in _ROWS if row.step == step and all(map(target.has, row.features))]
 
 
 # ---- choice -------------------------------------------------------------------------------------
@@ -102,34 +150,49 @@ def choose_dot_instruction(
         are_bfloats = all(
             is_bfloat or not load for is_bfloat, load in zip(sides, loaded, strict=True)
         )
-        features = ("avx512bf16", "amx-bf16", "amx-tile")
-        tiles = matrices and target.isa == "avx512" and all(map(target.has, features))
+        tiles = matrices and all(map(target.has, _AMX_BFLOATS_FEATURES))
         if not are_bfloats or not (tiles or target.has_fast_bf16_dot):
             return None
         return DotInstruction("bfloats", bf16, matrix="tdpbf16ps") if tiles else BF16_DOT
-    if item.dtype != i32 or not target.has_word_dot:
+    if item.dtype != i32:
         return None
     first, second = (_span(x, buffers) for x in (left, right))
     if first is None or second is None:
         return None
-    vnni = "avx512vnni" if target.isa == "avx512" else "avxvnni"
-    if target.has(vnni):
-        signed = [_fits(s, i8) for s in (first, second)]
-        unsigned = [_fits(s, u8) for s in (first, second)]
-        tiles = target.isa == "avx512" and target.has("amx-int8") and target.has("amx-tile")
-        if matrices and tiles and all(map(any, zip(signed, unsigned, strict=True))):
-            return DotInstruction(
-                "bytes", i8, not signed[0], matrix=_AMX_BYTES[signed[0], signed[1]]
-            )
-        if unsigned[0] and signed[1]:
-            return DotInstruction("bytes", i8, left_unsigned=True)
-        if signed[0] and unsigned[1]:
-            return DotInstruction("bytes", i8)
-        if all(signed):
-            return DotInstruction("bytes", i8, left_unsigned=True, left_offset=128)
-        if all(unsigned):
-            return DotInstruction("bytes", i8, left_offset=-128)
-    return I16_DOT if _fits(first, i16) and _fits(second, i16) else None
+    byte_dot = _choose_byte_dot(first, second, target, matrices=matrices)
+    if byte_dot is None and _fits(first, i16) and _fits(second, i16):
+        return word_dot(target)
+    return byte_dot
+
+
+def word_dot(target: Target) -> DotInstruction | None:
+    """Return the dot product of 16-bit integers, if the processor has it."""
+    return I16_DOT if _rows(target, "words") else None
+
+
+def _choose_byte_dot(
+    first: tuple[int, int], second: tuple[int, int], target: Target, *, matrices: bool
+) -> DotInstruction | None:
+    """Return the dot product of bytes whose values are in these ranges.
+
+    None if they are no bytes, or the processor has no such instruction.
+    """
+    rows = _rows(target, "bytes")
+    fits = [{True: _fits(s, u8), False: _fits(s, i8)} for s in (first, second)]
+    if not rows or not all(any(f.values()) for f in fits):
+        return None
+    if matrices and all(map(target.has, _AMX_BYTES_FEATURES)):
+        signed = [f[False] for f in fits]
+        matrix = _AMX_BYTES[signed[0], signed[1]]
+        return DotInstruction("bytes", i8, not signed[0], not signed[1], matrix=matrix)
+    signs = [pair for row in rows for pair in sorted(row.signs, reverse=True)]
+    for left, right in signs:
+        if fits[0][left] and fits[1][right]:
+            return DotInstruction("bytes", i8, left, right)
+    for left, right in signs:
+        if fits[1][right]:
+            return DotInstruction("bytes", i8, left, right, left_offset=128 if left else -128)
+    return None
 
 
 def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
@@ -261,15 +324,16 @@ def dot_step(
     element: Any = {"bfloats": ir.BFloatType(), "words": I16, "bytes": I8}[group.step]
     kind = ir.VectorType(element, width // (8 * group.dtype.itemsize))
     x, y = b.bitcast(left, kind), b.bitcast(right, kind)
-    if group.step == "bfloats":
-        return _call(b, f"llvm.x86.avx512bf16.dpbf16ps.{width}", total.type, [total, x, y])
-    if group.step == "bytes":
-        x, y = (x, y) if group.left_unsigned else (y, x)
-        return _call(b, f"llvm.x86.avx512.vpdpbusd.{width}", total.type, [total, x, y])
-    if m.target.isa == "avx512" and m.target.has("avx512vnni"):
-        return _call(b, f"llvm.x86.avx512.vpdpwssd.{width}", total.type, [total, x, y])
-    name = {512: "avx512.pmaddw.d.512", 256: "avx2.pmadd.wd", 128: "sse2.pmadd.wd"}[width]
-    return m.add(total, _call(b, f"llvm.x86.{name}", total.type, [x, y]))
+    signs = group.left_unsigned, group.right_unsigned
+    row = next(
+        row for row in _rows(m.target, group.step) if signs in row.signs and row.bits in (0, width)
+    )
+    name = row.intrinsic.format(bits=width, lanes=width // 32, factors=kind.count)
+    if group.left_unsigned < group.right_unsigned:
+        x, y = y, x  # the unsigned operand is the first
+    if row.accumulates:
+        return _call(b, f"llvm.{name}", total.type, [total, x, y])
+    return m.add(total, _call(b, f"llvm.{name}", total.type, [x, y]))
 
 
 def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
@@ -291,4 +355,5 @@ __all__ = [
     "ones",
     "pack_pairs",
     "to_packed_bits",
+    "word_dot",
 ]

@@ -63,8 +63,6 @@ class LLVMMachine:
         self.builder = builder
         self.lanes = lanes
         self.target = target
-        self.avx512 = target.isa == "avx512"
-        self.native_half = target.isa == "neon" or target.has("f16c")
 
     # Types and constants
 
@@ -129,7 +127,8 @@ class LLVMMachine:
     # Floats
 
     def div(self, a: Value, b: Value) -> Value:
-        scalar = common_divisor(b) if self.avx512 and not self.target.has_fast_division else None
+        is_slow = self.target.facts.has_slow_division and not self.target.has_fast_division
+        scalar = common_divisor(b) if is_slow else None
         lanes = self.lanes or 1
         if scalar is not None and lanes * RANGES[type(scalar.type)].bits >= MIN_VECTOR_BITS:
             return divide_exactly(self, a, scalar)
@@ -199,7 +198,7 @@ class LLVMMachine:
         """Return the lanes of AVX-512 instructions which tile this machine's vectors, or None."""
         for bits in (512, 256, 128):
             width = bits // dtype.bits
-            if self.avx512 and self.lanes and self.lanes % width == 0:
+            if self.target.facts.has_float_parts and self.lanes and self.lanes % width == 0:
                 return width
         return None
 
@@ -298,7 +297,7 @@ class LLVMMachine:
 
     @property
     def picks(self) -> bool:
-        return self.avx512
+        return self.target.facts.permutes == "two registers"
 
     def pick(self, dtype: DType, table: Sequence[float], at: Value) -> Value:
         return tables.pick(self, dtype, tuple(table), at)
@@ -353,7 +352,7 @@ class LLVMMachine:
         return b.trunc(a, kind)
 
     def round_half(self, a: Value, dtype: DType) -> Value:
-        if dtype == f16 and self.native_half:
+        if dtype == f16 and self.target.has_half_conversions:
             half = self.builder.fptrunc(self._fenced(a), vector_of(ir.HalfType(), self.lanes))
             return self._fenced(self.builder.fpext(half, a.type))
         if dtype == f16:
@@ -369,7 +368,7 @@ class LLVMMachine:
         b = self.builder
         if dtype == bool_:
             return b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None))
-        if dtype == f16 and self.native_half:
+        if dtype == f16 and self.target.has_half_conversions:
             half = b.bitcast(raw, vector_of(ir.HalfType(), self.lanes))
             return self._fenced(b.fpext(half, self.register_type(f32)))
         if dtype in (f16, bf16):
@@ -382,7 +381,7 @@ class LLVMMachine:
         b, kind = self.builder, self.raw_type(dtype)
         if dtype == bool_:
             return b.zext(value, kind)
-        if dtype == f16 and self.native_half:
+        if dtype == f16 and self.target.has_half_conversions:
             half = b.fptrunc(self._fenced(value), vector_of(ir.HalfType(), self.lanes))
             return b.bitcast(half, kind)
         if dtype in (f16, bf16):
@@ -391,8 +390,10 @@ class LLVMMachine:
         return value
 
     def to_bfloat(self, value: Value) -> Value:
-        """Convert float32 to the bits of bfloat16; subnormals become zero."""
+        """Convert float32 to the bits of bfloat16; on x86 subnormals become zero."""
         b, (kind, bits) = self.builder, [vector_of(x, self.lanes) for x in (ir.BFloatType(), I16)]
+        if not self.target.has("avx512bf16"):
+            return b.bitcast(b.fptrunc(value, kind), bits)
         name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * (self.lanes or 1)}"
         return b.bitcast(self.call(name, kind, value), bits)
 

@@ -49,7 +49,8 @@ def divide_flooring(m: LLVMMachine, a: Value, b: Value) -> Value:
         sign = build.ashr(a, _broadcast(m, bits - 1, bits))
         u = build.xor(a, sign)
         return build.xor(_divide_by_constant(m, u, int(divisor), bits - 1), sign)
-    if m.lanes is not None and bits < WORD and divisor is None and m.target.isa != "portable":
+    floors = m.target.facts.has_vector_floor
+    if m.lanes is not None and bits < WORD and divisor is None and floors:
         return build.fptosi(m.floor(_as_floats(m, a, b, signed=True)), a.type)
     q = divide_truncating(m, a, b, signed=True)
     remainder, zero = build.sub(a, build.mul(q, b)), ir.Constant(a.type, None)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from smelt.codegen.llvm import ir
+from smelt.instruction_sets import InstructionSet
 from smelt.types.dtype import DType
 
 I1: Any = ir.IntType(1)
@@ -29,8 +30,8 @@ class Isa(Protocol):
     """Processor properties which a machine needs."""
 
     @property
-    def isa(self) -> str:
-        """Return one of "avx512", "avx2", "neon" and "portable"."""
+    def facts(self) -> InstructionSet:
+        """Return the row of the instruction set."""
         ...
 
     @property
@@ -41,6 +42,16 @@ class Isa(Protocol):
     @property
     def has_fast_division(self) -> bool:
         """Return whether dividing a vector beats exact multiplication by a reciprocal."""
+        ...
+
+    @property
+    def has_half_conversions(self) -> bool:
+        """Return whether instructions convert between float16 and float32."""
+        ...
+
+    @property
+    def has_fma(self) -> bool:
+        """Return whether one instruction multiplies and adds."""
         ...
 
     def has(self, feature: str) -> bool:

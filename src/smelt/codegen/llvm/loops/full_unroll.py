@@ -95,7 +95,7 @@ def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
         return None
     if number > 1:
         return ir.Constant(lanes, [k < number for k in range(count)])
-    if home.nest.stores and home.home.target.isa == "avx512":
+    if home.nest.stores and home.home.target.facts.has_mask_registers:
         left = opaque(b, left)
     return b.icmp_signed("<", iota(count), splat(b, left, count))
 

@@ -77,10 +77,11 @@ def pin_order(b: ir.IRBuilder, target: Target, vector: Value) -> Value:
 
     LLVM would otherwise load all rows at once and run out of registers.
     """
-    if target.isa not in ("avx512", "avx2"):
+    register = target.facts.register_constraint
+    if not register:
         return vector
     kind = ir.FunctionType(vector.type, [vector.type])
-    return b.asm(kind, "", "=v,0,~{memory}", [vector], True)
+    return b.asm(kind, "", f"={register},0,~{{memory}}", [vector], True)
 
 
 class DepthwiseTile:

@@ -53,6 +53,6 @@ def fma_step(m: LLVMMachine, a: Value, b: Value, c: Value, item: Item) -> Value:
     """
     if item.args[0].kind == "unit" or item.args[0].dtype != item.dtype:
         return dot_step(m, BF16_DOT, a, b, c)
-    if item.dtype.is_float and (m.target.has("fma") or m.target.isa == "neon"):
+    if item.dtype.is_float and m.target.has_fma:
         return m.fma(a, b, c)
     return m.add(m.mul(a, b), c)

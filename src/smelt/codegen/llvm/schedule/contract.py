@@ -43,9 +43,9 @@ from smelt.blocks import (
     unfolded_rows,
 )
 from smelt.codegen.llvm.instructions.dot_product import (
-    I16_DOT,
     DotInstruction,
     choose_dot_instruction,
+    word_dot,
 )
 from smelt.codegen.llvm.loopir.items import (
     Item,
@@ -555,7 +555,7 @@ def _gemv(
     rows = 1 if m is None else 8 if target.registers >= 32 else 4
     group = choose_dot_instruction(item, left, right, phase.dtypes, target)
     if group is not None and group.left_offset:
-        group = I16_DOT  # no column sums to correct for
+        group = word_dot(target)  # no column sums to correct for
     return Contraction(
         item,
         left,

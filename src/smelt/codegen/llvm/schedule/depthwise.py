@@ -322,9 +322,10 @@ class _DepthwiseWindows:
     over: tuple[str, ...]
 
     def is_whole(self, target: Target) -> bool:
-        """Return whether vectors are full, or partial ones cost nothing (AVX-512)."""
+        """Return whether vectors are full, or partial ones cost nothing."""
         lanes = target.vector_bytes // self.item.dtype.itemsize
-        return target.isa == "avx512" or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
+        is_free = target.facts.masked_memory == "every"
+        return is_free or mod(self.phase.axes[self.columns[-1].axis], lanes) == 0
 
     def rewritten(self, target: Target, form: Variant) -> DepthwisePlan:
         """Return the plan; items of its operands are added to the phase."""

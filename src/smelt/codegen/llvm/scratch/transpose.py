@@ -91,7 +91,8 @@ def emit_transposed(
     squares = _Squares(home, item, scope)
     streamed = home.s.phase.segments[home.nest.time] is not None
     read = squares.load_full if full_squares else squares.load_any
-    if not full_squares and across and home.home.target.isa == "avx512" and not squares.limits:
+    masks = home.home.target.facts.masked_memory == "every"
+    if not full_squares and across and masks and not squares.limits:
         read = squares.load_masked
 
     def block(u0: Value, v0: Value) -> None:
