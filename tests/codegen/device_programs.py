@@ -184,7 +184,7 @@ PROGRAMS = {
         causal, ("bf16[4,16,2048,128]",) * 3, rounding="fast", expects=PRODUCTS
     ),
     "attention D64 f32": Program(causal, ("f32[4,16,2048,64]",) * 3),
-    "attention D128 bf16": Program(causal, ("bf16[4,16,2048,128]",) * 3),
+    "attention D128 bf16": Program(causal, ("bf16[4,16,2048,128]",) * 3, expects=PRODUCTS),
     "decode": Program(
         sm.nn.attention, ("bf16[8,32,1,128]",) + ("bf16[8,32,4096,128]",) * 2, rounding="fast"
     ),
