@@ -10,6 +10,7 @@ know them. Positions are checked on the device; an error appears at a later call
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -35,7 +36,9 @@ __all__ = ["DeviceSegment", "compile_plan"]
 
 _KNOWN: Final = 1024
 """Most calls of a graph, by sizes and strides, that are repeated natively."""
-_RAW_STREAM: Final[Any] = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_RAW_STREAM: Final[Any] = getattr(
+    importlib.import_module("torch._C"), "_cuda_getCurrentRawStream", None
+)
 """Torch's way to a stream without an object for it, which generated code of torch takes too."""
 
 
