@@ -3,7 +3,7 @@
 >>> sorted(sign_table("le"))
 [(-1, True), (0, True), (1, False)]
 >>> prime_implicants("or", 2, True)
-(((1, True),), ((0, True),))
+(((0, True),), ((1, True),))
 """
 
 from __future__ import annotations

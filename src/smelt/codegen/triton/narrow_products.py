@@ -65,6 +65,7 @@ def product_orders(
 ) -> list[tuple[int, int]]:
     """Return which terms of both operands meet: a term is 2^-8 of the one before.
 
+    >>> from smelt.codegen.triton.schedule import EXACT
     >>> product_orders(None, bf16, EXACT)
     [(0, 0), (1, 0), (2, 0)]
     """
