@@ -90,7 +90,7 @@ class KernelReport:
 
     @cached_property
     def asm(self) -> str:
-        """The assembly that runs."""
+        """The assembly of the form for all sizes; `schedule` says which form the sizes take."""
         return self._text("asm")
 
     def _text(self, language: str) -> str:

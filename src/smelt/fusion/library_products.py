@@ -142,6 +142,8 @@ def use_library(
     graph: Graph, decisions: Mapping[Node, LibraryProduct], provider: Provider
 ) -> Graph:
     """Replace the products that were handed over by calls of the library."""
+    if not any(d.taken for d in decisions.values()):
+        return graph
 
     def change(new: Node, old: Node) -> Node:
         form = None

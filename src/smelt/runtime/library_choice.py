@@ -30,8 +30,10 @@ def usable_library(target: Target) -> Library:
     """
     library = provider()
     allowed = knobs.THREADS.get() or default_threads()
-    threads = library.get_threads()
     figures = library_figures.ratios(library_figures.load(target), library.name, allowed)
+    if not figures and library_wish() in ("auto", "never"):
+        return Library(library)  # nothing is called: a library's threads are not asked for
+    threads = library.get_threads()
     return Library(
         library,
         figures if threads in (None, allowed) else {},

@@ -231,7 +231,8 @@ class Contraction:
 
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
-        left, right = "packed in rows", packed_panels(self.tile.columns)
+        transposed = contiguous_axis(self.right, (self.n, self.k)) == self.k
+        left, right = "packed in rows", packed_panels(self.tile.columns, transposed=transposed)
         if self.reads_left_in_place() or self.units:
             left = IN_PLACE
         elif self.direct:

@@ -259,7 +259,10 @@ class TallSkinnyPlan:
             left += ", rows by computed positions"
         elif self.packs_transposed:
             left = f"packed in strips of {self.tile.lanes} rows"
-        right = packed_panels(self.tile.columns) if self.wide else "packed in rows"
+        transposed = is_transposed_load(self.right, self.n, self.k)
+        right = "packed in rows"
+        if self.wide:
+            right = packed_panels(self.tile.columns, transposed=transposed)
         if self.prepacked:
             right = "in panels already"
         elif self.small_m and not self.swapped:
@@ -529,7 +532,7 @@ def tall_variants(phase: Phase, target: Target) -> Iterator[tuple[Variant, SizeL
     m, n, k = phase.axes[plans[0].m], phase.axes[plans[0].n], plans[0].summed(phase)
     grouped = _uses_groups(plans, phase, target)
     # Partial vectors cost nothing only where there are mask registers.
-    max_gemv_rows = THIN if grouped or target.registers < 32 else SMALL
+    max_gemv_rows = SMALL if target.facts.has_mask_registers and not grouped else THIN
     limits = (
         (n, TALL_COLUMNS),
         (k, TALL_SINGLE if grouped else TALL_DEPTH),
