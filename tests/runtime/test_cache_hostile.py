@@ -11,6 +11,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -116,6 +117,40 @@ def test_an_interrupt_in_the_middle_of_a_write_leaves_nothing(
             with pytest.raises(KeyboardInterrupt):
                 cache.put(b"two", {}, b"2")
         assert [file.name for file in folder.iterdir()] == [file_name(b"one")]
+
+
+def test_an_interrupt_at_any_instruction_of_a_write_leaves_nothing(folder: Path) -> None:
+    """A signal handler may raise before each of them, once."""
+    methods = vars(cache_files.Files)
+    codes = [methods[name].__code__ for name in ("publish", "_write")]
+    left, before = -1, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code not in codes:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    with cache_files.Folder(folder).open(create=True) as files:
+        while True:
+            left = at = interrupted + 1
+            sys.settrace(trace)
+            try:
+                files.publish("entry", b"content")
+            except KeyboardInterrupt:
+                interrupted = at
+            finally:
+                sys.settrace(before)
+            assert not [file.name for file in folder.iterdir() if files.is_temporary(file.name)], at
+            if interrupted < at:
+                break
+    assert interrupted > 50  # it came everywhere
 
 
 @pytest.mark.parametrize("empty", [True, False])

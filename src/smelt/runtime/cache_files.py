@@ -136,19 +136,23 @@ class Files:
     def publish(self, name: str, content: bytes) -> None:
         """Make `content` appear under `name` atomically; raises OSError."""
         temporary = f"{_TEMPORARY}{os.urandom(16).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
-        file = os.open(temporary, flags, 0o600, dir_fd=self._at)
+        # The file is made inside: a signal handler may raise as soon as it exists.
         try:
-            try:
-                view = memoryview(content)
-                while view:
-                    view = view[os.write(file, view) :]
-            finally:
-                os.close(file)
+            self._write(temporary, content)
             os.replace(temporary, name, src_dir_fd=self._at, dst_dir_fd=self._at)
         except BaseException:
             self.remove(temporary)
             raise
+
+    def _write(self, name: str, content: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+        file = os.open(name, flags, 0o600, dir_fd=self._at)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(file, view) :]
+        finally:
+            os.close(file)
 
     def remove(self, name: str) -> bool:
         """Remove a file or an empty directory; return whether this call removed it."""
