@@ -83,6 +83,9 @@ class Value:
         with np.errstate(all="ignore"):
             return Value(self.data.astype(dtype), self.defined)
 
+    def reshape(self, *shape: int) -> Value:
+        return Value(self.data.reshape(shape), self.defined.reshape(shape))
+
     def __neg__(self) -> Value:
         return binary(0, self, np.subtract)  # as Triton does: the sign of zero is lost
 
@@ -211,6 +214,8 @@ class Tensor:
         self.is_defined = np.full(self.size, stored)
         self.was_stored = np.zeros(self.size, bool)
         self.was_stored_before = np.zeros(self.size, bool)
+        self.was_joined = np.zeros(self.size, bool)
+        """Which elements atomic operations of this launch have changed."""
         self.epoch = np.zeros(self.size, np.int64)
         """When an element was stored: the number of barriers before, over all programs."""
         self.address = 16 * next(COUNT)
@@ -221,6 +226,7 @@ class Tensor:
         self.is_defined |= self.was_stored
         self.was_stored_before |= self.was_stored
         self.was_stored[:] = False
+        self.was_joined[:] = False
 
     def data_ptr(self) -> int:
         return self.address
@@ -230,6 +236,9 @@ class Tensor:
 
     def stride(self, dimension: int | None = None) -> Any:
         return self.steps if dimension is None else self.steps[dimension]
+
+    def element_size(self) -> int:
+        return self.data.itemsize
 
     def is_contiguous(self) -> bool:
         return bool(self.array.flags["C_CONTIGUOUS"])
@@ -279,6 +288,48 @@ class Pointer:
         return at, on
 
 
+class Descriptor:
+    """A tensor descriptor: copies of blocks of an array, with zeros outside of it."""
+
+    def __init__(
+        self, pointer: Pointer, shape: Sequence[int], strides: Sequence[int], block: Sequence[int]
+    ) -> None:
+        self.tensor, self.shape, self.block = pointer.tensor, list(shape), list(block)
+        self.strides = list(strides)
+        width = self.tensor.data.itemsize
+        if isinstance(pointer.offset, Value) or pointer.offset:
+            raise CheckError("a tensor descriptor of a part of an array")
+        if not len(shape) == len(strides) == len(block) <= 5 or strides[-1] != 1:
+            raise CheckError(f"a tensor descriptor of strides {strides}")
+        if self.tensor.address % 16 or any(n * width % 16 for n in strides[:-1]):
+            raise CheckError(f"a tensor descriptor of rows of {strides} elements")
+        if any(n & (n - 1) or not 1 <= n <= 256 for n in block) or block[-1] * width < 16:
+            raise CheckError(f"a tensor descriptor of blocks of {block}")
+        last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if min(shape) < 1 or last >= self.tensor.size:
+            raise CheckError(f"a tensor descriptor of {shape} elements")
+
+    def load(self, starts: Sequence[Any]) -> Value:
+        if len(starts) != len(self.block):
+            raise CheckError(f"a block at {len(starts)} indices")
+        for start in starts:
+            if isinstance(start, Value) and start.data.dtype != np.int32:
+                raise CheckError(f"a block at an index of {start.data.dtype}")
+        offset, inside = np.zeros(self.block, np.int64), np.ones(self.block, bool)
+        for d, start in enumerate(map(operator.index, starts)):
+            index = np.arange(start, start + self.block[d])
+            index = index.reshape(-1, *[1] * (len(self.block) - 1 - d))
+            inside &= (index >= 0) & (index < self.shape[d])
+            offset = offset + index * self.strides[d]
+        at = np.where(inside, offset, 0)
+        if not self.tensor.is_defined[at[inside]].all():
+            raise CheckError("an element is copied that has no value")
+        if not inside.any():
+            raise CheckError(f"a block at {starts} is outside of the array")
+        zero = np.zeros((), self.tensor.data.dtype)
+        return Value(np.where(inside, self.tensor.data[at], zero))
+
+
 _operators()
 
 
@@ -294,7 +345,9 @@ class Language:
     constexpr = int
 
     def __init__(self, least_dot: int = 16) -> None:
-        self.program, self.least_dot = 0, least_dot
+        self.program, self.programs, self.least_dot = 0, 1, least_dot
+        self.has_allocator = False
+        """Whether programs have memory for the tensor descriptors that they make."""
         self.begun, self.barriers = 0, 0
         for name, dtype in NAMES.items():
             setattr(self, name, dtype)
@@ -319,6 +372,21 @@ class Language:
 
     def program_id(self, axis: int) -> Value:
         return Value(np.int32(self.program))
+
+    def num_programs(self, axis: int) -> Value:
+        return Value(np.int32(self.programs))
+
+    def make_tensor_descriptor(
+        self,
+        base: Pointer,
+        shape: Sequence[Any],
+        strides: Sequence[Any],
+        block_shape: Sequence[int],
+    ) -> Descriptor:
+        if not self.has_allocator:
+            raise CheckError("no memory for tensor descriptors")
+        numbers = [list(map(operator.index, x)) for x in (shape, strides, block_shape)]
+        return Descriptor(base, *numbers)
 
     def arange(self, start: int, stop: int) -> Value:
         return Value(np.arange(start, stop, dtype=np.int32))
@@ -353,7 +421,7 @@ class Language:
         else:
             data = tensor.data[inside]
             defined = tensor.is_defined[inside] | tensor.was_stored[inside]
-            if self.is_late(tensor, inside[on]):
+            if self.is_late(tensor, inside[on]) or tensor.was_joined[inside[on]].any():
                 raise CheckError("an element is loaded after it was stored")
         if not defined[on].all():
             raise CheckError("an element is loaded that has no value")
@@ -375,15 +443,44 @@ class Language:
         places = at[on]
         if len(np.unique(places)) != places.size or self.is_late(tensor, places):
             raise CheckError("an element is stored twice")
+        if tensor.was_joined[places].any():
+            raise CheckError("an element is stored that an atomic operation changes")
         if tensor.was_stored_before[places].any():
             raise CheckError("an element is stored by two launches")
         tensor.was_stored[places] = True
         tensor.epoch[places] = self.barriers
         tensor.data[places] = np.broadcast_to(value.data, at.shape)[on]
 
+    def _atomic(
+        self, pointer: Pointer, value: Value, mask: Any, sem: str, combine: Callable[..., Any]
+    ) -> None:
+        """Change elements that an earlier launch has stored, in any order."""
+        at, on = pointer.places(mask, value)
+        tensor, width = pointer.tensor, pointer.tensor.data.itemsize
+        if value.data.dtype != tensor.data.dtype or width < 4 or sem != "relaxed":
+            raise CheckError(f"an atomic operation of {value.data.dtype}, {sem}")
+        if not np.broadcast_to(value.defined, at.shape)[on].all():
+            raise CheckError("an element without a value is combined")
+        places = at[on]
+        if not (tensor.is_defined & ~tensor.was_stored)[places].all():
+            raise CheckError("an atomic operation has no first value")
+        order = np.random.default_rng(self.program).permutation(places.size)
+        values = np.broadcast_to(value.data, at.shape)[on]
+        combine.at(tensor.data, places[order], values[order])
+        tensor.was_joined[places] = True
+
+    def atomic_add(self, pointer: Pointer, value: Value, mask: Any = None, sem: str = "") -> None:
+        self._atomic(pointer, value, mask, sem, np.add)
+
+    def atomic_max(self, pointer: Pointer, value: Value, mask: Any = None, sem: str = "") -> None:
+        self._atomic(pointer, value, mask, sem, np.maximum)
+
+    def atomic_min(self, pointer: Pointer, value: Value, mask: Any = None, sem: str = "") -> None:
+        self._atomic(pointer, value, mask, sem, np.minimum)
+
     # ---- arithmetic ----------------------------------------------------------------------------
 
-    def range(self, start: Any, stop: Any, step: Any = 1) -> Any:
+    def range(self, start: Any, stop: Any, step: Any = 1, flatten: bool = False) -> Any:
         return (Value(np.int32(k)) for k in range(*map(operator.index, (start, stop, step))))
 
     def trans(self, x: Value) -> Value:
@@ -487,6 +584,7 @@ class Function:
                 raise CheckError(f"blocks of {blocks}")
             for tensor in ADDRESSES.values():
                 tensor.seal()
+            self.language.programs = grid[0]
             for program in np.random.default_rng(0).permutation(grid[0]):
                 self.language.begin(int(program))
                 self.function(*map(_argument, args), **blocks)
@@ -524,8 +622,15 @@ def modules(least_dot: int) -> dict[str, Any]:
         return Tensor(np.array(rows, dtype), stored=True)
 
     torch = SimpleNamespace(empty=empty, tensor=tensor, bool=NAMES["int1"], **NAMES)
+
+    def set_allocator(allocate: Any) -> None:
+        if allocate(256, 128, None).numel() != 256:
+            raise CheckError("memory of another size for tensor descriptors")
+        language.has_allocator = True
+
     triton = SimpleNamespace(
         jit=lambda f: Function(f, language),
+        set_allocator=set_allocator,
         cdiv=lambda a, b: -(-a // b),
         next_power_of_2=lambda n: 1 << max(math.ceil(n) - 1, 0).bit_length(),
         language=language,

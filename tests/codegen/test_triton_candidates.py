@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.codegen.checked_triton import launch, named_sizes
+from tests.codegen.checked_triton import CheckError, launch, named_sizes
 from tests.codegen.test_triton_goldens import stored, with_lanes
+from tests.codegen.triton_faults import plant
 from tests.kernel.goldens import GOLDENS
 from tests.kernel.references import REFERENCES, extra_sizes
 
@@ -21,6 +23,7 @@ from smelt.codegen.triton.source import print_file, print_stage
 from smelt.kernel.interp import run
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
+from smelt.types.expr import evaluate
 
 H100 = DeviceRates(
     arch="sm_90",
@@ -162,3 +165,139 @@ def test_more_work_is_predicted_to_take_longer():
     assert times == sorted(times) and times[-1] > 3 * times[1] / 2
     times = [best(PRODUCT, m=m, n=4096, k=4096).predicted_ns for m in (512, 2048, 8192)]
     assert times == sorted(times)
+
+
+# ---- products: tensor copies and persistent programs ---------------------------------------------
+
+FEW = replace(H100, processors=2)
+"""A device with more blocks than processors at the sizes of tests."""
+FORMS = {
+    "rows": (
+        "kernel product(x: bf16[m,k], w: bf16[k,n], b: f32[n]) -> y: bf16[m,n], z: f32[m,n]\n"
+        "  grid m, n\n  a = dot(x[m,k], w[k,n] over k)\n  h = a + b[n]\n"
+        "  y[m,n] = h * sigmoid(h)\n  z[m,n] = a\n"
+    ),
+    "columns": (
+        "kernel product(x: bf16[m,k], w: bf16[n,k]) -> y: bf16[m,n]\n"
+        "  grid m, n\n  y[m,n] = dot(x[m,k], w[n,k] over k)\n"
+    ),
+    "two": (
+        "kernel product(x: bf16[m,k], v: bf16[k,n], w: bf16[k,n]) -> y: f32[m,n]\n"
+        "  grid m, n\n  a = dot(x[m,k], v[k,n] over k)\n"
+        "  y[m,n] = a * dot(x[m,k], w[k,n] over k)\n"
+    ),
+    "batch": (
+        "kernel product(x: f16[3,70,48], w: f16[3,48,72]) -> y: f16[3,70,72]\n"
+        "  axis b in 3, m in 70, n in 72, k in 48\n"
+        "  grid b, m, n\n  y[b,m,n] = dot(x[b,m,k], w[b,k,n] over k)\n"
+    ),
+    "bytes": (
+        "kernel product(x: i8[m,k], w: i8[k,n]) -> y: i32[m,n]\n"
+        "  grid m, n\n  y[m,n] = dot(i32(x[m,k]), i32(w[k,n]) over k as i32)\n"
+    ),
+}
+
+
+@pytest.fixture
+def every_candidate(monkeypatch):
+    """None of the candidates is left out."""
+    monkeypatch.setattr(sys.modules["smelt.codegen.triton.candidates"], "MOST_CANDIDATES", 99)
+
+
+def product_arrays(kernel, sizes):
+    random = np.random.default_rng(1)
+    shapes = [tuple(int(evaluate(d, sizes)) for d in p.shape) for p in kernel.inputs]
+    return [
+        (random.standard_normal(s) * 4).astype(p.dtype.numpy)
+        for p, s in zip(kernel.inputs, shapes, strict=True)
+    ]
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligned):
+    kernel = parse(FORMS[form])
+    sizes = {"m": 70, "n": 96, "k": 48} if aligned else {"m": 70, "n": 97, "k": 45}
+    sizes = {} if form == "batch" else sizes
+    arrays = product_arrays(kernel, sizes)
+    wanted = run(kernel, arrays)
+    (every,) = candidates(kernel, sizes, FEW, EXACT)
+    schedules = [c.schedule for c in every]
+    has_copies = aligned or form == "batch"
+    assert any(s.group > 1 for s in schedules)
+    forms = {(bool(s.copied), s.programs, s.group): s for s in schedules}
+    assert {form[:2] for form in forms} == {(c, p) for c in {False, has_copies} for p in (None, 2)}
+    for schedule in forms.values():
+        source = print_file(kernel, [print_stage(every[0].launch, schedule)])
+        outputs = launch(with_lanes(source, 32), arrays)
+        for p, y in zip(kernel.outputs, outputs, strict=True):
+            a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
+            np.testing.assert_allclose(a, b, 1e-2 if p.dtype.bits == 16 else 1e-5, 1e-3)
+
+
+def test_programs_persist_where_a_processor_has_several_blocks():
+    """Where it has one, nothing is behind which the next one is loaded."""
+    for m, rounds in ((8192, 16), (512, 1)):
+        (every,) = candidates(parse(PRODUCT), {"m": m, "n": 8192, "k": 1024}, H100, EXACT)
+        assert (every[0].schedule.programs is not None) == (rounds > 1), every[0].blocks
+        assert all(c.schedule.programs in (None, 132) for c in every)
+    assert "one round of processors" in every[0].schedule.reason
+    assert all(c.schedule.programs is None or c.schedule.copied for c in every[:1])
+
+
+@pytest.mark.usefixtures("every_candidate")
+def test_tensor_copies_need_the_instruction_and_aligned_rows():
+    def copies(device, **sizes):
+        (every,) = candidates(parse(PRODUCT), sizes, device, EXACT)
+        return {v.param for c in every for v in c.schedule.copied}
+
+    assert copies(H100, m=4000, n=4096, k=1024) == {"x", "w"}
+    assert copies(H100, m=4000, n=4097, k=1024) == {"x"}
+    assert copies(H100, m=4000, n=4097, k=1025) == set()
+    ampere = replace(H100, arch="sm_80", limits=device_limits("sm_80"))
+    assert copies(ampere, m=4000, n=4096, k=1024) == set()
+
+
+def test_rows_of_the_call_decide_about_tensor_copies():
+    """Candidates are compared at rounded sizes, whose rows may be aligned where none are."""
+    sizes = dict.fromkeys("mnk", 4096)
+    (every,) = candidates(parse(PRODUCT), sizes, H100, EXACT, {**sizes, "k": 4001, "n": 4001})
+    assert not any(c.schedule.copied for c in every)
+
+
+@pytest.mark.usefixtures("every_candidate")
+@pytest.mark.parametrize("form", FORMS)
+def test_faults_of_copies_and_persistent_programs_are_caught(form):
+    """Nothing that is wrong with a descriptor or a walk computes the right result."""
+    kernel = parse(FORMS[form])
+    sizes = {} if form == "batch" else {"m": 70, "n": 96, "k": 80}
+    arrays = product_arrays(kernel, sizes)
+    (every,) = candidates(kernel, sizes, FEW, EXACT)
+    chosen = next(c for c in every if c.schedule.copied and c.schedule.programs)
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    source = with_lanes(source, 32)
+    right = launch(source, arrays)
+    count = 0
+    for what, wrong in plant(source):
+        if not what.startswith(("next block", "indices swapped", "a row less", "longer", "every")):
+            continue
+        count += 1
+        try:
+            with np.errstate(all="ignore"):
+                results = launch(wrong, arrays)
+        except CheckError:
+            continue
+        pairs = zip(results, right, strict=True)
+        assert not all(np.array_equal(a, b) for a, b in pairs), what
+    assert count >= 5
+
+
+@pytest.mark.usefixtures("every_candidate")
+def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
+    kernel = parse(FORMS["rows"])
+    (every,) = candidates(kernel, {"m": 70, "n": 96, "k": 48}, FEW, EXACT)
+    chosen = next(c for c in every if c.schedule.copied)
+    source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
+    with pytest.raises(ValueError, match="x has rows that no tensor descriptor copies"):
+        launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))

@@ -113,6 +113,58 @@ def shifted_offset(node: ast.AST) -> bool:
     return True
 
 
+def is_copy(node: ast.AST) -> bool:
+    """A block that a tensor descriptor loads."""
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(".load")
+        and (ast.unparse(node.func).startswith("desc_"))
+    )
+
+
+def other_block(node: ast.AST) -> bool:
+    """A copy that begins one element too late along its first axis."""
+    if not is_copy(node):
+        return False
+    starts = node.args[0]
+    starts.elts[0] = ast.parse(f"{ast.unparse(starts.elts[0])} + 1", mode="eval").body
+    return True
+
+
+def swapped_starts(node: ast.AST) -> bool:
+    """A copy whose indices are in another order."""
+    if not is_copy(node):
+        return False
+    node.args[0].elts[-2:] = reversed(node.args[0].elts[-2:])
+    return True
+
+
+def other_extent(node: ast.AST) -> bool:
+    """A tensor descriptor of an array with one row less."""
+    if not is_call(node, "tl.make_tensor_descriptor"):
+        return False
+    extents = node.args[1]
+    extents.elts[-2] = ast.parse(f"{ast.unparse(extents.elts[-2])} - 1", mode="eval").body
+    return True
+
+
+def longer_rows(node: ast.AST) -> bool:
+    """A tensor descriptor whose rows are as long as 8 more elements."""
+    if not is_call(node, "tl.make_tensor_descriptor"):
+        return False
+    strides = node.args[2]
+    strides.elts[-2] = ast.parse(f"{ast.unparse(strides.elts[-2])} - 8", mode="eval").body
+    return True
+
+
+def every_program(node: ast.AST) -> bool:
+    """A walk over blocks that visits the next one, which another program computes."""
+    if not is_call(node, "tl.num_programs"):
+        return False
+    node.func, node.args = ast.Name("int"), [ast.Constant(1)]
+    return True
+
+
 def first_element(node: ast.AST) -> bool:
     """A factor of an index expression that is missing."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
@@ -278,4 +330,9 @@ CHANGES: dict[str, Change] = {
     "other comparison": other_compare,
     "no barrier": without_barrier,
     "no condition": always,
+    "next block": other_block,
+    "indices swapped": swapped_starts,
+    "a row less": other_extent,
+    "longer rows": longer_rows,
+    "every block": every_program,
 }

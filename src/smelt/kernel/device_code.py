@@ -21,16 +21,26 @@ from smelt.kernel.ir import Kernel
 from smelt.types.expr import Index, text
 from smelt.types.parse_expr import parse_sizes
 
-__all__ = ["Argument", "ArgumentKind", "DeviceCode", "DeviceCompiler", "Launch"]
+__all__ = [
+    "DESCRIPTOR_ALIGNMENT",
+    "Argument",
+    "ArgumentKind",
+    "DeviceCode",
+    "DeviceCompiler",
+    "Launch",
+]
 
-ArgumentKind = Literal["buffer", "size", "stride", "null"]
+ArgumentKind = Literal["buffer", "size", "stride", "scratch", "null"]
+DESCRIPTOR_ALIGNMENT = 128
+"""A descriptor of an array, which a program makes in its scratch memory, has this alignment."""
 
 
 class Argument(NamedTuple):
     """Argument of a launch: an address, a 32-bit number, or a null address.
 
     `name` is a parameter or a workspace of the code for a buffer, a size's name for a size, and a
-    parameter for a stride, whose dimension is `dimension`; strides count elements.
+    parameter for a stride, whose dimension is `dimension`; strides count elements. A workspace
+    that is scratch memory begins at the next multiple of DESCRIPTOR_ALIGNMENT.
     """
 
     kind: ArgumentKind
@@ -150,6 +160,6 @@ class DeviceCompiler(Protocol):
 
 
 def _argument(kind: Any, name: Any, dimension: Any) -> Argument:
-    if kind not in ("buffer", "size", "stride", "null"):
+    if kind not in ("buffer", "size", "stride", "scratch", "null"):
         raise ValueError(f"an argument of kind {kind!r}")
     return Argument(kind, str(name), int(dimension))

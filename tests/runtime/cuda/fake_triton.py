@@ -47,16 +47,23 @@ class FakeTriton(KernelCompiler):
             "warps": entry.warps,
             "arguments": [*kinds, "ptr", "ptr"],
         }
+        data["scratch"] = scratch = 128 * text.count("tl.make_tensor_descriptor(")
         code = image(**{entry.symbol: data})
         facts = {"registers": 32}
-        return CompiledEntry(code, entry.symbol, 32 * entry.warps, self.shared_bytes, 2, facts)
+        return CompiledEntry(
+            code, entry.symbol, 32 * entry.warps, self.shared_bytes, 2, facts, scratch
+        )
 
 
 @engine
 def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> None:
     """Execute a printed program on the fake driver's memory."""
     *arguments, global_scratch, profile_scratch = launch["arguments"]
-    assert (global_scratch, profile_scratch) == (0, 0)
+    assert profile_scratch == 0 and bool(global_scratch) == bool(data["scratch"])
+    if global_scratch:
+        block, offset = fake.block_at(global_scratch)
+        assert global_scratch % 128 == 0
+        assert offset + data["scratch"] * launch["grid"][0] <= block.nbytes
     assert launch["threads"] == 32 * data["warps"]
     tensors: list[tuple[Tensor, Any]] = []
     values: list[Any] = []
@@ -69,7 +76,7 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
         else:
             values.append(argument)
     constants = {k: NAMES[v[3:]] if isinstance(v, str) else v for k, v in data["constants"].items()}
-    function = _load(data["text"])[data["symbol"]]
+    function = _load(data["text"], has_allocator=bool(global_scratch))[data["symbol"]]
     assert launch["grid"][1:] == (1, 1)
     function[launch["grid"][:1]](
         *values, num_warps=data["warps"], enable_fp_fusion=False, **constants
@@ -78,8 +85,9 @@ def triton(fake: FakeDriver, data: dict[str, Any], launch: dict[str, Any]) -> No
         view[tensor.was_stored] = tensor.data[tensor.was_stored]
 
 
-def _load(text: str) -> dict[str, Any]:
+def _load(text: str, *, has_allocator: bool) -> dict[str, Any]:
     language = Language()
+    language.has_allocator = has_allocator
     module = SimpleNamespace(jit=lambda f: Function(f, language), language=language)
     stand_ins = {
         "triton": module,

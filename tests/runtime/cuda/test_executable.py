@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.codegen.device_programs import rates
 from tests.runtime.cuda.fake_driver import image
+from tests.runtime.cuda.fake_triton import FakeTriton
 
+from smelt.codegen.triton.candidates import candidates
+from smelt.codegen.triton.device_source import compile_source, source_of_stages
+from smelt.codegen.triton.schedule import EXACT
+from smelt.codegen.triton.source import print_stage
 from smelt.errors import (
     CaptureError,
     DeviceLayoutError,
@@ -18,6 +24,7 @@ from smelt.errors import (
     DriverCallError,
 )
 from smelt.kernel.device_code import Argument, DeviceCode, Launch
+from smelt.kernel.text import parse
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
 from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, MOST_GRAPHS
@@ -25,7 +32,7 @@ from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
 from smelt.runtime.steps import Value
-from smelt.types.dtype import f32
+from smelt.types.dtype import f16, f32
 from smelt.types.expr import floordiv, size
 
 N = size("n")
@@ -206,3 +213,42 @@ def test_sizes_beyond_32_bits_are_refused_before_anything_runs(fake, device):
     with pytest.raises(DeviceSizeError, match=r"the grid of affine has 70,000 programs, 65535"):
         executable.prepared((70_000,))
     assert not fake.launches
+
+
+def test_programs_that_make_tensor_descriptors_have_memory_for_them(fake, device):
+    """Two products in a row, in persistent programs; memory of other sizes is between them."""
+    kernel = parse(
+        "kernel product(x: f16[m,k], w: f16[k,n]) -> y: f16[m,n]\n"
+        "  grid m, n\n  y[m,n] = f16(dot(x[m,k], w[k,n] over k))\n"
+    )
+    sizes = dict.fromkeys("mnk", 200)
+    few = replace(rates("sm_90"), processors=2)
+    ((first, *others),) = candidates(kernel, sizes, few, EXACT)
+    chosen = next(c for c in (first, *others) if c.schedule.copied and c.schedule.programs)
+    source = source_of_stages(kernel, [print_stage(chosen.launch, chosen.schedule)], sizes)
+    code = compile_source(source, "sm_90", FakeTriton())
+    (launch,) = code.launches
+    assert [a.kind for a in launch.arguments[-2:]] == ["scratch", "null"]
+    assert DeviceCode.from_data(code.to_data(), b"".join(code.images)) == code
+    loaded = LoadedCode(code, (device.load(code.images[0]),))
+    shape, nbytes = (N, N), N * N * 2
+    values = [Value(f16, shape, "input", 0), Value(f16, shape, "input", 1)]
+    values += [Value(f16, shape, "output", 0), Value(f16, shape, "arena", -1, 0)]
+    groups = [
+        [
+            DeviceStep(
+                "product", lambda _: loaded, dict.fromkeys("mnk", "n"), {"x": x, "w": 1, "y": y}
+            )
+        ]
+        for x, y in ((0, 3), (3, 2))
+    ]
+    ends = [nbytes + 64]  # scratch memory is aligned wherever the arena ends
+    executable = DeviceExecutable(device, ("n",), values, groups, ends, (2,))
+    memory = driver_memory(device)
+    random = np.random.default_rng(0)
+    x, w = ((random.standard_normal((200, 200)) / 8).astype(np.float16) for _ in range(2))
+    buffers = [copy_to_device(a, f16, memory, 0) for a in (x, w)]
+    (y,) = executable.run(buffers, (200,), 0, memory)
+    wanted = (x.astype(np.float32) @ w).astype(np.float16).astype(np.float32) @ w
+    np.testing.assert_allclose(copy_to_host(y).astype(np.float32), wanted, 2e-2, 2e-2)
+    assert all(launch["grid"] == (2, 1, 1) for launch in fake.launches)

@@ -100,15 +100,8 @@ class TritonCompiler:
         return self.entry_of(self.program(text, entry, arch), entry, arch)
 
     def entry_of(self, program: AheadProgram, entry: Entry, arch: str) -> CompiledEntry:
-        """Return a program as the runtime launches it.
-
-        Raises DeviceCompileError for one that needs global scratch memory.
-        """
+        """Return a program as the runtime launches it."""
         needs = program.resources
-        if program.scratch_bytes:
-            raise DeviceCompileError(
-                kernel=entry.symbol, arch=arch, reason="the program needs global scratch memory"
-            )
         facts = {
             "registers": needs.registers,
             "spills": needs.spills,
@@ -117,7 +110,12 @@ class TritonCompiler:
         }
         threads = program.lanes * needs.warps
         return CompiledEntry(
-            program.image, program.symbol, threads, program.dynamic_shared_bytes, 2, facts
+            program.image,
+            program.symbol,
+            threads,
+            program.dynamic_shared_bytes,
+            facts=facts,
+            scratch_bytes=program.scratch_bytes,
         )
 
     def program(self, text: str, entry: Entry, arch: str) -> AheadProgram:

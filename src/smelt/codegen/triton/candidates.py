@@ -13,15 +13,23 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
-from smelt.codegen.triton.launch_time import LaunchWork, floor_ns, launch_work, predict_ns
+from smelt.codegen.triton.launch_time import (
+    LaunchWork,
+    block_count,
+    floor_ns,
+    launch_work,
+    predict_ns,
+)
 from smelt.codegen.triton.schedule import (
     LEAST_DOT,
     Policy,
     Schedule,
     choose_schedule,
+    is_atomic,
     nested_streams,
 )
 from smelt.codegen.triton.source import prepare
+from smelt.codegen.triton.tensor_copies import copied_loads
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel
 from smelt.kernel.walk import stores
@@ -34,6 +42,8 @@ LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 LEAST_SPLIT = 4
 """Blocks of an axis from which blocks that no mask cuts have a loop of their own."""
+GROUPED_ROWS = 8
+"""Blocks of rows that processors take together, as Triton's tutorial of products has."""
 SEVERAL_ROWS = 1024
 """Longest row of which a program may have several."""
 
@@ -61,6 +71,10 @@ class Candidate:
         parts.append(f"{self.warps} warp{'s' * (self.warps > 1)}")
         if schedule.splits_loops:
             parts.append("masks in cut blocks only")
+        if schedule.copied:
+            parts.append("tensor copies")
+        if schedule.programs is not None:
+            parts.append(f"{schedule.programs} persistent programs")
         if schedule.streams:
             parts.append(f"{schedule.stages} stages")
         return ", ".join(parts)
@@ -75,18 +89,24 @@ class Candidate:
 
 
 def candidates(
-    kernel: Kernel, sizes: Mapping[str, int], device: DeviceRates, policy: Policy
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    device: DeviceRates,
+    policy: Policy,
+    of_call: Mapping[str, int] | None = None,
 ) -> tuple[tuple[Candidate, ...], ...]:
     """Return at most 8 candidates for every launch of a kernel, the fastest predicted first.
 
-    Raises DeviceKernelError for a kernel that is not printed.
+    They are compared at `sizes`; `of_call`, the same without other ones, decides whether rows are
+    aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
-    whole = prepare(kernel, sizes)
-    looped = prepare(kernel, sizes, LOOPED_ROW)
+    whole = prepare(kernel, sizes, policy=policy)
+    looped = prepare(kernel, sizes, LOOPED_ROW, policy)
     forms = [
         (k, _with_matrices(k, sizes, policy), row) for k, row in zip(whole, looped, strict=True)
     ]
-    return tuple(_of_launch(dict.fromkeys(f), sizes, device, policy) for f in forms)
+    of_call = sizes if of_call is None else of_call
+    return tuple(_of_launch(dict.fromkeys(f), sizes, of_call, device, policy) for f in forms)
 
 
 def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Kernel:
@@ -104,7 +124,11 @@ def _with_matrices(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> 
 
 
 def _of_launch(
-    forms: Iterable[Kernel], sizes: Mapping[str, int], device: DeviceRates, policy: Policy
+    forms: Iterable[Kernel],
+    sizes: Mapping[str, int],
+    of_call: Mapping[str, int],
+    device: DeviceRates,
+    policy: Policy,
 ) -> tuple[Candidate, ...]:
     """Return the candidates of one launch, whose forms loop over other axes.
 
@@ -120,7 +144,12 @@ def _of_launch(
         base = choose_schedule(launch, sizes, policy)
         extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
         work = launch_work(launch, sizes, policy)
-        for schedule in (*_schedules(launch, base, extents, work), base):
+        every = (
+            v
+            for s in _schedules(launch, base, extents, work)
+            for v in _product_forms(launch, s, extents, of_call, device)
+        )
+        for schedule in (*every, base):
             lanes = _lanes(schedule, extents)
             one = Candidate(launch, schedule, lanes, 0.0)
             if one.blocks in seen:
@@ -150,7 +179,7 @@ def _schedules(
     """Yield schedules of a launch with its loops, without the one by fixed rules."""
     if base.has_matrices:
         yield from _tiles(launch, base, extents, work)
-    elif any(s.join for s in stores(launch)) or dots_of(launch.body):
+    elif dots_of(launch.body) or (any(s.join for s in stores(launch)) and not is_atomic(launch)):
         return
     elif base.streams:
         yield from _passes(launch, base, extents, work)
@@ -262,6 +291,7 @@ NARROW_STREAMS: Sequence[Tile] = (
     (128, 128, 64, 4, 2),
     (64, 64, 64, 4, 3),
     (128, 32, 64, 8, 2),
+    (64, 64, 64, 8, 2),
     (64, 128, 64, 4, 2),
     (64, 32, 64, 4, 3),
     (16, 64, 64, 4, 3),
@@ -283,11 +313,9 @@ def _tiles(
     launch: Kernel, base: Schedule, extents: Mapping[str, int], work: LaunchWork
 ) -> Iterator[Schedule]:
     """Yield the tiles of a launch whose contractions are of matrices."""
-    rows = [a for a, n in base.grid.items() if n > 1]
-    looped = [a for a, n in base.streams.items() if n > 1]
-    summed = [a for a in looped if _is_only_summed(a, launch)]
-    columns = [a for a in looped if a not in summed]
-    is_product = bool(summed) and len(rows) in (1, 2) and not columns
+    rows = base.blocked
+    summed, columns = _streamed(launch, base)
+    is_product = _is_product(launch, base)
     if not is_product and (len(rows), len(columns)) != (1, 1):
         yield from _warps(base)
         return
@@ -314,6 +342,54 @@ def _tiles(
 def _warps(base: Schedule) -> Iterator[Schedule]:
     for warps in (4, 8):
         yield replace(base, warps=warps, stages=2, reason=f"contractions in {warps} warps")
+
+
+def _streamed(launch: Kernel, schedule: Schedule) -> tuple[list[str], list[str]]:
+    """Return the axes with lanes that contractions sum, and the others, of those in streams."""
+    looped = [a for a, n in schedule.streams.items() if n > 1]
+    summed = [a for a in looped if _is_only_summed(a, launch)]
+    return summed, [a for a in looped if a not in summed]
+
+
+def _is_product(launch: Kernel, schedule: Schedule) -> bool:
+    """Return whether every stream only sums contractions of blocks of the grid."""
+    summed, columns = _streamed(launch, schedule)
+    return bool(summed) and len(schedule.blocked) in (1, 2) and not columns
+
+
+def _product_forms(
+    launch: Kernel,
+    schedule: Schedule,
+    extents: Mapping[str, int],
+    of_call: Mapping[str, int],
+    device: DeviceRates,
+) -> Iterator[Schedule]:
+    """Yield a schedule in the forms of products: by descriptors, and in persistent programs.
+
+    Persistent programs with descriptors load a block behind the arithmetic and the stores of the
+    one before. Where a processor has one block at most, there is none before.
+    """
+    if not schedule.has_matrices or not _is_product(launch, schedule):
+        yield schedule
+        return
+    count = block_count(schedule, extents)
+    waves = math.ceil(count / device.processors)
+    if waves > 1 and len(schedule.blocked) == 2:
+        schedule = replace(schedule, group=GROUPED_ROWS)
+    forms = [replace(schedule, reason=f"{schedule.reason}, {_rounds(waves)}")]
+    copied = copied_loads(launch, of_call, _lanes(schedule, extents))
+    if device.limits.has_tensor_copies and copied:
+        forms.append(replace(forms[0], copied=copied))
+    for form in forms:
+        yield form
+        if waves > 1:
+            overlap = "loads of the next one behind stores" if form.copied else "nothing overlaps"
+            walk = f"{schedule.reason}, {count} blocks one after another, {overlap}"
+            yield replace(form, programs=device.processors, reason=walk)
+
+
+def _rounds(waves: int) -> str:
+    return "one round of processors" if waves <= 1 else f"{waves} rounds of processors"
 
 
 def _is_only_summed(axis: str, launch: Kernel) -> bool:

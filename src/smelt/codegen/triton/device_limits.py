@@ -36,6 +36,8 @@ class DeviceLimits:
     """Shared memory that the system takes per program."""
     warps: int
     """Most warps of a processor."""
+    has_tensor_copies: bool = False
+    """Whether a descriptor of an array in memory lets one thread copy a block of it."""
     program_warps: int = 32
     most_programs: int
     """Most programs of a processor at a time."""
@@ -57,8 +59,11 @@ class DeviceLimits:
         return count * warps / self.warps
 
 
-def _nvidia(shared_kib: int, warps: int, most_programs: int) -> DeviceLimits:
+def _nvidia(
+    shared_kib: int, warps: int, most_programs: int, *, has_tensor_copies: bool = False
+) -> DeviceLimits:
     return DeviceLimits(
+        has_tensor_copies=has_tensor_copies,
         shared_bytes=(shared_kib - 1) << 10,
         processor_shared_bytes=shared_kib << 10,
         warps=warps,
@@ -87,9 +92,9 @@ _LIMITS: Final = {
     "sm_80": _nvidia(164, 64, 32),
     "sm_86": _nvidia(100, 48, 16),
     "sm_89": _nvidia(100, 48, 24),
-    "sm_90": _nvidia(228, 64, 32),
-    "sm_100": _nvidia(228, 64, 32),
-    "sm_120": _nvidia(100, 48, 24),
+    "sm_90": _nvidia(228, 64, 32, has_tensor_copies=True),
+    "sm_100": _nvidia(228, 64, 32, has_tensor_copies=True),
+    "sm_120": _nvidia(100, 48, 24, has_tensor_copies=True),
     "gfx942": _amd(64),
     "gfx950": _amd(160),
 }

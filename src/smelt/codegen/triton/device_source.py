@@ -27,10 +27,10 @@ from smelt.codegen.triton.schedule import EXACT, STAGES, Policy
 from smelt.codegen.triton.source import print_stages
 from smelt.codegen.triton.statements import LEAST_WIDE, WIDE
 from smelt.dataclass import dataclass
-from smelt.kernel.device_code import Argument, DeviceCode, Launch
+from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
 from smelt.kernel.ir import Kernel, Param
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, add, evaluate, floordiv, mul, product
+from smelt.types.expr import Index, add, evaluate, floordiv, minimum, mul, product
 
 __all__ = [
     "CompileEntry",
@@ -93,6 +93,8 @@ class CompiledEntry(NamedTuple):
     shared_bytes: int
     scratch_arguments: int = 2
     facts: Mapping[str, Any] = {}
+    scratch_bytes: int = 0
+    """Of global memory, for every program of a launch: the first of these addresses."""
 
 
 class CompileEntry(Protocol):
@@ -180,7 +182,8 @@ def _programs(stage: Stage) -> Index:
     for axis, lanes in stage.schedule.grid.items():
         extent = stage.kernel.axis(axis).extent
         count = mul(count, extent if lanes == 1 else floordiv(add(extent, lanes - 1), lanes))
-    return count
+    most = stage.schedule.programs
+    return count if most is None else minimum(count, most)
 
 
 def _nbytes(p: Param) -> Index:
@@ -219,10 +222,15 @@ def compile_source(
     images: dict[bytes, int] = {}
     launches: list[Launch] = []
     facts: list[Mapping[str, Any]] = []
+    workspaces = list(source.workspaces)
     for entry in source.entries:
         compiled = compile_entry(source.text, entry, arch)
         number = images.setdefault(compiled.image, len(images))
-        scratch = (Argument("null"),) * compiled.scratch_arguments
+        scratch = [Argument("null")] * compiled.scratch_arguments
+        if compiled.scratch_bytes:
+            scratch[0] = Argument("scratch", f"scratch of {entry.symbol}")
+            nbytes = mul(product(entry.grid), compiled.scratch_bytes)
+            workspaces.append((scratch[0].name, add(nbytes, DESCRIPTOR_ALIGNMENT)))
         launches.append(
             Launch(
                 compiled.symbol,
@@ -238,7 +246,7 @@ def compile_source(
         tuple(images),
         arch,
         tuple(launches),
-        source.workspaces,
+        tuple(workspaces),
         source.aligned,
         source.is_wide,
         {"entries": [dict(f) for f in facts]},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from smelt.codegen.triton.block_axes import power_of_two
@@ -32,39 +32,89 @@ class Lanes:
         """The first index of a block of an axis, and one more than the last."""
         self.blocks: dict[str, int | None] = {}
         self.with_ends = _with_ends(kernel)
+        for load in schedule.copied:
+            self.with_ends |= {a for e in load.index for a in axes_of(e)}
 
     def declare(self, writer: Writer, indices: IndexPrinter, *, members: bool = False) -> None:
         """Write the indices; the last axis of the grid is the fastest.
 
         With `members`, the variable `program` is the program's number among those of one member.
         """
-        rest = self.typed("tl.program_id(0)")
-        entries = list(self.schedule.grid.items())
-        if members:
-            rest = "program"
-        elif len(entries) > 1:
-            writer.line(f"program = {rest}")
-            rest = "program"
-        for k, (axis, lanes) in reversed(list(enumerate(entries))):
-            extent = indices.text(self.kernel.axis(axis).extent)
-            count = extent.operand if lanes == 1 else f"tl.cdiv({extent.code}, {self.block(axis)})"
-            place = rest if k == 0 else f"{rest} % {count}"
-            if lanes == 1:
-                self.fix(writer, axis, place)
-            else:
-                self.blocks[axis] = lanes
-                start = f"{place if k == 0 else f'({place})'} * {self.block(axis)}"
-                if axis in self.with_ends:
-                    writer.line(f"start_{axis} = {start}")
-                    start = f"start_{axis}"
-                self.enter(writer, axis, start, extent.code)
-            if k:
-                writer.line(f"program = program // {count}")
+        entries = dict(self.schedule.grid)
+        counts = {a: self._count(a, indices) for a in entries}
+        rest = self._first(writer, counts, members=members)
+        pair = self.schedule.blocked if self.schedule.group > 1 else []
+        if pair:
+            rest = self._grouped(writer, pair, counts, rest)
+            entries = {a: n for a, n in entries.items() if a not in pair} | dict.fromkeys(pair, 0)
+        for k, axis in reversed(list(enumerate(entries))):
+            is_last = axis in pair or k == 0
+            place = f"block_{axis}" if axis in pair else rest
+            if not is_last:
+                place = f"{rest} % {counts[axis]}"
+            self._enter_grid(writer, axis, place, is_plain=is_last, indices=indices)
+            if not is_last:
+                writer.line(f"program = program // {counts[axis]}")
         for axis, least in self.schedule.whole.items():
             extent = self.kernel.axis(axis).extent
             self.blocks[axis] = None
             is_exact = isinstance(extent, int) and power_of_two(max(extent, least)) == extent
             self.enter(writer, axis, "", "" if is_exact else indices.text(extent).code)
+
+    def _count(self, axis: str, indices: IndexPrinter) -> str:
+        """Return the number of blocks of an axis of the grid."""
+        extent = indices.text(self.kernel.axis(axis).extent)
+        if self.schedule.grid[axis] == 1:
+            return extent.operand
+        return f"tl.cdiv({extent.code}, {self.block(axis)})"
+
+    def _first(self, writer: Writer, counts: Mapping[str, str], *, members: bool) -> str:
+        """Write the number of a program's block, or the loop over its blocks."""
+        if members:
+            return "program"
+        if self.schedule.programs is not None:
+            every = f"tl.program_id(0), {' * '.join(counts.values())}, tl.num_programs(0)"
+            options = ", flatten=True" if self.schedule.is_flattened else ""
+            writer.line(f"for tile in tl.range({every}{options}):")
+            writer.indent += 1
+        rest = self.typed("tl.program_id(0)" if self.schedule.programs is None else "tile")
+        if len(counts) > 1:
+            writer.line(f"program = {rest}")
+            return "program"
+        return rest
+
+    def _grouped(
+        self, writer: Writer, pair: Sequence[str], counts: Mapping[str, str], rest: str
+    ) -> str:
+        """Write the blocks of rows and columns: some rows by all columns at a time."""
+        rows, columns = pair
+        group = self.schedule.group
+        place = rest
+        if len(counts) > 2:
+            every = f"({counts[rows]} * {counts[columns]})"
+            place = writer.bind(f"{rest} % {every}", (), i32).code
+            writer.line(f"program = {rest} // {every}")
+        first = writer.bind(f"{place} // ({group} * {counts[columns]}) * {group}", (), i32).code
+        height = writer.bind(f"tl.minimum({counts[rows]} - {first}, {group})", (), i32).code
+        inside = writer.bind(f"{place} % ({group} * {counts[columns]})", (), i32).code
+        writer.line(f"block_{rows} = {first} + {inside} % {height}")
+        writer.line(f"block_{columns} = {inside} // {height}")
+        return "program"
+
+    def _enter_grid(
+        self, writer: Writer, axis: str, place: str, *, is_plain: bool, indices: IndexPrinter
+    ) -> None:
+        """Write the index or the lanes of a block of an axis of the grid."""
+        lanes = self.schedule.grid[axis]
+        if lanes == 1:
+            self.fix(writer, axis, place)
+            return
+        self.blocks[axis] = lanes
+        start = f"{place if is_plain else f'({place})'} * {self.block(axis)}"
+        if axis in self.with_ends:
+            writer.line(f"start_{axis} = {start}")
+            start = f"start_{axis}"
+        self.enter(writer, axis, start, indices.text(self.kernel.axis(axis).extent).code)
 
     def typed(self, code: str) -> str:
         """Return an index of 32 bits as one of the program's index type."""
@@ -110,6 +160,13 @@ class Lanes:
                 inside = f"({inside}) & (i_{axis} >= {least.operand})"
             writer.line(f"in_{axis} = {inside}")
             self.mask[axis] = Text(f"in_{axis}", (axis,), bool_)
+
+    def start(self, axis: str) -> str:
+        """Return the first index of a block of an axis, of 32 bits."""
+        if axis not in self.ends:
+            return "0"
+        is_wide = axis in self.schedule.grid and self.index_type != "tl.int32"
+        return f"start_{axis}.to(tl.int32)" if is_wide else f"start_{axis}"
 
     def place_in_block(self, axis: str) -> str:
         """Return the distance of an index from the first one of its block."""

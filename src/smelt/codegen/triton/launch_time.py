@@ -25,15 +25,16 @@ from smelt.kernel.walk import loads, statements, stores, values_of, visit
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import evaluate, product
 
-__all__ = ["Access", "LaunchWork", "floor_ns", "launch_work", "predict_ns"]
+__all__ = ["Access", "LaunchWork", "block_count", "floor_ns", "launch_work", "predict_ns"]
 
 LATENCY_NS = 600.0
 """A load from device memory: bytes in flight must cover it."""
 THREAD_BYTES = 64
 """Bytes that a thread has in flight at most: four accesses of 16."""
-PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 2
+PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6
 """Registers of a thread with contractions: those that it needs anyhow, and for each element of its
-results. Fitted to what ptxas says of products and attention for sm_90."""
+results and of the terms that a factor is a sum of. Fitted to what ptxas says of products and
+attention for sm_90."""
 ROW_REGISTERS, ELEMENT_REGISTERS = 16, 1.4
 """The same for rows held in registers, fitted to a softmax."""
 SECTOR_BYTES = 32
@@ -44,6 +45,15 @@ MASKED_BLOCKS = 1.08
 """Time of a stream of products whose blocks are all masked, in that of one whose cut blocks are.
 
 Masks take about four instructions a weight, beside two contractions and an exponential."""
+POINTER_COPIES = 1.05
+"""Time of products whose threads compute the addresses of copies, in that of tensor copies.
+
+A step of 128 x 256 x 64 halves takes 12 copies a thread, each of about 4 instructions: a tenth of
+the cycles of its products, about half of which they hide."""
+DESCRIPTOR_NS = 500.0
+"""A program writes a tensor descriptor to memory, and waits until copies may read it."""
+STORE_BYTES = 1 << 15
+"""Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
 """Part of the tensor cores' rate by elements of a result's tile."""
 
@@ -81,6 +91,7 @@ class LaunchWork:
     extents: Mapping[str, int]
     bytes_of: Mapping[str, int]
     accesses: tuple[Access, ...]
+    stored: tuple[Access, ...]
     operands: tuple[Access, ...]
     contractions: tuple[Contraction, ...]
     values: tuple[Axes, ...]
@@ -122,6 +133,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         extents=extents,
         bytes_of=most,
         accesses=tuple(accesses),
+        stored=tuple(accesses[len(list(loads(launch))) :]),
         operands=tuple(
             Access(width, axes_of_value(v, names))
             for d, (width, _) in zip(dots, multiplied, strict=True)
@@ -200,12 +212,10 @@ def predict_ns(
 
     Infinity where no processor holds a program.
     """
-    count = math.prod(
-        math.ceil(work.extents[a] / n) if n > 1 else work.extents[a]
-        for a, n in schedule.grid.items()
-    )
-    if not count:
+    blocks = block_count(schedule, work.extents)
+    if not blocks:
         return 0.0
+    count = blocks if schedule.programs is None else min(blocks, schedule.programs)
     registers = _registers(work, lanes, warps * device.limits.lanes)
     shared = _shared(work, schedule, lanes)
     most = device.limits.lane_registers
@@ -219,13 +229,38 @@ def predict_ns(
         work, lanes, warps, device
     )
     memory = moved / (device.gbytes_per_second * flow)
-    caches = _loaded(work, schedule, count) / device.cache_gbytes_per_second
-    waves = count / (device.processors * (1 if work.contractions else held))
+    caches = _loaded(work, schedule, blocks) / device.cache_gbytes_per_second
+    waves = blocks / (device.processors * (1 if work.contractions else held))
     tail = math.ceil(waves) / waves if waves > 1 or work.contractions else 1.0
     arithmetic = _arithmetic(work, lanes, device) * tail
     masking = MASKED_BLOCKS if work.masked and not schedule.splits_loops else 1.0
-    busy = max(memory, caches, arithmetic) * spilling * masking
-    return device.launch_ns + busy * _preference(work, lanes, warps, device)
+    copying = 1.0
+    if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
+        copying = POINTER_COPIES
+    busy = max(memory, caches, arithmetic * copying) * spilling * masking
+    starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
+    return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
+
+
+def block_count(schedule: Schedule, extents: Mapping[str, int]) -> int:
+    """Return the number of blocks of the grid."""
+    return math.prod(
+        math.ceil(extents[a] / n) if n > 1 else extents[a] for a, n in schedule.grid.items()
+    )
+
+
+def _starts_ns(
+    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], resident: int, rounds: int
+) -> float:
+    """Return the time in which matrix units wait for a block to begin.
+
+    A block waits for its first loads, behind which programs beside it on the processor compute,
+    or the block before in the flattened loop of a persistent program.
+    """
+    descriptors = len({x.param for x in schedule.copied}) * DESCRIPTOR_NS
+    if schedule.is_flattened or not work.contractions:
+        return descriptors
+    return (descriptors + LATENCY_NS * (rounds > 1)) * math.ceil(rounds / resident)
 
 
 def floor_ns(work: LaunchWork, device: DeviceRates) -> float:
@@ -240,8 +275,10 @@ def _tile(axes: Axes, lanes: Mapping[str, int]) -> int:
 def _registers(work: LaunchWork, lanes: Mapping[str, int], threads: int) -> int:
     """Return the registers of a thread, estimated from the largest values of a program."""
     if work.contractions:
-        held = sum(_tile(axes, lanes) for axes in {c.result: 0 for c in work.contractions})
-        return PRODUCT_REGISTERS + ACCUMULATOR_REGISTERS * held // threads
+        held = sum(_tile(c.result, lanes) for c in work.contractions)
+        sides = zip(work.contractions, work.operands[::2], strict=True)
+        held += sum((c.products - 1) * _tile(left.axes, lanes) for c, left in sides)
+        return PRODUCT_REGISTERS + int(ACCUMULATOR_REGISTERS * held / threads)
     each = max((_tile(axes, lanes) for axes in work.values), default=1) / threads
     return ROW_REGISTERS + int(ELEMENT_REGISTERS * each)
 
@@ -250,7 +287,11 @@ def _shared(work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int]) -> i
     """Return the bytes of the operands that a loop has in shared memory."""
     looped = [x for x in work.operands if any(a in schedule.streams for a in x.axes)]
     stages = max(schedule.stages, 1)
-    return stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+    loaded = stages * sum({x.axes: x.nbytes * _tile(x.axes, lanes) for x in looped}.values())
+    if not schedule.is_flattened:
+        return loaded
+    stored = sum(x.nbytes * _tile(x.axes, lanes) for x in work.stored)
+    return loaded + min(stored, STORE_BYTES)
 
 
 def _flow(

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from smelt.codegen.triton.refusal import refuse
 from smelt.codegen.triton.schedule import ELEMENTS_PER_WARP, MOST_WARPS, STAGES, Schedule
 from smelt.codegen.triton.statements import WIDE, Program
+from smelt.codegen.triton.tensor_copies import COPY_BYTES, row_strides
 from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Param
 from smelt.types.expr import Atom, Expr, Index
 
-__all__ = ["SPAN", "Stage", "print_launcher"]
+__all__ = ["DESCRIPTORS", "SPAN", "Stage", "print_launcher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ def print_launcher(kernel: Kernel, stages: Sequence[Stage]) -> str:
         if s not in member_sizes
     ]
     lines += [line for p in inputs.values() for line in _check(p)]
+    copied = dict.fromkeys(n for stage in stages for n in stage.program.copied)
+    lines += [line for n in copied if n in inputs for line in _check_rows(inputs[n])]
+    lines += [f"    {ALLOCATOR}"] if copied else []
     first = next(iter(kernel.inputs), None)
     for p in outputs.values():
         lines.append(f"    out_{p.name} = {_output(p, inputs, first)}")
@@ -234,6 +238,25 @@ def _check(p: Param) -> list[str]:
     ]
 
 
+ALLOCATOR = "triton.set_allocator(_descriptors)"
+DESCRIPTORS = '''def _descriptors(size, align, stream):
+    """Allocate memory for the tensor descriptors of a launch."""
+    return torch.empty((size,), dtype=torch.int8, device="cuda")
+'''
+"""A function of files whose programs make tensor descriptors."""
+
+
+def _check_rows(p: Param) -> list[str]:
+    """Return the check that tensor descriptors may have an array: 16 bytes divide its rows."""
+    rows = [str(d) for d, n in enumerate(row_strides(p)) if not isinstance(n, int)]
+    wrong = [f"in_{p.name}.data_ptr() % {COPY_BYTES}"]
+    wrong += [f"in_{p.name}.stride({d}) * {p.dtype.itemsize} % {COPY_BYTES}" for d in rows]
+    return [
+        f"    if {' or '.join(wrong)}:",
+        f'        raise ValueError("{p.name} has rows that no tensor descriptor copies")',
+    ]
+
+
 def _allocate(p: Param, source: Param | None) -> str:
     shape = ", ".join(map(python_text, p.shape)) + ("," if len(p.shape) == 1 else "")
     device = '"cuda"'
@@ -259,4 +282,5 @@ def _programs(kernel: Kernel, schedule: Schedule) -> str:
             counts.append(extent if extent.isalnum() or extent.isidentifier() else f"({extent})")
         else:
             counts.append(f"triton.cdiv({extent}, BLOCK_{axis})")
-    return " * ".join(counts) or "1"
+    every = " * ".join(counts) or "1"
+    return every if schedule.programs is None else f"min({every}, {schedule.programs})"

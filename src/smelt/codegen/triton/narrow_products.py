@@ -17,18 +17,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
 from smelt.dataclass import dataclass
+from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
+from smelt.kernel.walk import statements
 from smelt.types.dtype import DType, bf16, f16, f32
 
-__all__ = ["Products", "narrow_products", "product_orders"]
+__all__ = ["Products", "narrow_products", "operand_loads", "product_orders"]
 
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
 """Terms of bfloat16 whose sum is a value of a type; None is float32."""
 
-Term = Callable[[Text], str]
+Term = Callable[[Text], Text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,35 @@ def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
     return _in_float32(policy)
 
 
+def operand_loads(kernel: Kernel) -> dict[Load, tuple[str, ...]]:
+    """Return the loads whose elements a contraction multiplies, converted at most.
+
+    Each has the kernel's axes in the order of its matrix: those summed last on the left side, and
+    first on the right one.
+    """
+    every = list(statements(kernel))
+    names = {s.name: s.value for s in every if isinstance(s, Let)}
+
+    def loaded(v: Value) -> Value:
+        match v:
+            case Ref(name=name, next=False) if name in names:
+                return loaded(names[name])
+            case Cast(arg=arg):
+                return loaded(arg)
+            case _:
+                return v
+
+    result: dict[Load, tuple[str, ...]] = {}
+    for dot in dots_of(every):
+        others = [a.name for a in kernel.axes if a.name not in dot.over]
+        left, right = loaded(dot.left), loaded(dot.right)
+        if isinstance(right, Load):
+            result[right] = (*dot.over, *others)
+        if isinstance(left, Load):
+            result[left] = (*others, *dot.over)
+    return result
+
+
 def product_orders(
     left: DType | None, right: DType | None, policy: Policy
 ) -> list[tuple[int, int]]:
@@ -80,26 +113,32 @@ def _in_float32(policy: Policy) -> Products:
     return Products([(_as_it_is, _as_it_is)], f', input_precision="{precision}"')
 
 
-def _as_it_is(x: Text) -> str:
-    return x.code
+def _as_it_is(x: Text) -> Text:
+    return x.stored if x.stored is not None and x.stored.dtype == x.dtype else x
 
 
 def _to(dtype: DType | None) -> Term:
-    def term(x: Text) -> str:
-        return x.code if dtype is None else f"{x.operand}.to({type_name(dtype)})"
+    def term(x: Text) -> Text:
+        if dtype is None or (x.stored is not None and x.stored.dtype == dtype):
+            return x if x.stored is None else x.stored
+        return _converted(x, x.operand, dtype)
 
     return term
+
+
+def _converted(x: Text, code: str, dtype: DType) -> Text:
+    return replace(x, code=f"{code}.to({type_name(dtype)})", dtype=dtype, is_atom=True)
 
 
 def _term(order: int) -> Term:
     """Return the bfloat16 that the terms before leave of finite numbers, the largest term first."""
 
-    def term(x: Text) -> str:
+    def term(x: Text) -> Text:
         rest, high = x.operand, f"{x.operand}.to(tl.bfloat16)"
         is_finite = f'tl.abs({high}.to(tl.float32)) < float("inf")'
         for _ in range(order):
             rest = f"({rest} - {high}.to(tl.float32))"
             high = f"{rest}.to(tl.bfloat16)"
-        return f"tl.where({is_finite}, {rest}, 0.0).to(tl.bfloat16)" if order else high
+        return _converted(x, f"tl.where({is_finite}, {rest}, 0.0)" if order else x.operand, bf16)
 
     return term

@@ -16,20 +16,29 @@ from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_value
 from smelt.codegen.triton.refusal import refuse
 from smelt.dataclass import dataclass
-from smelt.kernel.ir import Block, Dot, Kernel, Stream
+from smelt.kernel.ir import Block, Dot, Kernel, Load, Stream
 from smelt.kernel.walk import axes_used, statements, stores
+from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.types.expr import evaluate
 
 __all__ = [
+    "ATOMICS",
     "ELEMENTS_PER_WARP",
     "EXACT",
     "FAST",
     "Policy",
     "Schedule",
     "choose_schedule",
+    "is_atomic",
     "nested_streams",
 ]
 
+ATOMICS = {
+    COMBINES[SUM_OF_PRODUCTS[0]].scalar: "atomic_add",
+    COMBINES[EXTREMES[0]].scalar: "atomic_min",
+    COMBINES[EXTREMES[1]].scalar: "atomic_max",
+}
+"""Atomic operations of Triton by the scalar operator that a store combines with."""
 MAP_LANES = 1024
 """Elements of a program without whole axes: 8 a thread in 4 warps, as Inductor's maps have."""
 TILE_LANES = 4096
@@ -59,10 +68,12 @@ class Policy:
     in three products of tf32 elsewhere (about 2^-21); "narrow" rounded to the other operand's half
     type (bfloat16: 2^-8, as FlashAttention rounds weights) or to tf32 (2^-11).
     Operands that a narrow type represents are multiplied in that type by all of them.
+    `order` says whether floats that stores combine are in the kernel's order, or in a free one.
     """
 
     math: Literal["exact", "fast"] = "exact"
     products: Literal["exact", "split", "narrow"] = "exact"
+    order: Literal["kept", "free"] = "kept"
 
 
 EXACT = Policy()
@@ -87,7 +98,30 @@ class Schedule:
     stages: int = STAGES
     splits_loops: bool = False
     """Whether a stream with masks has loops of its own for blocks that no mask cuts."""
+    programs: int | None = None
+    """Programs that walk the blocks of the grid; None: one program for each block."""
+    group: int = 1
+    """Blocks of rows that programs take together, column by column, so that caches keep them."""
+    copied: frozenset[Load] = frozenset()
+    """Operands of contractions whose blocks are copied by tensor descriptors."""
     reason: str = ""
+
+    @property
+    def blocked(self) -> list[str]:
+        """The axes of the grid with several lanes."""
+        return [a for a, n in self.grid.items() if n > 1]
+
+    @property
+    def is_flattened(self) -> bool:
+        """Whether the loop over blocks and those inside are one, so that blocks overlap.
+
+        Triton loads blocks ahead in such a loop by tensor descriptors alone.
+        """
+        return self.programs is not None and bool(self.copied)
+
+    def lanes_of(self, axis: str) -> int:
+        """Return the lanes of an axis of the grid or of a stream, else 1."""
+        return self.streams.get(axis, self.grid.get(axis, 1))
 
     def warps_of(self, lanes: int) -> int:
         """Return the warps of a program with this many lanes."""
@@ -116,7 +150,7 @@ def choose_schedule(
     _check_rows(kernel.name, [extents.get(a, 1) for a in whole])
     if has_matrices:
         return Schedule(_for_dots(grid), _for_dots(streams), least, policy, has_matrices=True)
-    joins = any(s.join for s in stores(kernel))
+    joins = any(s.join for s in stores(kernel)) and not is_atomic(kernel)
     if not whole and not streams and grid and not joins:
         last = list(grid)[-1]
         grid[last] = MAP_LANES if grid[last] == 1 else min(grid[last], MAP_LANES)
@@ -132,6 +166,11 @@ def choose_schedule(
         together = math.prod(streams[a] for a in inside)
         streams[axis] = min(streams[axis], max(limit // together, 1))
     return Schedule(grid, streams, least, policy)
+
+
+def is_atomic(kernel: Kernel) -> bool:
+    """Return whether a launch only combines values with those in memory."""
+    return all(s.join in ATOMICS for s in stores(kernel))
 
 
 def nested_streams(kernel: Kernel) -> dict[str, list[str]]:

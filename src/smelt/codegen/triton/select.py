@@ -119,7 +119,7 @@ class SelectingCompiler:
         Raises DeviceKernelError for kernels that are not printed.
         """
         rounded = {s: power_of_two(n) for s, n in sizes.items()}
-        every = candidates(kernel, rounded, self.device, self.policy)
+        every = candidates(kernel, rounded, self.device, self.policy, sizes)
         sources = [
             source_of_stages(kernel, [print_stage(c.launch, c.schedule)], sizes)
             for of_launch in every

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from smelt.codegen.triton.atomic_stores import atomic_launches
 from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
-from smelt.codegen.triton.launcher import SPAN, Stage, print_launcher
+from smelt.codegen.triton.launcher import DESCRIPTORS, SPAN, Stage, print_launcher
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
 from smelt.codegen.triton.statements import print_program
@@ -37,14 +38,17 @@ if __name__ == "__main__":  # on a GPU, with smelt-compiler: compare with NumPy
 
 
 def prepare(
-    kernel: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
+    kernel: Kernel,
+    sizes: Mapping[str, int] | None = None,
+    register_lanes: int = REGISTER_LANES,
+    policy: Policy = EXACT,
 ) -> tuple[Kernel, ...]:
     """Return the launches of a kernel as they are printed: with the loops and lanes of programs.
 
     Rows of more than `register_lanes` elements are looped over. Raises DeviceKernelError for a
     kernel without such loops.
     """
-    launches = split_launches(kernel)
+    launches = atomic_launches(kernel, policy) or split_launches(kernel)
     return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in launches)
 
 
@@ -52,7 +56,7 @@ def print_stages(
     kernel: Kernel, sizes: Mapping[str, int] | None = None, policy: Policy = EXACT
 ) -> tuple[Stage, ...]:
     """Return the printed program of every launch; raise DeviceKernelError as `prepare` does."""
-    prepared = prepare(kernel, sizes)
+    prepared = prepare(kernel, sizes, policy=policy)
     return tuple(print_stage(k, choose_schedule(k, sizes, policy)) for k in prepared)
 
 
@@ -84,5 +88,7 @@ def print_file(kernel: Kernel, stages: Sequence[Stage]) -> str:
         imports.insert(-1, "from triton.language.extra import libdevice")
     if any(stage.program.has_wide_offsets for stage in stages):
         programs.append(SPAN)
+    if any(stage.program.copied for stage in stages):
+        programs.append(DESCRIPTORS)
     file = ["\n".join([*head, *imports]), *programs, print_launcher(kernel, stages), CHECK]
     return "\n\n".join(file)

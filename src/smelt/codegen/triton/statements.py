@@ -8,7 +8,7 @@ from smelt.codegen.triton.indices import FLOOR_FUNCTIONS
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.members import Members, members_of
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.schedule import Schedule
+from smelt.codegen.triton.schedule import ATOMICS, Schedule, is_atomic
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, type_name
 from smelt.dataclass import dataclass
@@ -57,6 +57,8 @@ class Program:
     blocks: Mapping[str, int | None]
     members: Members | None
     has_wide_offsets: bool
+    copied: tuple[str, ...] = ()
+    """The arrays that tensor descriptors copy: their addresses and rows are aligned."""
 
 
 def print_program(kernel: Kernel, schedule: Schedule) -> Program:
@@ -87,6 +89,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
         *([f"{WIDE}: tl.constexpr"] if wide else []),
     ]
     head = ["@triton.jit", f"def {name}({', '.join(parameters)}):"]
+    head += [f"    {descriptor} = {code}" for code, descriptor in values.descriptors.items()]
     functions = {f: FLOOR_FUNCTIONS[f].lstrip("\n") for f in sorted(values.indices.functions)}
     functions |= {f.name: f.text for f in values.functions.values()}
     return Program(
@@ -99,6 +102,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
         dict(lanes.blocks),
         members,
         wide,
+        tuple(dict.fromkeys(v.param for v in schedule.copied)),
     )
 
 
@@ -120,8 +124,10 @@ def print_statement(s: Statement, values: ValuePrinter) -> None:
     match s:
         case Let(name=name, value=value):
             x = values.value(value)
-            values.writer.line(f"v_{name} = {full(x).code}")
-            values.names[name] = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
+            values.names[name] = x
+            if x.stored is None:
+                values.writer.line(f"v_{name} = {full(x).code}")
+                values.names[name] = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
         case Position(name=name, value=value, extent=extent):
             x = full(values.cast(values.value(value), i64))
             last = f"tl.full([], {values.indices.text(extent).operand} - 1, tl.int64)"
@@ -289,6 +295,10 @@ def _store(s: Store, values: ValuePrinter) -> None:
     mask = values.mask(axes, where)
     place = f"ptr_{s.param} + {values.broadcast(offset, axes).code}"
     guard = "" if mask is None else f", mask={writer.spread(mask, axes, is_argument=True)}"
+    if s.join and is_atomic(values.kernel):
+        code = f"tl.{ATOMICS[s.join]}({place}, {values.cast(x, param.dtype).code}"
+        writer.line(f'{code}{guard}, sem="relaxed")')
+        return
     if s.join:
         x = _joined(s.join, param, place, guard, x, values)
     code = x.code if x.dtype == param.dtype else f"{x.operand}.to({type_name(param.dtype)})"

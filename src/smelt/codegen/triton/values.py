@@ -16,8 +16,9 @@ from smelt.codegen.triton.functions import (
 from smelt.codegen.triton.indices import IndexPrinter
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
-from smelt.codegen.triton.narrow_products import narrow_products
+from smelt.codegen.triton.narrow_products import narrow_products, operand_loads
 from smelt.codegen.triton.refusal import refuse
+from smelt.codegen.triton.tensor_copies import block_copy, row_strides
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
@@ -37,6 +38,7 @@ from smelt.kernel.ir import (
     Scan,
     Value,
 )
+from smelt.kernel.walk import positions_of
 from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import scalar
@@ -66,6 +68,9 @@ class ValuePrinter:
         self.functions: dict[str, Function] = {}
         self.loads: dict[str, Text] = {}
         """Elements loaded before; no kernel loads what it has stored."""
+        self.operands = operand_loads(kernel) if lanes.schedule.has_matrices else {}
+        self.descriptors: dict[str, str] = {}
+        """Names of the tensor descriptors that a program makes, by how it makes them."""
         self.sizes: dict[str, None] = {}
         self.strides: dict[str, tuple[str, int]] = {}
 
@@ -170,7 +175,9 @@ class ValuePrinter:
         if dtype == bool_:
             return self.machine.compare("ne", x, literal(x.dtype, 0))
         converted = self._inlined(lambda: self.machine.convert(x, x.dtype, dtype))
-        return replace(converted, narrow=x.dtype if dtype == i32 and x.dtype == i8 else None)
+        if (x.dtype, dtype) != (i8, i32):
+            return converted
+        return replace(converted, narrow=i8, stored=x.stored)
 
     def apply(self, op: str, args: list[Text]) -> Text:
         """Print a scalar operator: in place if it is cheap, as a call of a function otherwise."""
@@ -255,6 +262,14 @@ class ValuePrinter:
     def load(self, v: Load) -> Text:
         """Load elements where lanes exist, conditions hold and the index is in bounds."""
         param = self.kernel.param(v.param)
+        if v in self.lanes.schedule.copied and not self.conditions:
+            return self._copied(v, param)
+        if v in self.operands and not self.conditions and not any(map(positions_of, v.index)):
+            with self.writer.ordered(self.operands[v]):
+                return self._loaded(v, param)
+        return self._loaded(v, param)
+
+    def _loaded(self, v: Load, param: Param) -> Text:
         offset = self.offset(param, v.index)
         conditions = list(self.conditions)
         if v.other is not None:
@@ -265,10 +280,14 @@ class ValuePrinter:
             offset = self.broadcast(offset, axes)
         pointer = f"ptr_{v.param} + {offset.code}"
         code = f"tl.load({pointer})"
+        is_operand = v in self.operands and param.dtype != bool_
+        fill = v.other.value if v.other is not None else 0 if is_operand else None
         if mask is not None:
-            other = "" if v.other is None else f", other={literal(param.dtype, v.other.value).code}"
+            other = "" if fill is None else f", other={literal(param.dtype, fill).code}"
             guard = self.writer.spread(mask, axes, is_argument=True)
             code = f"tl.load({pointer}, mask={guard}{other})"
+        if is_operand and fill == 0:
+            return self._operand(code, axes, param.dtype)
         dtype = param.dtype.compute
         if dtype != param.dtype or dtype == bool_:
             code += f".to({type_name(dtype)})"
@@ -276,6 +295,45 @@ class ValuePrinter:
             narrow = param.dtype if dtype != param.dtype else None
             self.loads[code] = replace(self.writer.bind(code, axes, dtype), narrow=narrow)
         return self.loads[code]
+
+    def _copied(self, v: Load, param: Param) -> Text:
+        """Load a block of an array by its descriptor: outside of the array are zeros."""
+        blocks = {a: self.lanes.schedule.lanes_of(a) for a in self.lanes.blocks}
+        copy = block_copy(self.kernel, v, blocks)
+        assert copy is not None
+        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in copy.axes)
+        extents = ", ".join(self.indices.text(n).code for n in param.shape)
+        strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
+        arguments = f"ptr_{v.param}, [{extents}], [{strides}], [{shape}]"
+        code = f"tl.make_tensor_descriptor({arguments})"
+        name = self.descriptors.setdefault(code, f"desc_{v.param}_{len(self.descriptors)}")
+        starts = ", ".join(
+            self._coordinate(e) if a is None else self.lanes.start(a)
+            for a, e in zip(copy.axes, v.index, strict=True)
+        )
+        code = f"{name}.load([{starts}])"
+        if len(copy.axes) > 2:
+            code += f".reshape({', '.join(map(self.lanes.block, copy.lanes))})"
+        return self._operand(code, copy.lanes, param.dtype)
+
+    def _coordinate(self, e: Index) -> str:
+        """Return an index without lanes, of 32 bits."""
+        index = self.indices.text(e)
+        if index.number is not None or self.lanes.index_type == "tl.int32":
+            return index.code
+        return f"{index.operand}.to(tl.int32)"
+
+    def _operand(self, code: str, axes: tuple[str, ...], dtype: DType) -> Text:
+        """Return loaded elements that a contraction reads: it takes them as they are in memory."""
+        if code not in self.loads:
+            self.loads[code] = self.writer.bind(code, axes, dtype)
+        stored = self.loads[code]
+        axes = tuple(a.name for a in self.kernel.axes if a.name in axes)
+        code = stored.code if stored.axes == axes else f"tl.trans({stored.code})"
+        if dtype.compute == dtype:
+            return Text(code, axes, dtype, stored=stored)
+        converted = f"{code}.to({type_name(dtype.compute)})"
+        return Text(converted, axes, dtype.compute, narrow=dtype, stored=stored)
 
     def _bounds(self, param: Param, index: Sequence[Index]) -> list[Text]:
         """Return the conditions that are not proven for every index."""
@@ -381,7 +439,9 @@ class ValuePrinter:
         if not (is_matrix and is_printed) or not len(over) == len(rows) == len(columns) == 1:
             return self._sum_of_products(left, right, v, dtype)
         products = narrow_products(left, right, self.lanes.schedule.policy)
-        operands = self._masked(left, over, 0), self._masked(right, over, 0)
+        operands = tuple(
+            x if x.stored is not None else self._masked(x, over, 0) for x in (left, right)
+        )
         if products.has_two_terms:
             operands = self.bound(operands[0]), self.bound(operands[1])
         forms = (rows[0], over[0]), (over[0], columns[0])
@@ -395,10 +455,10 @@ class ValuePrinter:
             code = f"tl.trans({code})"
         return Text(code, axes, dtype, is_atom=len(dots) == 1)
 
-    def _matrix(self, x: Text, term: Callable[[Text], str], axes: tuple[str, str]) -> str:
+    def _matrix(self, x: Text, term: Callable[[Text], Text], axes: tuple[str, str]) -> str:
         """Return one term of an operand, with the summed axis last or first."""
-        code = term(x)
-        return code if x.axes == axes else f"tl.trans({code})"
+        part = term(x)
+        return part.code if part.axes == axes else f"tl.trans({part.code})"
 
     def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
         row, operator = SUM_OF_PRODUCTS

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -46,6 +47,8 @@ class Text:
     number: float | int | bool | None = None
     is_atom: bool = True
     narrow: DType | None = None
+    stored: Text | None = None
+    """The elements in their type in memory, with zeros in lanes that do not exist."""
 
     @property
     def operand(self) -> str:
@@ -127,6 +130,13 @@ class Writer:
     def sorted(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Return axes without duplicates, in the kernel's order."""
         return tuple(sorted(set(axes), key=self.order.__getitem__))
+
+    @contextmanager
+    def ordered(self, axes: Sequence[str]) -> Generator[None]:
+        """Write values with their axes in another order, of texts that have one axis each."""
+        before, self.order = self.order, {a: k for k, a in enumerate(axes)}
+        yield
+        self.order = before
 
     def spread(self, text: Text, axes: tuple[str, ...], *, is_argument: bool = False) -> str:
         """Return the operand with one dimension per axis, of length 1 along missing ones.

@@ -13,7 +13,7 @@ import numpy as np
 from smelt.dataclass import dataclass
 from smelt.errors import DeviceSizeError
 from smelt.kernel.artifact import size_or_number
-from smelt.kernel.device_code import Argument, DeviceCode, Launch
+from smelt.kernel.device_code import DESCRIPTOR_ALIGNMENT, Argument, DeviceCode, Launch
 from smelt.runtime.cuda.driver import Module
 from smelt.runtime.cuda.launch_loop import ROW_WORDS
 from smelt.runtime.layout import Layout, place_values, step_values
@@ -195,6 +195,8 @@ class _Builder:
                 self.frame.append(0)
                 if argument.name in workspaces:
                     offset = places.partials[time, k, workspaces[argument.name]]
+                    if argument.kind == "scratch":
+                        offset += -offset % DESCRIPTOR_ALIGNMENT
                     self.arena.append((slot, offset))
                 else:
                     self._fill(slot, argument, step, sizes, places)

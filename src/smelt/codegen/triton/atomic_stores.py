@@ -1,0 +1,188 @@
+"""Give stores that combine values a grid over their sources: atomic operations, in any order.
+
+    y[i] = 0                                          y[i] = 0
+    stream j where (ids[j] >= 0) & ..                 ---- and in a second launch ----
+      at = position(ids[j], size(i))                  grid j
+      y[at] add= 1                                      y[at] add= 1 where (ids[j] >= 0) & ..
+
+Integers have the same result in every order, since their sums wrap around. Sums of floats do not:
+only a policy gives their order up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from smelt.codegen.triton.free_axes import Axes, axes_of_body, axes_of_index
+from smelt.codegen.triton.schedule import ATOMICS, Policy, is_atomic
+from smelt.dataclass import dataclass
+from smelt.kernel.ir import (
+    Apply,
+    Block,
+    Extreme,
+    IndexValue,
+    Kernel,
+    Let,
+    Position,
+    Split,
+    Statement,
+    Store,
+    Stream,
+    Value,
+)
+from smelt.kernel.walk import refs, transform, values_of, visit
+from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
+from smelt.ops.contract import bare_axis
+
+__all__ = ["atomic_launches"]
+
+ATOMIC_BYTES = (4, 8)
+"""Bytes of an element that atomic operations change."""
+
+
+def atomic_launches(kernel: Kernel, policy: Policy) -> tuple[Kernel, ...]:
+    """Return a launch that stores first values, and one that combines; () if order matters."""
+    parts = _parts(kernel)
+    if parts is None or not all(_may_reorder(s, kernel, policy) for s in _stores(parts.steps)):
+        return ()
+    fixed = [b for b in kernel.grid if isinstance(b, Block)]
+    first = _launch(kernel, f"{kernel.name}_first", fixed, (), parts.before)
+    needed = _needed(parts.before, parts.steps)
+    steps = [_guarded(s, parts.where) for s in (*needed, *parts.steps)]
+    update = _launch(kernel, kernel.name, fixed, parts.sources, steps)
+    return (first, update) if is_atomic(update) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """First values, and what every visit of the source axes combines with them."""
+
+    before: Sequence[Statement]
+    sources: Sequence[str]
+    steps: Sequence[Statement]
+    where: Value | None
+
+
+def _parts(kernel: Kernel) -> _Parts | None:
+    body: Sequence[Statement] = kernel.body
+    rows: str | None = None
+    match body:
+        case (Stream(blocks=(Block(axis=axis, size=None),), states=(), where=None),):
+            body, rows = body[0].body, axis
+        case _:
+            if any(isinstance(b, Split) for b in kernel.grid):
+                return None
+    plain = [k for k, s in enumerate(body) if isinstance(s, Store) and not s.join]
+    if not plain or not any(_stores(body[plain[-1] + 1 :])):
+        return None
+    before, after = body[: plain[-1] + 1], body[plain[-1] + 1 :]
+    sources: Sequence[str] = ()
+    where: Value | None = None
+    match after:
+        case (Stream(blocks=blocks, states=(), bounds=()) as stream,):
+            if any(b != Block(b.axis, 1) for b in blocks):
+                return None
+            sources, after = [b.axis for b in blocks], stream.body
+            where = None if stream.where is None else _whole(stream.where, kernel, rows)
+        case _:
+            pass
+    steps = [_with_values(s, kernel, rows) for s in after]
+    every = (*before, *steps)
+    if not all(isinstance(s, Let | Position | Store) for s in every):
+        return None
+    values = [v for s in steps for root in values_of(s) for v in visit(root)]
+    values += [] if where is None else visit(where)
+    return (
+        None
+        if any(isinstance(v, Extreme) for v in values)
+        else _Parts(before, sources, steps, where)
+    )
+
+
+def _stores(steps: Iterable[Statement]) -> list[Store]:
+    return [x for s in steps for x in ((s,) if isinstance(s, Store) else _inner(s)) if x.join]
+
+
+def _inner(s: Statement) -> Iterable[Store]:
+    return _stores(s.body) if isinstance(s, Stream) else ()
+
+
+def _may_reorder(s: Store, kernel: Kernel, policy: Policy) -> bool:
+    """Return whether the order of a store's visits does not matter."""
+    dtype = kernel.param(s.param).dtype
+    if s.join not in ATOMICS or dtype.itemsize not in ATOMIC_BYTES:
+        return False
+    return dtype.kind in ("int", "uint") or (
+        policy.order == "free" and s.join == COMBINES[SUM_OF_PRODUCTS[0]].scalar
+    )
+
+
+def _whole(value: Value, kernel: Kernel, rows: str | None) -> Value:
+    """Return a value with the ends of all rows in place of a program's."""
+
+    def change(v: Value) -> Value:
+        match v:
+            case Extreme(arg=IndexValue(index=index, dtype=dtype), largest=largest) if (
+                rows is not None and bare_axis(index) == rows
+            ):
+                return IndexValue(kernel.axis(rows).extent - 1 if largest else 0, dtype)
+            case _:
+                return v
+
+    return transform(value, change)
+
+
+def _with_values(s: Statement, kernel: Kernel, rows: str | None) -> Statement:
+    match s:
+        case Let() | Position():
+            return replace(s, value=_whole(s.value, kernel, rows))
+        case Store():
+            where = None if s.where is None else _whole(s.where, kernel, rows)
+            return replace(s, value=_whole(s.value, kernel, rows), where=where)
+        case _:
+            return s
+
+
+def _guarded(s: Statement, where: Value | None) -> Statement:
+    """Return a store under the condition of its visit."""
+    if where is None or not isinstance(s, Store):
+        return s
+    return replace(s, where=where if s.where is None else Apply(BOTH, (where, s.where)))
+
+
+def _needed(before: Sequence[Statement], steps: Sequence[Statement]) -> list[Statement]:
+    """Return the bindings of first values that the visits read."""
+    wanted = {name for s in steps for name in refs(s)}
+    result: list[Statement] = []
+    for s in reversed(before):
+        if isinstance(s, Let | Position) and s.name in wanted:
+            wanted |= set(refs(s))
+            result.insert(0, s)
+    return result
+
+
+def _launch(
+    kernel: Kernel,
+    name: str,
+    fixed: Sequence[Block],
+    sources: Sequence[str],
+    body: Sequence[Statement],
+) -> Kernel:
+    """Return a launch with a grid over sources and the elements that it stores."""
+    names = axes_of_body(body)
+    stored = Axes().union(
+        *(axes_of_index(e, names) for s in body if isinstance(s, Store) for e in s.index)
+    )
+    order = [*(b.axis for b in fixed), *sources]
+    order += [a.name for a in kernel.axes if a.name in stored and a.name not in order]
+    used = Axes(order).union(*names.values())
+    written = {s.param for s in body if isinstance(s, Store)}
+    return replace(
+        kernel,
+        name=name,
+        axes=tuple(a for a in kernel.axes if a.name in used),
+        grid=tuple(Block(a, 1) for a in order),
+        outputs=tuple(p for p in kernel.outputs if p.name in written),
+        body=tuple(body),
+    )
