@@ -191,6 +191,10 @@ FORMS = {
         "  axis b in 3, m in 70, n in 72, k in 48\n"
         "  grid b, m, n\n  y[b,m,n] = dot(x[b,m,k], w[b,k,n] over k)\n"
     ),
+    "whole rows": (
+        "kernel product(x: bf16[m,k], w: bf16[n,k]) -> y: f32[m,n]\n"
+        "  grid m\n  a = dot(x[m,k], w[n,k] over k)\n  y[m,n] = a - max(a over n)\n"
+    ),
     "bytes": (
         "kernel product(x: i8[m,k], w: i8[k,n]) -> y: i32[m,n]\n"
         "  grid m, n\n  y[m,n] = dot(i32(x[m,k]), i32(w[k,n]) over k as i32)\n"
@@ -223,13 +227,12 @@ def test_every_form_of_a_product_computes_what_the_interpreter_does(form, aligne
     arrays = product_arrays(kernel, sizes)
     wanted = run(kernel, arrays)
     (every,) = candidates(kernel, sizes, FEW, EXACT)
-    schedules = [c.schedule for c in every]
     has_copies = aligned or form == "batch"
-    assert any(s.group > 1 for s in schedules)
-    forms = {(bool(s.copied), s.programs, s.group): s for s in schedules}
-    assert {form[:2] for form in forms} == {(c, p) for c in {False, has_copies} for p in (None, 2)}
-    for schedule in forms.values():
-        source = print_file(kernel, [print_stage(every[0].launch, schedule)])
+    forms = {(bool(s.copied), s.programs, s.group): c for c in every for s in (c.schedule,)}
+    assert any(group > 1 for *_, group in forms) == (form != "whole rows")
+    assert {key[:2] for key in forms} == {(c, p) for c in {False, has_copies} for p in (None, 2)}
+    for c in forms.values():
+        source = print_file(kernel, [print_stage(c.launch, c.schedule)])
         outputs = launch(with_lanes(source, 32), arrays)
         for p, y in zip(kernel.outputs, outputs, strict=True):
             a, b = (np.asarray(v, np.float64) for v in (y, wanted[p.name]))
@@ -301,3 +304,41 @@ def test_a_descriptor_of_rows_that_are_not_aligned_is_refused_at_the_call():
     source = print_file(kernel, [print_stage(chosen.launch, chosen.schedule)])
     with pytest.raises(ValueError, match="x has rows that no tensor descriptor copies"):
         launch(source, product_arrays(kernel, {"m": 70, "n": 96, "k": 45}))
+
+
+RESULTS = """
+kernel results(x: f32[m,k], v: f32[k,n], w: f32[k,p]) -> y: f32[m,n], z: f32[m,p]
+  grid m
+  a = x[m,k]
+  y[m,n] = dot(a, v[k,n] over k) + 1
+  b = dot(a, w[k,p] over k)
+  z[m,p] = {z}
+"""
+
+
+def test_results_with_columns_of_their_own_are_launches_with_blocks_of_them():
+    kernel, sizes = parse(RESULTS.format(z="b")), {"m": 40, "k": 20, "n": 200, "p": 70}
+    every = candidates(kernel, sizes, H100, EXACT)
+    assert [of[0].launch.name for of in every] == ["results_0", "results_1"]
+    assert [[b.axis for b in of[0].launch.grid] for of in every] == [["m", "n"], ["m", "p"]]
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(s).astype(np.float32) for s in ((40, 20), (20, 200), (20, 70))]
+    stages = [print_stage(of[0].launch, of[0].schedule) for of in every]
+    outputs = launch(with_lanes(print_file(kernel, stages), 16), arrays)
+    for p, y in zip(kernel.outputs, outputs, strict=True):
+        np.testing.assert_allclose(y, run(kernel, arrays)[p.name], 1e-5, 1e-5)
+
+
+def test_results_that_are_short_or_read_their_rows_stay_together():
+    short = {"m": 40, "k": 20, "n": 64, "p": 64}
+    assert len(candidates(parse(RESULTS.format(z="b")), short, H100, EXACT)) == 1
+    long = {"m": 40, "k": 20, "n": 512, "p": 512}
+    reads_rows = parse(RESULTS.format(z="b - max(b over p)"))
+    assert len(candidates(reads_rows, long, H100, EXACT)) == 1
+
+
+def test_whole_rows_of_a_product_have_few_elements_a_thread():
+    kernel = parse(FORMS["whole rows"])
+    (every,) = candidates(kernel, {"m": 4096, "n": 512, "k": 512}, H100, EXACT)
+    each = [c.lanes["m"] * c.lanes["n"] / (32 * c.warps) for c in every]
+    assert len(every) > 2 and sum(n <= 64 for n in each) >= len(each) - 1

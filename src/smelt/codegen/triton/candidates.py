@@ -283,6 +283,8 @@ FLOAT32_TILES: Sequence[Tile] = (
     (32, 32, 32, 4, 3),
     (16, 64, 32, 4, 3),
 )
+ROW_TILE_ELEMENTS = 64
+"""Most elements of a result of a thread whose program has whole rows, which it reads again."""
 NARROW_STREAMS: Sequence[Tile] = (
     (128, 64, 64, 8, 3),
     (128, 64, 64, 8, 2),
@@ -321,7 +323,12 @@ def _tiles(
         return
     axes = rows if is_product else (*rows, *columns)
     lists = (FLOAT32_TILES, NARROW_TILES) if is_product else (FLOAT32_STREAMS, NARROW_STREAMS)
-    for m, n, k, warps, stages in lists[work.operand_bytes < 4]:
+    tiles = lists[work.operand_bytes < 4]
+    if is_product and len(rows) == 1:
+        tiles = tuple(
+            _row_tiles(math.prod(_lanes(replace(base, grid={}, streams={}), extents).values()))
+        )
+    for m, n, k, warps, stages in tiles:
         k *= 2 if work.operand_bytes == 1 else 1
         wanted = {**dict(zip(axes, (m, n)[-len(axes) :], strict=True)), **dict.fromkeys(summed, k)}
         lanes = {a: min(b, max(power_of_two(extents[a]), LEAST_DOT)) for a, b in wanted.items()}
@@ -337,6 +344,14 @@ def _tiles(
         if any(extents[a] >= LEAST_SPLIT * lanes.get(a, extents[a]) for a in work.masked):
             yield replace(tile, splits_loops=True, reason=f"{tile.reason}, no masks in full blocks")
         yield tile
+
+
+def _row_tiles(columns: int) -> Iterator[Tile]:
+    """Yield tiles with all columns of a result, of about 64 elements a thread."""
+    for rows in (128, 64, 32, 16):
+        for warps in (16, 8, 4):
+            if ROW_TILE_ELEMENTS // 4 <= rows * columns // (32 * warps) <= ROW_TILE_ELEMENTS:
+                yield columns, rows, 32, warps, 3
 
 
 def _warps(base: Schedule) -> Iterator[Schedule]:

@@ -71,6 +71,7 @@ KINDS: Final = {
     "MUFU": "special functions",
     "ATOMG": "atomic operations",
     "RED": "atomic operations",
+    "REDG": "atomic operations",
     "global_load_dwordx4": "loads of 16 bytes",
     "global_store_dwordx4": "stores of 16 bytes",
     "buffer_load_dwordx4": "loads of 16 bytes",

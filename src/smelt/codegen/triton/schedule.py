@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
@@ -80,6 +81,10 @@ EXACT = Policy()
 FAST = Policy("fast", "narrow")
 
 
+def _nothing_copied() -> dict[Load, tuple[str | None, ...]]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Lanes of axes: `grid` and `streams` have numbers (1: one index), `whole` the least ones.
@@ -102,8 +107,8 @@ class Schedule:
     """Programs that walk the blocks of the grid; None: one program for each block."""
     group: int = 1
     """Blocks of rows that programs take together, column by column, so that caches keep them."""
-    copied: frozenset[Load] = frozenset()
-    """Operands of contractions whose blocks are copied by tensor descriptors."""
+    copied: Mapping[Load, tuple[str | None, ...]] = field(default_factory=_nothing_copied)
+    """Operands of contractions whose blocks tensor descriptors copy: an axis for each dimension."""
     reason: str = ""
 
     @property
@@ -118,10 +123,6 @@ class Schedule:
         Triton loads blocks ahead in such a loop by tensor descriptors alone.
         """
         return self.programs is not None and bool(self.copied)
-
-    def lanes_of(self, axis: str) -> int:
-        """Return the lanes of an axis of the grid or of a stream, else 1."""
-        return self.streams.get(axis, self.grid.get(axis, 1))
 
     def warps_of(self, lanes: int) -> int:
         """Return the warps of a program with this many lanes."""

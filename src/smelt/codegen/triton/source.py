@@ -20,6 +20,7 @@ from smelt.codegen.triton.block_axes import REGISTER_LANES, block_axes
 from smelt.codegen.triton.launcher import DESCRIPTORS, SPAN, Stage, print_launcher
 from smelt.codegen.triton.schedule import EXACT, Policy, Schedule, choose_schedule
 from smelt.codegen.triton.split_launches import split_launches
+from smelt.codegen.triton.split_products import split_products
 from smelt.codegen.triton.statements import print_program
 from smelt.codegen.triton.widen_columns import widen_columns
 from smelt.kernel.ir import Kernel
@@ -48,7 +49,8 @@ def prepare(
     Rows of more than `register_lanes` elements are looped over. Raises DeviceKernelError for a
     kernel without such loops.
     """
-    launches = atomic_launches(kernel, policy) or split_launches(kernel)
+    launches = atomic_launches(kernel, policy) or split_products(kernel, sizes)
+    launches = launches or split_launches(kernel)
     return tuple(widen_columns(block_axes(k, sizes, register_lanes)) for k in launches)
 
 

@@ -14,30 +14,17 @@ from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.free_axes import axes_of_body, axes_of_index
 from smelt.codegen.triton.narrow_products import operand_loads
-from smelt.dataclass import dataclass
 from smelt.kernel.ir import Kernel, Load, Param, Stream
 from smelt.kernel.walk import statements
 from smelt.ops.contract import bare_axis
 from smelt.types.expr import Index, evaluate, product
 
-__all__ = ["COPY_BYTES", "BlockCopy", "block_copy", "copied_loads", "row_strides"]
+__all__ = ["COPY_BYTES", "copied_loads", "row_strides"]
 
 COPY_BYTES = 16
 """Rows and blocks of a row are multiples of it."""
 MOST_BLOCK_EXTENT = 256
 MOST_COPY_RANK = 5
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
-    """The axis with lanes of each dimension of an array, or None."""
-
-    axes: tuple[str | None, ...]
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """The axes of the copied block, in the order of memory."""
-        return tuple(a for a in self.axes if a is not None)
 
 
 def row_strides(param: Param) -> list[Index]:
@@ -47,20 +34,25 @@ def row_strides(param: Param) -> list[Index]:
 
 def copied_loads(
     launch: Kernel, sizes: Mapping[str, int], lanes: Mapping[str, int]
-) -> frozenset[Load]:
-    """Return the operands of contractions that descriptors copy at these sizes."""
-    result: set[Load] = set()
+) -> dict[Load, tuple[str | None, ...]]:
+    """Return the operands of contractions that descriptors copy at these sizes.
+
+    Each has the axis of every dimension of its array; None for those with one index.
+    """
+    result: dict[Load, tuple[str | None, ...]] = {}
     for load in operand_loads(launch):
-        copy = block_copy(launch, load, lanes)
+        axes = _copied_axes(launch, load, lanes)
         param = launch.param(load.param)
         rows = [int(evaluate(n, sizes)) * param.dtype.itemsize for n in row_strides(param)]
-        if copy is not None and all(n % COPY_BYTES == 0 for n in rows):
-            result.add(load)
-    return frozenset(result)
+        if axes is not None and all(n % COPY_BYTES == 0 for n in rows):
+            result[load] = axes
+    return result
 
 
-def block_copy(launch: Kernel, load: Load, lanes: Mapping[str, int]) -> BlockCopy | None:
-    """Return how a load copies a block of an array along two axes, or None.
+def _copied_axes(
+    launch: Kernel, load: Load, lanes: Mapping[str, int]
+) -> tuple[str | None, ...] | None:
+    """Return the axes along which a load copies a block of its array, or None.
 
     The lanes that do not exist must be those outside of the array. Strides of several sizes, whose
     product may exceed 32 bits, are left out.
@@ -77,7 +69,7 @@ def block_copy(launch: Kernel, load: Load, lanes: Mapping[str, int]) -> BlockCop
         return None
     if any(not 1 < lanes[a] <= MOST_BLOCK_EXTENT for a in blocks):
         return None
-    return BlockCopy(axes) if lanes[axes[-1]] * param.dtype.itemsize >= COPY_BYTES else None
+    return axes if lanes[axes[-1]] * param.dtype.itemsize >= COPY_BYTES else None
 
 
 def _block_axes(

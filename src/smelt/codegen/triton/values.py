@@ -18,7 +18,7 @@ from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
 from smelt.codegen.triton.narrow_products import narrow_products, operand_loads
 from smelt.codegen.triton.refusal import refuse
-from smelt.codegen.triton.tensor_copies import block_copy, row_strides
+from smelt.codegen.triton.tensor_copies import row_strides
 from smelt.codegen.triton.writer import Text, Writer, full, literal, type_name
 from smelt.kernel.bounds import nonnegative
 from smelt.kernel.ir import (
@@ -298,10 +298,9 @@ class ValuePrinter:
 
     def _copied(self, v: Load, param: Param) -> Text:
         """Load a block of an array by its descriptor: outside of the array are zeros."""
-        blocks = {a: self.lanes.schedule.lanes_of(a) for a in self.lanes.blocks}
-        copy = block_copy(self.kernel, v, blocks)
-        assert copy is not None
-        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in copy.axes)
+        axes = self.lanes.schedule.copied[v]
+        block = tuple(a for a in axes if a is not None)
+        shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
         extents = ", ".join(self.indices.text(n).code for n in param.shape)
         strides = ", ".join(self.indices.text(n).code for n in (*row_strides(param), 1))
         arguments = f"ptr_{v.param}, [{extents}], [{strides}], [{shape}]"
@@ -309,12 +308,12 @@ class ValuePrinter:
         name = self.descriptors.setdefault(code, f"desc_{v.param}_{len(self.descriptors)}")
         starts = ", ".join(
             self._coordinate(e) if a is None else self.lanes.start(a)
-            for a, e in zip(copy.axes, v.index, strict=True)
+            for a, e in zip(axes, v.index, strict=True)
         )
         code = f"{name}.load([{starts}])"
-        if len(copy.axes) > 2:
-            code += f".reshape({', '.join(map(self.lanes.block, copy.lanes))})"
-        return self._operand(code, copy.lanes, param.dtype)
+        if len(axes) > 2:
+            code += f".reshape({', '.join(map(self.lanes.block, block))})"
+        return self._operand(code, block, param.dtype)
 
     def _coordinate(self, e: Index) -> str:
         """Return an index without lanes, of 32 bits."""
