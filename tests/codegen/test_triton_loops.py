@@ -228,3 +228,25 @@ def test_loops_without_masks_visit_blocks_that_no_mask_cuts(
         assume(False)
     for actual, name in zip(launch(print_file(kernel, [stage]), [x]), "yz", strict=True):
         np.testing.assert_allclose(actual, wanted[name], 1e-5, 1e-5)
+
+
+PADDED = """
+kernel padded(x: bool[b,n], q: f32[b,n]) -> y: f32[b]
+  grid b
+  first = min(select(x[b,n], n, size(n)) over n)
+  last = max(select(x[b,n], index(n + 1), index(0)) over n)
+  stream n/64 from first to last where partial(~x[b,n]) with s = 0
+    s' = s + sum(select(x[b,n], q[b,n], 0) over n)
+  y[b] = s
+"""
+
+
+def test_a_stream_whose_ends_are_reductions_of_its_axis_asks_its_own_blocks():
+    """A row is reduced in a pass of its own; the condition of a block is no value of that pass."""
+    kernel = parse(PADDED)
+    random = np.random.default_rng(0)
+    x = random.random((5, 90)) < 0.3
+    x[1], x[2, :60] = False, False
+    q = random.standard_normal((5, 90)).astype(np.float32)
+    (y,) = launch(with_lanes(triton_source(kernel, {"b": 5, "n": 90}), 8), [x, q])
+    np.testing.assert_allclose(y, run(kernel, [x, q])["y"], 1e-5, 1e-5)

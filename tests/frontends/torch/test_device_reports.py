@@ -82,6 +82,7 @@ class ResNet18(torch.nn.Module):
 
 MODELS = {
     "bert": (Encoder, lambda: tokens(2, 16)),
+    "bert, long": (lambda: Encoder(64, 4, 1, 50, 256), lambda: tokens(2, 256)),
     "gpt2": (Decoder, lambda: (tokens(2, 16)[0],)),
     "resnet18": (ResNet18, lambda: (torch.zeros(2, 3, 64, 64),)),
 }
@@ -100,8 +101,7 @@ def test_a_model_is_planned_for_a_device(name):
         assert total.bytes <= total.bytes_unfused
         assert total.predicted_ns >= len(report.entries) * gpu("sm_90").launch_ns
         programs = [k.data.device for k in report.entries]
-        assert all((p.source is None) != (p.refused is None) for p in programs)
-        assert sum(p.source is not None for p in programs) > len(programs) // 2
+        assert [p.refused for p in programs if p.source is None] == []
         assert report.text(1) and report.to_json()
 
 

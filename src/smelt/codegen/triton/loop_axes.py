@@ -233,7 +233,11 @@ class _Scope:
             raise CannotLoop
         if any(b.axis in self.looped for b in s.bounds):
             raise CannotLoop
-        if any(self.hoist(v) is not v for v in values_of(s)):
+        ends = [v for v in values_of(s) if v is not s.where]
+        if any(self.hoist(v) is not v for v in ends):
+            raise CannotLoop
+        visiting = _Scope(self.looper, self.looped - visited, self.inner - visited)
+        if s.where is not None and visiting.hoist(s.where) is not s.where:
             raise CannotLoop
         prefix = self.needed(set(refs(s)))
         self.settle({name for t in (*prefix, s) for name in refs(t)})
