@@ -27,6 +27,7 @@ SHOWN = (
     "ld.global.v4",
     "ld.global.L1",
     "cp.async.cg",
+    "cp.async.bulk.tensor",
     "shfl.sync",
     "wgmma.mma_async",
     "mma.sync",

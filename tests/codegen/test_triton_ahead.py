@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -340,3 +341,29 @@ def test_report_may_leave_compiling_out():
     with sm.config(device_code=False):
         report = sm.explain(sm.exp, sm.spec("f32[4096]"), target="h100")
     assert report.data.kernels[0].device.launches[0].code is None
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_tensor_copies_of_a_persistent_product_pass_the_gates(arch):
+    """The best candidate has the instructions that it is chosen for, and memory for descriptors."""
+    (launch,) = select(PRODUCT, SIZES, rates(arch), TritonCompiler()).launches
+    schedule, program = launch.chosen.schedule, launch.program
+    assert schedule.copied and schedule.programs == rates(arch).processors
+    assert gate(program.resources, device_limits(arch)) is None
+    assert "cp.async.bulk.tensor" in program.assembly
+    products = {"sm_90": "wgmma.mma_async", "sm_100": "tcgen05.mma"}[arch]
+    assert products in program.assembly
+    assert program.scratch_bytes == 128 * len(schedule.copied)
+    code = TritonCompiler().entry_of(program, launch.entry, arch)
+    assert code.scratch_bytes == program.scratch_bytes
+
+
+@NEEDS_TRITON
+def test_operands_are_multiplied_as_they_are_in_shared_memory():
+    """Nothing is converted, selected or stored again between a copy and its product."""
+    half = replace(rates("sm_90"), limits=replace(device_limits("sm_90"), has_tensor_copies=False))
+    (launch,) = select(PRODUCT, SIZES, half, TritonCompiler()).launches
+    loop = launch.program.assembly.partition("wgmma.mma_async")[0]
+    assert "cp.async.cg" in launch.program.assembly and "st.shared" not in loop
+    assert "tl.where" not in launch.stage.program.text
