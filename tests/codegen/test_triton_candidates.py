@@ -205,7 +205,16 @@ FORMS = {
 @pytest.fixture
 def every_candidate(monkeypatch):
     """None of the candidates is left out."""
-    monkeypatch.setattr(sys.modules["smelt.codegen.triton.candidates"], "MOST_CANDIDATES", 99)
+    module = sys.modules["smelt.codegen.triton.candidates"]
+    monkeypatch.setattr(module, "MOST_CANDIDATES", 99)
+    monkeypatch.setattr(module, "_varied", lambda every: every)
+
+
+def test_candidates_have_small_tiles_too():
+    """They are left where a long epilogue spills the registers of large ones."""
+    (every,) = candidates(parse(PRODUCT), dict.fromkeys("mnk", 4096), H100, EXACT)
+    assert any(c.lanes["m"] * c.lanes["n"] <= 64 * 64 for c in every)
+    assert sum(c.lanes == every[0].lanes for c in every) <= 4
 
 
 def product_arrays(kernel, sizes):
@@ -247,6 +256,19 @@ def test_programs_persist_where_a_processor_has_several_blocks():
         assert all(c.schedule.programs in (None, 132) for c in every)
     assert "one round of processors" in every[0].schedule.reason
     assert all(c.schedule.programs is None or c.schedule.copied for c in every[:1])
+
+
+def test_small_matrices_have_programs_of_their_own():
+    """A processor has many at a time, which overlap; one persistent program waits at every step."""
+    kernel = parse(
+        FORMS["batch"]
+        .replace("[3,70,48]", "[65536,8,32]")
+        .replace("[3,48,72]", "[65536,32,8]")
+        .replace("[3,70,72]", "[65536,8,8]")
+        .replace("b in 3, m in 70, n in 72, k in 48", "b in 65536, m in 8, n in 8, k in 32")
+    )
+    (every,) = candidates(kernel, {}, H100, EXACT)
+    assert every[0].schedule.programs is None
 
 
 @pytest.mark.usefixtures("every_candidate")

@@ -38,6 +38,8 @@ from smelt.types.expr import evaluate
 __all__ = ["MOST_CANDIDATES", "Candidate", "candidates"]
 
 MOST_CANDIDATES = 8
+TILES_IN_TWO_FORMS = 2
+"""Tiles of a product, the fastest ones, that have a second form among the candidates."""
 LOOPED_ROW = 1 << 12
 """Elements of a value from which loops over the row are a candidate."""
 LEAST_SPLIT = 4
@@ -163,7 +165,22 @@ def _of_launch(
     if not result and least is not None:
         result.append(least)
     result.sort(key=lambda c: c.predicted_ns)
-    return tuple(result[:MOST_CANDIDATES])
+    return tuple(_varied(result))[:MOST_CANDIDATES]
+
+
+def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Yield candidates with few forms of one tile, so that smaller tiles are among the first.
+
+    Where a long epilogue spills the registers of a tile, it does so in most forms.
+    """
+    forms: dict[object, int] = {}
+    for c in every:
+        schedule = c.schedule
+        tile = (*c.lanes.items(), c.warps, schedule.stages, schedule.splits_loops)
+        forms.setdefault(tile, 0)
+        if forms[tile] < 1 + (list(forms).index(tile) < TILES_IN_TWO_FORMS):
+            forms[tile] += 1
+            yield c
 
 
 def _lanes(schedule: Schedule, extents: Mapping[str, int]) -> dict[str, int]:

@@ -52,6 +52,8 @@ A step of 128 x 256 x 64 halves takes 12 copies a thread, each of about 4 instru
 the cycles of its products, about half of which they hide."""
 DESCRIPTOR_NS = 500.0
 """A program writes a tensor descriptor to memory, and waits until copies may read it."""
+STEP_NS = 150.0
+"""A step of a persistent program, alone on its processor: it waits for a copy and for products."""
 STORE_BYTES = 1 << 15
 """Most shared memory through which a block is stored while the next one is loaded."""
 TILE_RATES = ((128 * 256, 1.0), (128 * 128, 0.85), (64 * 128, 0.7), (64 * 64, 0.5), (0, 0.25))
@@ -238,6 +240,8 @@ def predict_ns(
     if device.limits.has_tensor_copies and work.operand_bytes < 4 and not schedule.copied:
         copying = POINTER_COPIES
     busy = max(memory, caches, arithmetic * copying) * spilling * masking
+    if schedule.programs is not None:
+        busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
     starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
     return device.launch_ns + starts + busy * _preference(work, lanes, warps, device)
 
@@ -247,6 +251,11 @@ def block_count(schedule: Schedule, extents: Mapping[str, int]) -> int:
     return math.prod(
         math.ceil(extents[a] / n) if n > 1 else extents[a] for a, n in schedule.grid.items()
     )
+
+
+def _steps(schedule: Schedule, extents: Mapping[str, int]) -> int:
+    """Return the steps of the loops inside of a block."""
+    return math.prod(math.ceil(extents[a] / n) for a, n in schedule.streams.items())
 
 
 def _starts_ns(
