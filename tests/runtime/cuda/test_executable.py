@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -215,12 +216,15 @@ def test_sizes_beyond_32_bits_are_refused_before_anything_runs(fake, device):
     assert not fake.launches
 
 
-def test_programs_that_make_tensor_descriptors_have_memory_for_them(fake, device):
+def test_programs_that_make_tensor_descriptors_have_memory_for_them(fake, device, monkeypatch):
     """Two products in a row, in persistent programs; memory of other sizes is between them."""
     kernel = parse(
         "kernel product(x: f16[m,k], w: f16[k,n]) -> y: f16[m,n]\n"
         "  grid m, n\n  y[m,n] = f16(dot(x[m,k], w[k,n] over k))\n"
     )
+    module = sys.modules["smelt.codegen.triton.candidates"]
+    monkeypatch.setattr(module, "MOST_CANDIDATES", 99)
+    monkeypatch.setattr(module, "_varied", lambda every: every)
     sizes = dict.fromkeys("mnk", 200)
     few = replace(rates("sm_90"), processors=2)
     ((first, *others),) = candidates(kernel, sizes, few, EXACT)

@@ -169,7 +169,7 @@ def _of_launch(
 
 
 def _varied(every: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Yield candidates with few forms of one tile, so that smaller tiles are among the first.
+    """Yield candidates with few forms of one tile, for small tiles among the first.
 
     Where a long epilogue spills the registers of a tile, it does so in most forms.
     """
