@@ -33,34 +33,17 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace
-from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
-from smelt.codegen.llvm.products.depthwise_transposed import DepthwiseTransposed
 from smelt.codegen.llvm.products.gemv import Gemv
-from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
-from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
-from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.pack_vnni import VnniPacker
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
-from smelt.codegen.llvm.products.small_m import SmallMGemm
-from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
-from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Contraction, Tile, short_row_tiles
-from smelt.codegen.llvm.schedule.conv_plan import ConvPlan
-from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.schedule.task_tiling import PackedPlan
+from smelt.codegen.llvm.schedule.contract import Contraction
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.schedule.register_tile import Tile, short_row_tiles
 from smelt.codegen.llvm.scratch.transpose import Put, emit_transposed
-from smelt.codegen.llvm.scratch.workspace import (
-    LEFT_PART,
-    MAX_RESIDENT_BLOCKS,
-    RIGHT_PART,
-    needs_run_sums,
-    repeat_visits,
-)
+from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -90,12 +73,16 @@ class Panels:
 class BlockedGemm:
     """Emits the blocked contractions of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter) -> None:
-        self.home, self.b = home, home.b
-        self.scope = home.top
+    row_vectors = 0
+    """Rows are packed with masks."""
 
-    def run(self, nest: Nest, c: Contraction) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: Contraction) -> None:
+        self.home, self.b = home, home.b
+        self.nest, self.c = nest, c
+
+    def run(self) -> None:
         """Emit the complete contraction of this task, into its scratch array."""
+        nest, c = self.nest, self.c
         self.is_first_block: Value | None = None
         self.is_last_block: Value | None = None
         packed = not (c.direct or c.reads_left_in_place())
@@ -348,16 +335,16 @@ class BlockedGemm:
             return
         strip_mine_transpose_tiles(self.home, pack.order, lambda: self.home.run(pack, scope))
 
-    def put(self, pack: Nest, value: Value, scope: Scope) -> None:
+    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""
         if scope.lanes is not None and scope.lanes.mask is None:
-            prefetch_packed_rows(self.home, pack, scope)
+            prefetch_packed_rows(self.home, nest, scope)
         lanes = scope.lanes.count if scope.lanes is not None else None
         m = LLVMMachine(self.b, lanes, self.home.home.target)
-        *firsts, second = (scope.axis(a) for a in pack.order)
+        *firsts, second = (scope.axis(a) for a in nest.order)
         value = splat(self.b, value, lanes) if lanes else value
         mask = scope.lanes.mask if scope.lanes else None
-        self._store(pack, m, (firsts[0] if firsts else None, second), value, mask)
+        self._store(nest, m, (firsts[0] if firsts else None, second), value, mask)
 
     def _vector_store(self, pack: Nest) -> Put:
         """Return a callback which stores an unmasked vector of a packed operand."""
@@ -412,23 +399,3 @@ class BlockedGemm:
             panel = b.mul(b.sub(second, inside), number(c.packed_units))
             offset = b.add(b.add(panel, b.mul(row, number(c.tile.columns))), inside)
         return element_address(b, base, offset, dtype), dtype
-
-
-Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
-
-
-def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
-    """Return the emitter of a product in the task that `home` is emitting."""
-    if isinstance(c, ConvPlan):
-        return ImplicitGemmNchw(home, nest, c)
-    if isinstance(c, TallSkinnyPlan):
-        if c.small_m:
-            return (SmallMSwappedGemm if c.swapped else SmallMGemm)(home, nest, c)
-        return (KBlockedGemm if c.k_blocked else TallSkinnyGemm)(home, nest, c)
-    if isinstance(c, DepthwisePlan):
-        if c.rows_in_place is not None:
-            return DepthwiseInPlace(home, nest, c)
-        return (DepthwisePacked if c.transposed_rows is None else DepthwiseTransposed)(
-            home, nest, c
-        )
-    return ImplicitGemmNhwc(home, nest, c)

@@ -29,7 +29,7 @@ from smelt.codegen.llvm.products.depthwise_microkernel import (
 from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked, RowPosition
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS, DepthwisePlan
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, TABLE_PART
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, mod, mul, nonnegative, sub

@@ -19,8 +19,8 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.products.rank_one_update import fma_step
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, fits_one_run, store_tile, sum_in_runs
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.target import Target
 from smelt.types.dtype import DType, i64
 

@@ -19,7 +19,7 @@ from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.tile_sums import row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
 from smelt.types.dtype import DType, i64
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ epilogue in registers and store the packed input themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector
@@ -20,7 +20,7 @@ from smelt.codegen.llvm.products.depthwise_microkernel import PTR
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.dataclass import dataclass
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
@@ -155,13 +155,10 @@ class SeparableTile(InPlaceTile):
 
 def fused_depthwise(home: NestEmitter, image: Item) -> list[DepthwiseSeparable]:
     """Return the depthwise convolutions which are fused into the product of an image."""
-    inner = [
-        n for n in home.s.nests if isinstance(n.product, DepthwisePlan) and n.product.fused_lanes
-    ]
     return [
-        DepthwiseSeparable(home, n, n.product, image)
-        for n in inner
-        if isinstance(n.product, DepthwisePlan)
+        DepthwiseSeparable(home, n, cast(DepthwisePlan, n.product), image)
+        for n in home.s.nests
+        if n.product is not None and n.product.driver == "depthwise_fused"
     ]
 
 

@@ -18,8 +18,8 @@ from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, SUMS_PART
 from smelt.types.expr import product
 
 if TYPE_CHECKING:

@@ -45,7 +45,8 @@ from smelt.codegen.llvm.products.rank_one_update import multiply_add
 from smelt.codegen.llvm.products.tile_loops import strip_mine
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Contraction
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, SUMS_PART, sums_runs_apart
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, SUMS_PART
+from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.types.affine import coefficient
 from smelt.types.expr import atoms
 

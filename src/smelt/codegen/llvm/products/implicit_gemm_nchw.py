@@ -26,10 +26,10 @@ from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_u
 from smelt.codegen.llvm.products.tile_loops import for_each_tile, outline_function
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

@@ -15,8 +15,8 @@ from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.scratch.transpose import transpose
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, SUMS_PART
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc

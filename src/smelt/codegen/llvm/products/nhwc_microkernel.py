@@ -16,8 +16,8 @@ from smelt.codegen.llvm.products.prefetch import PREFETCH_TYPES, prefetch_all, p
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
 from smelt.codegen.llvm.products.tile_loops import outline_function, reduction_loop
 from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, store_tile
-from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
+from smelt.codegen.llvm.schedule.register_tile import Tile
 from smelt.target import Target
 from smelt.types.dtype import DType, i64
 

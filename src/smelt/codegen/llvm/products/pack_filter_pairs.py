@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i32
 from smelt.types.expr import axes_of, floordiv, sub, substitute

@@ -27,7 +27,6 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.partition_interior import has_small_step, interior_range
-from smelt.codegen.llvm.products.packing import Packer
 from smelt.dataclass import dataclass
 from smelt.types.expr import atoms, axes_of, sub
 
@@ -85,7 +84,7 @@ def for_each_row_length(home: NestEmitter, nest: Nest, run: Callable[[int], None
 def emit_short_rows(home: NestEmitter, scope: Scope, depth: int) -> bool:
     """Emit the loop over short rows if it begins here; return whether it does."""
     packer = home.products
-    if not isinstance(packer, Packer) or not packer.row_vectors:
+    if packer is None or not packer.row_vectors:
         return False
     tests = _tests(home, home.nest) if depth == len(home.nest.order) - 2 else None
     if tests is None:

@@ -21,7 +21,7 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.products.partition_loops import for_each_segment, segment_axes
 from smelt.codegen.llvm.products.tile_loops import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.operands import plain_load
+from smelt.codegen.llvm.schedule.product_plan import RIGHT_PART
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
-from smelt.codegen.llvm.scratch.workspace import RIGHT_PART
 from smelt.dataclass import dataclass
 from smelt.types.dtype import DType
 

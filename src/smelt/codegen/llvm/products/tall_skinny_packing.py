@@ -32,10 +32,10 @@ from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.products.tile_loops import strip_mine_axis, strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.operands import plain_load
+from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.scratch import each_vector
 from smelt.codegen.llvm.scratch.transpose import emit_transposed
-from smelt.codegen.llvm.scratch.workspace import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.scratch.zero_pad import zero_panel_tail
 from smelt.ops.cast import cast
 from smelt.types.affine import coefficient

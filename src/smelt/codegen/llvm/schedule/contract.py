@@ -23,7 +23,6 @@ from typing import Literal
 
 from smelt.blocks import (
     COLUMNS,
-    DEEP_EVEN,
     DEPTH,
     IN_PLACE_ELEMENTS,
     MATRIX_DEPTH,
@@ -64,13 +63,15 @@ from smelt.codegen.llvm.schedule.operands import (
     plain_load,
 )
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
+from smelt.codegen.llvm.schedule.product_plan import Driver, PanelOperand, TileStores, tile_cycles
+from smelt.codegen.llvm.schedule.register_tile import Tile, in_place_tile, register_tile
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Index, mul, product
+from smelt.types.expr import Index, floordiv, maximum, mul, product
 
 SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set
@@ -80,19 +81,6 @@ GEMV_SKEW = 528
 positions of 16 rows fall on different sets of an L1 cache with 64 sets."""
 
 Kind = Literal["packed", "small", "gemv"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The register tile of a microkernel: `rows` by `vectors` of `lanes` columns."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,41 +235,84 @@ class Contraction:
         return PlanNotes(axes, left, right, f"in scratch, {self.depth} positions at a time")
 
     @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axis of the result's rows, if there is one."""
+        return () if self.m is None else (self.m,)
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles: those of blocks of both operands."""
+        return "blocked"
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.n
+
+    @property
+    def reads_past_end(self) -> bool:
+        """Whether tiles read packed operands past what was packed: full vectors of a row."""
+        return self.is_gemv
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once: those of a group are interleaved."""
+        return self.group_size if self.group else 2
+
+    @property
+    def transposes_packing(self) -> bool:
+        """Whether the right operand is packed by a nest that may transpose it."""
+        return not self.is_gemv and self.group is None
+
+    @property
+    def transposes_sums(self) -> bool:
+        """False: sums are stored as they are computed."""
+        return False
+
+    def left_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the left operand."""
+        return (self.k,) if self.m is None else (self.m, self.k)
+
+    def right_order(self) -> tuple[str, ...]:
+        """Return the loops of the nest that packs the right operand."""
+        return (self.k, self.n) if self.vector_axis != self.k else (self.n, self.k)
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds.
+
+        A GEMV waits for the bytes of its right operand instead.
+        """
+        if not self.is_gemv:
+            return tile_cycles(points, self.tile, self.group_size)
+        rows = maximum(rows, 1 if isinstance(rows, int) else 2)  # a symbolic size may be 0
+        return floordiv(mul(4, points), mul(rows, self.tile.lanes))
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly: if each sees whole rows of blocks."""
+        if self.is_gemv or self.m is None or self.outer:
+            return None
+        return TileStores(
+            rounds=self.group is None or not self.group.matrix,
+            columns="any" if self.masks_columns() else "full",
+            summed=self.k,
+        )
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the right operand, which tiles read in panels if it is packed."""
+        rows = tuple(a for a in (self.m, *self.outer) if a is not None)
+        return PanelOperand(
+            self.right,
+            rows,
+            self.group,
+            is_small=self.group is None,
+            is_prepacked=self.prepacked,
+            packs=self.kind == "packed",
+        )
+
+    @property
     def by_panels(self) -> bool:
         """Whether few rows are multiplied panel by panel, each panel read to its end."""
         return self.prepacked and self.kind == "small"
-
-
-def register_tile(target: Target, lanes: int) -> Tile:
-    """Return the usual register tile.
-
-    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast: blocks
-    of rows are whole tiles.
-
-    >>> [register_tile(Target.for_isa(isa), 8).rows for isa in ("avx512", "avx2", "neon")]
-    [12, 6, 12]
-    """
-    free = target.registers - 3
-    rows = next(h for h in range(free // 2, 0, -1) if DEEP_EVEN % h == 0)
-    return Tile(rows, 2, lanes)
-
-
-def in_place_tile(target: Target, lanes: int) -> Tile:
-    """Return the tile for operands in place, where each row takes an address register.
-
-    As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
-    are registers.
-    """
-    return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
-
-
-def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
-    """Return tiles for a GEMV with short rows, the narrower first.
-
-    They are as wide as rows of the right operand.  Their accumulators take half of the registers.
-    """
-    sums = target.registers // 2
-    return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:
@@ -639,8 +670,3 @@ def product_block(
     if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
         return unfolded_rows(free, c.item.dtype.itemsize), COLUMNS
     return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
-
-
-def packing_axes(c: Contraction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the loop orders of the nests that pack the left and the right operand."""
-    return (c.k,) if c.m is None else (c.m, c.k), (c.k, c.n) if c.vector_axis != c.k else (c.n, c.k)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd, prod
+from typing import cast
 
 from smelt.blocks import WINDOW_ROWS, ceiling, window_columns
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
@@ -36,7 +37,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.schedule.contract import SKEW, Tile, register_tile, stored_axis
+from smelt.codegen.llvm.schedule.contract import SKEW, stored_axis
 from smelt.codegen.llvm.schedule.conv_layout import Sides, choose_conv_layout
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,
@@ -55,11 +56,23 @@ from smelt.codegen.llvm.schedule.operands import (
     shares_cache_lines,
 )
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes
+from smelt.codegen.llvm.schedule.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    TABLE_PART,
+    Driver,
+    PackedPlan,
+    PlainPacking,
+    ScratchArray,
+    Variants,
+    tile_cycles,
+)
+from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.dataclass import dataclass
-from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.kernel.artifact import Variant
 from smelt.target import Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, f32, f64
+from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
 MAX_NARROW_ROW = 64
@@ -73,14 +86,11 @@ MIN_VARIANT_ROWS = 32
 """Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
 
-def small_image_variants(
-    phase: Phase, products: Iterable[object]
-) -> Iterator[tuple[Variant, SizeLimits]]:
+def small_image_variants(phase: Phase, slid: Sequence[ConvPlan]) -> Variants:
     """Yield the variants in which what each tap of a row reads is packed separately.
 
     There are no padding columns between rows then.
     """
-    slid = [c for c in products if isinstance(c, ConvPlan)]
     few = any(_has_few_rows(c, phase) for c in slid)
     if few or not any(k.tap for c in slid for k in c.columns):
         return
@@ -111,7 +121,7 @@ LEFT_PITCH = MAX_TAPS + SKEW
 
 
 @dataclass(frozen=True, slots=True)
-class ConvPlan:
+class ConvPlan(PlainPacking):
     """Plan of a channels-first convolution: its operands as they are packed, and its axes."""
 
     item: Item
@@ -146,6 +156,46 @@ class ConvPlan:
         weights = IN_PLACE if in_place else "packed in rows"
         image = "pixels packed once, found by a table of positions"
         return PlanNotes(axes, weights, image, f"in scratch between blocks of {self.block}")
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of the result's rows, outermost first."""
+        return self.axes[:-1]
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        return "nchw"
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        return not any(c.tap for c in self.columns)
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.n
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield the variants for small images."""
+        return small_image_variants(phase, cast(Sequence[ConvPlan], plans))
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result."""
+        return self.extent(axis, local[axis], local[self.n])
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays in scratch: both operands, and a table of positions."""
+        packs_left = not self.reads_left(phase.axes[self.m], local[self.m])
+        weights = mul(self.scratch_extent(self.m, local), LEFT_PITCH)
+        yield ScratchArray(LEFT_PART, weights, self.unit, packs_left)
+        yield ScratchArray(RIGHT_PART, self.room(local), self.unit)
+        yield ScratchArray(TABLE_PART, MAX_TAPS * 3 + 1 if self.strided_left else MAX_TAPS, i64)
 
     @property
     def packs_by_tap(self) -> bool:

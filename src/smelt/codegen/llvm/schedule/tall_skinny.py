@@ -51,6 +51,7 @@ from smelt.blocks import (
     SMALL,
     SWAPPED_COLUMNS,
     SWAPPED_PACKED_BYTES,
+    SWAPPED_PITCH,
     TALL_BYTES,
     TALL_COLUMNS,
     TALL_DEPTH,
@@ -61,6 +62,7 @@ from smelt.blocks import (
     TRANSPOSED_LEFT_ELEMENTS,
     WIDE_COLUMNS,
     WIDE_DEPTH,
+    WIDE_PANEL,
     WIDE_STAGED,
     ceiling,
     even_block,
@@ -71,11 +73,7 @@ from smelt.codegen.llvm.loopir.clone import REDUCTION_KINDS
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice, cost_of
-from smelt.codegen.llvm.schedule.contract import (
-    Tile,
-    register_tile,
-    stored_axis,
-)
+from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.operands import (
     is_prepacked,
     is_transposed_load,
@@ -83,11 +81,22 @@ from smelt.codegen.llvm.schedule.operands import (
     plain_load,
 )
 from smelt.codegen.llvm.schedule.plan_notes import IN_PLACE, PlanNotes, packed_panels
+from smelt.codegen.llvm.schedule.product_plan import (
+    LEFT_PART,
+    OUTPUT_STAGE_PART,
+    RIGHT_PART,
+    SUMS_PART,
+    Driver,
+    PlainPacking,
+    ScratchArray,
+    tile_cycles,
+)
+from smelt.codegen.llvm.schedule.register_tile import Tile, register_tile
 from smelt.dataclass import dataclass
 from smelt.kernel.artifact import SizeLimits, Variant
 from smelt.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
-from smelt.types.dtype import f32, f64, i32
+from smelt.types.dtype import DType, f32, f64, i32
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product, sub
 
 
@@ -182,7 +191,7 @@ And of what each task of few rows recomputes of the left operand.
 
 
 @dataclass(frozen=True, slots=True)
-class TallSkinnyPlan:
+class TallSkinnyPlan(PlainPacking):
     """Plan of a GEMM with fused epilogue: its operands, its axes, and its tile."""
 
     item: Item
@@ -282,6 +291,33 @@ class TallSkinnyPlan:
         return (self.m, self.n)
 
     @property
+    def unit(self) -> DType:
+        """The element type of packed operands in scratch."""
+        return self.item.dtype
+
+    @property
+    def reads_past_end(self) -> bool:
+        """False: what tiles read behind the last column is cleared panel by panel."""
+        return False
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axis of the result's rows."""
+        return (self.m,)
+
+    @property
+    def driver(self) -> Driver:
+        """The loops around its register tiles."""
+        if self.small_m:
+            return "small_m_swapped" if self.swapped else "small_m"
+        return "k_blocked" if self.k_blocked else "tall_skinny"
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which the result is contiguous in scratch."""
+        return self.n
+
+    @property
     def rows_per_pass(self) -> int:
         """Rows that are taken together."""
         whole_tiles = TALL_STAGED // self.tile.rows * self.tile.rows
@@ -321,6 +357,52 @@ class TallSkinnyPlan:
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the right operand."""
         return (self.k, self.n)
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds."""
+        return tile_cycles(points, self.tile)
+
+    def scratch_extent(self, axis: str, local: dict[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result: a task's positions."""
+        return local[axis]
+
+    def arrays(self, phase: Phase, local: dict[str, Index]) -> Iterator[ScratchArray]:
+        """Yield the arrays in scratch: packed operands, sums, rows that wait for their output."""
+        m, n, k = (local[a] for a in (self.m, self.n, self.k))
+        tile, dtype, packs_rows = self.tile, self.item.dtype, self.leader is None
+        overhang = tile.lanes * tile.columns  # transposed tiles may reach so far
+        if self.k_blocked:
+            columns = add(n, tile.columns - 1)
+            rows = add(m, tile.lanes - 1)
+            if not self.prepacked:
+                yield ScratchArray(RIGHT_PART, add(mul(columns, self.depth), overhang), dtype)
+            if not self.direct and packs_rows:
+                packed_rows = tile.rows + 1 if self.by_tiles else rows
+                yield ScratchArray(LEFT_PART, mul(packed_rows, self.pitch), dtype)
+            yield ScratchArray(SUMS_PART, mul(rows, columns), dtype)
+        elif self.swapped:
+            rows = add(n, tile.columns - 1)
+            if packs_rows:
+                yield ScratchArray(RIGHT_PART, add(mul(rows, k), overhang), dtype)
+            if not self.direct:
+                yield ScratchArray(LEFT_PART, add(mul(tile.rows, k), overhang), dtype)
+            yield ScratchArray(SUMS_PART, mul(rows, SWAPPED_PITCH), dtype)
+        else:
+            yield from self._one_pass_arrays(phase, n, overhang)
+
+    def _one_pass_arrays(self, phase: Phase, n: Index, overhang: int) -> Iterator[ScratchArray]:
+        """Yield the arrays of a product whose sums stay in registers over all of k."""
+        dtype, rows = self.item.dtype, self.rows_per_pass
+        wide_panel = WIDE_PANEL // dtype.itemsize + overhang
+        panel = wide_panel if self.wide else TALL_DEPTH * TALL_COLUMNS
+        yield ScratchArray(RIGHT_PART, panel, dtype)
+        if not self.direct:
+            yield ScratchArray(LEFT_PART, rows * TALL_DEPTH, dtype)
+        if self.stores_sums:
+            columns = add(n, self.tile.columns) if self.wide else TALL_COLUMNS
+            yield ScratchArray(SUMS_PART, mul(rows, columns), dtype)
+        for j, s in enumerate(phase.stores if self.dense else ()):
+            yield ScratchArray(OUTPUT_STAGE_PART + j, rows * TALL_COLUMNS, s.value.dtype)
 
     def summed(self, phase: Phase) -> Index:
         """Return the reduced positions of all products."""

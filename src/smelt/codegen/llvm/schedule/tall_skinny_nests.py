@@ -8,6 +8,7 @@ from smelt.codegen.llvm.loopir.items import Phase, accesses_of
 from smelt.codegen.llvm.schedule.backward_slice import backward_slice
 from smelt.codegen.llvm.schedule.build_nests import Nest, Schedule, schedule
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
+from smelt.codegen.llvm.schedule.products import Products
 from smelt.codegen.llvm.schedule.split_independent_outputs import (
     split_disjoint,
     split_small_outputs,
@@ -51,7 +52,8 @@ def _schedule(phase: Phase, products: tuple[TallSkinnyPlan, ...]) -> Schedule | 
     block = last.blocks(phase)
     local_axes = {last.m, last.n, *(c.k for c in products)}
     local = {a: block.get(a, n) for a, n in phase.axes.items() if a in local_axes}
-    return Schedule(phase, last.tile.lanes, {c.item: c for c in products}, block, local, nests, {})
+    plans = Products(packed={c.item: c for c in products})
+    return Schedule(phase, last.tile.lanes, plans, block, local, nests, {})
 
 
 def _nest(phase: Phase, c: TallSkinnyPlan) -> Nest:
