@@ -14,13 +14,13 @@ from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.contract import cached_small_variants, contraction_variants
-from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
-from smelt.codegen.llvm.schedule.tall_skinny import (
+from smelt.codegen.llvm.schedule.fused_gemm_forms import (
     panel_variants,
     small_m_variants,
     tall_variants,
     wide_variants,
 )
+from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.schedule.task_cost import cycles
 from smelt.dataclass import dataclass

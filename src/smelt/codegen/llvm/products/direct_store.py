@@ -70,7 +70,7 @@ class DirectStores:
     def _is_whole(self, c: ProductPlan, stores: TileStores) -> Value:
         """Return whether tiles store this task's part of a product exactly (i1)."""
         b, ranges, conditions = self.home.b, self.home.ranges, list[Value]()
-        if stores.columns != "any":
+        if stores.columns != "masked":
             low, high = ranges[c.n]
             remainder = b.and_(b.sub(high, low), number(c.tile.columns - 1))
             is_full = b.icmp_signed("==", remainder, number(0))

@@ -38,9 +38,9 @@ from smelt.codegen.llvm.products.tall_skinny import TallSkinnyGemm
 from smelt.codegen.llvm.products.tile_loops import reduction_loop
 from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.codegen.llvm.schedule.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of
@@ -89,7 +89,7 @@ class PrefetchRuns:
 class KBlockedGemm(TallSkinnyGemm):
     """Emits one k-blocked product of the task that `home` is emitting."""
 
-    def __init__(self, home: NestEmitter, nest: Nest, c: TallSkinnyPlan) -> None:
+    def __init__(self, home: NestEmitter, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(home, nest, c)
         self.packed_left_strides = {c.m: number(self.c.pitch), c.k: number(1)}
         self.pitch = self._round_down(

@@ -35,8 +35,8 @@ from smelt.codegen.llvm.products.store_ranges import OutputRanges, SelectedOutpu
 from smelt.codegen.llvm.products.tall_skinny_packing import TallPacker
 from smelt.codegen.llvm.products.tile_loops import reduction_loop, strip_mine_axis
 from smelt.codegen.llvm.products.tile_sums import fits_one_run, sum_in_runs
+from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.product_plan import OUTPUT_STAGE_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.schedule.tall_skinny import TallSkinnyPlan
 from smelt.codegen.llvm.scratch.scratch import copy_elements
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -82,7 +82,7 @@ class TallSkinnyGemm(TallPacker):
         """Return the other products, whose sums are kept for this product's epilogue."""
         others = (n for n in self.home.s.nests if n is not self.nest and n.product is not None)
         # All products of a phase are planned alike.
-        return [type(self)(self.home, n, cast(TallSkinnyPlan, n.product)) for n in others]
+        return [type(self)(self.home, n, cast(FusedGemmPlan, n.product)) for n in others]
 
     def _prepare(self) -> None:
         """Emit what precedes all rows: pack the right operand and locate the left one."""

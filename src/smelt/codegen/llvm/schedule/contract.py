@@ -293,7 +293,7 @@ class Contraction:
             return None
         return TileStores(
             rounds=self.group is None or not self.group.matrix,
-            columns="any" if self.masks_columns() else "full",
+            columns="masked" if self.masks_columns() else "full",
             summed=self.k,
         )
 

@@ -273,7 +273,7 @@ class NhwcConvPlan(PlainPacking):
         if not self.tiles_end_with_rows(length):
             return None
         if self.transposes_result:  # transposed tiles of sums are cut anywhere
-            return TileStores(rounds=False, in_ranges=False, columns="any")
+            return TileStores(rounds=False, in_ranges=False, columns="masked")
         exactly = (line, length) if isinstance(length, int) else None
         return TileStores(in_ranges=False, columns="full or one vector", exactly=exactly)
 

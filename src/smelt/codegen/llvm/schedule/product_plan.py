@@ -101,7 +101,7 @@ class TileStores:
     """Whether results may be rounded to the output's type."""
     in_ranges: bool = True
     """Whether ranges of the columns may be separate outputs."""
-    columns: Literal["any", "full", "full or one vector"] = "full"
+    columns: Literal["masked", "full", "full or one vector"] = "full"
     """Which remainder of columns register tiles store exactly."""
     at_least: tuple[str, int] | None = None
     """An axis along which a task must have so many positions."""
@@ -136,7 +136,7 @@ class ProductPlan(Protocol):
 
     @property
     def m(self) -> str | None:
-        """The axis of rows; None if there is none, or if rows are along several axes."""
+        """The axis of rows; None if there is none, or several."""
         ...
 
     @property
