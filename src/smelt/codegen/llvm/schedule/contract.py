@@ -412,59 +412,45 @@ def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> Item | None:
     return next((c.item for c in plans.values() if c.item.axes & blocked - {c.m, c.n}), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Which operand is the left one, and the axes that are theirs alone."""
+
+    left: Item
+    right: Item
+    m: str | None
+    n: str
+    m_contiguous_pitch: int
+    """Row pitch of a left operand that is computed in vectors along m; else 0."""
+
+
 def _plan(
     item: Item, phase: Phase, target: Target, form: Variant, before: Mapping[Item, Contraction]
 ) -> Contraction | None:
     """Plan one contraction, or return None if it fits no plan."""
     assert isinstance(item.payload, Reduction)
     over = item.payload.over
-    left, right = item.args
     if set(phase.cut) - set(over) or any(a in phase.grid for a in over):
         return None
-    stored = stored_axis(phase, over, item.axes)
-    if stored in left.axes and stored not in right.axes:
-        left, right = right, left
-    fixed = unvarying_axes(phase.segments[item.time])
-    barred = fixed | {a for guide, _ in phase.stream_bounds() for a in guide.axes}
-    m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
-    two_sided = m is not None and n is not None
-    fewer = False  # tasks served by a packed operand than with swapped roles
-    if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
-        fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
-    swaps = (form == "columns") != fewer or _is_few(n, phase) > _is_few(m, phase)
-    lane_axes = {i: c.n for i, c in before.items()}
-    tile, down = register_tile(target, _lanes(item.dtype, target)), 0
-    if (
-        m is not None
-        and n is not None
-        and not (swaps or form)
-        and choose_dot_instruction(item, left, right, phase.dtypes, target) is None
-    ):
-        down = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
-    if n is None or (
-        two_sided and not down and (swaps or packing_scatters(left, right, m, lane_axes))
-    ):
-        left, right, m, n = right, left, n, m
-    if n is None or not set(over) <= left.axes & right.axes:
+    tile = register_tile(target, _lanes(item.dtype, target))
+    roles = _choose_roles(item, phase, target, form, before, tile)
+    if roles is None:
         return None
-    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - fixed:
-        return None
+    left, right, m, n = roles.left, roles.right, roles.m, roles.n
     ranked = [a for a in phase.axes if a in over]
-    shared = m is not None and _serves_other_axes(item, m, n, right)
     k = _longest(ranked, phase)
-    pitch = down or _stored_pitch(left, item, ranked[-1], tile, phase)
     group = choose_dot_instruction(item, left, right, phase.dtypes, target, matrices=True)
-    direct = pitch if group is None else 0
     panels = m is not None and is_prepacked(right, item, group, (k, n), tile.columns, phase)
-    cached = (
-        group is None and form in ("", "small") and _in_cache(item, right, (m, n, k), phase, target)
-    )
-    few_rows = _is_few(m, phase, _gemv_rows(group)) and not cached
-    if not panels and (form in ("rows", "columns") or (few_rows and not shared)):
+    in_l1 = form in ("", "small") and group is None
+    in_l1 = in_l1 and _in_cache(item, right, (m, n, k), phase, target)
+    shared = m is not None and _serves_other_axes(item, m, n, right)
+    few_rows = _is_few(m, phase, _gemv_rows(group)) and not (in_l1 or shared)
+    if not panels and (form in ("rows", "columns") or few_rows):
         return _gemv(item, left, right, m, n, ranked, phase, target)
     if m is None or item.dtype.kind == "bool" or item.dtype.bits < 32:
         return None
-    access, kind = plain_load(left), "small" if cached or form in ("small", "rows") else "packed"
+    pitch = roles.m_contiguous_pitch or _stored_pitch(left, item, ranked[-1], tile, phase)
+    access, kind = plain_load(left), "small" if in_l1 or form in ("small", "rows") else "packed"
     converts = access is not None and phase.dtypes[access.buffer] != item.dtype
     plan = Contraction(
         item,
@@ -476,23 +462,58 @@ def _plan(
         k,
         tile,
         kind,
-        direct=direct,
-        m_contiguous=bool(down),
-        stored_pitch=pitch - direct,
+        direct=pitch if group is None else 0,
+        m_contiguous=bool(roles.m_contiguous_pitch),
+        stored_pitch=0 if group is None else pitch,
         prepacked=panels,
         converts=converts and kind == "packed",
     )
     if group is not None:
         units = is_grouped_by_row(left, item, group, (m, k), phase)
-        return replace(
-            plan,
-            group=group,
-            vector_axis=contiguous_axis(right, (n, k)),
-            units=units,
-            tile=in_place_tile(target, tile.lanes) if units else tile,
-        )
-    few_rows = plan.kind == "small" and plan.reads_left_in_place()
-    return replace(plan, tile=in_place_tile(target, tile.lanes)) if few_rows else plan
+        along = contiguous_axis(right, (n, k))
+        plan = replace(plan, group=group, vector_axis=along, units=units)
+    in_place = plan.units or (group is None and kind == "small" and plan.reads_left_in_place())
+    return replace(plan, tile=in_place_tile(target, tile.lanes)) if in_place else plan
+
+
+def _choose_roles(
+    item: Item,
+    phase: Phase,
+    target: Target,
+    form: Variant,
+    before: Mapping[Item, Contraction],
+    tile: Tile,
+) -> _Roles | None:
+    """Choose the left operand: vectors run along the columns of the right one.
+
+    These are those of the stored result, unless packing would then scatter what is computed in
+    vectors, or a packed operand would serve fewer tasks.  None if both operands have more axes.
+    """
+    assert isinstance(item.payload, Reduction)
+    over, (left, right) = item.payload.over, item.args
+    stored = stored_axis(phase, over, item.axes)
+    if stored in left.axes and stored not in right.axes:
+        left, right = right, left
+    fixed = unvarying_axes(phase.segments[item.time])
+    barred = fixed | {a for guide, _ in phase.stream_bounds() for a in guide.axes}
+    m, n = (_blocked_axis(x, y, over, phase, barred) for x, y in ((left, right), (right, left)))
+    serves_fewer, pitch = False, 0
+    if m is not None and n is not None and stored not in (m, n) and not _is_few(m, phase):
+        serves_fewer = _serves_other_axes(item, m, n, left) > _serves_other_axes(item, m, n, right)
+    swaps = (form == "columns") != serves_fewer or _is_few(n, phase) > _is_few(m, phase)
+    if m is not None and n is not None:
+        lane_axes = {i: c.n for i, c in before.items()}
+        plain = not (swaps or form)
+        if plain and choose_dot_instruction(item, left, right, phase.dtypes, target) is None:
+            pitch = _m_contiguous_pitch(left, item, m, lane_axes, tile, phase)
+        swaps = not pitch and (swaps or packing_scatters(left, right, m, lane_axes))
+    if n is None or (m is not None and swaps):
+        left, right, m, n = right, left, n, m
+    if n is None or not set(over) <= left.axes & right.axes:
+        return None
+    if (item.axes - {m, n}) & set(phase.axes) - set(phase.grid) - fixed:
+        return None
+    return _Roles(left, right, m, n, pitch)
 
 
 def _stored_pitch(left: Item, item: Item, axis: str, tile: Tile, phase: Phase) -> int:
