@@ -34,7 +34,7 @@ from smelt.codegen.llvm.schedule.product_plan import Driver, ProductPlan
 if TYPE_CHECKING:
     from smelt.codegen.llvm.nest import NestEmitter
 
-__all__ = ["ProductDriver", "driver_of"]
+__all__ = ["DRIVERS", "ProductDriver", "driver_of"]
 
 
 class ProductDriver(Protocol):
@@ -52,7 +52,7 @@ class ProductDriver(Protocol):
         ...
 
 
-_DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] = {
+DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] = {
     "blocked": BlockedGemm,
     "tall_skinny": TallSkinnyGemm,
     "k_blocked": KBlockedGemm,
@@ -69,4 +69,4 @@ _DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]]
 
 def driver_of(home: NestEmitter, nest: Nest, c: ProductPlan) -> ProductDriver:
     """Return the emitter of a product in the task that `home` is emitting."""
-    return _DRIVERS[c.driver](home, nest, c)
+    return DRIVERS[c.driver](home, nest, c)
