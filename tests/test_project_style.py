@@ -286,7 +286,7 @@ def operator_classes() -> set[str]:
     return actual
 
 
-def test_no_plan_of_a_product_is_asked_for_its_class():
+def test_no_code_depends_on_the_class_of_a_plan():
     """Plans answer for themselves (`schedule/product_plan.py`)."""
     wrong: list[str] = []
     for path in sorted((PACKAGE / "codegen" / "llvm").rglob("*.py")):
