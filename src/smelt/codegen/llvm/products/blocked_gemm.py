@@ -33,9 +33,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace
-from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
-from smelt.codegen.llvm.products.depthwise_transposed import DepthwiseTransposed
+from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
 from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
@@ -414,7 +412,7 @@ class BlockedGemm:
         return element_address(b, base, offset, dtype), dtype
 
 
-Driver = ImplicitGemmNchw | DepthwisePacked | ImplicitGemmNhwc | TallSkinnyGemm
+Driver = ImplicitGemmNchw | Depthwise | ImplicitGemmNhwc | TallSkinnyGemm
 
 
 def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
@@ -426,9 +424,5 @@ def choose_driver(home: NestEmitter, nest: Nest, c: PackedPlan) -> Driver:
             return (SmallMSwappedGemm if c.swapped else SmallMGemm)(home, nest, c)
         return (KBlockedGemm if c.k_blocked else TallSkinnyGemm)(home, nest, c)
     if isinstance(c, DepthwisePlan):
-        if c.rows_in_place is not None:
-            return DepthwiseInPlace(home, nest, c)
-        return (DepthwisePacked if c.transposed_rows is None else DepthwiseTransposed)(
-            home, nest, c
-        )
+        return Depthwise(home, nest, c)
     return ImplicitGemmNhwc(home, nest, c)

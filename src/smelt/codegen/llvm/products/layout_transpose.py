@@ -3,10 +3,16 @@
 Vectors of an NCHW image run along its rows.  Those of as many channels as a vector has lanes form a
 tile which is transposed in registers: its columns are pixels with contiguous channels, as packed.
 Sums are NHWC too, and are transposed back tile by tile, without regard to image rows.
+
+    pack_nchw(packer, nest)            a block of an image, whatever it is computed from
+    store_nchw(packer)                 sums of an implicit GEMM
+    pack_pixel_rows(packer, rows)      an image in memory; its padding is cleared before
+    store_channel_rows(packer)         sums of a depthwise convolution
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from smelt.codegen.llvm import ir
@@ -14,11 +20,16 @@ from smelt.codegen.llvm.access.memory import element_address, load_vector, store
 from smelt.codegen.llvm.instructions.indexing import iota, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.input_tile import WindowAxis
+from smelt.codegen.llvm.loopir.strided_input import StridedRows
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.codegen.llvm.scratch.workspace import RIGHT_PART, SUMS_PART
+from smelt.types.dtype import DType
+from smelt.types.expr import product
 
 if TYPE_CHECKING:
+    from smelt.codegen.llvm.products.depthwise import Depthwise
     from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 
 Value = ir.Value
@@ -154,27 +165,19 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
     has_full_tiles = packer.is_multiple(c.n, lanes)
 
     def tile(n: Value, source: Value, to: Value, at: Value, is_full: bool) -> None:
-        rows = [
-            load_vector(
-                m,
-                packer.at(
-                    SUMS_PART, b.add(b.add(source, n), b.mul(b.add(at, number(k)), packer.rows[-1]))
-                ),
-                dtype,
-                None,
-            )
-            for k in range(lanes)
-        ]
-        end = spans[c.n]
-        inside = b.icmp_signed("<", iota(lanes), splat(b, b.sub(row_length, at), lanes))
-        for k, row in enumerate(transpose(b, rows)):
+        def sums(k: int) -> Value:
+            pixel = b.mul(b.add(at, number(k)), packer.rows[-1])
+            return packer.at(SUMS_PART, b.add(b.add(source, n), pixel))
+
+        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
             channel = b.add(n, number(k))
-            mask: Value | None = None if is_full else inside
             if not has_full_tiles:
-                is_channel = splat(b, b.icmp_signed("<", channel, end), lanes)
+                is_channel = splat(b, b.icmp_signed("<", channel, spans[c.n]), lanes)
                 mask = is_channel if mask is None else b.and_(mask, is_channel)
             place = b.add(b.add(to, at), b.mul(channel, strides[c.n]))
-            store_vector(m, element_address(b, base, place, dtype), row, dtype, mask)
+            return element_address(b, base, place, dtype), mask
+
+        _store_transposed(m, dtype, sums, target, None if is_full else b.sub(row_length, at))
 
     def loops(inner_axes: list[str], n: Value, source: Value, to: Value) -> None:
         if len(inner_axes) > 1:
@@ -198,4 +201,163 @@ def store_nchw(packer: ImplicitGemmNhwc) -> None:
     home.loop(number(0), spans[c.n], lanes, lambda n: loops(columns, n, number(0), number(0)))
 
 
-__all__ = ["pack_nchw", "store_nchw"]
+def store_channel_rows(packer: Depthwise) -> None:
+    """Store the sums of a depthwise convolution, transposed from NHWC to NCHW."""
+    home, b, c, m, dtype = packer.home, packer.b, packer.c, packer.m, packer.c.item.dtype
+    outer, *inner = c.columns[:-1]
+    low, high = home.ranges[outer.axis]
+    plane_size = home.home.index(product(home.s.local[k.axis] for k in inner))
+    channel_size = home.home.index(product(home.s.local[k.axis] for k in c.columns[:-1]))
+    places, lanes = b.mul(b.sub(high, low), plane_size), c.tile.lanes
+
+    def tile(at: Value) -> None:
+        def sums(k: int) -> Value:
+            return packer.at(SUMS_PART, b.mul(b.add(at, number(k)), number(lanes)))
+
+        def target(k: int, mask: Value | None) -> tuple[Value, Value | None]:
+            return packer.at(0, b.add(b.mul(number(k), channel_size), at)), mask
+
+        _store_transposed(m, dtype, sums, target, b.sub(places, at))
+
+    home.loop(number(0), places, lanes, tile)
+
+
+def _store_transposed(
+    m: LLVMMachine,
+    dtype: DType,
+    sums: Callable[[int], Value],
+    target: Callable[[int, Value | None], tuple[Value, Value | None]],
+    count: Value | None,
+) -> None:
+    """Transpose a tile: from the addresses of its pixels to those of its channels.
+
+    `target` completes the mask of the first `count` pixels; None if all are inside.
+    """
+    assert m.lanes is not None
+    rows = [load_vector(m, sums(k), dtype, None) for k in range(m.lanes)]
+    inside = None if count is None else _first_lanes(m.builder, m.lanes, count)
+    for k, row in enumerate(transpose(m.builder, rows)):
+        address, mask = target(k, inside)
+        store_vector(m, address, row, dtype, mask)
+
+
+def _first_lanes(b: ir.IRBuilder, lanes: int, count: Value) -> Value:
+    """Return the mask of the first `count` lanes."""
+    return b.icmp_signed("<", iota(lanes), splat(b, count, lanes))
+
+
+def pack_pixel_rows(packer: Depthwise, rows: StridedRows) -> None:
+    """Pack the rows of an NCHW image which a depthwise convolution reads."""
+    home, b, c = packer.home, packer.b, packer.c
+    low, high = home.ranges[c.lane]
+    stride = home.home.index(rows.lane_stride)
+    start = b.add(home.index(rows.start, home.top), b.mul(low, stride))
+    last = b.sub(b.sub(high, low), number(1))  # lanes past the last channel repeat it
+    channels = [
+        b.mul(b.select(b.icmp_signed("<", number(k), last), number(k), last), stride)
+        for k in range(c.tile.lanes)
+    ]
+    _PixelRows(packer, rows, channels).loops(0, start, number(0))
+
+
+class _PixelRows:
+    """Transposes rows of pixels, tile by tile, from the given offsets of channels."""
+
+    def __init__(self, packer: Depthwise, rows: StridedRows, channels: Sequence[Value]) -> None:
+        self.packer, self.home, self.b, self.c = packer, packer.home, packer.b, packer.c
+        self.rows, self.channels, self.lanes = rows, channels, packer.c.tile.lanes
+        self.dtype = self.home.home.dtypes[rows.buffer]
+
+    def loops(self, k: int, start: Value, to: Value) -> None:
+        """Pack all rows inside the image, looping over the axes from the k-th on."""
+        b, home, c = self.b, self.home, self.c.columns[k]
+        first, end = self._span(k)
+        if k < len(self.c.columns) - 2:
+            step = home.home.index(self.rows.steps[k])
+            home.loop(
+                first,
+                end,
+                1,
+                lambda at: self.loops(
+                    k + 1, b.add(start, b.mul(at, step)), b.add(to, self._packed_offset(c, at))
+                ),
+            )
+            return
+        half = self.lanes // 2
+
+        def pack_row(count: int) -> None:
+            home.loop(first, end, count, lambda at: self._put(to, start, at, end, count))
+
+        with b.if_else(b.icmp_signed("<=", b.sub(end, first), number(half))) as (short, long):
+            with short:
+                pack_row(half)
+            with long:
+                pack_row(self.lanes)
+
+    def _span(self, k: int) -> tuple[Value, Value]:
+        """Return the range of input positions along an axis which are inside the image."""
+        b, c = self.b, self.c.columns[k]
+        low, high = self.home.ranges[c.axis]
+        first = b.mul(low, number(c.step))
+        reach = (c.taps - 1) * c.dilation + 1 - c.step
+        end = b.add(b.mul(high, number(c.step)), number(reach))
+        for before, extent in self.rows.bounds[k]:
+            begin = number(-before)
+            first = b.select(b.icmp_signed("<", first, begin), begin, first)
+            image_end = b.sub(self.home.home.index(extent), number(before))
+            end = b.select(b.icmp_signed("<", image_end, end), image_end, end)
+        return first, end
+
+    def _packed_offset(self, c: WindowAxis, at: Value) -> Value:
+        """Return the packed offset of an input position along an axis, in elements."""
+        b, strides = self.b, self.packer.packed_right_strides
+        position = b.sub(at, b.mul(self.home.ranges[c.axis][0], number(c.step)))
+        if c.step == 1:
+            return b.mul(position, strides[c.position_axis])
+        quotient, phase = b.udiv(position, number(c.step)), b.urem(position, number(c.step))
+        return b.add(
+            b.mul(quotient, strides[c.position_axis]), b.mul(phase, strides[c.remainder_axis])
+        )
+
+    def _put(self, to: Value, start: Value, at: Value, end: Value, count: int) -> None:
+        """Pack `count` pixels of a row, from `at` on.
+
+        Rows come in the order of their packed positions, so zeros stored past the end of one are
+        overwritten by the next; not so with strides, which split pixels by phase: there they go to
+        a spare element.
+        """
+        b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
+        columns = self._columns(start, at, end, count)
+        spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
+        for k, column in enumerate(columns):
+            pixel = b.add(at, number(k))
+            offset = b.add(to, self._packed_offset(c, pixel))
+            if any(x.step > 1 for x in self.c.columns):
+                offset = b.select(b.icmp_signed("<", pixel, end), offset, spare)
+            store_vector(packer.m, packer.at(RIGHT_PART, offset), column, dtype, None)
+
+    def _columns(self, start: Value, at: Value, end: Value, count: int) -> list[Value]:
+        """Return `count` pixels of a row as vectors of channels.
+
+        They are the columns of a full tile, or of two half tiles side by side, which takes half as
+        long.
+        """
+        b, home = self.b, self.home
+        m, mask = (
+            LLVMMachine(b, count, home.home.target),
+            _first_lanes(b, count, b.sub(end, at)),
+        )
+        base = element_address(b, home.home.buffers[self.rows.buffer], b.add(start, at), self.dtype)
+        rows = [
+            load_vector(m, element_address(b, base, offset, self.dtype), self.dtype, mask)
+            for offset in self.channels
+        ]
+        if count == self.lanes:
+            return transpose(b, rows)
+        both = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*range(self.lanes)])
+        return transpose(
+            b, [b.shuffle_vector(rows[k], rows[k + count], both) for k in range(count)], halves=2
+        )
+
+
+__all__ = ["pack_nchw", "pack_pixel_rows", "store_channel_rows", "store_nchw"]
