@@ -195,7 +195,7 @@ def tile_function(
     source: Source,
     epilogue: Epilogue | None,
 ) -> ir.Function:
-    """Return the function of a register tile; its sums may be stored as `short` as well."""
+    """Return the function of a register tile; its sums may be stored as `short`."""
     tall, count = c.tile_axis, len(c.taps)
     parts = [source.name, c.item.dtype, f"{height}x{c.tile.lanes}", f"{count}x{tall.taps}"]
     parts += [tall.step, tall.dilation, "vector" if c.has_lane_weights else "scalar", c.group]
