@@ -23,8 +23,12 @@ from smelt.codegen.llvm.products.pack_filter_pairs import FilterPairPacker, pair
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import for_each_tile, outline_function
-from smelt.codegen.llvm.products.tile_sums import add_previous_blocks
+from smelt.codegen.llvm.products.tile_loops import (
+    for_each_tile,
+    outline_function,
+    reduction_loop,
+)
+from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
@@ -289,48 +293,33 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     walk[k]].
     """
     to, stride, left, row_stride, right, table, depth, fresh, *walk = f.args
-    dtype, unit, height = item.dtype, item.args[0].dtype, tile.rows
+    dtype, unit = item.dtype, item.args[0].dtype
     b = ir.IRBuilder(f.append_basic_block("entry"))
     m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
-    places = [
-        element_address(
-            b,
-            element_address(b, to, b.mul(stride, number(i)), dtype),
-            number(v * tile.lanes),
-            dtype,
+    places = TileTarget(to, stride, dtype).addresses(b, tile)
+    count = len(places)
+
+    def load_entry(of: Value, k: Value) -> Value:
+        return b.load(element_address(b, of, k, i64), typ=I64)
+
+    def step(k: Value, carried: list[Value], _: int) -> list[Value]:
+        right_row = element_address(b, right, load_entry(table, k), unit)
+        right_vectors = [
+            load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
+            for v in range(tile.vectors)
+        ]
+        column = element_address(b, left, carried[count] if walk else k, unit)
+        rows = (
+            element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(tile.rows)
         )
-        for i in range(height)
-        for v in range(tile.vectors)
-    ]
-    begin, zero = b.load(walk[0], typ=I64) if walk else number(0), m.const(dtype, 0)
-    begin = opaque(b, begin) if walk else begin  # else LLVM merges this load with those of the loop
-    entry, loop, done = b.block, f.append_basic_block("loop"), f.append_basic_block("done")
-    b.branch(loop)
-    b.position_at_end(loop)
-    k = b.phi(I64)
-    k.add_incoming(number(0), entry)
-    left_offset = b.phi(I64) if walk else k  # loaded one iteration ahead: else LLVM spills sums
-    total = [b.phi(zero.type) for _ in places]
-    right_row = element_address(b, right, b.load(element_address(b, table, k, i64), typ=I64), unit)
-    right_vectors = [
-        load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
-        for v in range(tile.vectors)
-    ]
-    column = element_address(b, left, left_offset, unit)
-    rows = (element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(height))
-    weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
-    following = rank_one_update(multiply_add(m, item), weights, right_vectors, total)
-    after = b.add(k, number(1))
-    k.add_incoming(after, loop)
-    if walk:
-        left_offset.add_incoming(begin, entry)
-        left_offset.add_incoming(b.load(element_address(b, walk[0], after, i64), typ=I64), loop)
-    for phi, s in zip(total, following, strict=True):
-        phi.add_incoming(zero, entry)
-        phi.add_incoming(s, loop)
-    b.cbranch(b.icmp_signed("<", after, depth), loop, done)
-    b.position_at_end(done)
-    following = add_previous_blocks(m, places, dtype, following, fresh)
-    for p, s in zip(places, following, strict=True):
-        store_vector(m, p, s, dtype, None)
+        weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
+        sums = rank_one_update(multiply_add(m, item), weights, right_vectors, carried[:count])
+        return sums + [load_entry(at, b.add(k, number(1))) for at in walk]
+
+    begin: list[Value] = [m.const(dtype, 0)] * count
+    # Loaded one iteration ahead: else LLVM spills sums. Opaque: else LLVM merges it with those.
+    begin += [opaque(b, b.load(at, typ=I64)) for at in walk]
+    sums = reduction_loop(b, (number(0), depth), 1, step, begin)[:count]
+    for place, x in zip(places, add_previous_blocks(m, places, dtype, sums, fresh), strict=True):
+        store_vector(m, place, x, dtype, None)
     b.ret_void()
