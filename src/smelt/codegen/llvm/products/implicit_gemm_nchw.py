@@ -71,11 +71,8 @@ class ImplicitGemmNchw(Packer):
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
-        home, b, c = self.home, self.b, self.c
-        packed = c.packed(home.s.local)
-        self.packed_right_strides = self.dense_strides(
-            c.right_order(), packed, c.aligned_axes, c.tile.lanes
-        )
+        home, c = self.home, self.c
+        self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(home.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
             self.row = self.b.mul(self.row, home.home.index(home.storage.extent(c.item, a)))
@@ -86,26 +83,15 @@ class ImplicitGemmNchw(Packer):
             low, high = home.ranges[c.depth]
             with self.b.if_then(self.b.icmp_signed(">=", low, high)):
                 self._clear()
-            block_size = self._even_block(b.sub(high, low))
-            home.loop(low, high, block_size, lambda at: self._block(at, block_size))
+            home.loop(low, high, c.block, self._block)
         else:
             self._reduction_block(number(0), number(1), ir.IntType(1)(1))
         home.ranges = ranges
 
-    def _even_block(self, depth: Value) -> Value:
-        """Return the block size which makes all blocks about equally large.
-
-        A short last block would load and store all sums for few products.
-        """
-        b, limit = self.b, number(self.c.block)
-        blocks = b.udiv(b.add(depth, b.sub(limit, number(1))), limit)
-        blocks = b.add(blocks, b.zext(b.icmp_signed("==", blocks, number(0)), I64))
-        return b.udiv(b.sub(b.add(depth, blocks), number(1)), blocks)
-
-    def _block(self, at: Value, each: Value) -> None:
+    def _block(self, at: Value) -> None:
         """Emit the block of channels at a position."""
         full_range = low, high = self.home.ranges[self.c.depth]
-        end = self.b.add(at, each)
+        end = self.b.add(at, number(self.c.block))
         end = self.b.select(self.b.icmp_signed("<", end, high), end, high)
         self.home.ranges[self.c.depth] = (at, end)
         self._reduction_block(at, end, self.b.icmp_signed("==", at, low))

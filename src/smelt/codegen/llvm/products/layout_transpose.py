@@ -283,16 +283,7 @@ class _PixelRows:
                 ),
             )
             return
-        half = self.lanes // 2
-
-        def pack_row(count: int) -> None:
-            home.loop(first, end, count, lambda at: self._put(to, start, at, end, count))
-
-        with b.if_else(b.icmp_signed("<=", b.sub(end, first), number(half))) as (short, long):
-            with short:
-                pack_row(half)
-            with long:
-                pack_row(self.lanes)
+        home.loop(first, end, self.lanes, lambda at: self._put(to, start, at, end))
 
     def _span(self, k: int) -> tuple[Value, Value]:
         """Return the range of input positions along an axis which are inside the image."""
@@ -319,15 +310,15 @@ class _PixelRows:
             b.mul(quotient, strides[c.position_axis]), b.mul(phase, strides[c.remainder_axis])
         )
 
-    def _put(self, to: Value, start: Value, at: Value, end: Value, count: int) -> None:
-        """Pack `count` pixels of a row, from `at` on.
+    def _put(self, to: Value, start: Value, at: Value, end: Value) -> None:
+        """Pack a tile of pixels of a row, from `at` on.
 
         Rows come in the order of their packed positions, so zeros stored past the end of one are
         overwritten by the next; not so with strides, which split pixels by phase: there they go to
         a spare element.
         """
         b, packer, c, dtype = self.b, self.packer, self.c.columns[-2], self.c.item.dtype
-        columns = self._columns(start, at, end, count)
+        columns = self._columns(start, at, end)
         spare = self.home.home.index(product(self.c.packed(self.home.s.local)))
         for k, column in enumerate(columns):
             pixel = b.add(at, number(k))
@@ -336,28 +327,14 @@ class _PixelRows:
                 offset = b.select(b.icmp_signed("<", pixel, end), offset, spare)
             store_vector(packer.m, packer.at(RIGHT_PART, offset), column, dtype, None)
 
-    def _columns(self, start: Value, at: Value, end: Value, count: int) -> list[Value]:
-        """Return `count` pixels of a row as vectors of channels.
-
-        They are the columns of a full tile, or of two half tiles side by side, which takes half as
-        long.
-        """
-        b, home = self.b, self.home
-        m, mask = (
-            LLVMMachine(b, count, home.home.target),
-            _first_lanes(b, count, b.sub(end, at)),
-        )
-        base = element_address(b, home.home.buffers[self.rows.buffer], b.add(start, at), self.dtype)
-        rows = [
-            load_vector(m, element_address(b, base, offset, self.dtype), self.dtype, mask)
-            for offset in self.channels
-        ]
-        if count == self.lanes:
-            return transpose(b, rows)
-        both = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [*range(self.lanes)])
-        return transpose(
-            b, [b.shuffle_vector(rows[k], rows[k + count], both) for k in range(count)], halves=2
-        )
+    def _columns(self, start: Value, at: Value, end: Value) -> list[Value]:
+        """Return the next pixels of a row, as vectors of channels."""
+        b, mask = self.b, _first_lanes(self.b, self.lanes, self.b.sub(end, at))
+        image = self.home.home.buffers[self.rows.buffer]
+        base = element_address(b, image, b.add(start, at), self.dtype)
+        places = (element_address(b, base, offset, self.dtype) for offset in self.channels)
+        rows = [load_vector(self.packer.m, place, self.dtype, mask) for place in places]
+        return transpose(b, rows)
 
 
 __all__ = ["pack_nchw", "pack_pixel_rows", "store_channel_rows", "store_nchw"]

@@ -44,7 +44,6 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
     are_weights_prepacked,
     find_image_rows,
     nhwc_tile,
-    tiles_end_with_rows,
 )
 from smelt.codegen.llvm.schedule.operands import (
     StridedOperand,
@@ -64,11 +63,6 @@ from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, produc
 
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
-MAX_TINY_IMAGE = 10
-"""Most rows, and columns of each, of images for which what every tap reads is packed separately.
-
-Images that share weights are packed together then: one alone does not fill vectors.
-"""
 MIN_VARIANT_ROWS = 32
 """Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
@@ -76,7 +70,7 @@ MIN_VARIANT_ROWS = 32
 def small_image_variants(
     phase: Phase, products: Iterable[object]
 ) -> Iterator[tuple[Variant, SizeLimits]]:
-    """Yield the variants in which what each tap of a row reads is packed separately.
+    """Yield the variant in which what each tap of a row reads is packed separately.
 
     There are no padding columns between rows then.
     """
@@ -84,11 +78,6 @@ def small_image_variants(
     few = any(_has_few_rows(c, phase) for c in slid)
     if few or not any(k.tap for c in slid for k in c.columns):
         return
-    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = all(batch_axes(c.item, c.left, c.columns, phase) for c in slid)
-    batched &= len(slid[0].columns) == 2
-    if batched and not any(isinstance(n, int) and n > MAX_TINY_IMAGE for n in sides):
-        yield "tiny", tuple((n, MAX_TINY_IMAGE) for n in sides)
     line = phase.axes[slid[0].n]
     if not isinstance(line, int) or line <= MAX_NARROW_ROW:
         yield "narrow", ((line, MAX_NARROW_ROW),)
@@ -230,20 +219,9 @@ class ConvPlan:
         """Return the elements between rows of columns: a row's input positions."""
         return add(extent, self.columns[-1].halo)
 
-    @property
-    def aligned_axes(self) -> int:
-        """Number of leading axes of the packed right operand whose strides are full vectors.
-
-        Vectors across cache lines would take two reads.
-        """
-        taps = {c.tap for c in self.columns}
-        return sum(a not in taps for a in self.summed)
-
     def room(self, local: dict[str, Index]) -> Index:
-        """Return the elements of the packed right operand."""
-        sizes = self.packed(local)
-        lanes, inner_elements = self.tile.lanes, product(sizes[self.aligned_axes :])
-        return mul(product(sizes[: self.aligned_axes]), mul(ceiling(inner_elements, lanes), lanes))
+        """Return the elements of the packed right operand: full vectors."""
+        return mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
@@ -263,9 +241,7 @@ class ConvPlan:
         pitch = self.pitch(inner)
         if axis_ == self.n:
             return pitch
-        margin = next(c.halo for c in self.columns if c.axis == axis_)
-        outer = axis_ == self.columns[0].axis
-        return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
+        return add(local, ceiling(self.tile.columns, pitch))
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
@@ -281,12 +257,6 @@ class ConvPlan:
             blocks[a] = ceiling(phase.axes[a], pieces)
             positions = mul(positions, blocks[a])
         return {a: n for a, n in blocks.items() if a in phase.grid}
-
-
-def batch_axes(item: Item, left: Item, columns: Iterable[WindowAxis], phase: Phase) -> list[str]:
-    """Return the axes of the result that the right operand has besides its columns: batch axes."""
-    axes = item.axes - left.axes - {k.axis for k in columns}
-    return [a for a in phase.axes if a in axes and a in phase.grid]
 
 
 def plan_convolutions(
@@ -315,11 +285,10 @@ def plan_convolutions(
     ):
         return conv_plans
     if all(p.is_nhwc() for p in window_plans):
-        is_only = len(window_plans) == 1
-        return {u.item: u for u in (p.plan_nhwc(target, alone=is_only) for p in window_plans)}
+        return {u.item: u for u in (p.plan_nhwc(target) for p in window_plans)}
     sides = choose_conv_layout(window_plans[0], target, form) if len(window_plans) == 1 else None
     if sides is not None:
-        conv = window_plans[0].plan_nhwc(target, alone=False, sides=sides)
+        conv = window_plans[0].plan_nhwc(target, sides)
         return {conv.item: conv}
     for plan in window_plans:
         conv = plan.plan_nchw(target)
@@ -342,21 +311,9 @@ class WindowPlan:
     flat: str = ""
 
     def settle(self, form: Variant) -> None:
-        """Adapt the columns to a variant for small images.
-
-        "narrow": the taps along a row are packed one by one; "tiny": those of both axes, and a
-        batch axis is a column too.
-        """
+        """Adapt the columns to a variant: "narrow" packs the taps along a row one by one."""
         if form == "narrow":
             self.columns[-1] = WindowAxis(self.columns[-1].axis, self.columns[-1].axis)
-        if form == "tiny":
-            result_axes = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
-            names = [
-                a
-                for a in self.phase.axes
-                if a in result_axes or a in {c.axis for c in self.columns}
-            ]
-            self.columns = [WindowAxis(a, a) for a in names[-3:]]
 
     def lies_in_panels(self, target: Target) -> bool:
         """Return whether the right operand is prepacked along the last column."""
@@ -410,23 +367,10 @@ class WindowPlan:
         self.left, self.flat = flatten_reduction(self.phase, self.item, left, [*self.others, along])
         return _constant_or_many(self.phase.axes[along])
 
-    def _add_batch_column(self) -> None:
-        """Add a batch axis to the columns, to pack weights once for several images."""
-        last, batch = self.columns[-1], batch_axes(self.item, self.left, self.columns, self.phase)
-        if (
-            batch
-            and not self.phase.window_positions
-            and tiles_end_with_rows(self.phase.axes[last.axis], last)
-        ):
-            self.columns.insert(0, WindowAxis(batch[-1], batch[-1]))
-
-    def plan_nhwc(
-        self, target: Target, *, alone: bool, sides: Sides = (False, False)
-    ) -> NhwcConvPlan:
+    def plan_nhwc(self, target: Target, sides: Sides = (False, False)) -> NhwcConvPlan:
         """Return the channels-last plan; items of its operands are added to the phase.
 
-        `alone`: it may be the only contraction of the phase.  `sides`: whether the image, and
-        whether the results are transposed.
+        `sides`: whether the image, and whether the results are transposed.
         """
         pairs = self._pair_rows(target)
         if not pairs:
@@ -439,8 +383,6 @@ class WindowPlan:
         few = depth if isinstance(depth, int) and 0 < depth <= MAX_FEW_CHANNELS else 0
         if few and depends_on_reduction(self.right, {self.columns[-1].axis, self.depth}):
             few = 0  # a reduction has a value for each position, not for each channel of one
-        if alone and not (panels or few):  # packing the weights of few channels costs little
-            self._add_batch_column()
         *outer, last = self.columns
         lines = find_image_rows(self.right, outer[-1], self.others) if outer else None
         if few:
