@@ -62,6 +62,10 @@ multiplies."""
 MIN_ROW_LENGTH = 4
 """Shortest row of known length for tiles to end with it: fewer accumulators would wait for each
 other."""
+BATCH_TASK_FACTOR = 2
+"""Factor on a task's positions if it takes several images, for which it packs weights once."""
+MIN_BATCH_TASKS = 4
+"""Fewest tasks that a batch is cut into where one could take more images."""
 TASK_CHANNELS = 128
 """Output channels of a position that a task takes: their weights stay in L2."""
 
@@ -151,7 +155,7 @@ class NhwcConvPlan:
     n: str
     """The weights' own axis (output channels), along which vectors run."""
     columns: tuple[WindowAxis, ...]
-    """One or two position axes, outer to inner."""
+    """One or two position axes, outer to inner; a batch axis before them."""
     depth: str
     """The reduced axis along which the image is contiguous (input channels); it is cut into
     blocks."""
@@ -374,7 +378,7 @@ class NhwcConvPlan:
         max_positions = window_columns(self.item.dtype.itemsize)
         blocks: dict[str, Index] = {self.n: minimum(phase.axes[self.n], TASK_CHANNELS)}
         positions: Index = 1
-        for c in self.columns[::-1]:
+        for c in self.columns[:-3:-1]:
             rows = maximum(floordiv(max_positions, maximum(positions, 1)), 1)
             extent = phase.axes[c.axis]
             pieces = maximum(ceiling(extent, rows), 1)
@@ -383,7 +387,20 @@ class NhwcConvPlan:
                 pieces = maximum(pieces, minimum(fused_pieces, FUSED_DEPTHWISE_TASKS))
             blocks[c.axis] = ceiling(extent, pieces)
             positions = mul(positions, add(blocks[c.axis], c.halo))
+        for c in self.columns[:-2]:
+            blocks[c.axis] = self._images_per_task(
+                phase.axes, c.axis, BATCH_TASK_FACTOR * max_positions
+            )
         return {a: n for a, n in blocks.items() if a in phase.grid}
+
+    def _images_per_task(self, sizes: Mapping[str, Index], batch: str, most: int) -> Index:
+        """Return how many images of a batch a task takes, if enough tasks remain."""
+        each = product(add(sizes[c.axis], c.halo) for c in self.columns[1:])
+        width, tasks = sizes[self.n], MIN_BATCH_TASKS
+        if isinstance(width, int) and width > 0:
+            tasks = ceiling(MIN_BATCH_TASKS, ceiling(width, TASK_CHANNELS))
+        fitting = minimum(floordiv(most, maximum(each, 1)), ceiling(sizes[batch], tasks))
+        return maximum(fitting, 1)
 
 
 __all__ = [

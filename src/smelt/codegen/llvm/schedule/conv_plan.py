@@ -44,6 +44,7 @@ from smelt.codegen.llvm.schedule.conv_nhwc import (
     are_weights_prepacked,
     find_image_rows,
     nhwc_tile,
+    tiles_end_with_rows,
 )
 from smelt.codegen.llvm.schedule.operands import (
     StridedOperand,
@@ -285,10 +286,11 @@ def plan_convolutions(
     ):
         return conv_plans
     if all(p.is_nhwc() for p in window_plans):
-        return {u.item: u for u in (p.plan_nhwc(target) for p in window_plans)}
+        is_only = len(window_plans) == 1
+        return {u.item: u for u in (p.plan_nhwc(target, alone=is_only) for p in window_plans)}
     sides = choose_conv_layout(window_plans[0], target, form) if len(window_plans) == 1 else None
     if sides is not None:
-        conv = window_plans[0].plan_nhwc(target, sides)
+        conv = window_plans[0].plan_nhwc(target, alone=False, sides=sides)
         return {conv.item: conv}
     for plan in window_plans:
         conv = plan.plan_nchw(target)
@@ -367,10 +369,25 @@ class WindowPlan:
         self.left, self.flat = flatten_reduction(self.phase, self.item, left, [*self.others, along])
         return _constant_or_many(self.phase.axes[along])
 
-    def plan_nhwc(self, target: Target, sides: Sides = (False, False)) -> NhwcConvPlan:
+    def _add_batch_column(self) -> None:
+        """Add a batch axis to the columns, to pack weights once for several images."""
+        last, replaced = self.columns[-1], self.left.axes | {k.axis for k in self.columns}
+        free = self.item.axes & {*self.phase.grid} - replaced
+        batch = [a for a in self.phase.axes if a in free]
+        if (
+            batch
+            and not self.phase.window_positions
+            and tiles_end_with_rows(self.phase.axes[last.axis], last)
+        ):
+            self.columns.insert(0, WindowAxis(batch[-1], batch[-1]))
+
+    def plan_nhwc(
+        self, target: Target, *, alone: bool, sides: Sides = (False, False)
+    ) -> NhwcConvPlan:
         """Return the channels-last plan; items of its operands are added to the phase.
 
-        `sides`: whether the image, and whether the results are transposed.
+        `alone`: it may be the only contraction of the phase.  `sides`: whether the image, and
+        whether the results are transposed.
         """
         pairs = self._pair_rows(target)
         if not pairs:
@@ -383,6 +400,8 @@ class WindowPlan:
         few = depth if isinstance(depth, int) and 0 < depth <= MAX_FEW_CHANNELS else 0
         if few and depends_on_reduction(self.right, {self.columns[-1].axis, self.depth}):
             few = 0  # a reduction has a value for each position, not for each channel of one
+        if alone and not (panels or few):  # packing the weights of few channels costs little
+            self._add_batch_column()
         *outer, last = self.columns
         lines = find_image_rows(self.right, outer[-1], self.others) if outer else None
         if few:

@@ -43,7 +43,7 @@ def plan_depthwise_separable(
     depthwise = [c for c in candidates if c is not None and [x.axis for x in c.columns] == axes]
     if len(depthwise) < len(inner) or not _is_only_reader(phase, last, plan.right, inner):
         return {}
-    pointwise = replace(plan.plan_nhwc(target), fuses_depthwise=True)
+    pointwise = replace(plan.plan_nhwc(target, alone=False), fuses_depthwise=True)
     lines = [
         replace(c.rewritten(target, ""), fused_lanes=pointwise.block, transpose_axis="")
         for c in depthwise
