@@ -9,7 +9,7 @@ register tile reads consecutive columns at `table[k] + column`.  Packings are or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import product as positions
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from smelt.codegen.llvm.products.tile_loops import (
     outline_function,
     reduction_loop,
 )
-from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks
+from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
 from smelt.codegen.llvm.schedule.build_nests import Nest
 from smelt.codegen.llvm.schedule.contract import Tile
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
@@ -175,50 +175,32 @@ class ImplicitGemmNchw(Packer):
         )
 
     def _table(self) -> None:
-        """Store the offset from a column, for each position of a block of the reduction."""
-        b, c = self.b, self.c
-        tap_offsets = [
-            self.window_offset(c.columns, c.others, at) for at in positions(*map(range, c.extents))
-        ]
-        depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
-        dealt = self._dealt_table() if c.strided_left else None
+        """Store the offset from a column, for each position of a block of the reduction.
 
-        def store_entries(position: Value) -> None:
-            first, start = b.mul(position, number(c.taps)), b.mul(position, depth_stride)
-            for j, offset in enumerate(tap_offsets):
-                b.store(b.add(start, offset), self._table_at(b.add(first, number(j))))
-            if dealt:
-                dealt(position, first)
-
-        self.home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
-
-    def _dealt_table(self) -> Callable[[Value, Value], None]:
-        """Return a callback which stores table entries for the left operand.
-
-        The second part of the table holds offsets of elements read in place, the third those of
-        packed ones.
+        With `strided_left` the second part of the table holds offsets of its elements read in
+        place, the third those of packed ones.
         """
         b, c, home = self.b, self.c, self.home
-        assert c.strided_left is not None
-        steps = [home.index(n, home.top) for n in c.strided_left.steps]
-        depth_stride = steps.pop(0) if c.depth else number(0)
-        tap_offsets: list[Value] = []
-        for at in positions(*map(range, c.extents)):
-            total = number(0)
-            for k, step in zip(at, steps, strict=True):
-                total = b.add(total, b.mul(step, number(k)))
-            tap_offsets.append(total)
+        taps = [*positions(*map(range, c.extents))]
+        depth_stride = self.packed_right_strides[c.depth] if c.depth else number(0)
+        right = [self.window_offset(c.columns, c.others, at) for at in taps]
+        parts = [(depth_stride, right)]
+        if c.strided_left:
+            steps = [home.index(n, home.top) for n in c.strided_left.steps]
+            depth_stride = steps.pop(0) if c.depth else number(0)
+            parts += [
+                (depth_stride, [row_offset(b, steps, [*map(number, at)]) for at in taps]),
+                (number(c.taps), [number(j) for j in range(c.taps)]),
+            ]
 
-        def store_entries(position: Value, first: Value) -> None:
-            for j, offset in enumerate(tap_offsets):
-                k = b.add(first, number(j))
-                b.store(
-                    b.add(b.mul(position, depth_stride), offset),
-                    self._table_at(b.add(k, number(MAX_TAPS))),
-                )
-                b.store(k, self._table_at(b.add(k, number(2 * MAX_TAPS))))
+        def store_entries(position: Value) -> None:
+            first = b.mul(position, number(c.taps))
+            for part, (stride, offsets) in enumerate(parts):
+                start, to = b.mul(position, stride), b.add(first, number(part * MAX_TAPS))
+                for j, offset in enumerate(offsets):
+                    b.store(b.add(start, offset), self._table_at(b.add(to, number(j))))
 
-        return store_entries
+        home.loop(number(0), number(c.block if c.depth else 1), 1, store_entries)
 
     def _table_at(self, k: Value) -> Value:
         return element_address(self.b, self.home.storage.at[self.c.item, TABLE_PART], k, i64)

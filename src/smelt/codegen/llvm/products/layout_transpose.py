@@ -44,16 +44,6 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
     b, home, c, lanes = packer.b, packer.home, packer.c, packer.c.tile.lanes
     *outer, depth, last = nest.order
     packer.starts = {a: home.ranges[a][0] for a in nest.order}
-    column = c.columns[-1]
-    local_size, size = home.s.local[column.axis], home.s.phase.axes[column.axis]
-    row_length = 0  # known remainder, where all tasks have rows of one length
-    if (
-        isinstance(local_size, int)
-        and isinstance(size, int)
-        and local_size
-        and size % local_size == 0
-    ):
-        row_length = (local_size + column.halo) * (column.step if c.few_channels else 1)
     piece = _Piece(packer, nest)
 
     def loops(scope: Scope, inner_axes: list[str], done: int) -> None:
@@ -70,18 +60,12 @@ def pack_nchw(packer: ImplicitGemmNhwc, nest: Nest) -> None:
     def pieces(scope: Scope, k: Value) -> None:
         low, high = home.ranges[last]
         vectors_end = b.add(low, b.and_(b.sub(high, low), number(-lanes)))
-        home.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None, lanes))
+        home.loop(low, vectors_end, lanes, lambda at: piece.put(scope, k, at, None))
         home.loop(
             vectors_end,
             high,
             lanes,
-            lambda at: piece.put(
-                scope,
-                k,
-                at,
-                b.icmp_signed("<", iota(lanes), splat(b, b.sub(high, at), lanes)),
-                row_length % lanes or lanes,
-            ),
+            lambda at: piece.put(scope, k, at, _first_lanes(b, lanes, b.sub(high, at))),
         )
 
     loops(home.open(nest, Scope(home.top)), [*outer], 0)
@@ -96,8 +80,8 @@ class _Piece:
         self.depth, self.last = nest.order[-2:]
         self.m = LLVMMachine(self.b, self.lanes, self.home.home.target)
 
-    def put(self, scope: Scope, k: Value, at: Value, mask: Value | None, count: int) -> None:
-        """Pack channels from k on of `count` pixels."""
+    def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
+        """Pack channels from k on of a vector of pixels."""
         if self.c.few_channels:
             self._interleave_channels(
                 scope, at, self._rows(scope, (k, at), mask, self.c.few_channels)
@@ -105,8 +89,7 @@ class _Piece:
             return
         for i, pixel in enumerate(transpose(self.b, self._rows(scope, (k, at), mask, self.lanes))):
             place = Scope(scope, {self.depth: k, self.last: self.b.add(at, number(i))})
-            if i < count:
-                self._store(self.packer.offset(self.nest, place), pixel)
+            self._store(self.packer.offset(self.nest, place), pixel)
 
     def _store(self, offset: Value, value: Value) -> None:
         store_vector(self.m, self.packer.at(RIGHT_PART, offset), value, self.c.unit, None)
