@@ -43,13 +43,8 @@ def run_collapsed(home: NestEmitter, nest: Nest, run: Callable[[], None]) -> Non
 
 def _collapsed_axes(home: NestEmitter, nest: Nest) -> Iterator[str]:
     """Yield the axes which continue where the vector axis ends, innermost first."""
-    plans = home.s.products.values()
-    transposed = [
-        c
-        for c in plans
-        if (isinstance(c, DepthwisePlan) and c.transposed_rows is not None)
-        or (isinstance(c, NhwcConvPlan) and c.transposes_result)
-    ]
+    plans = (c for c in home.s.products.values() if isinstance(c, DepthwisePlan | NhwcConvPlan))
+    transposed = [c for c in plans if c.transposes_result]
     if not transposed or nest.product is not None or nest.packed or not _is_plain(home, nest):
         return
     inner_axis, axes = nest.vector or "", transposed[0].axes

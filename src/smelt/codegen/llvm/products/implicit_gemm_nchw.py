@@ -19,7 +19,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.products.pack_filter_pairs import FilterPairPacker, pair_loads
+from smelt.codegen.llvm.products.pack_filter_pairs import pack_filter_pairs, pair_loads
 from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
@@ -122,7 +122,7 @@ class ImplicitGemmNchw(Packer):
         if access is None or not (c.is_left_contiguous or c.strided_left):
             loads = pair_loads(c)
             if loads is not None:
-                FilterPairPacker(home, nest, c, loads).run()
+                pack_filter_pairs(home, nest, c, loads)
             else:
                 self.pack(nest)
             self.left, self.row_step = packed

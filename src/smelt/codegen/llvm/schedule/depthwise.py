@@ -115,6 +115,11 @@ class DepthwisePlan:
         return self.columns[-1].axis
 
     @property
+    def transposes_result(self) -> bool:
+        """Whether accumulators are transposed when all sums are done."""
+        return self.transposed_rows is not None
+
+    @property
     def unit(self) -> DType:
         """The element type of packed operands in scratch."""
         return self.item.dtype
