@@ -8,7 +8,8 @@
 | `small_m` | few rows: panels are packed by the tiles that multiply them first |
 | `small_m_swapped` | the same for a right operand stored along k, which is broadcast in place |
 | `nchw`, `nhwc` | a window of an image instead of rows, found by a table of positions |
-| `depthwise_*` | a window and no sum over channels: packed, in place, or transposed |
+| `depthwise` | a window and no sum over channels: packed, in place, or transposed |
+| `depthwise_fused` | the same, row by row for the product that reads its results |
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
-from smelt.codegen.llvm.products.depthwise_inplace import DepthwiseInPlace
-from smelt.codegen.llvm.products.depthwise_packed import DepthwisePacked
-from smelt.codegen.llvm.products.depthwise_transposed import DepthwiseTransposed
+from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
 from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 from smelt.codegen.llvm.products.k_blocked import KBlockedGemm
@@ -60,10 +59,8 @@ DRIVERS: Final[dict[Driver, Callable[[NestEmitter, Nest, Any], ProductDriver]]] 
     "small_m_swapped": SmallMSwappedGemm,
     "nchw": ImplicitGemmNchw,
     "nhwc": ImplicitGemmNhwc,
-    "depthwise_packed": DepthwisePacked,
-    "depthwise_in_place": DepthwiseInPlace,
-    "depthwise_transposed": DepthwiseTransposed,
-    "depthwise_fused": DepthwiseInPlace,
+    "depthwise": Depthwise,
+    "depthwise_fused": Depthwise,
 }
 
 

@@ -16,7 +16,7 @@ channels-last one (`smelt.codegen.llvm.schedule.conv_nhwc`), and rewrites the op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 from typing import cast
 
@@ -77,28 +77,18 @@ from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, produc
 
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""
-MAX_TINY_IMAGE = 10
-"""Most rows, and columns of each, of images for which what every tap reads is packed separately.
-
-Images that share weights are packed together then: one alone does not fill vectors.
-"""
 MIN_VARIANT_ROWS = 32
 """Rows of a convolution (output channels) from which packing an operand repeatedly costs little."""
 
 
 def small_image_variants(phase: Phase, slid: Sequence[ConvPlan]) -> Variants:
-    """Yield the variants in which what each tap of a row reads is packed separately.
+    """Yield the variant in which what each tap of a row reads is packed separately.
 
     There are no padding columns between rows then.
     """
     few = any(_has_few_rows(c, phase) for c in slid)
     if few or not any(k.tap for c in slid for k in c.columns):
         return
-    sides = dict.fromkeys(phase.axes[k.axis] for k in slid[0].columns)
-    batched = all(batch_axes(c.item, c.left, c.columns, phase) for c in slid)
-    batched &= len(slid[0].columns) == 2
-    if batched and not any(isinstance(n, int) and n > MAX_TINY_IMAGE for n in sides):
-        yield "tiny", tuple((n, MAX_TINY_IMAGE) for n in sides)
     line = phase.axes[slid[0].n]
     if not isinstance(line, int) or line <= MAX_NARROW_ROW:
         yield "narrow", ((line, MAX_NARROW_ROW),)
@@ -280,20 +270,9 @@ class ConvPlan(PlainPacking):
         """Return the elements between rows of columns: a row's input positions."""
         return add(extent, self.columns[-1].halo)
 
-    @property
-    def aligned_axes(self) -> int:
-        """Number of leading axes of the packed right operand whose strides are full vectors.
-
-        Vectors across cache lines would take two reads.
-        """
-        taps = {c.tap for c in self.columns}
-        return sum(a not in taps for a in self.summed)
-
     def room(self, local: dict[str, Index]) -> Index:
-        """Return the elements of the packed right operand."""
-        sizes = self.packed(local)
-        lanes, inner_elements = self.tile.lanes, product(sizes[self.aligned_axes :])
-        return mul(product(sizes[: self.aligned_axes]), mul(ceiling(inner_elements, lanes), lanes))
+        """Return the elements of the packed right operand: full vectors."""
+        return mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
 
     def packed(self, local: dict[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
@@ -313,9 +292,7 @@ class ConvPlan(PlainPacking):
         pitch = self.pitch(inner)
         if axis_ == self.n:
             return pitch
-        margin = next(c.halo for c in self.columns if c.axis == axis_)
-        outer = axis_ == self.columns[0].axis
-        return add(local, ceiling(self.tile.columns, pitch) if outer else margin)
+        return add(local, ceiling(self.tile.columns, pitch))
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
@@ -331,12 +308,6 @@ class ConvPlan(PlainPacking):
             blocks[a] = ceiling(phase.axes[a], pieces)
             positions = mul(positions, blocks[a])
         return {a: n for a, n in blocks.items() if a in phase.grid}
-
-
-def batch_axes(item: Item, left: Item, columns: Iterable[WindowAxis], phase: Phase) -> list[str]:
-    """Return the axes of the result that the right operand has besides its columns: batch axes."""
-    axes = item.axes - left.axes - {k.axis for k in columns}
-    return [a for a in phase.axes if a in axes and a in phase.grid]
 
 
 def plan_convolutions(
@@ -392,21 +363,9 @@ class WindowPlan:
     flat: str = ""
 
     def settle(self, form: Variant) -> None:
-        """Adapt the columns to a variant for small images.
-
-        "narrow": the taps along a row are packed one by one; "tiny": those of both axes, and a
-        batch axis is a column too.
-        """
+        """Adapt the columns to a variant: "narrow" packs the taps along a row one by one."""
         if form == "narrow":
             self.columns[-1] = WindowAxis(self.columns[-1].axis, self.columns[-1].axis)
-        if form == "tiny":
-            result_axes = {a for a in self.item.axes - self.left.axes if a in self.phase.grid}
-            names = [
-                a
-                for a in self.phase.axes
-                if a in result_axes or a in {c.axis for c in self.columns}
-            ]
-            self.columns = [WindowAxis(a, a) for a in names[-3:]]
 
     def lies_in_panels(self, target: Target) -> bool:
         """Return whether the right operand is prepacked along the last column."""
@@ -462,7 +421,9 @@ class WindowPlan:
 
     def _add_batch_column(self) -> None:
         """Add a batch axis to the columns, to pack weights once for several images."""
-        last, batch = self.columns[-1], batch_axes(self.item, self.left, self.columns, self.phase)
+        last, replaced = self.columns[-1], self.left.axes | {k.axis for k in self.columns}
+        free = self.item.axes & {*self.phase.grid} - replaced
+        batch = [a for a in self.phase.axes if a in free]
         if (
             batch
             and not self.phase.window_positions

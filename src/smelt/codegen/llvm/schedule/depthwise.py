@@ -150,11 +150,7 @@ class DepthwisePlan(PlainPacking):
     @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
-        if self.fused_lanes:
-            return "depthwise_fused"
-        if self.rows_in_place is not None:
-            return "depthwise_in_place"
-        return "depthwise_packed" if self.transposed_rows is None else "depthwise_transposed"
+        return "depthwise_fused" if self.fused_lanes else "depthwise"
 
     @property
     def result_axis(self) -> str:

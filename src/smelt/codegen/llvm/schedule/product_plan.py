@@ -51,9 +51,7 @@ Driver = Literal[
     "small_m_swapped",
     "nchw",
     "nhwc",
-    "depthwise_packed",
-    "depthwise_in_place",
-    "depthwise_transposed",
+    "depthwise",
     "depthwise_fused",
 ]
 """The loops around register tiles (`smelt.codegen.llvm.products.drivers`)."""
