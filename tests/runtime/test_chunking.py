@@ -12,7 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt import driver, fusion, knobs
-from smelt.blocks import WHOLE
+from smelt.chunks import WHOLE
 from smelt.errors import VerifyError
 from smelt.errors.reasons import REASONS
 from smelt.explain.analysis import memory_analysis
