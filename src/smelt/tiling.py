@@ -20,6 +20,7 @@ from math import prod
 
 from smelt import blocks
 from smelt.dataclass import dataclass
+from smelt.image_costs import ImageCosts
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
 __all__ = ["CPU_TILING", "Tiling", "rows_axis"]
@@ -112,6 +113,20 @@ class Tiling:
     """Elements of a row per part, where a scatter-reduced result's rows are split."""
     max_scatter_parts: int = blocks.SCATTER_PARTS
     """Most parts of such a row."""
+
+    image_costs: ImageCosts | None = ImageCosts()
+    """What the two orders of an image's axes cost; None keeps the order of the data."""
+    packs_stencils: bool = True
+    """Whether operands of short windowed contractions may be packed, instead of unrolling these."""
+    stencil_row_bytes: int = 64
+    """Most bytes of a stencil's row that vectors run across: about one vector."""
+    min_gated_rows: int = 192
+    """Least rows of a product of which two halves are combined that is computed as two.
+
+    With fewer, it runs at the bandwidth of its weights, which are better read from end to end.
+    """
+    min_gated_columns: int = 64
+    """Least columns of each half; narrower ones waste part of the register tiles."""
 
     chunk_multiples: tuple[int, int] = (blocks.CHUNK_ROWS, blocks.DEPTH)
     """Multiples of the rows of a chunk, and of a longer one; see `smelt.chunks.round_up_rows`."""
