@@ -84,6 +84,8 @@ class Tiling:
     """Most elements of a value that a visit of a stream makes, where it makes whole rows."""
     min_stream_rows: int = blocks.LEAST_STREAM_ROWS
     """Least rows per visit of such a stream."""
+    recurrence_columns: int = 64
+    """Neighbouring elements whose carried values a task of a recurrence has in registers."""
     short_stream: int = 512
     """Positions of an axis that one or two blocks of a contraction cover without a stream."""
     short_consumed_stream: int = 112

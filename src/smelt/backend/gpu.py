@@ -316,6 +316,7 @@ def _tiling(processors: int) -> GpuTiling:
         product_columns=128,
         window_rows=128,
         fuses_depthwise=False,
+        recurrence_columns=128,
         short_stream=FULL_TILE,
         short_consumed_stream=FULL_TILE // 2,
         image_costs=None,

@@ -45,14 +45,6 @@ MASKING = 0.1
 Blocks that they rule out are not visited; in others they are mostly not computed. Parts that do not
 vary along the rows cost nothing.
 """
-WIDE_COST = 3.0
-"""Cost of reducing a single-precision element in double precision.
-
-It takes conversions and twice as many steps. Charged for the reductions that an unstreamed kernel
-does not have.
-"""
-STREAM_CONTRACTION_FACTOR = 1.04
-"""Factor on the cost of streamed contractions: blocks are packed and rescaled one by one."""
 SLOW_COLUMNS = 4.0
 """Slowdown of double-precision elements beyond their size where column sums are in memory."""
 
@@ -218,7 +210,7 @@ class _Prediction:
         )
         return Cost(
             total,
-            (STREAM_CONTRACTION_FACTOR if packed else 1.0) * objective_ns,
+            (model.packed_stream_factor if packed else 1.0) * objective_ns,
             launch,
             arithmetic,
             touch,
@@ -480,10 +472,10 @@ class _Prediction:
                 case "apply":
                     cost = SCALARS[t.op].cost
                 case "cast":
-                    cost = MOVE_COST if t.dtype.bits < 64 else WIDE_COST / 2
+                    cost = MOVE_COST if t.dtype.bits < 64 else self.model.wide_sum_cost / 2
                 case "reduce":
                     axes, cost = axes | set(t.over), SCALARS[COMBINES[t.op].scalar].cost
-                    cost += WIDE_COST if t in self.extra else 0.0
+                    cost += self.model.wide_sum_cost if t in self.extra else 0.0
                 case "dot":
                     axes = axes | set(t.over)
                     cost = UNBLOCKED_COST if t in self.slow else STEP_COST
