@@ -34,7 +34,7 @@ class ChunkSlice(NamedTuple):
 
 
 def round_up_rows(rows: int, multiples: tuple[int, int]) -> int:
-    """Round the rows of a chunk up to a multiple of a block of the machine.
+    """Round the rows of a chunk up to a multiple of a block.
 
     Of the second number from as many rows on, else of the first.
 

@@ -72,9 +72,9 @@ def race(
     seconds: float,
     journal: Journal,
 ) -> DeviceCode:
-    """Return the fastest code of a kernel at these sizes; the predicted best if it cannot race.
+    """Return the fastest code of a kernel at these sizes.
 
-    Raises what compiling the predicted best raises.
+    That is the predicted best if the kernel cannot race. Raises what compiling it raises.
     """
     every = [list(s) for s in compiler.schedules(kernel, sizes)]
     best = compiler.compile_schedules(kernel, sizes, every, device.arch)
@@ -91,8 +91,10 @@ def race(
             for schedule in schedules:
                 every[number] = [schedule]
                 rivals += _rival(track, schedule.blocks, compiler, every, rivals)
-            leader = _fastest(rivals, ends, journal, kernel.name)
-            every[number] = [s for s in schedules if s.blocks == leader.title] or schedules
+            winner = _fastest(rivals, ends, journal, kernel.name)
+            is_changed = winner is not leader
+            chosen = [s for s in schedules if is_changed and s.blocks == winner.title]
+            leader, every[number] = winner, chosen or schedules
     except (DeviceMemoryError, OutOfMemory) as error:
         _LOG.warning("the schedules of %s are not raced: %s", kernel.name, error)
         return best
@@ -125,11 +127,11 @@ def _fastest(entries: Sequence[_Entry], ends: float, journal: Journal, name: str
     """Return the first entry, or the fastest one if it is clearly faster."""
     times: list[list[float]] = [[] for _ in entries]
     for turn in range(MAX_TURNS):
-        for entry, own in zip(entries, times, strict=True):
-            own.append(entry.milliseconds())
+        for entry, measured in zip(entries, times, strict=True):
+            measured.append(entry.milliseconds())
         if turn + 1 >= MIN_TURNS and perf_counter() > ends:
             break
-    medians = [median(own) for own in times]
+    medians = list(map(median, times))
     fastest = min(range(len(entries)), key=medians.__getitem__)
     if medians[fastest] >= CLEAR_RATIO * medians[0]:
         return entries[0]
