@@ -131,6 +131,8 @@ def plan_for_device(
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
+        if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+            simplified = fusion.fuse_loop_neighbors(simplified, sizes, machine.tiling)
         plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
     kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
     graph = plan.graph  # its outputs are the plan's, which may share what the passes left apart

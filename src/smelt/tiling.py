@@ -86,6 +86,8 @@ class Tiling:
     """Least rows per visit of such a stream."""
     recurrence_columns: int = 64
     """Neighbouring elements whose carried values a task of a recurrence has in registers."""
+    min_parallel_carry: int = 2048
+    """Elements of a carry from which a step takes any operator: all processors have a part."""
     short_stream: int = 512
     """Positions of an axis that one or two blocks of a contraction cover without a stream."""
     short_consumed_stream: int = 112

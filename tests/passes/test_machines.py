@@ -99,6 +99,23 @@ def test_a_report_has_the_kernels_that_the_device_runs():
     assert text(report.compiled.graph) != text(host.compiled.graph)
 
 
+def running(x: Any, decay: Any) -> Any:
+    def step(carry: Any, at: Any) -> tuple[Any, Any]:
+        carry = carry * decay + at
+        return carry, carry
+
+    return sm.tanh(sm.scan(step, sm.zeros_like(decay), sm.exp(x))[1])
+
+
+@pytest.mark.parametrize(("channels", "on_cpu", "on_gpu"), [(4096, 2, 4), (1 << 15, 2, 2)])
+def test_steps_take_costly_neighbours_where_every_processor_has_a_part(
+    channels: int, on_cpu: int, on_gpu: int
+):
+    specs = [sm.spec(f"f32[64,{channels}]"), sm.spec(f"f32[{channels}]")]
+    reports = [sm.explain(running, *specs, target=t) for t in ("avx512", "sm_90")]
+    assert [len(r.kernels) for r in reports] == [on_cpu, on_gpu]
+
+
 def test_a_report_for_another_cpu_has_the_passes_of_a_cpu():
     specs = [sm.spec("f32[4,8,28,28]"), sm.spec("f32[8,1,3,3]"), sm.spec("f32[64,8,1,1]")]
     host, other = (sm.explain(blocks, *specs, target=t) for t in ("avx512", "neon"))

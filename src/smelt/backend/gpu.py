@@ -317,6 +317,7 @@ def _tiling(processors: int) -> GpuTiling:
         window_rows=128,
         fuses_depthwise=False,
         recurrence_columns=128,
+        min_parallel_carry=128 * processors,
         short_stream=FULL_TILE,
         short_consumed_stream=FULL_TILE // 2,
         image_costs=None,

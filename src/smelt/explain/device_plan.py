@@ -58,5 +58,5 @@ def _simplified(
         return compiled.graph
     graph = passes.run(program, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
     if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
-        graph = fusion.fuse_loop_neighbors(graph, sizes)
+        graph = fusion.fuse_loop_neighbors(graph, sizes, machine.tiling)
     return graph
