@@ -3,7 +3,7 @@
 >>> from smelt.types.expr import size
 >>> chunks = Chunks((ChunkSlice(0, 0),), (ChunkSlice(0, 0),), size("n"), "rows", 512, (48, 256))
 >>> list(chunks.ranges({"n": 1000})), list(chunks.ranges({"n": 100}))
-([(0, 512), (512, 1000)], [(0, 144)])
+([(0, 512), (512, 1000)], [(0, 100)])
 """
 
 from __future__ import annotations
