@@ -160,13 +160,18 @@ class DeviceProgram:
             named = "".join(f" {n}={s}" for n, s in sorted(sizes.items()))
             parts = f"{use.stem.hex()}{named} {self._identity} {device.arch} {package_identity()}"
             name = hashlib.sha256(f"smelt gpu code 1\0{parts} {self._settings}".encode()).digest()
-            return find_loaded(device, name, lambda: self._compiled.code(number, sizes), journal)
+            return find_loaded(
+                device, name, lambda: self._compiled.code(number, sizes, device, journal), journal
+            )
 
         return DeviceStep(use.name, code_at, use.names, use.values)
 
     @cached_property
     def _settings(self) -> str:
-        return self._context.copy().run(knobs.fingerprint)
+        """What decides code besides the kernel: settings, and the device where schedules race."""
+        context = self._context.copy()
+        is_raced = context.run(knobs.TUNE.get) == "race"
+        return f"{context.run(knobs.fingerprint)} {self._device.model if is_raced else ''}"
 
 
 def _compiler_identity() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend.gpus import GPUS, Gpu
@@ -27,14 +27,17 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import Journal
 from smelt.kernel.canonical import canonical_kernel
-from smelt.kernel.device_code import DeviceCode, DeviceCompiler
+from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler
 from smelt.kernel.ir import Kernel
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.runtime.cache import Cache
+from smelt.runtime.cuda.code import store_code, stored_code
+from smelt.runtime.cuda.driver import Device
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
 from smelt.runtime.steps import Sizes
 from smelt.tiling import Tiling
+from smelt.tune.schedules import race
 from smelt.types.expr import add
 
 __all__ = ["CompiledForDevice", "plan_for_device"]
@@ -54,18 +57,48 @@ class CompiledForDevice:
     plain: tuple[Kernel, ...]
     """The kernels with canonical names, which programs are printed from."""
 
-    def code(self, number: int, sizes: Sizes) -> tuple[bytes, Callable[[], DeviceCode]]:
+    tune: Literal["off", "remembered", "race"]
+    """The setting `tune` when it was planned."""
+    race_seconds: float
+    """Time in which the schedules of one kernel race."""
+
+    def code(
+        self, number: int, sizes: Sizes, device: Device, journal: Journal
+    ) -> tuple[bytes, Callable[[], DeviceCode]]:
         """Return the key of a kernel's code at these sizes, and what compiles it.
+
+        The schedules of a kernel race once per model of a device. The winner is stored under a key
+        of its own, and replaces what was compiled without a race.
 
         Raises DeviceKernelError for a kernel without a program.
         """
+        kernel = self.plain[number]
         try:
-            text, compile_for = self.compiler.prepare(self.plain[number], sizes)
+            text, compile_for = self.compiler.prepare(kernel, sizes)
         except DeviceKernelError as error:
             error.origin = self.plan.clusters[number].nodes[-1].origin or error.origin
             raise
         parts = f"smelt gpu 1\0{self.compiler.identity}\0{self.arch}\0{text}"
-        return hashlib.sha256(parts.encode()).digest(), lambda: compile_for(self.arch)
+        key = hashlib.sha256(parts.encode()).digest()
+        compiler = self.compiler
+        if not isinstance(compiler, SchedulingCompiler):
+            return key, lambda: compile_for(self.arch)
+        if self.tune == "off":
+            return _derived("not raced", key), lambda: compile_for(self.arch)
+        raced = _derived(f"raced on {device.model}", key)
+        if self.tune == "remembered":
+            return key, lambda: stored_code(raced) or compile_for(self.arch)
+
+        def run_race() -> DeviceCode:
+            code = race(kernel, sizes, compiler, device, self.race_seconds, journal)
+            store_code(key, code)
+            return code
+
+        return raced, run_race
+
+
+def _derived(what: str, key: bytes) -> bytes:
+    return hashlib.sha256(f"smelt gpu {what}\0".encode() + key).digest()
 
 
 def default_compiler(arch: str) -> DeviceCompiler:
@@ -97,7 +130,9 @@ def plan_for_device(
     machine = nearest_gpu(arch) if compiler.has_streams else host()
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
-        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+        simplified = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, machine.tiling)
+        if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+            simplified = fusion.fuse_loop_neighbors(simplified, sizes, machine.tiling)
         plan = fusion.plan(simplified, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
     kernels = {c: _lower(c, {**sizes, **plan.sizes}, machine.tiling) for c in plan.clusters}
     graph = plan.graph  # its outputs are the plan's, which may share what the passes left apart
@@ -126,6 +161,8 @@ def plan_for_device(
         compiler,
         arch,
         tuple(plain.kernel for plain, _ in named),
+        knobs.TUNE.get(),
+        knobs.TUNE_SECONDS.get() / max(len(named), 1),
     )
 
 

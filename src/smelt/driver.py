@@ -158,9 +158,9 @@ def _compile(
     """Compile a graph under the settings in force."""
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
-    graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+    graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, target.tiling)
     if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
-        graph = fusion.fuse_loop_neighbors(graph, sizes)
+        graph = fusion.fuse_loop_neighbors(graph, sizes, target.tiling)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)
     hints = cluster_sizes(plan, sizes)

@@ -45,6 +45,8 @@ NAMES = {
     900: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
 }
 POISON = 0xA5
+EVENT_MS = 0.001
+"""Least time between two events."""
 
 
 class FakeError(AssertionError):
@@ -65,6 +67,7 @@ class Event:
         self.stream: Stream | None = None
         self.marks: deque[Callable[[], None]] = deque()
         self.done = True
+        self.reached_ms = 0.0
 
 
 class Block:
@@ -116,6 +119,9 @@ class FakeDriver:
         self.pinned: dict[int, Any] = {}
         self.contexts: list[int] = []
         self.error: BaseException | None = None
+        self.clock_ms = 0.0
+        """Time of the device: each launch takes `launch_ms` of it."""
+        self.launch_ms: Callable[[dict[str, Any]], float] = lambda data: 1.0
         self.used = self.most_used = 0
         self._handles = itertools.count(0x1000)
         self._callbacks: dict[str, Any] = {}
@@ -257,7 +263,12 @@ class FakeDriver:
             "arguments": arguments,
         }
         self.launches.append(launch)
-        self._queue(stream, lambda: ENGINES[data["engine"]](self, data, launch))
+
+        def execute() -> None:
+            self.clock_ms += self.launch_ms(data)
+            ENGINES[data["engine"]](self, data, launch)
+
+        self._queue(stream, execute)
         return OK
 
     # ---- streams and events ----------------------------------------------------------------------
@@ -307,7 +318,7 @@ class FakeDriver:
         e.stream, e.done = self.streams[stream or 0], False
 
         def mark() -> None:
-            e.done = True
+            e.done, e.reached_ms = True, self.clock_ms
 
         self._queue(stream, mark)
 
@@ -323,7 +334,8 @@ class FakeDriver:
         self._reach(self.events[event])
 
     def cuEventElapsedTime(self, place: int, first: int, last: int) -> None:
-        ctypes.c_float.from_address(place).value = 1.0
+        elapsed = self.events[last].reached_ms - self.events[first].reached_ms
+        ctypes.c_float.from_address(place).value = max(elapsed, EVENT_MS)
 
     def cuEventDestroy_v2(self, event: int) -> None:
         del self.events[event]
