@@ -30,7 +30,7 @@ from tests.lower.test_goldens import CASES, SIZES, Case, arrays_for
 
 import smelt as sm
 from smelt import knobs, lower
-from smelt.codegen.build import asm_text
+from smelt.codegen.build import asm_text, llvm_text
 from smelt.errors import TargetError, UnsupportedError
 from smelt.graph.text import parse as parse_graph
 from smelt.kernel.interp import run as run_kernel
@@ -171,6 +171,34 @@ def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str) -> None:
         for at_end in (False, True):
             (actual,) = run_guarded(kernel, [x, y], at_end=at_end)
             assert np.array_equal(actual, right), (m, n, k)
+
+
+# ---- rows that end inside of a vector ------------------------------------------------------------
+
+
+def sum_of_rows(dtype: str) -> str:
+    return f"graph f(x: {dtype}[m,n], y: {dtype}[n]) {{\n  v0 = add(x, y)\n  return v0\n}}"
+
+
+@emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "portable"])
+@pytest.mark.parametrize("dtype", ["i8", "bf16", "f32", "f64"])
+def test_rows_of_every_length_end_at_forbidden_pages(dtype: str, isa: Isa) -> None:
+    kernel = fuse(sum_of_rows(dtype), isa)
+    for n in range(1, 40):
+        x = np.arange(3 * n).reshape(3, n).astype(kernel.graph.inputs[0].type.dtype.numpy)
+        for at_end in (False, True):
+            (actual,) = run_guarded(kernel, [x, x[0]], at_end=at_end)
+            assert np.array_equal(actual, x + x[0]), n
+
+
+@pytest.mark.parametrize("source", [sum_of_rows("f32"), sum_of_rows("i8")])
+def test_ends_of_rows_are_accessed_in_runs(source: str) -> None:
+    """Where no instruction takes a mask; LLVM would access each lane under a test of its own."""
+    kernel = lower.run(one_cluster(parse_graph(source)), "eager", {})
+    assert "llvm.masked" not in llvm_text(kernel, NEON)
+    assert "llvm.masked" not in llvm_text(kernel, Target.for_isa("portable"))
+    assert "llvm.masked" in llvm_text(kernel, Target.for_isa("avx512"))
 
 
 # ---- instructions --------------------------------------------------------------------------------

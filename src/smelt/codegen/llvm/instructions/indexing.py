@@ -56,7 +56,8 @@ def first_lanes(b: ir.IRBuilder, count: Value, lanes: int) -> Value:
     kind = ir.IntType(32)
     limit = b.select(b.icmp_signed("<", count, number(lanes)), count, number(lanes))
     numbers = ir.Constant(ir.VectorType(kind, lanes), list(range(lanes)))
-    return b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
+    mask = b.icmp_signed("<", numbers, splat(b, b.trunc(limit, kind), lanes))
+    return ir.PrefixMask(mask, limit)
 
 
 def opaque(b: ir.IRBuilder, value: Value) -> Value:

@@ -97,7 +97,7 @@ def tail_mask(home: NestEmitter, high: Value, position: Value, count: int) -> Va
         return ir.Constant(lanes, [k < number for k in range(count)])
     if home.nest.stores and home.home.target.facts.has_mask_registers:
         left = opaque(b, left)
-    return b.icmp_signed("<", iota(count), splat(b, left, count))
+    return ir.PrefixMask(b.icmp_signed("<", iota(count), splat(b, left, count)), left)
 
 
 __all__ = ["is_fully_unrolled", "is_single_block", "tail_mask", "vectors_of"]

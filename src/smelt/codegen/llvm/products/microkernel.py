@@ -188,15 +188,18 @@ class Microkernel:
         b.position_at_end(loop)
         k = start_counter(b, self.first_k, number(1), before)
         totals = [b.phi(x.type) for x in begin]
+        addresses = list[tuple[ir.Phi, Value]]()
         if rows is not None:
             (address := b.phi(rows[0].type)).add_incoming(rows[0], before)
             prefetch(b, address)
-            address.add_incoming(b.gep(address, [rows[1]], source_etype=ir.IntType(8)), loop)
+            addresses = [(address, b.gep(address, [rows[1]], source_etype=ir.IntType(8)))]
         following = step_at(k, [*totals], 0)
-        after = advance_counter(b, k)
+        after, latch = advance_counter(b, k), b.block
+        for address, advanced in addresses:
+            address.add_incoming(advanced, latch)
         for phi, first, value in zip(totals, begin, following, strict=True):
             phi.add_incoming(first, before)
-            phi.add_incoming(value, loop)
+            phi.add_incoming(value, latch)
         b.cbranch(b.icmp_signed("<", after, self.end_k), loop, done)
         b.position_at_end(done)
         return following
