@@ -152,17 +152,20 @@ def test_every_register_tile_of_short_numbers(pair: str) -> None:
 
 
 @emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "neon-bf16"])
 @pytest.mark.parametrize("pair", [p for p in PAIRS if "bf" not in p])
-def test_sums_of_extreme_bytes_are_exact(pair: str) -> None:
-    test_dot_product.test_extremes_are_exact(pair, "neon")
+def test_sums_of_extreme_bytes_are_exact(pair: str, isa: Isa) -> None:
+    test_dot_product.test_extremes_are_exact(pair, isa)
 
 
 @emulate.needed
+@pytest.mark.parametrize("isa", ["neon", "neon-bf16"])
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("spec", test_dot_product.LAYOUTS)
-def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str) -> None:
+def test_packed_operands_end_at_forbidden_pages(pair: str, spec: str, isa: Isa) -> None:
+    """The second set has instructions that the emulator executes by models of them."""
     first, second = pair.split()
-    kernel = test_dot_product.product_kernel(pair, spec, "neon")
+    kernel = test_dot_product.product_kernel(pair, spec, isa)
     for m, n, k in ((1, 1, 1), (13, 33, 17), (17, 65, 70)):
         x, y = test_dot_product.drawn(first, (m, k), m), test_dot_product.drawn(second, (k, n), n)
         right = test_dot_product.wanted(x, y)
@@ -194,7 +197,7 @@ def test_rows_of_every_length_end_at_forbidden_pages(dtype: str, isa: Isa) -> No
 
 @pytest.mark.parametrize("source", [sum_of_rows("f32"), sum_of_rows("i8")])
 def test_ends_of_rows_are_accessed_in_runs(source: str) -> None:
-    """Where no instruction takes a mask; LLVM would access each lane under a test of its own."""
+    """Where no instruction takes a mask, LLVM would access each lane by itself."""
     kernel = lower.run(one_cluster(parse_graph(source)), "eager", {})
     assert "llvm.masked" not in llvm_text(kernel, NEON)
     assert "llvm.masked" not in llvm_text(kernel, Target.for_isa("portable"))
@@ -219,21 +222,23 @@ def test_products_multiply_by_an_element() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "isa", "instruction"),
+    ("pair", "isa", "instructions"),
     [
-        ("i8 i8", "neon", "sdot"),
-        ("u8 u8", "neon", "udot"),
-        ("u8 i8", "neon", "sdot"),  # the left operand is packed with its sign flipped
-        ("i8 u8", "neon", "udot"),
-        ("u8 i8", "neon-bf16", "usdot"),
-        ("i8 u8", "neon-bf16", "usdot"),
-        ("i8 i8", "neon-bf16", "sdot"),
-        ("bf16 bf16", "neon-bf16", "bfdot"),
+        ("i8 i8", "neon", {"sdot"}),
+        ("u8 u8", "neon", {"udot"}),
+        ("u8 i8", "neon", {"sdot"}),  # the left operand is packed with its sign flipped
+        ("i8 u8", "neon", {"udot"}),
+        ("u8 i8", "neon-bf16", {"usdot", "usmmla"}),
+        ("i8 u8", "neon-bf16", {"usdot"}),
+        ("i8 i8", "neon-bf16", {"sdot", "smmla"}),
+        ("u8 u8", "neon-bf16", {"udot", "ummla"}),
+        ("bf16 bf16", "neon-bf16", {"bfdot", "bfmmla"}),
     ],
 )
-def test_dot_product_instructions(pair: str, isa: Isa, instruction: str) -> None:
-    dots = {"sdot", "udot", "usdot", "bfdot"}
-    assert dots & mnemonics(test_dot_product.source(pair), isa) == {instruction}
+def test_dot_product_instructions(pair: str, isa: Isa, instructions: set[str]) -> None:
+    """Squares of sums take two units along k, and the last one a dot product."""
+    dots = {"sdot", "udot", "usdot", "bfdot", "smmla", "ummla", "usmmla", "bfmmla"}
+    assert dots & mnemonics(test_dot_product.source(pair), isa) == instructions
 
 
 def test_what_no_instruction_multiplies_is_multiplied_as_it_is() -> None:

@@ -69,6 +69,11 @@ def opaque(b: ir.IRBuilder, value: Value) -> Value:
     return b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value], False)
 
 
+def lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> Value:
+    """Return the mask of the first `left` lanes."""
+    return ir.PrefixMask(b.icmp_signed("<", iota(lanes), splat(b, left, lanes)), left)
+
+
 @dataclass(frozen=True, slots=True)
 class LaneAxis:
     """The axis which lanes run along, and their number."""
