@@ -76,6 +76,8 @@ class Machine:
         """An instruction that stopped the last call."""
         self.lent: dict[int, int] = {}
         """Runs of pages that the emulator may use during a call: address to bytes."""
+        self.pages: list[int] = []
+        """Where pages of the object begin, which may follow memory that a call touches."""
         for address in self.image.addresses.values():
             _FUNCTIONS[address] = self
 
@@ -116,7 +118,7 @@ class Machine:
         engine.mem_map(_STACK, _STACK_BYTES, both)
         engine.hook_add(u.UC_HOOK_CODE, self._library, begin=_STUBS, end=_STUBS + 0xFFF)
         unmapped = u.UC_HOOK_MEM_READ_UNMAPPED | u.UC_HOOK_MEM_WRITE_UNMAPPED
-        engine.hook_add(unmapped, self._lend)
+        engine.hook_add(unmapped, self.lend)
         engine.hook_add(u.UC_HOOK_INTR, self._execute)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.image.memory))
         for first, last, right in zip(
@@ -124,6 +126,7 @@ class Machine:
         ):
             if first < last:
                 engine.mem_map_ptr(base + first, last - first, right, base + first)
+                self.pages.append(base + first)
         _ALIVE.append(self)
         if len(_ALIVE) > _ENGINES:
             _ALIVE.popleft().engine = None
@@ -142,13 +145,13 @@ class Machine:
         engine.reg_write(arm.UC_ARM64_REG_Q0 + done[0], done[1])
         engine.reg_write(arm.UC_ARM64_REG_PC, at + 4)
 
-    def _lend(self, engine: Any, _: int, address: int, size: int, __: int, ___: Any) -> bool:
+    def lend(self, engine: Any, _: int, address: int, size: int, __: int, ___: Any) -> bool:
         """Map the pages of an access and those behind it, if this process may read them."""
         for page in sorted({x // _PAGE * _PAGE for x in (address, address + size - 1)}):
             if any(start <= page < start + nbytes for start, nbytes in self.lent.items()):
                 continue
-            limit = min((x for x in self.lent if x > page), default=page + _MOST_LENT)
-            end = page
+            mapped = (x for x in (*self.lent, *self.pages) if x > page)
+            limit, end = min(mapped, default=page + _MOST_LENT), page
             while end < min(limit, page + _MOST_LENT) and _is_readable(end):
                 end += _PAGE
             if end == page:

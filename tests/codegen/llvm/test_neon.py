@@ -6,8 +6,11 @@ whole.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -56,6 +59,18 @@ def test_memory_outside_of_buffers_is_forbidden() -> None:
         call = emulate.function(kernel.loaded.address(function.symbol), KERNEL)
         with pytest.raises(Exception, match="READ_UNMAPPED"):
             call(frame.ctypes.data, 0, 1, 0)
+
+
+@emulate.needed
+def test_lent_memory_ends_where_code_begins() -> None:
+    """Pages behind what is touched may be those of the code, which the emulator has already."""
+    machine = emulate.Machine.__new__(emulate.Machine)
+    room = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    machine.lent, machine.pages = {}, [first + 2 * mmap.PAGESIZE]
+    engine = SimpleNamespace(mem_map_ptr=lambda *_: None)
+    assert machine.lend(engine, 0, first, 8, 0, None)
+    assert machine.lent == {first: 2 * mmap.PAGESIZE}
 
 
 # ---- corpora -------------------------------------------------------------------------------------
