@@ -30,7 +30,12 @@ from typing import TYPE_CHECKING, Self
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, prefetch_packed_rows
-from smelt.codegen.llvm.instructions.indexing import iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
@@ -549,7 +554,7 @@ class KBlockedGemm(TallSkinnyGemm):
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
-            read(at, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+            read(at, lanes_before_end(b, left, lanes))
 
         home.loop(first, end, lanes, lambda at: read(at, None))
         home.loop(end, high, lanes, masked)

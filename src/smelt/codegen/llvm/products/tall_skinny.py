@@ -25,7 +25,13 @@ from smelt.codegen.llvm.instructions.counting import (
     row_addresses,
     step_address,
 )
-from smelt.codegen.llvm.instructions.indexing import first_lanes, iota, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import (
+    first_lanes,
+    lanes_before_end,
+    number,
+    opaque,
+    splat,
+)
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
@@ -292,7 +298,7 @@ class TallSkinnyGemm(TallPacker):
 
         def masked(at: Value) -> None:
             left = opaque(b, b.sub(high, at))
-            put(at, 1, b.icmp_signed("<", iota(lanes), splat(b, left, lanes)))
+            put(at, 1, lanes_before_end(b, left, lanes))
 
         if part == "rest":
             self._edge_panel(
