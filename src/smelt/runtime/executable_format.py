@@ -36,7 +36,7 @@ from smelt.types.parse_expr import parse_sizes
 __all__ = ["CallUse", "ChunkedUse", "KernelUse", "LoopUse", "Recipe"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = 5
+FORMAT = 6
 """Version of the stored form."""
 _DTYPES = {d.name: d for d in DTYPES}
 
@@ -305,7 +305,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         s = use.shape
         return {
             "loop": use.name,
-            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results],
+            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results, s.runs_once],
             "names": s.names,
             "sizes": _texts(s.sizes),
             "wanted": use.wanted,
@@ -346,7 +346,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
 
 
 def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
-    carries, slices, length, reverse, results = facts["shape"]
+    carries, slices, length, reverse, results, runs_once = facts["shape"]
     shape = LoopShape(
         int(carries),
         int(slices),
@@ -355,6 +355,7 @@ def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
         int(results),
         tuple(facts["names"]),
         _indices(facts["sizes"]),
+        bool(runs_once),
     )
     return LoopUse(
         facts["loop"],

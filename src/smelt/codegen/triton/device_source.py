@@ -134,7 +134,7 @@ def source_of_stages(
         "\n\n".join(["\n".join([*imports, ""]), *programs]),
         tuple(_entry(stage, params, sizes, is_wide) for stage in stages),
         tuple(workspaces),
-        tuple(p.name for p in kernel.inputs if p.shape),
+        tuple(p.name for p in (*kernel.inputs, *kernel.outputs) if p.shape),
         is_wide and all(s.program.has_wide_offsets for s in stages),
     )
 

@@ -19,10 +19,15 @@ from smelt.errors import CaptureError, DeviceError, DeviceLayoutError, OutOfMemo
 from smelt.knobs.values import show_bytes
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.graphs import LEAST_LAUNCHES, LaunchGraphs
+from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, RecordedCall, launch_frame
-from smelt.runtime.cuda.tables import DeviceStep, PreparedLaunches, prepare_launches
+from smelt.runtime.cuda.recorded_call import (
+    VECTOR_BYTES,
+    RecordedCall,
+    fill_frame,
+    launch_frame,
+)
+from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, prepare_launches
 from smelt.runtime.steps import Value
 from smelt.types.expr import Index
 
@@ -40,7 +45,7 @@ class DeviceExecutable:
         device: Device,
         size_names: tuple[str, ...],
         values: Sequence[Value],
-        groups: Sequence[Sequence[DeviceStep]],
+        groups: Sequence[Sequence[DeviceStep | HostStep]],
         arena: Sequence[Index],
         outputs: Sequence[int],
     ) -> None:
@@ -101,6 +106,8 @@ class DeviceExecutable:
                 if capturing:
                     raise CaptureError(reason="the program is loaded by its first call")
                 p = self._prepare(sizes)
+            if capturing and p.operations is None:
+                raise CaptureError(reason="the host reads the condition of a loop or branch")
             if capturing and not memory.is_capturable:
                 raise CaptureError(reason="results would lie outside of torch's memory pool")
             _check_layouts(p, inputs, names)
@@ -108,8 +115,8 @@ class DeviceExecutable:
             self._wait_for_inputs(inputs, stream)
             block, results = self._allocate(p, inputs, stream, memory)
             frame = _fill_frame(p, inputs, results, block)
-            direct = p.count < LEAST_LAUNCHES or capturing
-            launch_frame(self.device, p, frame, stream, None if direct else self._graphs[sizes])
+            replayed = is_replayed(p.operations) and not capturing
+            launch_frame(self.device, p, frame, stream, self._graphs[sizes] if replayed else None)
         return results
 
     def prepared(self, sizes: tuple[int, ...]) -> PreparedLaunches:
@@ -184,13 +191,8 @@ def _fill_frame(
     block: DeviceBlock | None,
 ) -> array[int]:
     """Return the arguments of a call with addresses and strides filled in."""
-    frame = p.frame[:]
     where = [x.address for x in (*inputs, *results)]
-    for slot, source, offset in p.addresses:
-        frame[slot] = where[source] + offset
-    if block is not None:
-        for slot, offset in p.arena:
-            frame[slot] = block.address + offset
+    frame = fill_frame(p, where, 0 if block is None else block.address)
     for slot, source, dimension in p.strides:
         frame[slot] = inputs[source].strides[dimension]
     return frame

@@ -1,0 +1,122 @@
+"""Queue a plan that runs again and again on slices of arrays.
+
+The step of a loop and the body of chunks are plans of their own. A kernel reads vectors of 16 bytes
+of contiguous arrays, and a slice may begin between two vectors, or not be contiguous: then it is
+copied to memory of the plan's before it is read, or from there after it is written. Every other
+slice is passed by address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from smelt.runtime.cuda.copies import Slices, copy_slices
+from smelt.runtime.cuda.executable import DeviceExecutable
+from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, fill_frame, launch_frame
+
+__all__ = ["SlicedPlan", "place_after"]
+
+LINE_BYTES: Final = 128
+"""Alignment of values in the memory of a plan: what a device reads at once."""
+
+
+class _Place(NamedTuple):
+    """Where a value is: an input, the plan's own memory, or else an output, by number."""
+
+    input: int = -1
+    own: int = -1
+    output: int = -1
+
+
+class SlicedPlan:
+    """A plan at sizes, some of whose inputs and outputs are slices, by number.
+
+    Outputs in `apart` are computed in other memory than they are copied to, unless they take over
+    an input's.
+    """
+
+    def __init__(
+        self,
+        executable: DeviceExecutable,
+        sizes: tuple[int, ...],
+        inputs: Mapping[int, Slices],
+        outputs: Mapping[int, Slices],
+        apart: Collection[int] = (),
+    ) -> None:
+        """Prepare the plan; raise what `DeviceExecutable.prepared` raises."""
+        self.device = executable.device
+        self.launches = p = executable.prepared(sizes)
+        values = executable.values
+        self.nbytes = place_after(0, p.arena_bytes)
+        self._copied: list[tuple[int, int, Slices]] = []
+        """Inputs that are copied, with where to."""
+        for k, slices in inputs.items():
+            if slices.runs > 1 or (slices.nbytes % VECTOR_BYTES and k in p.aligned):
+                self._copied.append((k, self._reserve(slices.total), slices))
+        places = {n: _Place(v.number) for n, v in enumerate(values) if v.place == "input"}
+        first = {v: k for k, v in reversed([*enumerate(executable.outputs)])}
+        vectors = {first[r[0]] for k, r in enumerate(p.results, len(places)) if k in p.aligned}
+        self._unaligned = {*range(len(executable.outputs))} - vectors - p.aligned
+        for v, _, _, nbytes, over in p.results:
+            k = first[v]
+            slices = outputs.get(k, Slices.whole(nbytes))
+            is_between = k in outputs and k in vectors and slices.nbytes % VECTOR_BYTES
+            if over >= 0:
+                places[v] = _Place(over)
+            elif slices.runs > 1 or is_between or k in apart:
+                places[v] = _Place(own=self._reserve(slices.total))
+            else:
+                places[v] = _Place(output=k)
+        self._results = [places[v] for v, *_ in p.results]
+        nbytes = [math.prod(p.shapes[v]) * values[v].dtype.itemsize for v in executable.outputs]
+        self._outputs = [
+            (places[v], outputs.get(k, Slices.whole(n)))
+            for k, (v, n) in enumerate(zip(executable.outputs, nbytes, strict=True))
+        ]
+        """By output: where its value is computed, and how it lies in its array."""
+        copies = len(self._copied) + sum(at.output != k for k, (at, _) in enumerate(self._outputs))
+        self.operations = None if p.operations is None else p.operations + copies
+        """Launches and copies of a run at most; None if values on the device decide."""
+
+    def is_unaligned(self, k: int) -> bool:
+        """Return whether input and output `k` may begin between two vectors."""
+        return k in self._unaligned
+
+    def queue(
+        self, inputs: Sequence[int], outputs: Sequence[int], memory: int, stream: int
+    ) -> None:
+        """Queue a run on slices given by address, and `memory` of `nbytes`.
+
+        The context must be current.
+        """
+        device, read = self.device, [*inputs]
+        for k, own, slices in self._copied:
+            copy_slices(device, memory + own, slices.packed, inputs[k], slices, stream)
+            read[k] = memory + own
+
+        def address(place: _Place) -> int:
+            if place.input >= 0:
+                return read[place.input]
+            return outputs[place.output] if place.own < 0 else memory + place.own
+
+        frame = fill_frame(self.launches, [*read, *map(address, self._results)], memory)
+        launch_frame(device, self.launches, frame, stream, None)
+        for to, (place, slices) in zip(outputs, self._outputs, strict=True):
+            if (source := address(place)) != to:
+                copy_slices(device, to, slices, source, slices.packed, stream)
+
+    def _reserve(self, nbytes: int) -> int:
+        at = self.nbytes
+        self.nbytes = place_after(at, nbytes)
+        return at
+
+
+def place_after(at: int, nbytes: int) -> int:
+    """Return the first aligned place behind `nbytes` bytes at a place.
+
+    >>> place_after(0, 100), place_after(128, 0)
+    (128, 128)
+    """
+    return at + -(-nbytes // LINE_BYTES) * LINE_BYTES
