@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,11 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
 from smelt.device import use_compiler
+from smelt.errors import CaptureError, OutsideError
+from smelt.runtime.cuda.buffer import copy_to_host
+from smelt.runtime.cuda.executable import _fill_frame
+from smelt.runtime.cuda.memory import driver_memory
+from smelt.runtime.cuda.recorded_call import launch_frame
 
 RANDOM = np.random.default_rng(11)
 
@@ -143,3 +150,110 @@ def test_a_branch_runs_alone(fake, sign):
         return sm.cond(sm.sum(p) > 0, lambda x: sm.tanh(x @ w), lambda x: (x @ w) @ w, x)
 
     check(fake, f, sign * np.ones(4, np.float32), W, floats(3, 8), reads=2)
+
+
+def test_a_counted_loop_becomes_one_graph(fake):
+    """The loop's launches and copies are nodes of the plan's graph."""
+    loop = sm.jit(scan)
+    arrays = [sm.asarray(a, device="cuda:0") for a in (floats(5, 4, 8), W, floats(4, 8))]
+    wanted = [np.asarray(y.to_device("cpu")) for y in leaves(loop(*arrays))]
+    (recording,) = next(iter(loop.device_recordings.values()))
+    executable, inputs = recording.program.executable, [a.buffer for a in arrays]
+    ((sizes, p),) = executable._prepared.items()
+    inputs = [inputs[k] for k in recording.trace.arguments]
+    block, results = executable._allocate(p, inputs, 0, driver_memory(executable.device))
+    frame = _fill_frame(p, inputs, results, block)
+    for _ in range(4):
+        with executable.device.current():
+            launches = len(fake.launches)
+            launch_frame(executable.device, p, frame, 0, executable._graphs[sizes])
+    assert len(fake.launches) == launches  # the last one is replayed, as the one before it
+    assert fake.calls.count("cuGraphInstantiateWithFlags") == 1
+    assert fake.calls.count("cuGraphLaunch") == 3
+    for y, w in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(copy_to_host(y), w)
+
+
+def test_a_condition_is_not_read_while_a_graph_is_recorded(fake):
+    loop = sm.jit(lambda w, x: sm.while_loop(lambda c: sm.sum(c) < 9, lambda c: c @ w + 1, x))
+    w, x = (sm.asarray(a, device="cuda:0") for a in (W, floats(1, 8)))
+    loop(w, x)
+    device = x.buffer.device
+    (recording,) = next(iter(loop.device_recordings.values()))
+    (sizes,) = recording.program.executable._prepared
+    stream = device.driver.word("cuStreamCreate", 1)
+    fake.synchronize()
+    device.driver.call("cuStreamBeginCapture_v2", stream, 1)
+    buffers = [replace(a.buffer, stream=stream) for a in (w, x)]
+    with pytest.raises(CaptureError, match="reads the condition"):
+        recording.program.executable.run(buffers, sizes, stream, driver_memory(device))
+    device.driver.call("cuStreamEndCapture", stream, ctypes.byref(ctypes.c_uint64()))
+
+
+def test_a_position_out_of_bounds_in_a_step_is_an_error_of_a_later_read(fake):
+    @sm.jit
+    def f(table, rows, w):
+        return sm.scan(lambda h, i: (sm.tanh(h @ w + table[i]), None), table[0], rows)[0]
+
+    table, w = (sm.asarray(a, device="cuda:0") for a in (floats(5, 8), W))
+    good, bad = (sm.asarray(np.array(i), device="cuda:0") for i in ([0, 4, 2], [0, 5, 2]))
+    f(table, good, w).to_device("cpu")
+    y = f(table, bad, w)
+    with pytest.raises(OutsideError, match="in a call on the GPU before"):
+        y.to_device("cpu")
+    f(table, good, w).to_device("cpu")
+
+
+# --- chunks of rows -----------------------------------------------------------------------------
+
+
+def chunks_of(jitted):
+    """The chunks of the plans that a function has on a device."""
+    recordings = [r for found in jitted.device_recordings.values() for r in found]
+    bodies = [c.body for r in recordings for c in r.program.plan.clusters if c.body is not None]
+    return [(*b.chunks.reads, *b.chunks.makes) for b in bodies]
+
+
+def cross_entropy(axis):
+    def loss(x, w):
+        scores = x @ w if axis else w @ x
+        top = sm.max(scores, axis=axis, keepdims=True)
+        total = sm.log(sm.sum(sm.exp(scores - top), axis=axis, keepdims=True)) + top
+        return sm.mean(total)
+
+    return sm.value_and_grad(loss, argnums=(0, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_limit_of_memory_gives_chunks_of_rows(fake, axis):
+    """Rows along the first axis are passed by address, those along the second one are copied."""
+    x, w = floats(300, 24), floats(24, 200)
+    shapes = (x, w) if axis else (x.T.copy(), w.T.copy())
+    limit = 230_000
+    jitted = check(fake, cross_entropy(axis), *shapes, max_extra_memory=limit)
+    (cuts,) = chunks_of(jitted)
+    assert {c.axis for c in cuts} >= {-1, -2, 1 - axis}
+    copies = fake.calls.count("cuMemcpy2DAsync_v2")
+    assert (copies == 0) == bool(axis)
+    x, w = (sm.asarray(a, device="cuda:0") for a in shapes)
+    fake.synchronize()
+    before = fake.most_used = fake.used
+    with sm.config(max_extra_memory=limit):
+        results = jitted(x, w)
+    fake.synchronize()
+    assert fake.most_used - before <= limit
+    del results
+
+
+def test_chunks_of_no_rows_are_the_identities(fake):
+    f = cross_entropy(1)
+    jitted = sm.jit(lambda x, w: f(x, w)[1])
+    w = floats(24, 200)
+    for rows in (300, 0):
+        x = floats(rows, 24)
+        with sm.config(max_extra_memory=230_000):
+            results = jitted(*(sm.asarray(a, device="cuda:0") for a in (x, w)))
+            wanted = jitted(x, w)
+        for y, expected in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(y.to_device("cpu")), expected, 2e-5, 1e-6)
+    assert len(chunks_of(jitted)) == 1
