@@ -70,13 +70,18 @@ class DeviceExecutable:
         stream: int,
         memory: Memory,
         names: Sequence[str] = (),
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> list[DeviceBuffer]:
         """Queue the plan's kernels in a stream and return its outputs; see `compute`.
 
-        An output that is an input is returned as it is.
+        `out` has arrays to write into, by output (None: allocate): contiguous, of the right shape
+        and dtype, and apart from all inputs. An output that is an input is returned as it is, and
+        one that is another output, too.
         """
-        results = self.compute(inputs, sizes, stream, memory, names)
         computed = [n for n, v in enumerate(self.values) if v.place == "output"]
+        given = dict(reversed([*zip(self.outputs, out)]))
+        targets = [given.get(n) for n in computed]
+        results = self.compute(inputs, sizes, stream, memory, names, targets)
         by_value = dict(zip(computed, results, strict=True))
         return [
             by_value[v] if v in by_value else inputs[self.values[v].number] for v in self.outputs
@@ -89,11 +94,12 @@ class DeviceExecutable:
         stream: int,
         memory: Memory,
         names: Sequence[str] = (),
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> list[DeviceBuffer]:
         """Queue the plan's kernels in a stream and return what they compute, each value once.
 
         `inputs` are the plan's inputs and `sizes` the values of `size_names`; `names` are the
-        inputs' names, for messages.
+        inputs' names, for messages. `out` has arrays for what is computed, as in `run`.
 
         Raises DeviceLayoutError, DeviceError, DeviceSizeError, DeviceMemoryError, OutOfMemory and
         CaptureError before anything runs, DriverCallError if a launch fails.
@@ -111,9 +117,9 @@ class DeviceExecutable:
             if capturing and not memory.is_capturable:
                 raise CaptureError(reason="results would lie outside of torch's memory pool")
             _check_layouts(p, inputs, names)
-            _check_memory_limit(p)
-            self._wait_for_inputs(inputs, stream)
-            block, results = self._allocate(p, inputs, stream, memory)
+            _check_memory_limit(p, out)
+            self._wait_for_inputs([*inputs, *(x for x in out if x is not None)], stream)
+            block, results = self._allocate(p, inputs, stream, memory, out)
             frame = _fill_frame(p, inputs, results, block)
             replayed = is_replayed(p.operations) and not capturing
             launch_frame(self.device, p, frame, stream, self._graphs[sizes] if replayed else None)
@@ -140,12 +146,20 @@ class DeviceExecutable:
     # ---- one call --------------------------------------------------------------------------------
 
     def _allocate(
-        self, p: PreparedLaunches, inputs: Sequence[DeviceBuffer], stream: int, memory: Memory
+        self,
+        p: PreparedLaunches,
+        inputs: Sequence[DeviceBuffer],
+        stream: int,
+        memory: Memory,
+        out: Sequence[DeviceBuffer | None] = (),
     ) -> tuple[DeviceBlock | None, list[DeviceBuffer]]:
         """Return the block of the intermediates, and the results."""
         results: list[DeviceBuffer] = []
-        for _, shape, dtype, nbytes, over in p.results:
-            if over >= 0:
+        for k, (_, shape, dtype, nbytes, over) in enumerate(p.results):
+            target = out[k] if k < len(out) else None
+            if target is not None:
+                address, owner = target.address, target.owner
+            elif over >= 0:
                 address, owner = inputs[over].address, inputs[over].owner
             else:
                 owner = memory.allocate(nbytes, stream)
@@ -210,11 +224,14 @@ def _check_layouts(
             raise DeviceLayoutError(argument=_name(names, k), reason=reason)
 
 
-def _check_memory_limit(p: PreparedLaunches) -> None:
+def _check_memory_limit(p: PreparedLaunches, out: Sequence[DeviceBuffer | None]) -> None:
     """Raise OutOfMemory if a call needs more than the knob MAX_EXTRA_MEMORY allows."""
     limit = knobs.MAX_EXTRA_MEMORY.get()
+    if limit is None:
+        return
     needed = p.arena_bytes + sum(nbytes for *_, nbytes, over in p.results if over < 0)
-    if limit is not None and needed > limit:
+    needed -= sum(x.nbytes for x in out if x is not None)
+    if needed > limit:
         largest = max(nbytes for *_, nbytes, _ in p.results)
         raise OutOfMemory(
             needed=show_bytes(needed),
