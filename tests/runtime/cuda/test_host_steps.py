@@ -209,7 +209,7 @@ def test_a_position_out_of_bounds_in_a_step_is_an_error_of_a_later_read(fake):
 
 def chunks_of(jitted):
     """The chunks of the plans that a function has on a device."""
-    recordings = [r for found in jitted.device_recordings.values() for r in found]
+    recordings = [r for group in jitted.device_recordings.values() for r in group]
     bodies = [c.body for r in recordings for c in r.program.plan.clusters if c.body is not None]
     return [(*b.chunks.reads, *b.chunks.makes) for b in bodies]
 

@@ -100,8 +100,8 @@ def test_a_copied_argument_is_in_the_journal_once(fake):
         np.testing.assert_array_equal(get(double(view(array, x[1:, 1:], x))), 2 * x[1:, 1:])
     facts = [
         fact
-        for found in double.device_recordings.values()
-        for recording in found
+        for group in double.device_recordings.values()
+        for recording in group
         for fact in recording.program.journal.of(ArgumentCopied)
     ]
     assert [(f.argument, f.device, f.bytes) for f in facts] == [("x", "cuda:0", 1200)]
@@ -153,8 +153,8 @@ def test_results_are_computed_where_they_belong(fake):
     for _ in range(2):
         out = (y, {"sum": total})
         assert f(x, out=out) is out
-    made = fake.calls[calls:]
-    assert not {"cuMemcpyDtoDAsync_v2", "cuMemAllocAsync", *WAITS} & {*made}
+    calls = fake.calls[calls:]
+    assert not {"cuMemcpyDtoDAsync_v2", "cuMemAllocAsync", *WAITS} & {*calls}
     np.testing.assert_array_equal(get(y), 2 * X)
     np.testing.assert_allclose(get(total), X.sum(1), 1e-5)
 

@@ -150,10 +150,11 @@ def _exact_key(structure: Hashable, leaves: Sequence[Any]) -> Hashable:
 
 
 def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
-    """Run a jitted function on arrays of a GPU and return its results there; with `out`, in it.
+    """Run a jitted function on arrays of a GPU and return its results there.
 
-    Raises OutArgumentError, StructureError and AliasError about `out`, DeviceError for arrays
-    elsewhere, and what compiling and running on a device raise. A donated array keeps its memory.
+    With `out` they are written there. Raises OutArgumentError, StructureError and AliasError about
+    `out`, DeviceError for arrays elsewhere, and what compiling and running on a device raise. A
+    donated array keeps its memory.
     """
     buffers = [buffer_of(x) if is_on_gpu(x) else None for x in bound.leaves]
     place = next(place_of(x, b) for x, b in zip(bound.leaves, buffers) if b is not None)

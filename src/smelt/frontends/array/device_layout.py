@@ -39,7 +39,7 @@ def is_readable(buffer: DeviceBuffer) -> bool:
 
 
 def contiguous(buffer: DeviceBuffer, place: Place) -> DeviceBuffer:
-    """Return a contiguous copy of an array in new memory of a place, made in its stream.
+    """Return a contiguous copy of an array, made in the stream of a place.
 
     Raises DeviceMemoryError and CaptureError.
     """
@@ -59,10 +59,10 @@ def contiguous(buffer: DeviceBuffer, place: Place) -> DeviceBuffer:
 
 
 def write(target: DeviceBuffer, source: DeviceBuffer, place: Place) -> None:
-    """Write the elements of an array to another one of its dtype and shape, in a place's stream.
+    """Write the elements of an array to another one in the stream of a place.
 
-    The two share no memory. Elements that do not follow one another are written by the driver, a
-    row or column at a time.
+    They agree in dtype and shape, and share no memory. Elements that do not follow one another are
+    written by the driver, a row or column at a time.
     """
     order = sorted(range(len(target.shape)), key=lambda d: -abs(target.strides[d]))
     shape = tuple(target.shape[d] for d in order)

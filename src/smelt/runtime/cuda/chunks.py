@@ -102,8 +102,8 @@ class _Chunks:
             for k, word in enumerate((low & 0xFFFFFFFF, low >> 32)):
                 plan.device.driver.call("cuMemsetD32Async", row + 4 * k, word, 1, stream)
             read = [address(c, inputs, v, low) for v, c in enumerate(reads)]
-            made = zip(makes, self._body.outputs, strict=True)
-            results = [address(c, outputs, v, low) for c, v in made]
+            pairs = zip(makes, self._body.outputs, strict=True)
+            results = [address(c, outputs, v, low) for c, v in pairs]
             plan.queue([*read, *sums], results, memory, stream)
 
     def _initialise(self, outputs: Sequence[int], stream: int) -> None:

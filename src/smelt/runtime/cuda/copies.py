@@ -42,7 +42,7 @@ class Slices(NamedTuple):
 
     @property
     def packed(self) -> Slices:
-        """The same pieces one behind another."""
+        """How these pieces lie one behind another."""
         return Slices(self.runs, self.nbytes, self.nbytes)
 
     @property

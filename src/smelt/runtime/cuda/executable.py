@@ -79,8 +79,8 @@ class DeviceExecutable:
         one that is another output, too.
         """
         computed = [n for n, v in enumerate(self.values) if v.place == "output"]
-        given = dict(reversed([*zip(self.outputs, out)]))
-        targets = [given.get(n) for n in computed]
+        by_output = dict(reversed([*zip(self.outputs, out)]))
+        targets = [by_output.get(n) for n in computed]
         results = self.compute(inputs, sizes, stream, memory, names, targets)
         by_value = dict(zip(computed, results, strict=True))
         return [

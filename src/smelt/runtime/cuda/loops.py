@@ -32,7 +32,10 @@ __all__ = ["prepare_loop"]
 def prepare_loop(
     shape: LoopShape, wanted: tuple[int, ...], step: DeviceExecutable, sizes: Sizes
 ) -> HostPart:
-    """Return a loop at these sizes; `wanted` are its results, `step` is the plan of a step."""
+    """Return a loop at these sizes.
+
+    `wanted` are the results to write, and `step` is the plan of a step.
+    """
     return _Loop(shape, wanted, step, sizes)
 
 

@@ -147,7 +147,7 @@ class RecordedCall:
 
 
 def fill_frame(p: PreparedLaunches, where: Sequence[int], arena: int) -> array[int]:
-    """Return the arguments of a call, filled with the addresses of sources and of the arena."""
+    """Return the arguments of a call on sources and an arena given by address."""
     frame = p.frame[:]
     for slot, source, offset in p.addresses:
         frame[slot] = where[source] + offset

@@ -26,7 +26,7 @@ class _Place(NamedTuple):
     """Where a value is: an input, the plan's own memory, or else an output, by number."""
 
     input: int = -1
-    own: int = -1
+    memory: int = -1
     output: int = -1
 
 
@@ -66,7 +66,7 @@ class SlicedPlan:
             if over >= 0:
                 places[v] = _Place(over)
             elif slices.runs > 1 or is_between or k in apart:
-                places[v] = _Place(own=self._reserve(slices.total))
+                places[v] = _Place(memory=self._reserve(slices.total))
             else:
                 places[v] = _Place(output=k)
         self._results = [places[v] for v, *_ in p.results]
@@ -92,14 +92,14 @@ class SlicedPlan:
         The context must be current.
         """
         device, read = self.device, [*inputs]
-        for k, own, slices in self._copied:
-            copy_slices(device, memory + own, slices.packed, inputs[k], slices, stream)
-            read[k] = memory + own
+        for k, offset, slices in self._copied:
+            copy_slices(device, memory + offset, slices.packed, inputs[k], slices, stream)
+            read[k] = memory + offset
 
         def address(place: _Place) -> int:
             if place.input >= 0:
                 return read[place.input]
-            return outputs[place.output] if place.own < 0 else memory + place.own
+            return outputs[place.output] if place.memory < 0 else memory + place.memory
 
         frame = fill_frame(self.launches, [*read, *map(address, self._results)], memory)
         launch_frame(device, self.launches, frame, stream, None)

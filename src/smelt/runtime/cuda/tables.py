@@ -78,16 +78,16 @@ class HostPart(Protocol):
     """Launches and copies that it queues; None if values on the device decide."""
 
     def queue(self, addresses: Sequence[int], stream: int) -> None:
-        """Queue it on inputs, outputs and memory of its own, in this order, given by address.
+        """Queue it on inputs, outputs and memory of its own.
 
-        The context must be current.
+        They are given by address, in this order. The context must be current.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostStep:
-    """Step of a plan that the host drives, such as a loop; `inputs` and `outputs` are values."""
+    """Step that the host drives, such as a loop; `inputs` and `outputs` are values."""
 
     name: str
     prepare: Callable[[Sizes], HostPart]
@@ -96,7 +96,7 @@ class HostStep:
 
 
 class Segment(NamedTuple):
-    """Launches that follow one another in the table, or a part that the host drives.
+    """Launches that follow one another, or a part that the host drives.
 
     `first` and `length` say which rows of the table, or words of the frame: the part's addresses.
     """
@@ -252,7 +252,7 @@ class _Builder:
         return _Ready(step, loaded, None, layout)
 
     def _add_part(self, ready: _Ready, places: Layout, workspace: int) -> None:
-        """Add a part that the host drives; `workspace` is the place of its memory in the arena."""
+        """Add a part that the host drives; `workspace` is the offset of its memory."""
         step = ready.step
         assert isinstance(step, HostStep)
         first = len(self.frame)
@@ -335,7 +335,7 @@ class _Builder:
             self._fill_address(slot, step.values[argument.name], places)
 
     def _fill_address(self, slot: int, n: int, places: Layout) -> None:
-        """Note that a call fills a word of the frame with the address of a value."""
+        """Note that a word of the frame is the address of a value."""
         v = self.values[n]
         if v.place in ("input", "output"):
             source = v.number + (self.inputs if v.place == "output" else 0)
