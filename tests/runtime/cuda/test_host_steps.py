@@ -8,15 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.runtime.cuda.fake_threads import fake_threads
 from tests.runtime.cuda.fake_triton import FakeTriton
 
 import smelt as sm
 from smelt.device import use_compiler
-from smelt.errors import CaptureError, OutsideError
-from smelt.runtime.cuda.buffer import copy_to_host
+from smelt.errors import CaptureError, DriverCallError, OutsideError
+from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
+from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.executable import _fill_frame
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.recorded_call import launch_frame
+from smelt.types.dtype import i16
 
 RANDOM = np.random.default_rng(11)
 
@@ -202,6 +207,124 @@ def test_a_position_out_of_bounds_in_a_step_is_an_error_of_a_later_read(fake):
     with pytest.raises(OutsideError, match="in a call on the GPU before"):
         y.to_device("cpu")
     f(table, good, w).to_device("cpu")
+
+
+def test_a_launch_that_fails_in_a_loop_frees_what_the_call_took(fake):
+    launch, launches = fake.cuLaunchKernel, []
+
+    def fourth_fails(*arguments):
+        launches.append(arguments)
+        return 1 if len(launches) == 4 else launch(*arguments)
+
+    fake.cuLaunchKernel = fourth_fails
+    loop = sm.jit(scan)
+    arrays = [sm.asarray(a, device="cuda:0") for a in (floats(5, 4, 8), W, floats(4, 8))]
+    for k in range(3):  # on Python's way, where it fails and does not, then as a known call
+        launches[:] = [()] * 4 if k == 1 else []
+        gc.collect()
+        fake.synchronize()
+        before = {*fake.live}
+        if k == 1:
+            loop(*arrays)
+        else:
+            with pytest.raises(DriverCallError, match="cuLaunchKernel of k"):
+                loop(*arrays)
+        gc.collect()
+        fake.synchronize()
+        assert {*fake.live} == before
+
+
+def test_a_recurrence_is_one_kernel(fake):
+    """Its steps are a stream of the kernel's."""
+
+    def f(xs, a, h):
+        return sm.scan(lambda h, x: (h * a + x, h), h, xs)
+
+    before = len(fake.launches)
+    check(fake, f, floats(9, 40), floats(40), floats(40), calls=1)
+    assert len(fake.launches) == before + 1
+
+
+DTYPES = [np.float32, np.float64, np.int32, np.float16, np.int8]
+
+
+@st.composite
+def loops(draw):
+    """A step on carries and slices of any dtypes and small shapes, and arrays for it.
+
+    Carries swap, stay or are computed; results are slices, carries and new values.
+    """
+    shapes = st.lists(st.integers(1, 5), min_size=1, max_size=2).map(tuple)
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(shapes)
+    count, steps = draw(st.integers(1, 3)), draw(st.integers(0, 5))
+    sequences = [draw(st.sampled_from(DTYPES)) for _ in range(draw(st.integers(0, 2)))]
+    following = draw(
+        st.lists(st.sampled_from(["sum", "other", "same"]), min_size=count, max_size=count)
+    )
+    results = draw(st.lists(st.integers(0, count + len(sequences)), max_size=3))
+    arrays = [RANDOM.integers(-3, 4, shape).astype(dtype) for _ in range(count)]
+    arrays += [RANDOM.integers(-3, 4, (steps, *shape)).astype(d) for d in sequences]
+
+    def function(*arrays):
+        def step(carry, slices):
+            new = {
+                "sum": lambda k: sm.astype(
+                    sm.flip(carry[k], axis=0) + carry[k - 1], carry[k].dtype
+                ),
+                "other": lambda k: carry[k - 1],
+                "same": lambda k: carry[k],
+            }
+            values = [*carry, *slices, sm.sum(carry[0], axis=0)]
+            after = tuple(new[how](k) for k, how in enumerate(following))
+            return after, [values[k] for k in results]
+
+        init, xs = tuple(arrays[:count]), list(arrays[count:])
+        return sm.scan(step, init, xs, steps, reverse=reverse)
+
+    reverse = draw(st.booleans())
+    return function, arrays
+
+
+@given(loops())
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_loop_gives_the_cpu_s_results(fake, case):
+    function, arrays = case
+    check(fake, function, *arrays, calls=2)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_pieces_at_any_distance_are_copied(fake, device, refused):
+    """By one call of the driver, or a call for each piece where it refuses the distance."""
+    if refused:
+        fake.failing["cuMemcpy2DAsync_v2"] = 1
+    x = np.arange(3 * 8 * 5, dtype=np.int16).reshape(3, 8, 5)
+    memory = driver_memory(device)
+    source = copy_to_device(x, i16, memory, 0)
+    target = copy_to_device(np.zeros((3, 2, 5), np.int16), i16, memory, 0)
+    pieces = Slices.along(x.shape, 1, 2, 2)
+    with device.current():
+        copy_slices(device, target.address, pieces.packed, source.address + 4 * 10, pieces, 0)
+        fake.failing["cuMemcpy2DAsync_v2"] = 700
+        with pytest.raises(DriverCallError, match="cuMemcpy2DAsync"):
+            copy_slices(device, target.address, pieces.packed, source.address, pieces, 0)
+    np.testing.assert_array_equal(copy_to_host(target), x[:, 4:6])
+
+
+def test_threads_of_llvm_run_steps_too(fake):
+    """Without Triton the host drives steps of maps and reductions in the same way."""
+
+    def f(xs, h):
+        def step(h, x):
+            h = h + sm.sum(x * h, axis=1, keepdims=True)
+            return h, sm.max(h, axis=1)
+
+        return sm.scan(step, h, xs)
+
+    with use_compiler(fake_threads()):
+        check(fake, f, floats(4, 3, 7), floats(3, 7))
 
 
 # --- chunks of rows -----------------------------------------------------------------------------

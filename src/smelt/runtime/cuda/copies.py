@@ -14,6 +14,7 @@ import ctypes
 import math
 from typing import Final, NamedTuple
 
+from smelt.runtime.cuda import status
 from smelt.runtime.cuda.driver import Device
 
 __all__ = ["Slices", "copy_bytes", "copy_slices"]
@@ -97,4 +98,10 @@ def copy_slices(
         width=slices.nbytes,
         height=slices.runs,
     )
-    device.driver.call("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+    code = device.driver.result("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
+    if code == status.INVALID_VALUE:  # a device may refuse distances that it would not choose
+        for k in range(slices.runs):
+            at, first = to + k * to_slices.pitch, source + k * slices.pitch
+            copy_bytes(device, at, first, slices.nbytes, stream)
+    elif code:
+        raise device.driver.error("cuMemcpy2DAsync", code)
