@@ -100,6 +100,8 @@ def plan_for_device(
     sizes = {**dict.fromkeys(input_size_names(graph), 64), **hints}
     with knobs.config(constants=0):
         graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes)
+        if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+            graph = fusion.fuse_loop_neighbors(graph, sizes)
         plan = fusion.plan(graph, machine, journal, sizes, fuse=knobs.FUSE.get(), donated={})
     clusters = dict(_flat_clusters(plan, sizes))
     kernels = {c: _lower(c, {**here, **plan.sizes}, machine.tiling) for c, here in clusters.items()}
