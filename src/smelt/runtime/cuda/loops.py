@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from smelt.runtime.cuda.copies import Slices, copy_bytes
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.recorded_call import VECTOR_BYTES
-from smelt.runtime.cuda.sliced_plan import SlicedPlan, place_after
+from smelt.runtime.cuda.sliced_plan import Addresses, SlicedPlan, place_after
 from smelt.runtime.cuda.tables import HostPart
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.steps import Sizes
@@ -82,46 +84,88 @@ class _Loop:
         count, last = self._shape.carries, len(addresses) - 1 - len(self._wanted)
         inputs, outputs, memory = addresses[:last], addresses[last:-1], addresses[-1]
         targets = dict(reversed([*zip(self._wanted, outputs, strict=True)]))
-        initial, constants = inputs[:count], inputs[len(self._input_bytes) :]
-        sequences = [*zip(inputs[count:], self._input_bytes[count:], strict=False)]
-        stacked = [(targets[k], n) for k, n in zip(self._stacked, self._stacked_bytes, strict=True)]
-        moments, device = self._moments, self._step.device
-
-        def slot(k: int, t: int) -> int:
-            """Return where the value of a carry before a step is stacked."""
-            return targets[self._shape.results + k] + t * self._input_bytes[k]
-
-        def carry(k: int, j: int) -> int:
-            """Return where a carry is after `j` steps."""
-            if j == 0:
-                return initial[k]
-            if moments is not None and j == len(moments) and k in targets:
-                return targets[k]
-            if moments is not None and j < len(moments) and k in self._direct:
-                return slot(k, moments[j])
-            return memory + self._buffers[j % 2][k]
-
-        def run(j: int, t: int) -> None:
-            before, after = ([carry(k, n) for k in range(count)] for n in (j, j + 1))
-            for k in self._histories:
-                if j == 0 or k not in self._direct:
-                    copy_bytes(device, slot(k, t), before[k], self._input_bytes[k], stream)
-            slices, results = ([x + t * n for x, n in side] for side in (sequences, stacked))
-            self._step.queue([*before, *slices, *constants], [*after, *results], memory, stream)
-
-        for j, t in enumerate(moments or ()):
-            run(j, t)
-        steps = len(moments or ())
-        most = 0 if moments is not None else 1 if self._shape.runs_once else math.inf
-        while steps < most and _is_true(device, carry(0, steps), stream):
-            run(steps, 0)
-            steps += 1
+        device, moments = self._step.device, self._moments
+        if moments is None:
+            steps = self._queue_while(inputs, memory, stream)
+            results = (
+                inputs[:count] if not steps else [memory + x for x in self._buffers[steps % 2]]
+            )
+        else:
+            results = self._queue_steps(np.array(moments), inputs, targets, memory, stream)
         for k, target in targets.items():
-            if k < count and carry(k, steps) != target:
-                copy_bytes(device, target, carry(k, steps), self._input_bytes[k], stream)
+            if k < count and results[k] != target:
+                copy_bytes(device, target, results[k], self._input_bytes[k], stream)
         for k, other in zip(self._wanted, outputs, strict=True):
             if other != targets[k]:  # a result that is wanted twice
                 copy_bytes(device, other, targets[k], self._result_bytes(k), stream)
+
+    def _queue_while(self, inputs: Sequence[int], memory: int, stream: int) -> int:
+        """Queue steps while the first carry is true; return their number."""
+        count, steps = self._shape.carries, 0
+        carries = inputs[:count]
+        while _is_true(self._step.device, carries[0], stream):
+            steps += 1
+            after = [memory + x for x in self._buffers[steps % 2]]
+            self._step.queue([*carries, *inputs[count:]], after, memory, stream)
+            carries = after
+            if self._shape.runs_once:
+                break
+        return steps
+
+    def _queue_steps(
+        self,
+        moments: Addresses,
+        inputs: Sequence[int],
+        targets: Mapping[int, int],
+        memory: int,
+        stream: int,
+    ) -> list[int]:
+        """Queue a counted number of steps; return where the carries are after them."""
+        count, steps = self._shape.carries, len(moments)
+        places: list[Addresses] = []
+        """By carry: where it is after each number of steps."""
+        for k in range(count):
+            place = memory + np.resize([side[k] for side in self._buffers], steps + 1)
+            if k in self._direct:
+                place[:-1] = self._slots(k, targets, moments)
+            place[-1] = targets.get(k, place[-1])
+            place[0] = inputs[k]
+            places.append(place)
+        moving = zip(inputs[count:], self._input_bytes[count:], strict=False)
+        read = [x + n * moments for x, n in moving]
+        read += [np.full(steps, x) for x in inputs[len(self._input_bytes) :]]
+        pairs = zip(self._stacked, self._stacked_bytes, strict=True)
+        written = [targets[k] + n * moments for k, n in pairs]
+        run_inputs = [*(x[:-1] for x in places), *read]
+        run_outputs = [*(x[1:] for x in places), *written]
+        copied = [k for k in self._histories if k not in self._direct]
+        for k in self._histories if steps else ():  # the first values, which no step has written
+            self._keep(k, 0, places, targets, moments, stream)
+        if not copied:
+            self._step.queue_runs(run_inputs, run_outputs, memory, stream)
+        for j in range(steps if copied else 0):
+            for k in copied if j else ():
+                self._keep(k, j, places, targets, moments, stream)
+            run = [[x[j : j + 1] for x in side] for side in (run_inputs, run_outputs)]
+            self._step.queue_runs(*run, memory, stream)
+        return [int(x[-1]) for x in places]
+
+    def _slots(self, k: int, targets: Mapping[int, int], moments: Addresses) -> Addresses:
+        """Return where the values of a carry before steps are stacked."""
+        return targets[self._shape.results + k] + self._input_bytes[k] * moments
+
+    def _keep(
+        self,
+        k: int,
+        j: int,
+        places: Sequence[Addresses],
+        targets: Mapping[int, int],
+        moments: Addresses,
+        stream: int,
+    ) -> None:
+        """Copy a carry before a step to where its values are stacked."""
+        to = int(self._slots(k, targets, moments)[j])
+        copy_bytes(self._step.device, to, int(places[k][j]), self._input_bytes[k], stream)
 
     def _result_bytes(self, k: int) -> int:
         """Return the bytes of a result of the loop."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
@@ -23,7 +25,7 @@ from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.types.dtype import DType
 
-__all__ = ["VECTOR_BYTES", "RecordedCall", "fill_frame", "launch_frame"]
+__all__ = ["VECTOR_BYTES", "RecordedCall", "fill_frame", "launch_frame", "launch_rows"]
 
 VECTOR_BYTES: Final = 16
 """Alignment in bytes of inputs that are read in vectors."""
@@ -186,6 +188,27 @@ def launch_frame(
         launch(stream)
     else:
         graphs.run(frame[:argument_words].tobytes(), launch, stream)
+
+
+def launch_rows(
+    device: Device,
+    p: PreparedLaunches,
+    rows: np.ndarray[Any, Any],
+    frames: np.ndarray[Any, Any],
+    stream: int,
+) -> None:
+    """Launch the kernels of a table repeatedly, by rows on frames of their own.
+
+    The context must be current. Raises DriverCallError if a launch fails.
+    """
+    room = array("q", [0] * p.most_arguments)
+    call = device.driver.address("cuLaunchKernel")
+    failed = native_calls().launch(
+        rows.ctypes.data, len(rows), frames.ctypes.data, room.buffer_info()[0], stream, call
+    )
+    if failed:
+        number = ((failed >> 32) - 1) % len(p.rows) + 1
+        raise launch_error(device, p, number << 32 | failed & 0xFFFFFFFF)
 
 
 def launch_error(device: Device, p: PreparedLaunches, failed: int) -> Exception:

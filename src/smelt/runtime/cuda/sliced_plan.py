@@ -10,13 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
 
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.executable import DeviceExecutable
-from smelt.runtime.cuda.recorded_call import VECTOR_BYTES, fill_frame, launch_frame
+from smelt.runtime.cuda.launch_loop import FIRST_ARGUMENT
+from smelt.runtime.cuda.recorded_call import (
+    VECTOR_BYTES,
+    fill_frame,
+    launch_frame,
+    launch_rows,
+)
 
-__all__ = ["SlicedPlan", "place_after"]
+__all__ = ["Addresses", "SlicedPlan", "place_after"]
+
+Addresses: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+"""An address for each of many runs."""
+RUNS_OF_TABLE: Final = 1024
+"""Most runs in one table of launches."""
 
 LINE_BYTES: Final = 128
 """Alignment of values in the memory of a plan: what a device reads at once."""
@@ -77,6 +90,7 @@ class SlicedPlan:
         ]
         """By output: where its value is computed, and how it lies in its array."""
         copies = len(self._copied) + sum(at.output != k for k, (at, _) in enumerate(self._outputs))
+        self._is_launches = not copies and not p.has_parts
         self.operations = None if p.operations is None else p.operations + copies
         """Launches and copies of a run at most; None if values on the device decide."""
 
@@ -106,6 +120,39 @@ class SlicedPlan:
         for to, (place, slices) in zip(outputs, self._outputs, strict=True):
             if (source := address(place)) != to:
                 copy_slices(device, to, slices, source, slices.packed, stream)
+
+    def queue_runs(
+        self, inputs: Sequence[Addresses], outputs: Sequence[Addresses], memory: int, stream: int
+    ) -> None:
+        """Queue runs one after another: each has an address for every input and output.
+
+        Runs that are launches alone are one table, for which native code launches them.
+        """
+        count = len(outputs[0]) if outputs else 0
+        if not self._is_launches:
+            for k in range(count):
+                run = [[int(x[k]) for x in side] for side in (inputs, outputs)]
+                self.queue(*run, memory, stream)
+            return
+        for k in range(0, count, RUNS_OF_TABLE):
+            part = [[x[k : k + RUNS_OF_TABLE] for x in side] for side in (inputs, outputs)]
+            self._launch_runs(*part, memory, stream)
+
+    def _launch_runs(
+        self, inputs: Sequence[Addresses], outputs: Sequence[Addresses], memory: int, stream: int
+    ) -> None:
+        """Launch runs by one table: each has a frame of its own."""
+        p, count = self.launches, len(outputs[0])
+        words = len(p.frame) - p.most_arguments
+        frames = np.tile(np.array(p.frame[:words], np.int64), (count, 1))
+        where = [*inputs, *(outputs[at.output] for at in self._results)]
+        for slot, source, offset in p.addresses:
+            frames[:, slot] = where[source] + offset
+        for slot, offset in p.arena:
+            frames[:, slot] = memory + offset
+        rows = np.tile(p.rows, (count, 1, 1))
+        rows[:, :, FIRST_ARGUMENT] += words * np.arange(count)[:, None]
+        launch_rows(self.device, p, rows.reshape(-1, p.rows.shape[1]), frames, stream)
 
     def _reserve(self, nbytes: int) -> int:
         at = self.nbytes
