@@ -16,7 +16,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 import smelt as sm
 from smelt.device import use_compiler
 from smelt.errors import CaptureError, DriverCallError, OutsideError
-from smelt.runtime.cuda import graphs
+from smelt.runtime.cuda import graphs, sliced_plan
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.executable import _fill_frame
@@ -83,6 +83,11 @@ def scan(xs, w, h):
 def test_a_scan_of_steps_is_launched_again_and_again(fake, steps):
     check(fake, scan, floats(steps, 4, 8), W, floats(4, 8))
     assert not fake.live
+
+
+def test_a_long_loop_is_several_tables(fake, monkeypatch):
+    monkeypatch.setattr(sliced_plan, "RUNS_OF_TABLE", 3)
+    check(fake, scan, floats(7, 4, 8), W, floats(4, 8))
 
 
 def test_a_scan_in_reverse_stacks_where_its_slices_were(fake):

@@ -146,8 +146,8 @@ class _Loop:
         for j in range(steps if copied else 0):
             for k in copied if j else ():
                 self._keep(k, j, places, targets, moments, stream)
-            run = [[x[j : j + 1] for x in side] for side in (run_inputs, run_outputs)]
-            self._step.queue_runs(*run, memory, stream)
+            one, other = ([x[j : j + 1] for x in side] for side in (run_inputs, run_outputs))
+            self._step.queue_runs(one, other, memory, stream)
         return [int(x[-1]) for x in places]
 
     def _slots(self, k: int, targets: Mapping[int, int], moments: Addresses) -> Addresses:

@@ -131,12 +131,13 @@ class SlicedPlan:
         count = len(outputs[0]) if outputs else 0
         if not self._is_launches:
             for k in range(count):
-                run = [[int(x[k]) for x in side] for side in (inputs, outputs)]
-                self.queue(*run, memory, stream)
+                read, written = ([int(x[k]) for x in side] for side in (inputs, outputs))
+                self.queue(read, written, memory, stream)
             return
         for k in range(0, count, RUNS_OF_TABLE):
-            part = [[x[k : k + RUNS_OF_TABLE] for x in side] for side in (inputs, outputs)]
-            self._launch_runs(*part, memory, stream)
+            runs = slice(k, k + RUNS_OF_TABLE)
+            read, written = ([x[runs] for x in side] for side in (inputs, outputs))
+            self._launch_runs(read, written, memory, stream)
 
     def _launch_runs(
         self, inputs: Sequence[Addresses], outputs: Sequence[Addresses], memory: int, stream: int
