@@ -187,7 +187,7 @@ class Gpu:
 
     @property
     def chunk_bytes(self) -> int | None:
-        """None: values between kernels stay in the device's memory."""
+        """None: without a limit of memory, values between kernels stay in the device's."""
         return None
 
     @property

@@ -109,10 +109,10 @@ def _plan(
 ) -> Plan:
     """Return the plan of a graph, leaving its checks where they are."""
     unchunked = plan_single.plan(graph, target, journal, hints, fuse=fuse, donated=donated)
-    if target.chunk_bytes is None:
-        return unchunked
     defaults = Hints(hints)
     available = _available_bytes(unchunked, defaults) if fuse else None
+    if target.chunk_bytes is None and available is None:
+        return unchunked
     exact = knobs.ROUNDING.get() == "exact"  # chunks would add partial sums in another order
     if not fuse or exact or knobs.REQUIRE_FUSED.get():
         if available is None:

@@ -305,7 +305,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
         s = use.shape
         return {
             "loop": use.name,
-            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results],
+            "shape": [s.carries, s.slices, _texts(s.length), s.reverse, s.results, s.runs_once],
             "names": s.names,
             "sizes": _texts(s.sizes),
             "wanted": use.wanted,
@@ -347,7 +347,7 @@ def _use_to_data(use: Use) -> dict[str, Any]:
 
 
 def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
-    carries, slices, length, reverse, results = facts["shape"]
+    carries, slices, length, reverse, results, runs_once = facts["shape"]
     shape = LoopShape(
         int(carries),
         int(slices),
@@ -356,6 +356,7 @@ def _loop_from_data(facts: Mapping[str, Any]) -> LoopUse:
         int(results),
         tuple(facts["names"]),
         _indices(facts["sizes"]),
+        bool(runs_once),
     )
     return LoopUse(
         facts["loop"],

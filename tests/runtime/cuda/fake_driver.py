@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from smelt.runtime.cuda.copies import _Copy2D
 from smelt.runtime.cuda.driver import SIGNATURES
 
 TYPES = {
@@ -441,8 +442,20 @@ class FakeDriver:
     def cuMemcpyDtoDAsync_v2(self, to: int, source: int, n: int, stream: int | None) -> None:
         self._queue(stream, lambda: self._write(to, self._read(source, n)))
 
-    def cuMemsetD8Async(self, to: int, value: int, n: int, stream: int | None) -> None:
-        self._queue(stream, lambda: self._write(to, bytes([value]) * n))
+    def cuMemcpy2DAsync_v2(self, copy: int, stream: int | None) -> int:
+        c = _Copy2D.from_buffer_copy((ctypes.c_char * ctypes.sizeof(_Copy2D)).from_address(copy))
+        if (c.from_kind, c.to_kind) != (2, 2) or min(c.from_pitch, c.to_pitch) < c.width:
+            return INVALID
+
+        def work() -> None:
+            for k in range(c.height):
+                self._write(c.to + k * c.to_pitch, self._read(c.source + k * c.from_pitch, c.width))
+
+        self._queue(stream, work)
+        return OK
+
+    def cuMemsetD32Async(self, to: int, value: int, n: int, stream: int | None) -> None:
+        self._queue(stream, lambda: self._write(to, value.to_bytes(4, "little") * n))
 
     def cuPointerGetAttribute(self, place: int, attribute: int, pointer: int) -> int:
         try:
