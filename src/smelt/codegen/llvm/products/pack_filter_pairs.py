@@ -58,7 +58,7 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
 def pack_filter_pairs(
     home: NestEmitter, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
 ) -> None:
-    """Pack one block of such a filter, row by row, in the task that `home` is emitting."""
+    """Pack one block of such a filter, row by row."""
     b, access, top = home.b, loads[0], home.open(nest, Scope(home.top))
     dtype, base = home.home.dtypes[access.buffer], home.home.buffers[access.buffer]
     first, last = home.ranges[c.m]
@@ -95,7 +95,10 @@ def pack_filter_pairs(
 def _pack_pair(
     home: NestEmitter, c: ConvPlan, at: Value, runs: Sequence[int], to: Value, dtype: DType
 ) -> None:
-    """Pack all taps of a pair, or of a last channel without partner, whose runs begin there."""
+    """Pack all taps of a pair, or of a last channel without partner.
+
+    `runs` are the offsets of its channels from `at`.
+    """
     b, lanes = home.b, c.tile.lanes
     m = LLVMMachine(b, lanes, home.home.target)
     for j in range(0, c.taps, lanes):
